@@ -1,4 +1,4 @@
-"""Triton kernels for the losses, checked and measured. The losses themselves do not use them.
+"""The Triton kernels of the losses (``labelgap.losses.kernels``), checked and measured against the same losses without.
 
     PYTHONPATH=src python -m benchmarks.loss_kernels                       # an NVIDIA GPU: checks, then measures
     PYTHONPATH=src python -m benchmarks.loss_kernels --network             # and a step of ResNet-50, 448 px, batch 16
@@ -6,7 +6,8 @@
     TRITON_INTERPRET=1 PYTHONPATH=src python -m benchmarks.loss_kernels    # no GPU: checks in Triton's interpreter
     PYTHONPATH=src python -m benchmarks.loss_kernels --compile 90          # no GPU: compiles for compute capability 9.0
 
-Values and gradients are compared with the losses in float32: all label states, ties, first to last epoch. Times are
+Values and gradients are compared with the losses without kernels, in float32: all label states, ties, first to last
+epoch. Times are
 of forward and backward pass, replayed from a CUDA graph. The *share of a copy's bandwidth* is the bytes that have to
 move, 9 an entry (logits and labels read, the gradient written), per time, relative to the bytes per time of a copy of
 the logits, whatever a kernel really moves: a selection in several passes has a lower share. Memory is what a step takes

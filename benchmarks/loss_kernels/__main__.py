@@ -1,5 +1,4 @@
 """See the package."""
-# mypy: disable-error-code="import-not-found, import-untyped"
 
 from __future__ import annotations
 
@@ -19,12 +18,16 @@ except ImportError:
 
 import benchmarks.loss_kernels
 import torch
-from benchmarks.loss_kernels import launching, measure
-from benchmarks.loss_kernels.checks import TOLERANCE, check, make_logits, make_loss
-from benchmarks.loss_kernels.passes import METHODS, kernel_of
+from benchmarks.loss_kernels import measure
+from benchmarks.loss_kernels.checks import METHODS, TOLERANCE, as_kernel, check, make_logits, make_loss
+from benchmarks.loss_kernels.compilation import compile_for
+
+from labelgap.losses.kernels import launching
 
 COMPARED = ["an", "an-ls", "bce", "wan", "em", "focal", "hill", "splc", "asl", "gr", "ll-r", "ll-ct", "csl"]
 """What is measured; the other methods have the kernel of one of these."""
+IN_ENGINE = ["an", "em", "asl", "gr", "ll-r", "csl"]
+"""What is measured in the linear engine: a method of every kind."""
 LEAST_SAVING = 0.01
 
 
@@ -48,7 +51,7 @@ def compile_all(methods: list[str], capability: int) -> None:
     shape, seen = (64, 1000), set()
 
     def compiled(method: str, *arguments: object, warps: int, **constants: object) -> None:
-        found = launching.compile_for(capability, *arguments, warps=warps, **constants)  # type: ignore[arg-type]
+        found = compile_for(capability, *arguments, warps=warps, **constants)  # type: ignore[arg-type]
         entries = int(str(constants.get("BLOCK", 32 * warps))) / (32 * warps)
         line = (
             f"{found.name:16}{found.registers:4} registers, {found.spilled} bytes spilled, "
@@ -60,7 +63,7 @@ def compile_all(methods: list[str], capability: int) -> None:
 
     labels = torch.full(shape, -1, dtype=torch.int8)
     for method in methods or COMPARED:
-        kernel = kernel_of(make_loss(method, shape[1], "cpu", 5), *shape)
+        kernel = as_kernel(make_loss(method, shape[1], "cpu", 5))
         with patch.object(launching, "launch", partial(compiled, method)):
             torch.autograd.backward(kernel(make_logits(shape, "cpu").requires_grad_(), labels))
 
@@ -98,7 +101,7 @@ def measure_shape(methods: list[str], shape: tuple[int, int], savings: dict[str,
     logits, labels = measure.batch(shape)
     copy, ratios, name = measure.copy_ms(shape), list[str](), f"{shape[0]}x{shape[1]}"
     print(f"\n{name}: a copy takes {copy:.4f} ms, {1e-9 * measure.COPY_BYTES * logits.numel() / copy:.2f} TB/s")
-    titles = ("ours ms", "kernel", "ratio", "of copy", "MiB ours", "kernel", "step ms", "saved")
+    titles = ("ms", "kernel", "ratio", "of copy", "MiB", "kernel", "step ms", "saved", "engine ms", "saved")
     print(f"{'method':9}" + "".join(f"{title:>9}" for title in titles))
 
     def measure_method(method: str) -> None:
@@ -107,8 +110,13 @@ def measure_shape(methods: list[str], shape: tuple[int, int], savings: dict[str,
         step, shorter = measure.linear_steps(method, labels)
         saved = 1 - shorter / step
         savings[method][f"linear-{shape[0]}"] = saved
-        times = f"{ours:9.4f}{kernel:9.4f}{ours / kernel:9.1f}{share:9.0%}"
-        print(f"{method:9}{times}{our_extra:9.1f}{extra:9.1f}{step:9.3f}{saved:9.1%}", flush=True)
+        line = f"{ours:9.4f}{kernel:9.4f}{ours / kernel:9.1f}{share:9.0%}{our_extra:9.1f}{extra:9.1f}"
+        line += f"{step:9.3f}{saved:9.1%}"
+        if method in IN_ENGINE:
+            step, shorter = measure.engine_steps(method, labels)
+            savings[method][f"engine-{shape[0]}"] = 1 - shorter / step
+            line += f"{step:10.3f}{1 - shorter / step:9.1%}"
+        print(f"{method:9}{line}", flush=True)
         ratios.append(f"ratio {method}-kernel-{name} {ours / kernel:.2f}")
         ratios.append(f"ratio {method}-of-copy-{name} {share:.3f}")
 

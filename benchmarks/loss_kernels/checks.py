@@ -1,29 +1,37 @@
-"""Values and gradients of the kernels against the losses themselves."""
+"""Values and gradients of the kernels against the losses without them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
-from benchmarks.loss_kernels.passes import METHODS, kernel_of
 from torch import Tensor
 
 import labelgap as lg
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.losses.base.loss import Loss
+from labelgap.losses.base.mixture_loss import LogLoss
+from labelgap.losses.kernels import disabled, passes
 
-__all__ = ["EPOCHS", "TOLERANCE", "Errors", "check", "make_loss", "make_logits"]
+__all__ = ["METHODS", "TOLERANCE", "Errors", "as_kernel", "check", "make_logits", "make_loss", "without_kernel"]
 
+METHODS: Final = [
+    *("an", "an-ls", "bce", "bce-ls", "n-ls", "wan", "dw", "em", "entmin"),
+    *("focal", "hill", "splc", "asl", "gr", "ll-r", "ll-ct", "csl"),
+]
+"""The methods that have a kernel; `ls`, `iu`, `iun`, `l1r` and `l2r` have the costs of some of them."""
 EPOCHS: Final = 10
 TOLERANCE: Final = 3e-6
 """Of the mean loss, relative where it is above 1, and of the slope of an entry."""
 BORDERLINE: Final = 1e-6
 """`splc`: an entry whose probability is this close to τ may be on either side of it, as p is rounded."""
 SHAPE: Final = (37, 53)
+BLOCK: Final = 256
+"""Entries of a block in the interpreter, so that a batch has several."""
 LARGE: Final = (288, 5000)
 """On a GPU as well."""
 CHANGING: Final = frozenset({"splc", "gr", "ll-r", "ll-ct"})
@@ -63,9 +71,35 @@ class Errors:
         return self.value <= TOLERANCE and self.slope <= TOLERANCE
 
 
-def make_loss(method: str, classes: int, device: str, epoch: int, **options: Any) -> Loss:
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def as_kernel(loss_fn: LogLoss) -> Function:
+    """Return the kernel of a loss, whatever the size of a batch."""
+
+    def function(logits: Tensor, labels: Tensor) -> Tensor:
+        form = loss_fn.usable_kernel_form(logits.shape[0], logits.shape[1])
+        assert form is not None, f"{loss_fn.name} has no kernel"
+        return passes.evaluate(form, logits, labels, loss_fn.reduction)
+
+    return function
+
+
+def without_kernel(loss_fn: LogLoss) -> Function:
+    """Return a loss that never takes a kernel."""
+
+    def function(logits: Tensor, labels: Tensor) -> Tensor:
+        with disabled():
+            loss: Tensor = loss_fn(logits, labels)
+        return loss
+
+    return function
+
+
+def make_loss(method: str, classes: int, device: str, epoch: int, **options: Any) -> LogLoss:
     """Return a loss in some epoch of ten."""
-    loss_fn: Loss = lg.loss(method, **options)
+    loss_fn = lg.loss(method, **options)
+    assert isinstance(loss_fn, LogLoss)
     table = lg.LabelTable.from_dense(torch.zeros(1, classes, dtype=torch.int8).numpy())
     loss_fn.to(device).prepare(table, epochs=EPOCHS, seed=0)
     loss_fn.set_epoch(epoch)
@@ -85,9 +119,7 @@ def make_labels(shape: tuple[int, int], device: str, states: tuple[int, ...]) ->
     return torch.tensor(states, dtype=torch.int8)[chosen].to(device)
 
 
-def value_and_slopes(
-    function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor, incoming: float
-) -> tuple[Tensor, Tensor]:
+def value_and_slopes(function: Function, logits: Tensor, labels: Tensor, incoming: float) -> tuple[Tensor, Tensor]:
     """Return the mean loss and its gradient as float64, the latter times the number of entries."""
     logits = logits.clone().requires_grad_()
     loss = function(logits, labels)
@@ -95,12 +127,12 @@ def value_and_slopes(
     return loss.detach().double(), gradient.double() * (logits.numel() / incoming)
 
 
-def compare(errors: Errors, loss_fn: Loss, logits: Tensor, labels: Tensor, incoming: float, block: int) -> None:
+def compare(errors: Errors, loss_fn: LogLoss, logits: Tensor, labels: Tensor, incoming: float) -> None:
     """Compare one batch; ``incoming`` is the gradient that arrives at the loss."""
-    kernel = replace(kernel_of(loss_fn, *logits.shape), block=block)
+    ours = without_kernel(loss_fn)
     results = [
         value_and_slopes(function, logits.to(dtype), labels, incoming)
-        for function, dtype in ((kernel, torch.float32), (loss_fn, torch.float32), (loss_fn, torch.float64))
+        for function, dtype in ((as_kernel(loss_fn), torch.float32), (ours, torch.float32), (ours, torch.float64))
     ]
     counted = torch.ones_like(logits, dtype=torch.bool)
     if loss_fn.name == "splc":
@@ -120,19 +152,20 @@ def compare(errors: Errors, loss_fn: Loss, logits: Tensor, labels: Tensor, incom
 
 def check_method(method: str, device: str) -> Errors:
     """Compare a method in all label states, with other options, and in the first and last epoch where that matters."""
-    errors, logits, block = Errors(), make_logits(SHAPE, device), 256 if device == "cpu" else 2048
+    errors, logits = Errors(), make_logits(SHAPE, device)
     cases = [(5, states, incoming) for states, incoming in zip(STATES.values(), (1.0, -3.0, 0.5), strict=True)]
     cases += [(epoch, STATES["all"], 1.0) for epoch in (1, EPOCHS) if method in CHANGING]
     for options, (epoch, states, incoming) in product(OPTIONS.get(method, [{}]), cases):
         loss_fn = make_loss(method, SHAPE[1], device, epoch, **options)
-        compare(errors, loss_fn, logits, make_labels(SHAPE, device, states), incoming, block)
+        compare(errors, loss_fn, logits, make_labels(SHAPE, device, states), incoming)
     if device == "cuda":
         loss_fn = make_loss(method, LARGE[1], device, 5)
-        compare(errors, loss_fn, make_logits(LARGE, device), make_labels(LARGE, device, STATES["all"]), 1.0, block)
+        compare(errors, loss_fn, make_logits(LARGE, device), make_labels(LARGE, device, STATES["all"]), 1.0)
     return errors
 
 
 def check(methods: list[str], device: str) -> Iterator[tuple[str, Errors]]:
     """Yield the worst errors of every method."""
-    for method in methods or METHODS:
-        yield method, check_method(method, device)
+    with patch.object(passes, "BLOCK", BLOCK if device == "cpu" else passes.BLOCK):
+        for method in methods or METHODS:
+            yield method, check_method(method, device)

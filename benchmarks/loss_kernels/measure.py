@@ -1,33 +1,37 @@
-"""Times of the losses and of their kernels on a GPU."""
+"""Times of the losses with and without their kernels on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import torch
 from benchmarks.bare_loop import Settings, bare_graph_speed
-from benchmarks.loss_kernels.checks import make_loss
-from benchmarks.loss_kernels.passes import Kernel, kernel_of
-from benchmarks.losses import Step, extra_mebibytes, replay_ms, some_labels, some_logits
+from benchmarks.loss_kernels.checks import Function, make_loss, without_kernel
+from benchmarks.losses import REPLAYS, Step, extra_mebibytes, replay_ms, some_labels, some_logits
 from torch import Tensor
 
-__all__ = ["SHAPES", "copy_ms", "linear_steps", "loss_times", "network_step_ms", "tune"]
+import labelgap as lg
+from labelgap.losses.kernels import disabled, passes
+from labelgap.training.heads import HeadPlan, LinearEngine
+
+__all__ = ["SHAPES", "copy_ms", "engine_steps", "linear_steps", "loss_times", "network_step_ms", "tune"]
 
 DEVICE: Final = "cuda"
-SHAPES: Final = ((4096, 5000), (288, 5000))
+SHAPES: Final = ((4096, 5000), (288, 5000), (64, 4096))
+"""The last one is as small as a batch may be to take a kernel."""
 FEATURES: Final = 2048
 BYTES: Final = 9
 """That have to move for an entry: logit and label in, gradient out."""
 COPY_BYTES: Final = 8
 EPOCH: Final = 5
+STEPS: Final = 5
+"""Of an epoch: the linear engine captures the fourth."""
 NETWORK: Final = (448, 16)
 BLOCKS: Final = tuple(product((1024, 2048, 4096, 8192), (4, 8, 16)))
-
-Function = Callable[[Tensor, Tensor], Tensor]
 
 
 def step_of(function: Function, logits: Tensor, labels: Tensor) -> Step:
@@ -40,10 +44,10 @@ def step_of(function: Function, logits: Tensor, labels: Tensor) -> Step:
     return step
 
 
-def both(method: str, shape: tuple[int, int]) -> tuple[Function, Kernel]:
-    """Return a loss in the fifth epoch of ten, and its kernel."""
-    loss_fn = make_loss(method, shape[1], DEVICE, EPOCH)
-    return loss_fn, kernel_of(loss_fn, *shape)
+def both(method: str, classes: int) -> tuple[Function, Function]:
+    """Return a loss in the fifth epoch of ten that takes no kernel, and one that does."""
+    loss_fn = make_loss(method, classes, DEVICE, EPOCH)
+    return without_kernel(loss_fn), loss_fn
 
 
 def batch(shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -63,7 +67,7 @@ def copy_ms(shape: tuple[int, int]) -> float:
 
 def loss_times(method: str, logits: Tensor, labels: Tensor) -> list[tuple[float, float]]:
     """Return milliseconds and extra MiB of a loss, and of its kernel."""
-    steps = [step_of(function, logits, labels) for function in both(method, (logits.shape[0], logits.shape[1]))]
+    steps = [step_of(function, logits, labels) for function in both(method, logits.shape[1])]
     return [(replay_ms(step), extra_mebibytes(step, logits)) for step in steps]
 
 
@@ -72,7 +76,7 @@ def linear_steps(method: str, labels: Tensor) -> list[float]:
     rows, classes = labels.shape
     features = torch.randn(rows, FEATURES, device=DEVICE)
     found = []
-    for function in both(method, (rows, classes)):
+    for function in both(method, classes):
         head = torch.nn.Linear(FEATURES, classes, device=DEVICE)
         optimizer = torch.optim.Adam(head.parameters(), lr=1e-5, fused=True, capturable=True)
 
@@ -87,6 +91,33 @@ def linear_steps(method: str, labels: Tensor) -> list[float]:
     return found
 
 
+def engine_steps(method: str, labels: Tensor) -> list[float]:
+    """Return the milliseconds of a captured step of the linear engine without kernels, and with them."""
+    table = lg.LabelTable.from_dense(labels.repeat(STEPS, 1).cpu().numpy())
+    features = torch.randn(len(table), FEATURES)
+    return [engine_ms(HeadPlan(method, {}, 1e-5, table), features, len(labels), kernels) for kernels in (False, True)]
+
+
+def engine_ms(plan: HeadPlan, features: Tensor, rows: int, kernels: bool) -> float:
+    """Return the milliseconds of a replay of the engine's own graph."""
+    with nullcontext() if kernels else disabled():
+        engine = LinearEngine(features, [plan], epochs=10, batch_size=rows, device=DEVICE)
+        engine.train_epoch(EPOCH)
+    runner = engine.graph_runner
+    assert runner is not None and runner.graph is not None, engine.graph_disabled
+    best = float("inf")
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        for _ in range(REPLAYS):
+            runner.cursor.zero_()
+            runner.graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, start.elapsed_time(end) / REPLAYS)
+    return best
+
+
 def network_step_ms() -> float:
     """Return the time of a step of ResNet-50 with a cheap loss; NaN where it cannot be captured."""
     settings = Settings(torch.device(DEVICE), 2.0, 0, Path(), Path(), float("inf"))
@@ -95,9 +126,10 @@ def network_step_ms() -> float:
 
 def tune(method: str, logits: Tensor, labels: Tensor) -> dict[tuple[int, int], float]:
     """Return the milliseconds of a kernel by entries and warps of a block."""
-    _, kernel = both(method, (logits.shape[0], logits.shape[1]))
-    return {
-        (block, warps): replay_ms(step_of(replace(kernel, block=block, warps=warps), logits, labels))
-        for block, warps in BLOCKS
-        if block >= 128 * warps
-    }
+    _, loss_fn = both(method, logits.shape[1])
+    found = {}
+    for block, warps in BLOCKS:
+        if block >= 128 * warps:
+            with patch.multiple(passes, BLOCK=block, WARPS=warps):
+                found[block, warps] = replay_ms(step_of(loss_fn, logits, labels))
+    return found

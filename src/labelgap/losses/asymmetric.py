@@ -15,6 +15,7 @@ from labelgap.losses.base.option_checks import check_flag, check_number
 from labelgap.losses.base.papers import LIN_2017, RIDNIK_2021
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, cost_absent, focused_cost, per_head, states, widen
+from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["AsymmetricLoss", "FocalLoss", "asymmetric", "asymmetric_form", "focal", "power"]
 
@@ -148,6 +149,10 @@ class FocalLoss(LogLoss):
         """See ``focal``."""
         return focal(logits, labels, alpha=self.alpha, gamma=self.gamma, eps=self.eps)
 
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """Both sides at once."""
+        return KernelForm("focal", (self.alpha, self.gamma))
+
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         r"""With :math:`z = x` where present and −x elsewhere: ``focused_form`` of z."""
         logits = with_heads(logits, self.alpha, self.gamma)
@@ -199,6 +204,10 @@ class AsymmetricLoss(LogLoss):
         """See ``asymmetric``."""
         gammas = {"gamma_pos": self.gamma_pos, "gamma_neg": self.gamma_neg}
         return asymmetric(logits, labels, **gammas, margin=self.margin, detach_focus=self.detach_focus, eps=self.eps)
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """No kernel has a focus that is a constant to the gradient."""
+        return None if self.detach_focus else KernelForm("asymmetric", (self.gamma_pos, self.gamma_neg, self.margin))
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         """See ``asymmetric_form``; a margin per head takes the formula."""

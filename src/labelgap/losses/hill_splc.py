@@ -17,6 +17,7 @@ from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import ZHANG_2021
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, cost_present, focused_cost, per_head, states, widen
+from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["HillLoss", "SelfPacedCorrection", "hill", "self_paced_correction"]
 
@@ -70,6 +71,10 @@ class HillLoss(LogLoss):
         """See ``hill``."""
         return hill(logits, labels, eps=self.eps)
 
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """It has no options."""
+        return KernelForm("hill")
+
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         """``focused_form`` of the positives, and the hill with its slope."""
 
@@ -116,6 +121,10 @@ class SelfPacedCorrection(LogLoss):
         """See ``self_paced_correction``."""
         corrected = self.modified(logits, labels)
         return self_paced_correction(logits, labels, corrected, gamma=self.gamma, eps=self.eps)
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """The epoch decides whether any label is corrected."""
+        return KernelForm("self_paced", (self.tau, self.gamma, self.warmup), epoch=self.epoch_tensor)
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         r"""``focused_form`` of :math:`z = x - 1` where present, x where corrected and −x elsewhere."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from labelgap.core.distributed import all_sum, is_main_process
 from labelgap.labels import LabelTable
 from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
-from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.mixture_loss import MixtureLoss, mixture_kernel_form
 from labelgap.losses.base.option_checks import (
     check_choice,
     check_integer,
@@ -29,6 +29,7 @@ from labelgap.losses.base.option_checks import (
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, per_head, states, widen
+from labelgap.losses.kernels.form import KernelForm
 from labelgap.losses.selection import count_marked, top_k_mask
 
 __all__ = [
@@ -213,10 +214,15 @@ class RelativeLargeLoss(MixtureLoss, ABC):
         steps, largest = self.epoch_tensor - 1, self.largest_share(logits)
         return large_shares(logits, states(labels).unknown, self.share, steps, self.base, largest)
 
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """The k-th largest logit is found first; no kernel has "all" as the base."""
+        form = mixture_kernel_form(self.weights(classes), self.epoch_tensor, self.share)
+        return form if self.base == "unknown" else None
+
     def modified_count(self, labels: Tensor) -> Tensor | None:
         """Return k; the order of the losses is that of the logits."""
-        unknown = states(labels).unknown
-        return large_loss_count(unknown, share=self.share, steps=self.epoch_tensor - 1, base=self.base)
+        steps = self.epoch_tensor - 1
+        return large_loss_count(states(labels).unknown, share=self.share, steps=steps, base=self.base)
 
 
 class AbsoluteLargeLoss(MixtureLoss, ABC):
@@ -234,12 +240,7 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
     warmup: Number
 
     def __init__(
-        self,
-        r0: Number = 2.0,
-        delta_abs: Number = 0.1,
-        warmup: Number = 0,
-        eps: Number = 0.0,
-        reduction: str = "mean",
+        self, r0: Number = 2.0, delta_abs: Number = 0.1, warmup: Number = 0, eps: Number = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__(eps, reduction)
         self.register_options(

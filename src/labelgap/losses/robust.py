@@ -20,6 +20,7 @@ from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.papers import CHEN_2024
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost", "robust_form", "schedule"]
 
@@ -153,6 +154,10 @@ class GeneralizedRobustLoss(LogLoss):
         """See ``generalized_robust``."""
         progress, start = self.shares(logits)
         return generalized_robust(logits, labels, progress=progress, start=start, q2=self.q2, q3=self.q3, eps=self.eps)
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """The epoch decides how an unknown label is mixed."""
+        return KernelForm("robust", (self.q2, self.q3, self.last_epoch), epoch=self.epoch_tensor)
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         """See ``robust_form``."""

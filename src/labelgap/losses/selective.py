@@ -22,6 +22,7 @@ from labelgap.losses.base.option_checks import check_choice, check_integer, chec
 from labelgap.losses.base.papers import BEN_BARUCH_2022
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, focused_cost, per_head, states, widen
+from labelgap.losses.kernels.form import KernelForm
 from labelgap.losses.selection import count_marked, top_k_mask
 
 __all__ = ["ClassAwareSelectiveLoss", "partial_focal", "selective_mask"]
@@ -162,6 +163,13 @@ class ClassAwareSelectiveLoss(LogLoss):
             eps=self.eps,
         )
         return cost * ~(states(labels).unknown if self.mode == "ignore" else self.modified(logits, labels))
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """The likeliest are left out by the threshold that is found first; no kernel has priors."""
+        if self.mode != "selective" or self.priors is not None or isinstance(self.likelihood_topk, Tensor):
+            return None
+        wanted = rows * int(self.likelihood_topk)
+        return KernelForm("selective", (self.gamma_pos, self.gamma_neg, self.gamma_unknown), wanted=wanted)
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         r"""The focus is a constant to the gradient, so that each entry has a cross-entropy with a weight of its own:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -33,7 +34,7 @@ from labelgap.labels import LabelTable, Revisions
 from labelgap.losses.base.option_checks import check_choice
 from labelgap.losses.base.terms import Number, check_shapes, reduce, widen
 
-__all__ = ["ElementwiseLoss", "Loss", "NEEDS", "ReducedLoss", "TrainingScores"]
+__all__ = ["ElementwiseLoss", "Loss", "NEEDS", "ReducedLoss", "TrainingScores", "is_replaced"]
 
 NEEDS = frozenset({"index", "features", "scores", "penalty"})
 
@@ -227,6 +228,25 @@ class ReducedLoss(Loss, ABC):
     def reduce(self, entries: Tensor) -> Tensor:
         """Reduce the costs of entries ``(…, B, K)`` over the global batch."""
         return reduce(entries, self.reduction)
+
+
+@cache
+def is_replaced(loss_class: type[Loss], *names: str) -> bool:
+    """Return whether a subclass has replaced the formula of a loss, but none of what these names declare about it.
+
+    Example:
+        >>> class Half(Loss):
+        ...     def cost(self, logits, labels, index, features):
+        ...         return logits.mean() / 2
+        >>> is_replaced(Half, "penalty"), is_replaced(Half, "cost")
+        (True, False)
+    """
+    order = loss_class.__mro__
+
+    def depth(*names: str) -> int:
+        return min(order.index(kind) for kind in order for name in names if name in vars(kind))
+
+    return depth("forward", "cost", "entries", "fused", "modified", "reduce") < depth(*names)
 
 
 class ElementwiseLoss(ReducedLoss, ABC):

@@ -8,14 +8,26 @@ from typing import ClassVar
 from torch import Tensor
 
 from labelgap.losses.base.fused import Fused, fused, is_fusible
-from labelgap.losses.base.loss import ElementwiseLoss
+from labelgap.losses.base.loss import ElementwiseLoss, is_replaced
 from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.mixture_form import fused_mixture
 from labelgap.losses.base.multi_head import MultiHead
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.terms import Number
+from labelgap.losses.kernels.dispatch import are_taken, one_pass
+from labelgap.losses.kernels.form import KernelForm
 
-__all__ = ["LogLoss", "MixtureLoss"]
+__all__ = ["LogLoss", "MixtureLoss", "mixture_kernel_form"]
+
+
+def mixture_kernel_form(
+    mixture: Mixture, epoch: Tensor | None = None, share: Tensor | None = None
+) -> KernelForm | None:
+    """Return the kernel of a mixture, with or without a share of modified entries; None where it has more terms."""
+    if mixture.expected_positives is not None or mixture.label_estimate is not None:
+        return None
+    weights = tuple(number for u, v, w in mixture.rows for number in (u + v, u, w))
+    return KernelForm("mixture", (share is not None, mixture.has_entropy), weights, epoch, share)
 
 
 class LogLoss(MultiHead, ElementwiseLoss, ABC):
@@ -36,8 +48,29 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
         """Return what computes ``entries`` faster, where there is such a form (see ``labelgap.losses.base.fused``)."""
         return None
 
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """Return what computes the loss of a batch in one pass, where there is such a kernel."""
+        return None
+
+    def usable_kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """Return the form where it stands for the formula: with plain options, and not of a changed subclass."""
+        if not is_fusible(self.eps) or self.reduction == "none" or is_replaced(type(self), "kernel_form"):
+            return None
+        form = self.kernel_form(rows, classes)
+        return form if form is not None and form.is_plain else None
+
+    def one_pass(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """Return the loss as a kernel computes it; None where none does (see ``labelgap.losses.kernels.dispatch``)."""
+        if not is_fusible(self.eps) or logits.ndim != 2 or not are_taken(logits.device, logits.dtype, logits.numel()):
+            return None
+        form = self.usable_kernel_form(*logits.shape)
+        return None if form is None else one_pass(form, logits, labels, self.reduction)
+
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Reduce the entries."""
+        loss = self.one_pass(logits, labels)
+        if loss is not None:
+            return loss
         parts = self.fused(logits, labels) if is_fusible(self.eps) else None
         return self.reduce(self.entries(logits, labels)) if parts is None else fused(parts, self.reduction)
 
@@ -69,9 +102,17 @@ class MixtureLoss(LogLoss, ABC):
         """Reduce the costs of the mixture, or the ``entries`` of a subclass that has its own."""
         if type(self).entries is not MixtureLoss.entries:
             return self.reduce(self.entries(logits, labels))
+        loss = self.one_pass(logits, labels)
+        if loss is not None:
+            return loss
         mixture = self.weights(logits.shape[-1])
         modified = None if mixture.modified is None else self.modified(logits, labels)
         return fused_mixture(logits, labels, mixture, modified=modified, eps=self.eps, reduction=self.reduction)
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """A mixture whose weights follow from the labels alone."""
+        mixture = self.weights(classes)
+        return None if mixture.modified is not None else mixture_kernel_form(mixture)
 
     def mixture(self, classes: int) -> Mixture | None:
         """Return the mixture where nothing is added inside the logarithms."""

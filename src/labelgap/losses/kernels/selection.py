@@ -5,19 +5,17 @@ turned into unsigned keys of the same order. Three passes over logits and labels
 12 bits, each among those that share the bits found so far; after each pass ``narrow`` finds the bits of the k-th
 largest. Nothing is sorted, nothing waits for the host, and counts do not depend on the order in which they are added.
 """
-# mypy: disable-error-code="import-not-found, import-untyped"
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
-from dataclasses import dataclass
-
 import torch
-import triton
-import triton.language as tl
-from benchmarks.loss_kernels import launching
-from benchmarks.loss_kernels.costs import ABSENT, PRESENT
 from torch import Tensor
 
-__all__ = ["Selection"]
+from labelgap.losses.kernels import launching
+from labelgap.losses.kernels.costs import ABSENT, PRESENT
+from labelgap.losses.kernels.form import KernelForm
+from labelgap.losses.kernels.triton_import import tl, triton
+
+__all__ = ["kth_largest"]
 
 DIGITS = (8, 12, 12)
 """How many bits each pass finds; most keys share few of the first 8, and few keys are counted by the others."""
@@ -27,7 +25,7 @@ LOWEST_INTEGER: tl.constexpr = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def count_keys(logits, labels, state, counts, entries, SHIFT: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+def count_keys(logits, labels, state, counts, entries, SHIFT: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr):
     """Count the unknown labels of a block by ``BITS`` bits of their key, if its higher bits are those found so far."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < entries
@@ -52,10 +50,10 @@ def narrow(
     share,
     epoch,
     wanted,
-    GROUPS: tl.constexpr,  # noqa: N803
-    BITS: tl.constexpr,  # noqa: N803
-    FIRST: tl.constexpr,  # noqa: N803
-    LAST: tl.constexpr,  # noqa: N803
+    GROUPS: tl.constexpr,
+    BITS: tl.constexpr,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
 ):
     """Find the next bits of the k-th largest key; ``state`` is the bits so far, and its rank among what shares them.
 
@@ -85,41 +83,33 @@ def narrow(
         tl.store(threshold, tl.where(rank > 0, bits.to(tl.float32, bitcast=True), float("inf")))
 
 
-@dataclass(frozen=True)
-class Selection:
-    """How many of the unknown labels are selected: a share of them, as ``exact_percents`` gives it, or a number."""
-
-    epoch: Tensor
-    share: Tensor | None = None
-    wanted: int = 0
-
-    def threshold(self, logits: Tensor, labels: Tensor, block: int, warps: int) -> Tensor:
-        """Return the k-th largest logit of the unknown labels; ∞ where k is 0."""
-        counts = torch.zeros(1 << max(DIGITS), dtype=torch.int32, device=logits.device)
-        state = torch.zeros(2, dtype=torch.int64, device=logits.device)
-        threshold = torch.empty((), dtype=torch.float32, device=logits.device)
-        share = counts if self.share is None else self.share
-        groups = 0 if self.share is None else len(share)
-        entries, shift = logits.numel(), 32
-        for number, bits in enumerate(DIGITS):
-            shift -= bits
-            launching.launch(
-                count_keys,
-                triton.cdiv(entries, block),
-                *(logits, labels, state, counts, entries),
-                SHIFT=shift,
-                BITS=bits,
-                BLOCK=block,
-                warps=warps,
-            )
-            launching.launch(
-                narrow,
-                1,
-                *(counts, state, threshold, share, self.epoch, self.wanted),
-                GROUPS=groups,
-                BITS=bits,
-                FIRST=number == 0,
-                LAST=shift == 0,
-                warps=8,
-            )
-        return threshold
+def kth_largest(form: KernelForm, logits: Tensor, labels: Tensor, block: int, warps: int) -> Tensor:
+    """Return the k-th largest logit of the unknown labels, k as the form says; ∞ where k is 0."""
+    counts = torch.zeros(1 << max(DIGITS), dtype=torch.int32, device=logits.device)
+    state = torch.zeros(2, dtype=torch.int64, device=logits.device)
+    threshold = torch.empty((), dtype=torch.float32, device=logits.device)
+    share, groups = (state, 0) if form.share is None else (form.share, len(form.share))
+    epoch = state if form.epoch is None else form.epoch
+    entries, shift = logits.numel(), 32
+    for number, bits in enumerate(DIGITS):
+        shift -= bits
+        launching.launch(
+            count_keys,
+            triton.cdiv(entries, block),
+            *(logits, labels, state, counts, entries),
+            SHIFT=shift,
+            BITS=bits,
+            BLOCK=block,
+            warps=warps,
+        )
+        launching.launch(
+            narrow,
+            1,
+            *(counts, state, threshold, share, epoch, form.wanted or 0),
+            GROUPS=groups,
+            BITS=bits,
+            FIRST=number == 0,
+            LAST=shift == 0,
+            warps=8,
+        )
+    return threshold

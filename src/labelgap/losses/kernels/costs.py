@@ -8,16 +8,15 @@ already right.
 A family takes the logits and labels of a block, the mask of ``large`` losses that a method selected, the ``numbers`` of
 the method and the number of the epoch in memory, and its fixed ``OPTIONS``; it returns cost and slope.
 """
-# mypy: disable-error-code="import-not-found, import-untyped"
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
-import triton
-import triton.language as tl
+from labelgap.labels import codes
+from labelgap.losses.kernels.triton_import import tl, triton
 
 __all__ = ["asymmetric", "focal", "hill", "mixture", "robust", "selective", "self_paced"]
 
-PRESENT: tl.constexpr = tl.constexpr(1)
-ABSENT: tl.constexpr = tl.constexpr(0)
+PRESENT: tl.constexpr = tl.constexpr(codes.PRESENT)
+ABSENT: tl.constexpr = tl.constexpr(codes.ABSENT)
 TINY: tl.constexpr = tl.constexpr(1.1754944e-38)
 
 
@@ -37,7 +36,7 @@ def terms(x):
 
 
 @triton.jit
-def power(base, EXPONENT: tl.constexpr):  # noqa: N803
+def power(base, EXPONENT: tl.constexpr):
     """Return a power of numbers from 0 on, and its derivative."""
     if EXPONENT == 0:
         return base * 0.0 + 1.0, base * 0.0
@@ -54,7 +53,7 @@ def power(base, EXPONENT: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def focused(z, log, q, n, GAMMA: tl.constexpr):  # noqa: N803
+def focused(z, log, q, n, GAMMA: tl.constexpr):
     r"""Return :math:`-n^\gamma \ln q` and its derivative in z; q = σ(z), n = 1 − q."""
     log_q = tl.minimum(z, 0.0) - log
     focus, steep = power(n, GAMMA)
@@ -62,7 +61,7 @@ def focused(z, log, q, n, GAMMA: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def by_state(numbers, column, present, absent, large, SELECT: tl.constexpr):  # noqa: N803
+def by_state(numbers, column, present, absent, large, SELECT: tl.constexpr):
     """Return the weight of every entry, out of one for each state: unknown, absent, present, large; three columns."""
     weight = tl.load(numbers + column)
     if SELECT:
@@ -72,7 +71,7 @@ def by_state(numbers, column, present, absent, large, SELECT: tl.constexpr):  # 
 
 
 @triton.jit
-def mixture(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
+def mixture(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     r"""Return :math:`u (-\ln p) + v (-\ln(1-p)) + w H(p)`; the columns of ``numbers`` are u + v, u and w.
 
     Slope :math:`(u+v)\,p - u - w\,x\,p\,(1-p)`. OPTIONS: whether losses are selected, whether any w is not 0.
@@ -91,7 +90,7 @@ def mixture(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N8
 
 
 @triton.jit
-def focal(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
+def focal(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     """Focal loss. OPTIONS: α, γ."""
     present = label == PRESENT
     z = tl.where(present, x, -x)
@@ -102,7 +101,7 @@ def focal(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def hill(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
+def hill(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     """Hill loss: the logit of a present label is shifted by 1."""
     present = label == PRESENT
     z = tl.where(present, x - 1.0, x)
@@ -112,7 +111,7 @@ def hill(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def self_paced(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
+def self_paced(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     """Self-paced correction: likely unknown labels count as present. OPTIONS: τ, γ, epochs without correction."""
     present = label == PRESENT
     shifted = tl.where(present, x - 1.0, x)
@@ -126,7 +125,7 @@ def self_paced(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa:
 
 
 @triton.jit
-def asymmetric(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
+def asymmetric(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     r"""Asymmetric loss :math:`-f \ln w`, :math:`w = \min(q + m, 1)`, :math:`f = \max(n - m, 0)^\gamma`; see ``asl``.
 
     OPTIONS: γ₊, γ₋, m; the margin m is that of the labels that are not present.
@@ -136,10 +135,10 @@ def asymmetric(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa:
     log, q, n = terms(z)
     log_w, ratio, base = tl.minimum(z, 0.0) - log, q * 0.0 + 1.0, n
     if OPTIONS[2] > 0:
-        w = tl.minimum(q + OPTIONS[2], 1.0)
+        w = tl.minimum(q + OPTIONS[2], 1.0, propagate_nan=tl.PropagateNan.ALL)
         log_w = tl.where(present, log_w, tl.log(w))
         ratio = tl.where(present, 1.0, q / w)
-        base = tl.where(present, n, tl.maximum(n - OPTIONS[2], 0.0))
+        base = tl.where(present, n, tl.maximum(n - OPTIONS[2], 0.0, propagate_nan=tl.PropagateNan.ALL))
     focus, steep = power(base, OPTIONS[1])
     focus_present, steep_present = power(base, OPTIONS[0])
     focus, steep = tl.where(present, focus_present, focus), tl.where(present, steep_present, steep)
@@ -156,7 +155,7 @@ def power_less_one(y):
 
 
 @triton.jit
-def robust(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
+def robust(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     """Generalized robust loss, in the letters of ``robust_form``. OPTIONS: q₂, q₃, number of epochs."""
     now = tl.load(epoch).to(tl.float32)
     progress = tl.minimum(now / OPTIONS[2], 1.0)
@@ -181,7 +180,7 @@ def robust(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N80
 
 
 @triton.jit
-def selective(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):  # noqa: N803
+def selective(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     """Class-aware selection; the ``large`` ones are left out. OPTIONS: γ₊, γ₋, γᵤ, each a constant to the gradient."""
     present = label == PRESENT
     log, p, n = terms(x)

@@ -1,4 +1,4 @@
-"""The kernels of ``benchmarks/loss_kernels``, without a GPU: in Triton's interpreter, and compiled for one."""
+"""``benchmarks/loss_kernels`` without a GPU: kernels are checked in Triton's interpreter, and compiled for a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 FAMILIES = "em,focal,hill,splc,asl,gr,ll-r,csl"
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -34,8 +34,8 @@ def test_every_family_agrees_with_its_losses(tmp_path: Path) -> None:
 def test_a_kernel_of_another_loss_is_found_out(tmp_path: Path) -> None:
     script = """
 from benchmarks.loss_kernels import checks
-kernel_of, other = checks.kernel_of, checks.make_loss("ll-r", checks.SHAPE[1], "cpu", 5, delta_rel=2.9)
-checks.kernel_of = lambda loss_fn, *shape: kernel_of(other, *shape)
+as_kernel, other = checks.as_kernel, checks.make_loss("ll-r", checks.SHAPE[1], "cpu", 5, delta_rel=2.9)
+checks.as_kernel = lambda loss_fn: as_kernel(other)
 for method, errors in checks.check(["an", "ll-r"], "cpu"):
     assert errors.slope > 0.1 and not errors.accepted, (method, errors)
 """

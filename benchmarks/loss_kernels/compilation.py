@@ -1,5 +1,4 @@
-"""How kernels are started, and how they are compiled for a GPU that is not there."""
-# mypy: disable-error-code="import-not-found, import-untyped"
+"""Kernels are compiled for a GPU that need not be there."""
 
 import re
 import subprocess
@@ -12,16 +11,11 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-__all__ = ["Compiled", "compile_for", "launch"]
+__all__ = ["Compiled", "compile_for"]
 
 POINTERS = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8"}
 ALIGNED = [["tt.divisibility", 16]]
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)", re.MULTILINE)
-
-
-def launch(kernel: Any, programs: int, *arguments: Tensor | float, warps: int, **constants: Any) -> None:
-    """Start a kernel on the device of its arguments."""
-    kernel[(programs,)](*arguments, **constants, num_warps=warps)
 
 
 class Compiled(NamedTuple):
