@@ -89,7 +89,7 @@ def moved(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 def test_losses_for_a_device_without_float64_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "widest_float", lambda device: torch.float32)
     plans = [HeadPlan(name, each, 1e-2, TABLE) for name in lg.methods() for each in reference_of(name).options]
-    about: dict[str, Any] = {"epochs": EPOCHS, "device": torch.device("cpu"), "dtype": torch.float32}
+    about: dict[str, Any] = {"epochs": EPOCHS, "device": torch.device("cpu"), "dtype": torch.float32, "batch_size": 8}
     losses = [group.loss_fn for group in grouping.group_plans(plans, [0] * len(plans), **about)]
     assert len(losses) < len(plans), "options are stacked"
     wide = {f"{each.name}.{name}" for each in losses for name, value in moved(each) if value.dtype == torch.float64}

@@ -237,15 +237,16 @@ class LinearEngine(HeadStack):
 
     def _losses(self, logits: Tensor, batch: BatchWeights, rows: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return all losses ``(M,)`` and their derivatives in the logits, ``(M, K, B)``."""
+        if self.kernel.empty and len(self.groups) == 1:
+            labels = self.kernel.labels(self.groups[0], batch)
+            return self.groups[0].loss_and_gradient(logits, labels, rows, features)
         if self.kernel.empty:
             loss, gradient = logits.new_empty(len(logits)), torch.empty_like(logits)
         else:
             loss, gradient = self.kernel.evaluate(logits, batch, rows)
         for group in self.autograd_groups:
-            labels = self.kernel.labels(group, batch)
-            group_loss, group_gradient = group.loss_and_gradient(group.select(logits), labels, rows, features)
-            loss[group.slots] = group_loss
-            group.select(gradient).copy_(group_gradient)
+            found = group.loss_and_gradient(logits, self.kernel.labels(group, batch), rows, features)
+            loss[group.slots], gradient[group.slots] = found
         return loss, gradient
 
     def _freeze_failed(self, loss: Tensor, gradient: Tensor) -> None:

@@ -2,7 +2,8 @@
 
 The numbers become tensors with one value per head, and the loss receives logits ``(n, B, K)``. A loss with per-image
 state, or with random numbers, is shared only by heads of the same labels and seed. A loss without the ``MultiHead``
-protocol, or with a parameter that has no axis of heads, serves a single head.
+protocol, or with a parameter that has no axis of heads, serves a single head, and so does one that a kernel computes in
+one pass (see ``labelgap.losses.kernels``): at the sizes where it does, every head is large enough for a kernel alone.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, MultiHead, loss, method_options
+from labelgap.losses.base.loss import is_replaced
 from labelgap.losses.base.mixture import Mixture
+from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.terms import widen, widest_float
+from labelgap.losses.kernels.dispatch import are_taken
 from labelgap.training.heads.plans import HeadPlan
 
 __all__ = ["HeadGroup", "group_plans"]
@@ -32,7 +36,8 @@ class HeadGroup:
         loss_fn: prepared; it has an axis of heads where there are several of them.
         plans: their numbers among all plans, in the order of that axis.
         slots: their positions in the logits and losses of all heads.
-        mixture: of the loss; None where it is none, or where a subclass has replaced the cost.
+        mixture: of the loss; None where it is none, where a subclass has replaced the cost, and where a kernel
+            computes it.
     """
 
     loss_fn: Loss
@@ -48,11 +53,12 @@ class HeadGroup:
     def loss_and_gradient(
         self, logits: Tensor, labels: Tensor, index: Tensor, features: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss ``(…)`` and its derivative in the logits ``(…, B, K)``, both without a graph.
+        """Return the losses ``(n,)`` of these heads and their derivatives in the logits, ``(n, K, B)``.
 
-        The derivatives in the parameters of the loss are left in their ``grad``.
+        Both are without a graph. The logits are those of all heads, ``(M, K, B)``. The derivatives in the parameters of
+        the loss are left in their ``grad``.
         """
-        leaf = widen(logits).detach().requires_grad_()
+        leaf = widen(self.select(logits)).detach().requires_grad_()
         inputs = [leaf, *(parameter for parameter in self.loss_fn.parameters() if parameter.requires_grad)]
         with torch.enable_grad():
             if type(self.loss_fn).forward is Loss.forward:  # its checks are done once, by the engine
@@ -62,7 +68,7 @@ class HeadGroup:
             gradients = torch.autograd.grad(cost.sum(), inputs, allow_unused=True, materialize_grads=True)
         for value, gradient in zip(inputs[1:], gradients[1:], strict=True):
             value.grad = gradient
-        return cost.detach(), gradients[0]
+        return self.with_axis(cost.detach()), self.with_axis(gradients[0]).mT.contiguous()
 
     def with_axis(self, values: Tensor) -> Tensor:
         """Return an output of the loss as ``(n, …)``."""
@@ -78,7 +84,13 @@ class HeadGroup:
 
 
 def group_plans(
-    plans: Sequence[HeadPlan], tables: Sequence[int], *, epochs: int, device: torch.device, dtype: torch.dtype
+    plans: Sequence[HeadPlan],
+    tables: Sequence[int],
+    *,
+    epochs: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    batch_size: int,
 ) -> list[HeadGroup]:
     """Group plans, prepare the loss of each group, and give adjacent slots to groups with similar mixtures.
 
@@ -88,17 +100,20 @@ def group_plans(
         epochs: how many will be trained.
         device: of the losses.
         dtype: float64 makes their parameters float64.
+        batch_size: of a full batch.
     """
+    classes = len(plans[0].labels.classes)
+    rows = batch_size if are_taken(device, dtype, batch_size * classes) else 0
     by_key: dict[tuple[Any, ...], list[int]] = {}
     for number, plan in enumerate(plans):
-        by_key.setdefault(_key(plan, number, tables[number]), []).append(number)
+        by_key.setdefault(_key(plan, number, tables[number], (rows, classes)), []).append(number)
     found: list[tuple[list[int], Loss, Mixture | None]] = []
     for numbers in by_key.values():
         loss_fn = _create_loss(plans, numbers, tables, epochs, device, dtype)
         stackable = all(parameter.shape[:1] == (len(numbers),) for parameter in loss_fn.parameters())
         for some in [numbers] if stackable or len(numbers) == 1 else [[number] for number in numbers]:
             own = loss_fn if some is numbers else _create_loss(plans, some, tables, epochs, device, dtype)
-            found.append((some, own, _mixture(own, len(plans[0].labels.classes))))
+            found.append((some, own, _mixture(own, rows, classes)))
     groups, slot = [], 0
     for numbers, loss_fn, mixture in sorted(found, key=lambda group: _mixture_kind(group[2])):
         groups.append(HeadGroup(loss_fn, tuple(numbers), slice(slot, slot + len(numbers)), mixture))
@@ -106,17 +121,16 @@ def group_plans(
     return groups
 
 
-def _mixture(loss_fn: Loss, classes: int) -> Mixture | None:
-    """Return the mixture of a loss; None where it is none, or where a subclass has replaced the cost."""
-    if not isinstance(loss_fn, MultiHead):
+def _mixture(loss_fn: Loss, rows: int, classes: int) -> Mixture | None:
+    """Return the mixture of a loss that no kernel computes; None where a subclass has replaced the cost."""
+    if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, rows, classes):
         return None
-    order = type(loss_fn).__mro__
+    return None if is_replaced(type(loss_fn), "mixture", "weights") else loss_fn.mixture(classes)
 
-    def depth(*names: str) -> int:
-        return min(order.index(kind) for kind in order for name in names if name in vars(kind))
 
-    replaced = depth("forward", "cost", "entries", "modified") < depth("mixture", "weights")
-    return None if replaced else loss_fn.mixture(classes)
+def _has_kernel(loss_fn: Loss, rows: int, classes: int) -> bool:
+    """Return whether a kernel computes the loss of full batches; ``rows`` is 0 where none does."""
+    return rows > 0 and isinstance(loss_fn, LogLoss) and loss_fn.usable_kernel_form(rows, classes) is not None
 
 
 def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
@@ -132,14 +146,14 @@ def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
     )
 
 
-def _key(plan: HeadPlan, number: int, table: int) -> tuple[Any, ...]:
+def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tuple[Any, ...]:
     """Return what two heads of a group have in common."""
     loss_fn = loss(plan.method, **plan.options)
     if loss_fn.reduction == "none":
         raise InputError(f"{plan}: reduction='none' returns a matrix, and training needs a scalar: 'mean' or 'sum'.")
     if not plan.lr > 0:
         raise InputError(f"{plan}: lr={plan.lr}: a learning rate must be above 0.")
-    if not isinstance(loss_fn, MultiHead):
+    if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, *shape):
         return plan.method, number
     options = {**method_options(plan.method), **plan.options}
     fixed = tuple(

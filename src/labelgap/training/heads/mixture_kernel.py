@@ -184,6 +184,9 @@ class MixtureKernel:
     def block(self, codes: Tensor) -> BatchWeights:
         """Return the weights of S batches, from the codes ``(S, T, K, B)`` of every label table."""
         batches, tables, classes, rows = codes.shape
+        if self.empty:
+            nothing = codes.new_empty((batches, 0))
+            return BatchWeights(codes, *[nothing] * 6)
         one_hot = (codes[:, :, None] == self.states).to(self.dtype).view(batches, 3 * tables, -1)
         weights = self.scaled(rows).weights
         weights = torch.bmm(weights.expand(batches, *weights.shape), one_hot).view(batches, -1, classes, rows)

@@ -81,7 +81,9 @@ class HeadStack:
         _check_memory(features, len(plans) * self.classes, device, dtype)
         self.features = self.coordinates(features)
         self.tables = LabelTables([plan.labels for plan in plans], device)
-        self.groups = group_plans(self.plans, self.tables.number, epochs=epochs, device=device, dtype=dtype)
+        self.groups = group_plans(
+            self.plans, self.tables.number, epochs=epochs, device=device, dtype=dtype, batch_size=batch_size
+        )
         self.plan_of_slot = [plan for group in self.groups for plan in group.plans]
         settings = [(-plans[plan].lr, plans[plan].weight_decay) for plan in self.plan_of_slot]
         by_rate = sorted(range(len(plans)), key=settings.__getitem__)
