@@ -197,3 +197,20 @@ def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
         assert "2009_000001.jpg is damaged or truncated" in said
     assert call("inspect", "digits", "--check-images") == 2
     assert "has no image files" in capsys.readouterr().err
+
+
+def test_two_spellings_of_a_tag_look_wrong_and_are_noted_beside_problems(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Path("lists.csv")
+    table.write_text("image,present\n" + "".join(f"{row}.jpg,{'Dog' if row == 3 else 'dog'}\n" for row in range(9)))
+    command = ("inspect", "lists.csv", "--images", "photos")
+    assert call(*command) == 0
+    wrong = capsys.readouterr().out.split("looks wrong")[1].split("read as")[0]
+    assert "'dog' (8) and 'Dog' (1) look like one tag: --rename Dog=dog" in " ".join(wrong.split())
+    table.write_text(table.read_text() + "gone.jpg,dog\n")
+    note = "tags that differ only in case or blanks: 'Dog' and 'dog' (--rename Dog=dog)"
+    assert call(*command) == 2
+    assert note in capsys.readouterr().err.splitlines()
+    assert call(*command, "--rename", "Dog=dog") == 2
+    assert "only in case" not in capsys.readouterr().err

@@ -80,6 +80,16 @@ def test_the_nearest_name_is_found_whatever_its_case(name: str, known: list[str]
     assert nearest(name, known) == expected
 
 
+def test_only_a_near_name_of_a_file_is_suggested(tmp_path: Path) -> None:
+    for name in ("hand.csv", "tags.csv", "runs"):
+        (tmp_path / name).touch()
+    found = {
+        name: nearest_path(tmp_path / name) for name in ("tag.csv", "Tags.csv", "wand.csv", "labels.csv", "ham.csv")
+    }
+    near = {name: path.name for name, path in found.items() if path is not None}
+    assert near == {"tag.csv": "tags.csv", "Tags.csv": "tags.csv", "wand.csv": "hand.csv"}
+
+
 def test_all_problems_of_a_file_are_told_in_order_of_their_lines() -> None:
     error = ProblemsError(
         "tags.csv",

@@ -27,6 +27,7 @@ __all__ = [
     "merge_repeated",
     "nearest",
     "nearest_path",
+    "similarity",
     "suggest_path",
 ]
 
@@ -37,6 +38,9 @@ _MAX_COMPARED: Final = 200
 _MAX_CANDIDATES: Final = 50_000
 """Length and number of the names that are compared for the nearest: the time grows with the square of the length."""
 
+
+_MIN_SIMILARITY: Final = 0.7
+"""Of the name of a file, without its suffix, to one that is suggested."""
 
 _VARIABLE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[0-9/\\._]\S*")
 
@@ -185,10 +189,21 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return spelling[min(ranks)[2]] if ranks else None
 
 
+def similarity(one: str, other: str) -> float:
+    """Return how similar two names are, ignoring case: from 0 to 1, which is equal.
+
+    Example:
+        >>> similarity("harbour", "Harbor"), similarity("labels", "tags")
+        (0.92..., 0.4)
+    """
+    return difflib.SequenceMatcher(a=one.lower(), b=other.lower()).ratio()
+
+
 def nearest_path(path: str | os.PathLike[str]) -> Path | None:
     """Return the existing path that is most similar to one that does not exist; None when none is close.
 
-    The first part that does not exist is compared with the names in its folder. Hidden names are left out.
+    The first part that does not exist is compared with the names in its folder. Hidden names are left out, and names
+    that have no more in common than a suffix.
     """
     whole = Path(path)
     parts = whole.parts
@@ -197,7 +212,7 @@ def nearest_path(path: str | os.PathLike[str]) -> Path | None:
             continue
         folder = Path(*parts[: count - 1])
         near = nearest(parts[count - 1], _names(folder))
-        if near is None:
+        if near is None or similarity(Path(parts[count - 1]).stem, Path(near).stem) < _MIN_SIMILARITY:
             return None
         found = Path(folder, near, *parts[count:])
         return found if os.path.lexists(found) else nearest_path(found)

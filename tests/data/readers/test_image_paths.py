@@ -102,3 +102,21 @@ def test_what_was_completed_is_said_with_an_example(tmp_path: Path) -> None:
     assert list(map(str, finder.findings())) == ["1 image name was completed: a is x/a.jpg"]
     assert finder("b") is None
     assert list(map(str, finder.findings())) == ["2 image names were completed: a is x/a.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("bech_02.jpg", "beach_02.jpg"),
+        ("Harbour.png", "trips/harbor.jpg"),
+        ("trip/harbour.png", "trips/harbor.jpg"),
+        ("dog at lake.png", "dog at lake.jpg"),
+        ("beach_03.jpg", None),  # another number is another photo
+        ("home/harbour.jpg", None),
+        ("island.jpg", None),
+    ],
+)
+def test_a_misspelled_name_gets_the_near_one_and_no_other(tmp_path: Path, written: str, near: str | None) -> None:
+    finder = place(tmp_path, "beach_01.jpg", "beach_02.jpg", "trips/harbor.jpg", "dog at lake.jpg")
+    hint = "" if near is None else f". Did you mean {near}?"
+    assert finder(written) == f"{tmp_path / written} does not exist{hint}"

@@ -327,12 +327,35 @@ NO_CLASS = "no class: after 'image' comes a column per class, or 'present'"
             ],
         ),
         (
+            "Id,split,cat,Bild\n1,train,1,a.jpg\n2,val,0,b.jpg\n3,val,1,a.jpg\n4,val,,\n",
+            [
+                (
+                    1,
+                    "no column is called 'image'. Is 'Bild' it? --rename Bild=image. "
+                    "The header reads Id,split,cat,Bild",
+                ),
+                *((line, f"'{line - 1}' under Id: {CELL}") for line in (3, 4)),
+                (4, "a.jpg is listed again (first in line 2)"),
+                (5, f"'4' under Id: {CELL}"),
+                (5, "no image is named"),
+            ],
+        ),
+        (
+            "name,cat,dog\nthe first,1,0\nthe second,1,0\n",
+            [
+                (
+                    1,
+                    "no column is called 'image'. Say which it is with --rename NAME=image. "
+                    "The header reads name,cat,dog",
+                ),
+            ],
+        ),
+        (
             "\nname,cat,cat\na.jpg,1,0\n",
             [
                 (
                     2,
-                    "no column is called 'image'. Say which it is with --rename NAME=image. "
-                    "The header reads name,cat,cat",
+                    "no column is called 'image'. Is 'name' it? --rename name=image. The header reads name,cat,cat",
                 ),
                 (2, "the column 'cat' is there twice"),
             ],

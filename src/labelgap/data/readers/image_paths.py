@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, similarity
 from labelgap.data.findings import ImageNamesCompleted
 from labelgap.data.images import path_inside
 
@@ -26,6 +26,10 @@ IMAGE_SUFFIX: Final = re.compile(
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
+_MAX_COMPARED: Final = 200
+_MAX_LENGTH: Final = 100
+"""Files that a misspelled name is compared with, and its length: a table may have many such names."""
+_MIN_SIMILARITY: Final = 0.8
 
 
 def is_file(path: Path) -> bool:
@@ -137,7 +141,25 @@ class ImageFinder:
             return found[0], ""
         if found:
             return None, f"{name} could be {found[0]} or {found[1]}: write the folder as well"
-        return None, f"{place} does not exist"
+        near = self._nearest(inside)
+        return None, f"{place} does not exist" + (f". Did you mean {near}?" if near else "")
+
+    def _nearest(self, inside: str) -> str | None:
+        """Return the file whose name is most like one that does not exist; None where none is close, or many may be.
+
+        Folders in the name must be close as well. Another number is another photo, so numbers must be the same.
+        """
+        wanted = _without_suffix(_key(inside)).split("/")
+        files = self._files_by_number.get(_number_of(wanted[-1]), [])
+        if len(files) > _MAX_COMPARED or len(inside) > _MAX_LENGTH:
+            return None
+        best, nearest = _MIN_SIMILARITY, None
+        for file in files:
+            parts = _without_suffix(_key(file)).split("/")[-len(wanted) :]
+            pairs = zip(reversed(wanted), reversed(parts), strict=False)
+            if (near := min(similarity(one, other) for one, other in pairs)) >= best:
+                best, nearest = near, file
+        return nearest
 
     def _candidates(self, inside: str) -> list[str]:
         """Return the files that match a name for which no file exists as it is written."""
@@ -173,6 +195,14 @@ class ImageFinder:
                     found.setdefault(written, []).append(file)
         return found
 
+    @cached_property
+    def _files_by_number(self) -> dict[str, list[str]]:
+        """The image files below the folder by the digits in their names."""
+        found: dict[str, list[str]] = {}
+        for file in sorted({file for files in self._files_by_name.values() for file in files}):
+            found.setdefault(_number_of(_without_suffix(_key(Path(file).name))), []).append(file)
+        return found
+
     def _check_file(self, name: str, place: Path) -> str | None:
         """Return the problem with an existing file, or None."""
         try:
@@ -196,6 +226,11 @@ def _without_suffix(name: str) -> str:
     """Return a name without the suffix of an image."""
     head, dot, last = name.rpartition(".")
     return head if IMAGE_SUFFIX.fullmatch(dot + last) else name
+
+
+def _number_of(name: str) -> str:
+    """Return the digits in a name."""
+    return "".join(filter(str.isdigit, name))
 
 
 def _key(path: str) -> str:

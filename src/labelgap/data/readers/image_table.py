@@ -82,7 +82,10 @@ def read_image_table(
             outcome += f". None of its images is in {folder}: where are they? (--images DIR)"
         problems = [*error.problems, *_unreadable_images(folder, finder)]
         fixable = error.fixable and not all_missing
-        raise ProblemsError(source, problems, outcome, unit=error.unit, fixable=fixable) from None
+        whole = ProblemsError(source, problems, outcome, unit=error.unit, fixable=fixable)
+        for note in getattr(error, "__notes__", ()):
+            whole.add_note(note)
+        raise whole from None
     return build_dataset(file, folder, finder.files, finder.skipped, options, finder.findings())
 
 

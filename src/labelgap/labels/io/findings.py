@@ -112,7 +112,7 @@ class HierarchyApplied(Finding):
 
 
 @dataclass(frozen=True)
-class SimilarClasses(Finding):
+class SimilarClasses(Finding, warning=True):
     """Names that differ only in case, blanks, marks or a plural, and their known positives, the most frequent first."""
 
     counts: tuple[tuple[str, int], ...]
@@ -127,7 +127,7 @@ class SimilarClasses(Finding):
 
 
 @dataclass(frozen=True)
-class MoreSimilarClasses(Finding, text="{count:,} more tags look like another"):
+class MoreSimilarClasses(Finding, text="{count:,} more tags look like another", warning=True):
     """How many further groups of similar names there are."""
 
     count: int

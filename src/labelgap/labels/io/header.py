@@ -60,23 +60,33 @@ UNSURE_COLUMN: Final = "unsure"
 """Beside lists: classes that a prediction did not decide. They are unknown, so the column is ignored."""
 
 
+_FILE_NAME: Final = re.compile(r"[^.\s]\.[A-Za-z][A-Za-z0-9]{2,3}$")
+
+
 @dataclass(frozen=True)
 class HeaderColumns:
     """The header, its line, the indices of the columns of each kind, and the names of those that are ignored.
 
-    ``image`` is None where no column names the images, which is among the problems. ``present`` and ``absent`` are the
+    ``image`` is None where no column is called so, which is among the problems; ``probable_image`` is then the only one
+    that holds names of files, if there is one. ``present`` and ``absent`` are the
     columns of lists; ``class_columns``, with a class each, are none beside them.
     """
 
     line: int
     header: Sequence[str]
     image: int | None
+    probable_image: int | None
     split: int | None
     group: int | None
     present: int | None
     absent: int | None
     class_columns: tuple[int, ...]
     ignored: tuple[str, ...]
+
+    @property
+    def image_names(self) -> int | None:
+        """The column to check the names of images in."""
+        return self.probable_image if self.image is None else self.image
 
     @property
     def lists(self) -> bool:
@@ -141,10 +151,15 @@ def parse_header(
     left_out = (*special, UNSURE_COLUMN) if lists else special
     rest = [number for number in used if roles[number] not in left_out]
     beside_lists = rest if lists else []
+    probable = None
     if "image" not in position:
-        candidates = [header[number] for number in beside_lists] or header
+        probable = _column_of_files(rest, sample)
+        if probable is None and len(beside_lists) == 1:
+            probable = beside_lists[0]
+        candidates = [header[probable]] if probable is not None else header
         problems.add(line, f"no column is called 'image'. {_hint(header, candidates)}")
-        beside_lists = beside_lists if len(beside_lists) > 1 else []  # the only one is probably it
+        rest = [number for number in rest if number != probable]
+        beside_lists = [number for number in beside_lists if number != probable]
     chosen = _select_columns(header, rest, options, names) if not lists else []
     problems.fixable &= "image" in position and bool(chosen or lists)
     for message in _problems(header, roles, used, beside_lists, special):
@@ -154,7 +169,7 @@ def parse_header(
     kept = {*position.values(), *chosen, *(rest if lists else ())}
     ignored = tuple(name for number, name in enumerate(header) if number not in kept)
     image, split, group, present, absent = (position.get(name) for name in (*RESERVED_COLUMNS, *LIST_COLUMNS))
-    return HeaderColumns(line, header, image, split, group, present, absent, tuple(chosen), ignored)
+    return HeaderColumns(line, header, image, probable, split, group, present, absent, tuple(chosen), ignored)
 
 
 def _column_roles(header: Sequence[str], options: TableOptions) -> list[str]:
@@ -188,6 +203,17 @@ def _recognize_lists(
         if (others <= states) if number in candidates else (states > others):
             return
     roles[candidates[0]] = "present"
+
+
+def _column_of_files(columns: Sequence[int], sample: Sequence[Sequence[Cell]]) -> int | None:
+    """Return the only column of which most cells are names of files; None where there is none, or several."""
+    found = []
+    for number in columns:
+        cells = [row[number] for row in sample if number < len(row) and row[number]]
+        names = sum(isinstance(cell, str) and _FILE_NAME.search(cell) is not None for cell in cells)
+        if 2 * names > len(cells):
+            found.append(number)
+    return found[0] if len(found) == 1 else None
 
 
 def _plain(name: str) -> str:

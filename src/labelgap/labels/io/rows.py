@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final
 
 import numpy as np
 
-from labelgap.core.errors import InputError, nearest
+from labelgap.core.errors import InputError, ProblemsError, nearest
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.codes import ABSENT, UNKNOWN
@@ -25,6 +26,7 @@ from labelgap.labels.io.class_names import apply_class_options, resolve_class_na
 from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfClasses
 from labelgap.labels.io.header import SAMPLE_ROWS, HeaderColumns, parse_header
 from labelgap.labels.io.problems import MAX_PROBLEMS, ProblemList
+from labelgap.labels.io.similar_names import describe_same_names
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.sparse import is_encodable
 from labelgap.labels.table import LabelTable
@@ -126,8 +128,17 @@ class _RowParser:
     splits: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
 
-    def refuse_problems(self) -> None:
-        self.problems.refuse()
+    def refuse_problems(self, counts: Mapping[str, int]) -> None:
+        """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
+        try:
+            self.problems.refuse()
+        except ProblemsError as error:
+            names, merged = resolve_class_names(self.options), Counter[str]()
+            for name, count in counts.items():
+                merged[names.get(name, name)] += count
+            if (note := describe_same_names(merged)) is not None:
+                error.add_note(note)
+            raise
         if not self.images:
             raise InputError(f"{self.problems.path} has a header and no rows: there is no image to learn from.")
 
@@ -138,9 +149,9 @@ class _RowParser:
             if len(cells) != len(columns.header):
                 self.problems.add(line, f"{len(cells)} cells where the header has {len(columns.header)}")
                 continue
-            image = "" if columns.image is None else str(cells[columns.image])
+            image = "" if columns.image_names is None else str(cells[columns.image_names])
             if not image:
-                if columns.image is not None:
+                if columns.image_names is not None:
                     self.problems.add(line, "no image is named")
             elif (problem := image_name_problem(image)) is not None:
                 self.problems.add(line, problem)
@@ -187,16 +198,16 @@ class _RowParser:
         names = [self.columns.header[number] for number in class_columns]
         for name, bad, share in zip(names, invalid, zip(bad_counts, filled, strict=True), strict=True):
             self.report_invalid_cells(name, bad, *share)
-        self.refuse_problems()
+        self.refuse_problems(dict(zip(names, filled, strict=True)))
         table = LabelTable(np.asarray(ends), np.asarray(numbers), np.asarray(values), names, list(self.images))
         return table, [ColumnPerClass(self.options.zeros, *cell_parser.spellings())]
 
     def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
         """Report cells that are no state: each of them, or the column where most of its cells are.
 
-        A column without any state is not reported where no column names the images: it is probably the one.
+        A column without any state is not reported where no column names the images: it may be the one.
         """
-        if self.columns.image is None and count == filled:
+        if self.columns.image_names is None and count == filled:
             return
         if not is_no_class(count, filled):
             for line, cell in bad:
@@ -225,7 +236,7 @@ class _RowParser:
             absent.append(excluded)
             for name in sorted({*listed} & {*excluded}):
                 self.problems.add(line, f"'{truncate_text(name)}' is both under present and under absent")
-        self.refuse_problems()
+        self.refuse_problems(Counter(chain.from_iterable(present)) + Counter(chain.from_iterable(absent)))
         table = LabelTable.from_lists(
             present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
         )

@@ -7,10 +7,11 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from labelgap.core.text import format_option, truncate_text
 from labelgap.labels.io.findings import MoreSimilarClasses, SimilarClasses
 from labelgap.labels.table import LabelTable
 
-__all__ = ["fold_case", "is_near_spelling", "similar_class_names"]
+__all__ = ["describe_same_names", "fold_case", "is_near_spelling", "similar_class_names"]
 
 _PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
 _MAX_SHOWN: Final = 10
@@ -61,6 +62,24 @@ def fold_case(counts: Mapping[str, int]) -> dict[str, str]:
         groups.setdefault(" ".join(folded.split()), []).append(name)
     chosen = {key: min(names, key=lambda name: (-counts[name], name)) for key, names in groups.items()}
     return {name: chosen[key] for key, names in groups.items() for name in names if name != chosen[key]}
+
+
+def describe_same_names(counts: Mapping[str, int]) -> str | None:
+    """Return which names differ only in case and blanks, and the option that makes them one; None where none do.
+
+    Example:
+        >>> print(describe_same_names({"Dog": 1, "dog": 7, "cat": 2}))
+        tags that differ only in case or blanks: 'Dog' and 'dog' (--rename Dog=dog)
+    """
+    pairs = fold_case(counts)
+    if not pairs:
+        return None
+    shown = [
+        f"'{truncate_text(name)}' and '{truncate_text(chosen)}' ({format_option('rename', f'{name}={chosen}')})"
+        for name, chosen in [*pairs.items()][:_MAX_SHOWN]
+    ]
+    more = f" and {len(pairs) - _MAX_SHOWN:,} more" if len(pairs) > _MAX_SHOWN else ""
+    return f"tags that differ only in case or blanks: {', '.join(shown)}{more}"
 
 
 def is_near_spelling(one: str, other: str) -> bool:
