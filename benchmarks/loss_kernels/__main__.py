@@ -102,7 +102,8 @@ def measure_shape(methods: list[str], shape: tuple[int, int], savings: dict[str,
     copy, ratios, name = measure.copy_ms(shape), list[str](), f"{shape[0]}x{shape[1]}"
     print(f"\n{name}: a copy takes {copy:.4f} ms, {1e-9 * measure.COPY_BYTES * logits.numel() / copy:.2f} TB/s")
     titles = ("ms", "kernel", "ratio", "of copy", "MiB", "kernel", "step ms", "saved", "engine ms", "saved")
-    print(f"{'method':9}" + "".join(f"{title:>9}" for title in titles))
+    print(f"{'method':9}" + "".join(f"{title:>10}" if title == "engine ms" else f"{title:>9}" for title in titles))
+    data = measure.engine_data(labels)
 
     def measure_method(method: str) -> None:
         (ours, our_extra), (kernel, extra) = measure.loss_times(method, logits, labels)
@@ -113,7 +114,7 @@ def measure_shape(methods: list[str], shape: tuple[int, int], savings: dict[str,
         line = f"{ours:9.4f}{kernel:9.4f}{ours / kernel:9.1f}{share:9.0%}{our_extra:9.1f}{extra:9.1f}"
         line += f"{step:9.3f}{saved:9.1%}"
         if method in IN_ENGINE:
-            step, shorter = measure.engine_steps(method, labels)
+            step, shorter = (measure.engine_ms(method, *data, kernels) for kernels in (False, True))
             savings[method][f"engine-{shape[0]}"] = 1 - shorter / step
             line += f"{step:10.3f}{1 - shorter / step:9.1%}"
         print(f"{method:9}{line}", flush=True)

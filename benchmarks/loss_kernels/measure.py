@@ -18,7 +18,7 @@ import labelgap as lg
 from labelgap.losses.kernels import disabled, passes
 from labelgap.training.heads import HeadPlan, LinearEngine
 
-__all__ = ["SHAPES", "copy_ms", "engine_steps", "linear_steps", "loss_times", "network_step_ms", "tune"]
+__all__ = ["SHAPES", "copy_ms", "engine_data", "engine_ms", "linear_steps", "loss_times", "network_step_ms", "tune"]
 
 DEVICE: Final = "cuda"
 SHAPES: Final = ((4096, 5000), (288, 5000), (64, 4096))
@@ -91,15 +91,15 @@ def linear_steps(method: str, labels: Tensor) -> list[float]:
     return found
 
 
-def engine_steps(method: str, labels: Tensor) -> list[float]:
-    """Return the milliseconds of a captured step of the linear engine without kernels, and with them."""
+def engine_data(labels: Tensor) -> tuple[Tensor, lg.LabelTable]:
+    """Return features and labels of an epoch of a few steps."""
     table = lg.LabelTable.from_dense(labels.repeat(STEPS, 1).cpu().numpy())
-    features = torch.randn(len(table), FEATURES)
-    return [engine_ms(HeadPlan(method, {}, 1e-5, table), features, len(labels), kernels) for kernels in (False, True)]
+    return torch.randn(len(table), FEATURES, device=DEVICE), table
 
 
-def engine_ms(plan: HeadPlan, features: Tensor, rows: int, kernels: bool) -> float:
-    """Return the milliseconds of a replay of the engine's own graph."""
+def engine_ms(method: str, features: Tensor, table: lg.LabelTable, kernels: bool) -> float:
+    """Return the milliseconds of a captured step of the linear engine, with or without kernels."""
+    plan, rows = HeadPlan(method, {}, 1e-5, table), len(features) // STEPS
     with nullcontext() if kernels else disabled():
         engine = LinearEngine(features, [plan], epochs=10, batch_size=rows, device=DEVICE)
         engine.train_epoch(EPOCH)
