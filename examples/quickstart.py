@@ -27,11 +27,11 @@ if not given:
 # A label is present, absent or unknown, and unknown stays unknown. Look at what was understood before you train: how
 # the table was read, which photos are to learn from, to choose by (val) and to measure on (test), how much is known.
 
-data = lg.load("csv", tags)
+try:
+    data = lg.load("csv", tags)
+except lg.InputError as problems:  # all of them at once: photos that are not there, cells that cannot be read
+    sys.exit(str(problems))
 print(data, *data.findings, sep="\n  ")
-for split in data.splits:
-    present, absent, unknown = split.labels.counts().total
-    print(f"{split.name:<6}{present:>6} present {absent:>6} absent {unknown:>6} unknown")
 
 # Train. Method and protocol are chosen from what the labels are like, and the reason is said. Without a GPU that is a
 # linear head on the features of a network that knows everyday photos. (Digits are none: do not expect much.)

@@ -93,6 +93,20 @@ def test_the_cells_of_the_notebook_run_in_order_on_ones_own_photos_and_once_more
     assert "red" in (photos / "run" / "MODEL_CARD.md").read_text(encoding="utf-8")
 
 
+def test_photos_that_are_not_there_are_a_message_and_no_traceback(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "3.png").unlink()
+    (photos / "5.png").write_text("not a photo")
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(photos / "tags.csv")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    said = str(ended.value.code)
+    assert (
+        "tags.csv cannot be used yet: 2 problems" in said and "3.png does not exist" in said and "5.png is not" in said
+    )
+
+
 @pytest.mark.slow
 def test_the_script_makes_an_album_of_its_own_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
