@@ -142,7 +142,7 @@ class CurriculumLabeling(PseudoLabelRounds):
             present = mask_of(labels, x)
             known = mask_of(labels, x, ABSENT).add_(present)
             weight = known.mean(dim=-1, keepdim=True).mul_(SLOPE).add_(OFFSET)
-            return mixed(x, known.mul_(weight), present.mul_(weight))
+            return mixed(x, known.mul_(weight), present.mul_(weight), exact=self.reduction == "none")
 
         return fused(Fused(form, [logits], [revised]), self.reduction)
 

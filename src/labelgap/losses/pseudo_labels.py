@@ -224,7 +224,8 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
             labeled.addcmul_(labeled, known, value=-1.0)
             undecided = (known + labeled).sub_(1.0).mul_(alpha)
             labeled.mul_(beta)
-            return mixed(x, known.add_(labeled), present.addcmul_(labeled, target), undecided)
+            both, present = known.add_(labeled), present.addcmul_(labeled, target)
+            return mixed(x, both, present, undecided, exact=self.reduction == "none")
 
         return Fused(form, [logits], [labels, target])
 

@@ -179,6 +179,7 @@ class ClassAwareSelectiveLoss(LogLoss):
         logits = with_heads(logits, *gammas, self.likelihood_topk, self.prior_threshold)
         positive, negative, unknown = (over_batch(gamma, logits) for gamma in gammas)
         left_out = [self.modified(logits, labels)] if self.mode == "selective" else []
+        exact = self.reduction == "none"
 
         def form(x: Tensor, labels: Tensor, *left_out: Tensor) -> tuple[Tensor, ...]:
             present, absent = mask_of(labels, x), mask_of(labels, x, ABSENT)
@@ -192,6 +193,6 @@ class ClassAwareSelectiveLoss(LogLoss):
                 weight.add_(focus).addcmul_(focus, known, value=-1.0)
             if isinstance(positive, Tensor) or positive:
                 present.mul_(power_form(-x, torch.sigmoid(-x), positive))
-            return mixed(x, weight.add_(present), present, probability=p)
+            return mixed(x, weight.add_(present), present, probability=p, exact=exact)
 
         return Fused(form, [logits], [labels, *left_out])

@@ -9,6 +9,7 @@ method, which is what a compiler fuses and what the tests compare the form with.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -17,12 +18,13 @@ from torch import Tensor
 from labelgap.core.distributed import all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.base.terms import Number, per_head
+from labelgap.losses.base.terms import Number, equals, per_head
 
 __all__ = [
     "Form",
     "Fused",
     "add_product",
+    "constant",
     "focused_form",
     "fused",
     "is_fusible",
@@ -103,7 +105,7 @@ class _Fused(torch.autograd.Function):
         refuse_second_derivative()
         gradient = gradients[0]
         if ctx.scale is not None:
-            gradient = gradient * ctx.scale
+            gradient = gradient * constant(ctx.scale, gradient)
             gradient = gradient[..., None, None] if gradient.ndim else gradient
         slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=False)
         found = [slope * gradient if needed else None for slope, needed in slopes]
@@ -112,10 +114,8 @@ class _Fused(torch.autograd.Function):
 
 def _total(cost: Tensor, scale: float) -> Tensor:
     """Return the sum over the batch of each head, times ``scale``: 1, or what makes it the mean."""
-    mean = scale != 1.0
-    if cost.ndim == 2:
-        return cost.mean() if mean else cost.sum()
-    return cost.mean(dim=(-2, -1)) if mean else cost.sum(dim=(-2, -1))
+    total = cost.sum() if cost.ndim == 2 else cost.sum(dim=(-2, -1))
+    return total if scale == 1.0 else total * constant(scale, total)
 
 
 def _in_blocks(
@@ -124,18 +124,19 @@ def _in_blocks(
     """Return the cost, of every entry or summed, and the slopes in ``count`` inputs, by blocks of rows."""
     like = tensors[0]
     step = max(1, block * like.shape[-2] // like.numel())
-    cost = torch.empty_like(like) if scale is None else like.new_zeros(like.shape[:-2])
-    slopes = [torch.empty_like(like) for _ in range(count)]
-    for start in range(0, like.shape[-2], step):
-        size = min(step, like.shape[-2] - start)
-        entries, *parts = form(*(values.narrow(-2, start, size) for values in tensors))
-        if scale is None:
-            cost.narrow(-2, start, size).copy_(entries)
-        else:
-            cost.add_(entries.sum(dim=(-2, -1)))
-        for slope, part in zip(slopes, parts, strict=True):
-            slope.narrow(-2, start, size).copy_(part)
-    return cost if scale is None else cost.mul_(scale), slopes
+    total = torch.empty_like(like) if scale is None else like.new_zeros(like.shape[:-2])
+    found = [*([total] if scale is None else []), *(torch.empty_like(like) for _ in range(count))]
+    targets = zip(*(torch.split(values, step, dim=-2) for values in found), strict=True)
+    for parts, results in zip(
+        zip(*(torch.split(values, step, dim=-2) for values in tensors), strict=True), targets, strict=True
+    ):
+        values = form(*parts)
+        if scale is not None:
+            total.add_(_total(values[0], 1.0))
+            values = values[1:]
+        for target, part in zip(results, values, strict=True):
+            target.copy_(part)
+    return (total, found[1:]) if scale is None else (total.mul_(scale), found)
 
 
 def refuse_second_derivative() -> None:
@@ -154,7 +155,7 @@ def with_heads(logits: Tensor, *numbers: Number) -> Tensor:
         >>> with_heads(torch.zeros(4, 5), 0.1, torch.tensor([0.1, 0.2])).shape
         torch.Size([2, 4, 5])
     """
-    shapes = [number.shape for number in numbers if isinstance(number, Tensor)]
+    shapes = [number.shape for number in numbers if not isinstance(number, int | float)]
     if all(len(shape) <= logits.ndim - 2 for shape in shapes):
         return logits
     heads = torch.broadcast_shapes(logits.shape[:-2], *shapes)  # type: ignore[no-untyped-call]
@@ -168,7 +169,26 @@ def over_batch(value: Number, like: Tensor) -> Number:
         >>> over_batch(0.1, torch.zeros(2, 8, 20))
         0.1
     """
-    return per_head(value, like) if isinstance(value, Tensor) else value
+    return value if isinstance(value, int | float) else per_head(value, like)
+
+
+def constant(value: Number, like: Tensor) -> Number:
+    """Return a number for arithmetic with tensors like this one: on the CPU as a tensor, which is kept.
+
+    There a plain number becomes a tensor in every call, which takes as long as thousands of entries.
+
+    Example:
+        >>> constant(2.0, torch.zeros(3, dtype=torch.float64))
+        tensor(2., dtype=torch.float64)
+    """
+    if isinstance(value, Tensor) or like.device.type != "cpu":
+        return value
+    return _constant(float(value), like.dtype)
+
+
+@lru_cache(maxsize=1024)
+def _constant(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.full((), value, dtype=dtype)
 
 
 def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
@@ -178,7 +198,7 @@ def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
         >>> mask_of(torch.tensor([[1, 0, -1]]), torch.zeros(1))
         tensor([[1., 0., 0.]])
     """
-    return labels.to(like.dtype, copy=True).eq_(code)
+    return labels.to(like.dtype, copy=True).eq_(constant(code, like))
 
 
 def add_product(total: Tensor, first: Tensor, second: Tensor, factor: Number) -> Tensor:
@@ -208,12 +228,9 @@ def focused_form(logits: Tensor, gamma: Number, *, detach: bool = False) -> tupl
     """
     log = log_probability(logits)
     absent = torch.sigmoid(-logits)
-    if not isinstance(gamma, Tensor) and gamma == 0:
+    if equals(gamma, 0):
         return log, absent
-    if not isinstance(gamma, Tensor) and gamma == 2:
-        focus = absent.square()
-    else:
-        focus = (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
+    focus = absent.square() if equals(gamma, 2) else (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
     slope = absent if detach else (absent - 1.0).mul_(log).mul_(gamma).add_(absent)
     return log.mul_(focus), slope.mul_(focus)
 

@@ -24,6 +24,7 @@ from labelgap.losses.base.terms import (
     cost_absent,
     cost_present,
     entropy,
+    equals,
     expected_positive_regularization,
     per_head,
     states,
@@ -106,7 +107,7 @@ class Mixture:
     @property
     def has_entropy(self) -> bool:
         """Whether any entry has a weight of H(p)."""
-        return any(isinstance(row[2], Tensor) or row[2] != 0 for row in self.rows)
+        return not all(equals(row[2], 0) for row in self.rows)
 
     def weights(self) -> Tensor:
         """Return the weights as ``(…, 4, 3)`` float64: of unknown, absent, present and modified entries."""
@@ -155,19 +156,15 @@ def mixture_entries(
             cost = cost + (u + taught) * cost_present(student, eps) + (v - taught) * cost_absent(student, eps)
             cost = cost + expected_positives_penalty(student, mixture)
         return cost
-    if all(_is_zero(u) or _is_zero(v) for u, v, _ in mixture.rows):  # one logarithm an entry
-        side = by_state(*(-1.0 if _is_zero(u) else 1.0 for u in as_present))
-        weight = by_state(*(v if _is_zero(u) else u for u, v, _ in mixture.rows))
+    if all(equals(u, 0) or equals(v, 0) for u, v, _ in mixture.rows):  # one logarithm an entry
+        side = by_state(*(-1.0 if equals(u, 0) else 1.0 for u in as_present))
+        weight = by_state(*(v if equals(u, 0) else u for u, v, _ in mixture.rows))
         cost = weight * cost_present(side * logits, eps)
     else:
         cost = by_state(*as_present) * cost_present(logits, eps) + by_state(*as_absent) * cost_absent(logits, eps)
     if mixture.has_entropy:
         cost = cost + by_state(*as_entropy) * entropy(logits, eps=eps)
     return cost + expected_positives_penalty(logits, mixture)
-
-
-def _is_zero(weight: Number) -> bool:
-    return not isinstance(weight, Tensor) and weight == 0
 
 
 def expected_positives_penalty(logits: Tensor, mixture: Mixture) -> Number:

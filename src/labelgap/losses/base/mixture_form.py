@@ -1,34 +1,30 @@
 r"""Mixtures with their derivative in closed form, block by block (see ``labelgap.losses.base.fused``).
 
-.. math:: \ell = u\,(-\ln p) + v\,(-\ln(1-p)) + w\,H(p) = (u+v)\,\lambda + (u+v) \max(x, 0) - u\,x + w\,H(p)
+.. math:: \ell = u\,(-\ln p) + v\,(-\ln(1-p)) + w\,H(p) = (u+v+w)\,(\max(x, 0) - \ln c) - (u + w\,p)\,x
 
-.. math:: H(p) = \lambda + |x|\,t, \quad t = \sigma(-|x|), \qquad
-    \frac{d\ell}{dx} = (u+v)\,p - u - w\,x\,t\,(1-t)
+.. math:: c = \max(p, 1-p), \qquad \frac{d\ell}{dx} = (u+v)\,p - u - w\,x\,p\,(1-p)
+
+A sum over many entries takes the logarithm of c, to the precision of p; a single entry takes
+:math:`\ln c = -\ln(1 + e^{-|x|})`, so that a label that is almost certainly right costs little, but not nothing.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from labelgap.core.distributed import all_sum, world_size
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.fused import (
-    Form,
-    Fused,
-    fused,
-    is_fusible,
-    mask_of,
-    over_batch,
-    refuse_second_derivative,
-    with_heads,
-)
+from labelgap.losses.base.fused import Form, Fused, constant, fused, is_fusible, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture import Mixture, mixture_entries
-from labelgap.losses.base.terms import Number, reduce, widen
+from labelgap.losses.base.terms import Number, equals, reduce, widen
 
 __all__ = ["fused_mixture", "mixed"]
+
+KNOWN, MODIFIED = 2, 3
+"""Masks beside those of ABSENT and PRESENT: the entries in either of the two, and those that the loss modifies."""
+Column = tuple[Number, list[tuple[int, Number]]]
+"""The weight of unknown entries, and what the entries of each mask have in addition."""
 
 
 def fused_mixture(
@@ -46,57 +42,58 @@ def fused_mixture(
         >>> fused_mixture(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), Mixture(unknown=(0.0, 0.5, 0.0)))
         tensor([[0.6931, 0.6931, 0.3466]])
     """
-    if not is_fusible(eps):
+    exact, expected, estimate = reduction == "none", mixture.expected_positives, mixture.label_estimate
+    if not is_fusible(eps) or (exact and (expected is not None or estimate is not None)):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
-    expected = 0.0 if mixture.expected_positives is None else mixture.expected_positives
-    logits = with_heads(widen(logits), expected, *(weight for row in mixture.rows for weight in row))
+    numbers = [weight for row in mixture.rows for weight in row if type(weight) is not float]
+    logits = with_heads(widen(logits), *numbers, 0.0 if expected is None else expected)
     constants = [labels] if modified is None else [labels, modified]
-    estimate = mixture.label_estimate
-    form = _form(mixture, logits) if estimate is None else _estimate_form(mixture, logits)
     inputs = [logits] if estimate is None else [logits, estimate.logits]
-    cost = fused(Fused(form, inputs, constants), reduction)
-    if mixture.expected_positives is None:
-        return cost
-    penalty: Tensor = _ExpectedPositives.apply(mixture, *inputs)  # type: ignore[no-untyped-call]
-    if reduction == "none":
-        return cost + penalty[..., None, None]
+    form = _form(mixture, logits, exact) if estimate is None else _estimate_form(mixture, logits)
+    if expected is None:
+        return fused(Fused(form, inputs, constants), reduction)
+    with torch.no_grad():
+        probabilities = [torch.sigmoid(values) for values in inputs]
+        excess = _excess(probabilities, expected)
+    weight, steep = mixture.expected_weight, (2.0 * mixture.expected_weight * excess)[..., None, None].unbind(0)
+    cost = fused(Fused(_penalized(form, steep), inputs, [*probabilities, *constants]), reduction)
+    penalty = excess.square().sum(dim=0) * weight
     entries = logits.shape[-2] * logits.shape[-1]
     return cost + (penalty if reduction == "mean" else penalty * all_sum(penalty.new_full((), entries)))
 
 
-class _ExpectedPositives(torch.autograd.Function):
-    r"""The penalties on the number of positives of all inputs, with P positives per image of the global batch.
+def _excess(probabilities: list[Tensor], expected: Number) -> Tensor:
+    r"""Return :math:`e = (P - \kappa) / K` of each input, ``(I, …)``, P positives per image of the global batch."""
+    rows, classes = probabilities[0].shape[-2:]
+    positives = all_sum(torch.stack([p.sum(dim=(-2, -1)) for p in probabilities]))
+    alone = world_size() == 1
+    images = max(rows, 1) if alone else all_sum(positives.new_full((), rows)).clamp(min=1)
+    expected = expected.to(positives.dtype) if isinstance(expected, Tensor) else expected
+    return (positives / images - expected) * (0.0 if alone and not rows else 1.0 / classes)
 
-    .. math:: R = w \Bigl( \frac{P - \kappa}{K} \Bigr)^2, \qquad
-        \frac{dR}{dx} = \frac{2 w}{B K} \cdot \frac{P - \kappa}{K}\, p\,(1-p)
-    """
 
-    @staticmethod
-    def forward(ctx: Any, mixture: Mixture, *inputs: Tensor) -> Tensor:
-        rows, classes = inputs[0].shape[-2:]
-        probabilities = [torch.sigmoid(values) for values in inputs]
-        positives = all_sum(torch.stack([p.sum(dim=(-2, -1)) for p in probabilities]))
-        ctx.alone = world_size() == 1  # backward passes on a GPU run in a thread without the context of single_process
-        images = max(rows, 1) if ctx.alone else all_sum(positives.new_full((), rows)).clamp(min=1)
-        expected, weight = mixture.expected_positives, 0.0 if ctx.alone and not rows else mixture.expected_weight
-        assert expected is not None
-        expected = expected.to(positives.dtype) if isinstance(expected, Tensor) else expected
-        excess = (positives / images - expected) / classes
-        ctx.save_for_backward(excess * (2.0 * weight / classes) / images, *probabilities)
-        return excess.square().sum(dim=0) * weight
+def _penalized(form: Form, steep: tuple[Tensor, ...]) -> Form:
+    r"""Add to the slopes what the penalty :math:`w e^2` has, as part of a mean: :math:`2 w e\,p\,(1-p)`."""
+    count = len(steep)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
-        factors, *probabilities = ctx.saved_tensors
-        factors = factors * gradients[0]
-        factors = (factors if ctx.alone else all_sum(factors))[..., None, None]
-        pairs = zip(factors, probabilities, strict=True)
-        return None, *(torch.addcmul(p, p, p, value=-1.0).mul_(factor) for factor, p in pairs)
+    def penalized(*parts: Tensor) -> tuple[Tensor, ...]:
+        inputs, probabilities, constants = parts[:count], parts[count : 2 * count], parts[2 * count :]
+        cost, *slopes = form(*inputs, *constants, probabilities=probabilities)
+        for slope, p, factor in zip(slopes, probabilities, steep, strict=True):
+            slope.addcmul_(torch.addcmul(p, p, p, value=-1.0), factor)
+        return cost, *slopes
+
+    return penalized
 
 
 def mixed(
-    logits: Tensor, both: Number, present: Number, entropy: Number = 0.0, *, probability: Tensor | None = None
+    logits: Tensor,
+    both: Number,
+    present: Number,
+    entropy: Number = 0.0,
+    *,
+    probability: Tensor | None = None,
+    exact: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the cost of a block and its derivative in the logits, as new tensors.
 
@@ -106,33 +103,40 @@ def mixed(
         present: u
         entropy: w
         probability: p, where it is known; it is not overwritten.
+        exact: whether the cost of each entry is exact, not only that of many together.
 
     Example:
         >>> mixed(torch.zeros(1), 1.0, 0.0)
         (tensor([0.6931]), tensor([0.5000]))
     """
-    minus = logits.abs().neg_()
-    small = minus.exp()
-    log = small.log1p()
-    has_entropy = isinstance(entropy, Tensor) or entropy != 0
-    total = small + 1.0 if has_entropy or probability is None else small
-    if probability is None:
-        p = torch.maximum(small, logits.sign()).div_(total)  # e^min(x, 0) / (1 + e^-|x|), accurate for both signs
-    slope = _times(p, both) if probability is None else probability * both
-    cost = _times(logits.clamp(min=0.0), both)
-    if isinstance(present, Tensor) or present:
-        slope, cost = slope.sub_(present), _add(cost, logits, present, -1.0)
-    cost = _add(cost, log, both)  # last: a present label with a high logit costs little, but not nothing
-    if has_entropy:
-        tail = small.div_(total)
-        _add(cost, log.addcmul_(minus, tail, value=-1.0), entropy)
-        _add(slope, tail.addcmul_(tail, tail, value=-1.0).mul_(logits), entropy, -1.0)
-    return cost, slope
+    p = torch.sigmoid(logits) if probability is None else probability
+    log = _exact_log(logits) if exact else _certainty(p).log_()
+    if equals(entropy, 0):
+        total, pull = both, None
+    else:
+        total, pull = both + entropy, (p * constant(entropy, p)).mul_(logits)
+    cost = _times(logits.relu(), total)
+    slope = _times(p, both) if probability is None and pull is None else p * constant(both, p)
+    if not equals(present, 0):
+        slope, cost = slope.sub_(constant(present, slope)), _add(cost, logits, present, -1.0)
+    if pull is not None:
+        slope, cost = slope.sub_(pull).addcmul_(pull, p), cost.sub_(pull)
+    return _add(cost, log, total, -1.0), slope  # ln c last: it is small beside terms that cancel
+
+
+def _certainty(p: Tensor) -> Tensor:
+    """Return the probability of the likelier state."""
+    return torch.maximum(p, constant(1.0, p) - p)
+
+
+def _exact_log(logits: Tensor) -> Tensor:
+    """Return the logarithm of the certainty, also where that is so high that it rounds to 1."""
+    return logits.abs().neg_().exp_().log1p_().neg_()
 
 
 def _times(values: Tensor, factor: Number) -> Tensor:
     """Multiply in place."""
-    return values if not isinstance(factor, Tensor) and factor == 1.0 else values.mul_(factor)
+    return values if equals(factor, 1) else values.mul_(constant(factor, values))
 
 
 def _add(total: Tensor, values: Tensor, factor: Number, sign: float = 1.0) -> Tensor:
@@ -142,53 +146,57 @@ def _add(total: Tensor, values: Tensor, factor: Number, sign: float = 1.0) -> Te
     return total.add_(values, alpha=sign * factor)
 
 
-class _States:
-    """The weights of a block's entries by the state of their labels; masks are made once, if needed."""
+def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
+    """Return the weights u + v, u and w."""
+    rows = mixture.rows if mixture.modified is not None else mixture.rows[:3]
+    found = []
+    for values in zip(*((u + v, u, w) for u, v, w in rows), strict=True):
+        unknown, absent, present, *modified = (over_batch(value, like) for value in values)
+        weights: list[tuple[int, Number]] = [(ABSENT, absent), (PRESENT, present)]
+        if isinstance(absent, float) and equals(present, absent):
+            weights = [(KNOWN, absent)]
+        weights += [(MODIFIED, weight) for weight in modified]
+        more = [(mask, weight - unknown) for mask, weight in weights]
+        found.append((unknown, [(mask, weight) for mask, weight in more if not equals(weight, 0)]))
+    return tuple(found)
 
-    def __init__(self, like: Tensor, labels: Tensor, modified: Tensor | None) -> None:
-        self.like, self.labels, self.modified = like, labels, modified
-        self.masks: dict[int, Tensor] = {}
 
-    def mask(self, number: int) -> Tensor:
-        """Return where a label is absent (1), present (2) or modified (3), as floats."""
-        if number not in self.masks:
-            if number == 3:
-                assert self.modified is not None
-                self.masks[3] = self.modified.view(torch.uint8).to(self.like.dtype)
+def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:
+    """Return the weights of a block's entries; plain numbers where all entries have the same."""
+    masks: dict[int, Tensor] = {}
+
+    def mask(number: int) -> Tensor:
+        if number not in masks:
+            if number == KNOWN:
+                masks[KNOWN] = mask_of(labels, like, ABSENT).add_(mask(PRESENT))
+            elif number == MODIFIED:
+                assert modified is not None
+                masks[MODIFIED] = modified.view(torch.uint8).to(like.dtype)
             else:
-                self.masks[number] = mask_of(self.labels, self.like, (ABSENT, PRESENT)[number - 1])
-        return self.masks[number]
+                masks[number] = mask_of(labels, like, number)
+        return masks[number]
 
-    def weights(self, values: tuple[Number, ...]) -> Number:
-        """Return the weight of every entry out of those of unknown, absent, present and modified ones."""
-        unknown = found = values[0]
-        for number, value in enumerate(values[1:], start=1):
-            difference = value - unknown
-            if (number == 3 and self.modified is None) or (not isinstance(difference, Tensor) and difference == 0):
-                continue
-            mask = self.mask(number)
-            if isinstance(found, Tensor) and not isinstance(difference, Tensor):
-                found = torch.add(found, mask, alpha=difference)
+    found = []
+    for total, terms in columns:
+        for number, weight in terms:
+            if isinstance(total, Tensor) and not isinstance(weight, Tensor):
+                total = torch.add(total, mask(number), alpha=weight)
             else:
-                share = mask if not isinstance(difference, Tensor) and difference == 1.0 else mask * difference
-                found = share if not isinstance(found, Tensor) and found == 0.0 else share.add(found)
-        return found
+                share = mask(number) if equals(weight, 1) else mask(number) * constant(weight, like)
+                total = share if equals(total, 0) else share + constant(total, like)
+        found.append(total)
+    return found
 
 
-def _columns(mixture: Mixture, like: Tensor) -> tuple[tuple[Number, ...], ...]:
-    """Return the weights u + v, u and w, each of unknown, absent, present and modified entries."""
-    rows = [(u + v, u, w) for u, v, w in mixture.rows]
-    numbers = [[over_batch(value, like) for value in row] for row in rows]
-    return tuple(zip(*numbers, strict=True))
-
-
-def _form(mixture: Mixture, like: Tensor) -> Form:
+def _form(mixture: Mixture, like: Tensor, exact: bool) -> Form:
     columns = _columns(mixture, like)
 
-    def form(logits: Tensor, labels: Tensor, modified: Tensor | None = None) -> tuple[Tensor, ...]:
-        states = _States(logits, labels, modified)
-        both, present, entropy = (states.weights(values) for values in columns)
-        return mixed(logits, both, present, entropy)
+    def form(
+        logits: Tensor, labels: Tensor, modified: Tensor | None = None, *, probabilities: tuple[Tensor, ...] = ()
+    ) -> tuple[Tensor, ...]:
+        both, present, entropy = _weights(columns, logits, labels, modified)
+        probability = probabilities[0] if probabilities else None
+        return mixed(logits, both, present, entropy, probability=probability, exact=exact)
 
     return form
 
@@ -196,14 +204,17 @@ def _form(mixture: Mixture, like: Tensor) -> Form:
 def _estimate_form(mixture: Mixture, like: Tensor) -> Form:
     """Classifier and estimate teach each other: ``weight`` times the teacher's p is added to u and taken from v."""
     assert mixture.label_estimate is not None
-    (both_values, present_values, _), weight = _columns(mixture, like), mixture.label_estimate.weight
+    columns, weight = _columns(mixture, like)[:2], mixture.label_estimate.weight
 
-    def form(logits: Tensor, estimate: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        states = _States(logits, labels, None)
-        both, present = states.weights(both_values), states.weights(present_values)
-        p, q = torch.sigmoid(logits), torch.sigmoid(estimate)
-        cost, slope = mixed(logits, both, q * weight + present, probability=p)
-        other_cost, other_slope = mixed(estimate, both, p * weight + present, probability=q)
-        return cost.add_(other_cost), slope, other_slope
+    def form(
+        logits: Tensor, estimate: Tensor, labels: Tensor, *, probabilities: tuple[Tensor, ...] = ()
+    ) -> tuple[Tensor, ...]:
+        both, present = _weights(columns, logits, labels, None)
+        p, q = probabilities or (torch.sigmoid(logits), torch.sigmoid(estimate))
+        from_q, from_p = (torch.add(present, teacher, alpha=weight) for teacher in (q, p))
+        log = _certainty(p).mul_(_certainty(q)).log_()
+        cost = _times(logits.relu().add_(estimate.relu()), both)
+        cost = cost.addcmul_(logits, from_q, value=-1.0).addcmul_(estimate, from_p, value=-1.0)
+        return _add(cost, log, both, -1.0), (p * constant(both, p)).sub_(from_q), (q * constant(both, q)).sub_(from_p)
 
     return form

@@ -27,6 +27,7 @@ __all__ = [
     "cost_present",
     "cross_entropy",
     "entropy",
+    "equals",
     "expected_positive_regularization",
     "focused_cost",
     "has_state",
@@ -85,6 +86,16 @@ def has_state(labels: Tensor, code: int) -> Tensor:
     if labels.dtype == torch.int8 and labels.device.type == "cpu" and not torch.compiler.is_compiling():
         return labels.clone().eq_(code).view(torch.bool)
     return labels == code
+
+
+def equals(value: Number, number: float) -> bool:
+    """Return whether a value is this plain number; a tensor never is.
+
+    Example:
+        >>> equals(0.0, 0), equals(torch.zeros(2), 0)
+        (True, False)
+    """
+    return isinstance(value, int | float) and value == number
 
 
 def widen(logits: Tensor) -> Tensor:
