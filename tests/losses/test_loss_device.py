@@ -13,13 +13,14 @@ from tests.losses.reference import Batch, reference_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labelgap.losses import methods, selection
+from labelgap.losses import methods
+from labelgap.losses.base import terms
 
 
 @pytest.fixture(autouse=True)
 def cpu_stands_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU itself, a number of entries may be read."""
-    monkeypatch.setattr(selection, "HOST_DEVICES", frozenset())
+    monkeypatch.setattr(terms, "HOST_DEVICES", frozenset())
 
 
 WAITING = {

@@ -15,23 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.distributed import all_sum, gather_rows
-from labelgap.losses.base.terms import only_where, widen
+from labelgap.losses.base.terms import on_host, only_where, widen
 
-__all__ = ["count_marked", "kth_largest", "on_host", "top_k_mask"]
+__all__ = ["count_marked", "kth_largest", "top_k_mask"]
 
-HOST_DEVICES = frozenset({"cpu"})
-"""Devices whose values the host reads without waiting."""
 ROUNDING = 1.0 + 1e-9
 """Makes a share in floats at least as large as the exact one."""
 SAMPLE = 2048
 """Entries from which ``kth_largest`` estimates where the k-th largest lies."""
 DEVIATIONS = 4
 """By how many standard deviations, and entries, the estimate is lower."""
-
-
-def on_host(values: Tensor) -> bool:
-    """Return whether values can be read without waiting for a device, and outside of a compiled loss."""
-    return values.device.type in HOST_DEVICES and not torch.compiler.is_compiling()
 
 
 def count_marked(mask: Tensor) -> Tensor:

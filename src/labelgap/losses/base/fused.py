@@ -18,7 +18,7 @@ from torch import Tensor
 from labelgap.core.distributed import all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.base.terms import Number, equals, per_head
+from labelgap.losses.base.terms import Number, equals, on_host, per_head
 
 __all__ = [
     "Form",
@@ -39,8 +39,8 @@ __all__ = [
 Form = Callable[..., tuple[Tensor, ...]]
 """Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
 
-BLOCK_ENTRIES = {"cpu": 2**18, "cuda": 2**21}
-"""Entries of a block by device: large enough for the calls to cost little, small beside the logits."""
+BLOCK_ENTRIES = {"cpu": 2**17, "cuda": 2**21}
+"""Entries of a block by device: large enough for the calls to cost little; on a CPU its buffers stay in the cache."""
 
 
 class Fused(NamedTuple):
@@ -181,9 +181,7 @@ def constant(value: Number, like: Tensor) -> Number:
         >>> constant(2.0, torch.zeros(3, dtype=torch.float64))
         tensor(2., dtype=torch.float64)
     """
-    if isinstance(value, Tensor) or like.device.type != "cpu":
-        return value
-    return _constant(float(value), like.dtype)
+    return value if isinstance(value, Tensor) or not on_host(like) else _constant(float(value), like.dtype)
 
 
 @lru_cache(maxsize=1024)

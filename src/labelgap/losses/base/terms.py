@@ -18,6 +18,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT
 
 __all__ = [
+    "HOST_DEVICES",
     "LOWEST",
     "Number",
     "States",
@@ -31,6 +32,7 @@ __all__ = [
     "expected_positive_regularization",
     "focused_cost",
     "has_state",
+    "on_host",
     "only_where",
     "per_head",
     "reduce",
@@ -43,6 +45,8 @@ Number = float | Tensor
 """A plain number, or a tensor of shape ``(…)`` that gives every head its own."""
 
 
+HOST_DEVICES = frozenset({"cpu"})
+"""Devices whose values the host reads without waiting."""
 LOWEST = -1e30
 """Below every logit. Added where a mask is false, it stands for −∞, and adding is much faster than selecting."""
 
@@ -74,6 +78,11 @@ def only_where(mask: Tensor, values: Tensor) -> Tensor:
         tensor([ 2.0000e+00, -1.0000e+30])
     """
     return torch.add(values, (~mask).view(torch.uint8), alpha=LOWEST)
+
+
+def on_host(values: Tensor) -> bool:
+    """Return whether values can be read without waiting for a device, and outside of a compiled loss."""
+    return values.device.type in HOST_DEVICES and not torch.compiler.is_compiling()
 
 
 def has_state(labels: Tensor, code: int) -> Tensor:
