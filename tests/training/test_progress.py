@@ -98,3 +98,24 @@ def test_a_resumed_work_counts_only_its_own_time_and_a_quiet_one_prints_nothing(
             clock.now = 120.0
             reporter.advance(10)
     assert capsys.readouterr().err == "training: 50 %\ntraining: 60 %  about 8 min left\n"
+
+
+def test_a_part_that_is_done_again_moves_back_and_a_muted_one_shows_its_progress_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "LINE_SHARE", 0.0)
+    monkeypatch.setattr(progress, "format_duration", lambda seconds: "x")
+    reporter = Reporter()
+    with reporter.bar("shares", 4, 1):
+        with reporter.muted():
+            reporter.log("of one part")
+            with reporter.bar("training", 10):
+                reporter.advance(6)
+                reporter.move_to(2)
+                reporter.advance(3)
+                reporter.advance(9)  # more than there is: no line
+        reporter.log("of the whole")
+        reporter.advance()
+    lines = ["training: 60 %", "training: 20 %", "training: 50 %", "of the whole", "shares: 50 %"]
+    assert [line.removesuffix("  about x left") for line in capsys.readouterr().err.splitlines()] == lines

@@ -206,9 +206,9 @@ def compare_shares(
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
     names = methods if isinstance(methods, str) else list(methods)
-    execution: dict[str, Any] = {"device": device, "workers": workers, "quiet": True}
+    execution: dict[str, Any] = {"device": device, "workers": workers, "reporter": reporter}
     points: dict[tuple[float, int], Comparison] = {}
-    with lock_folder(folder, "comparing training shares"):
+    with lock_folder(folder, "comparing training shares"), reporter.resumable():
         _check_folder(folder)
         with reporter.bar("shares", len(wanted) * chosen.seeds):
             for share in wanted:
@@ -217,10 +217,13 @@ def compare_shares(
                     given = {**settings, "observe": None, "label_seed": chosen.label_seed + seed}
                     given |= {"seeds": 1, "first_seed": seed}
                     place = folder / POINTS_FOLDER / f"{share:g}-{seed}"
-                    points[share, seed] = found = compare(drawn, names, out=place, **execution, **given)
+                    part = f"{100 * share:g} % of the images, seed {seed}"
+                    reporter.advance(0, part.__str__)
+                    with reporter.muted():
+                        points[share, seed] = found = compare(drawn, names, out=place, **execution, **given)
                     reporter.advance()
                     if not reporter.draws_bars:
-                        reporter.log(_describe(share, seed, found))
+                        reporter.log(f"{part}: {_describe(found)}")
         made = _collect(folder, data, chosen, points)
         made.write()
     return made
@@ -261,9 +264,9 @@ def _draw(data: Dataset, share: float, seed: int, settings: CompareSettings) -> 
     return replace(data, name=f"{100 * share:g} % of {data.name}", train=data.train.select(np.sort(rows)))
 
 
-def _describe(share: float, seed: int, found: Comparison) -> str:
+def _describe(found: Comparison) -> str:
     values = ", ".join(f"{row.name} {100 * row.mean:.1f}" for row in found.methods if row.mean is not None)
-    return f"{100 * share:g} % of the images, seed {seed}: {values or 'nothing to measure'}"
+    return values or "nothing to measure"
 
 
 def _collect(

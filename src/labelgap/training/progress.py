@@ -21,7 +21,8 @@ LINE_SHARE: Final = 0.05
 NOTE_SECONDS: Final = 0.2
 Note = Callable[[], str]
 """Returns the text beside the progress; called only when it is shown."""
-_Advance = Callable[[int, Note | None], None]
+_Move = Callable[[int, Note | None], None]
+"""Shows that so many steps are done."""
 
 
 class Reporter:
@@ -34,7 +35,9 @@ class Reporter:
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet or not is_main_process()
         self.console = make_console(stderr=True, quiet=self.quiet, soft_wrap=True)
-        self._advance: _Advance | None = None
+        self._move: _Move | None = None
+        self._done = 0
+        self._muted = False
         self._progress: Progress | None = None
 
     @property
@@ -44,7 +47,17 @@ class Reporter:
 
     def log(self, text: str) -> None:
         """Print a message."""
-        self.console.print(text)
+        if not self._muted:
+            self.console.print(text)
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Show progress and no messages while the block runs: those of one of many parts of the work."""
+        outer, self._muted = self._muted, True
+        try:
+            yield
+        finally:
+            self._muted = outer
 
     @contextmanager
     def resumable(self) -> Iterator[None]:
@@ -61,20 +74,26 @@ class Reporter:
         if self.quiet:
             yield
             return
-        outer, show = self._advance, self._draw_bar if self.draws_bars else self._print_lines
-        with show(title, total, done) as self._advance:
+        outer, show = (self._move, self._done), self._draw_bar if self.draws_bars else self._print_lines
+        with show(title, total, done) as self._move:
+            self._done = done
             try:
                 yield
             finally:
-                self._advance = outer
+                self._move, self._done = outer
 
     def advance(self, steps: int = 1, note: Note | None = None) -> None:
         """Move the progress; 0 steps say that the work continues."""
-        if self._advance is not None:
-            self._advance(steps, note)
+        self.move_to(self._done + steps, note)
+
+    def move_to(self, done: int, note: Note | None = None) -> None:
+        """Show that so many steps are done; fewer than before where a part of the work is done again."""
+        if self._move is not None:
+            self._done = done
+            self._move(done, note)
 
     @contextmanager
-    def _draw_bar(self, title: str, total: int, done: int) -> Iterator[_Advance]:
+    def _draw_bar(self, title: str, total: int, done: int) -> Iterator[_Move]:
         """Draw a bar, below those of outer blocks; its note changes five times a second at most."""
         outer, noted = self._progress, 0.0
         columns = (
@@ -86,30 +105,29 @@ class Reporter:
         with nullcontext(outer) if outer else Progress(*columns, console=self.console, transient=True) as progress:
             task, self._progress = progress.add_task(title, total=total, completed=done, note=""), progress
 
-            def advance(steps: int, note: Note | None) -> None:
+            def move(done: int, note: Note | None) -> None:
                 nonlocal noted
-                progress.update(task, advance=steps)
+                progress.update(task, completed=done)
                 now = time.monotonic()
                 if note is not None and now - noted > NOTE_SECONDS:
                     noted = now
                     progress.update(task, note=note())
 
             try:
-                yield advance
+                yield move
             finally:
                 self._progress = outer
                 if outer:
                     outer.remove_task(task)
 
     @contextmanager
-    def _print_lines(self, title: str, total: int, done: int) -> Iterator[_Advance]:
+    def _print_lines(self, title: str, total: int, done: int) -> Iterator[_Move]:
         """Print a line now and then: the share that is done, the note, and the time that is left."""
         started, first = time.monotonic(), done
         due = started + LINE_SECONDS
 
-        def advance(steps: int, note: Note | None) -> None:
-            nonlocal done, due
-            done += steps
+        def move(done: int, note: Note | None) -> None:
+            nonlocal due
             now = time.monotonic()
             if now < due or done >= total:
                 return
@@ -118,6 +136,6 @@ class Reporter:
             parts = [f"{title}: {100 * done // total} %", *([] if note is None else [note()])]
             if done > first:
                 parts.append(f"about {format_duration(elapsed * (total - done) / (done - first))} left")
-            self.log("  ".join(parts))
+            self.console.print("  ".join(parts))
 
-        yield advance
+        yield move

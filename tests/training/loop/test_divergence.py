@@ -16,6 +16,7 @@ from labelgap.cli.printing import print_run
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset
 from labelgap.losses import ElementwiseLoss
+from labelgap.training import progress
 from labelgap.training.loop import network_trainer
 from labelgap.training.loop.divergence import halve_rates
 from labelgap.training.selection import EpochScore, Selection
@@ -166,6 +167,19 @@ def test_before_the_first_complete_epoch_it_starts_again_at_lower_rates_from_the
     assert torch.equal(*(load_file(each.path / "best.safetensors")["head.weight"] for each in (run, direct))), (
         "nothing of the failed attempt is left"
     )
+
+
+def test_progress_of_an_epoch_that_is_trained_again_starts_again_and_that_of_the_last_one_is_shown(
+    tmp_path: Path, digits: Dataset, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LINE_SHARE", 0.0)
+    lg.fit(digits, breaking(5, 13), out=tmp_path / "a", protocol="end-to-end", epochs=3, **QUICK)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("training: ")]
+    first, second, third = ([6, 13, 20, 26, 33], [40, 46, 53, 60, 66], [73, 80, 86, 93])  # of 15 steps
+    shares = [int(line.split()[1]) for line in said]
+    assert shares == [*first[:4], *first, *second[:4], *third], "a loss is checked at the end of its epoch"
+    assert all("epoch 3/3" in line for line in said[-4:])
 
 
 def test_a_training_that_only_fails_ends_with_an_error(tmp_path: Path, digits: Dataset) -> None:

@@ -51,6 +51,7 @@ def compare(
     device: str = "auto",
     workers: int | None = None,
     quiet: bool = False,
+    reporter: Reporter | None = None,
     **settings: Any,
 ) -> Comparison:
     """Train a linear head with every method, setting of its grid and seed, and evaluate the selected heads.
@@ -67,13 +68,14 @@ def compare(
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images.
         quiet: print nothing.
+        reporter: shows messages and progress; a new one when None.
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
     names, chosen = check_settings(methods, settings)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
-    reporter = Reporter(quiet)
+    reporter = reporter or Reporter(quiet)
     with lock_folder(folder, "comparing methods"), reporter.resumable():
         _check_folder(folder)
         comparison = _compare(data, names, chosen, folder, choose_device(device), workers, reporter)

@@ -237,7 +237,8 @@ class NetworkTrainer(Trainer):
                     partial.batches, state.partial = number + 1, partial
                 if last_of_epoch or (number + 1) % CHECK_EVERY == 0:
                     guard.check(epoch)
-                self.context.reporter.advance(note=lambda: self.progress_note(epoch, partial.mean_loss, state))
+                position = (epoch - 1) * len(sizes) + number + 1
+                self.context.reporter.move_to(position, lambda: self.progress_note(epoch, partial.mean_loss, state))
                 if steps and interrupts:
                     break
                 if steps and 0 < 60 * self.config.checkpoint_minutes <= time.monotonic() - self.saved_at:
