@@ -11,6 +11,7 @@ the method and the number of the epoch in memory, and its fixed ``OPTIONS``; it 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from labelgap.labels import codes
+from labelgap.losses.kernels.approximate import exp2, log2, reciprocal
 from labelgap.losses.kernels.triton_import import tl, triton
 
 __all__ = ["asymmetric", "focal", "hill", "mixture", "robust", "selective", "self_paced"]
@@ -18,13 +19,15 @@ __all__ = ["asymmetric", "focal", "hill", "mixture", "robust", "selective", "sel
 PRESENT: tl.constexpr = tl.constexpr(codes.PRESENT)
 ABSENT: tl.constexpr = tl.constexpr(codes.ABSENT)
 TINY: tl.constexpr = tl.constexpr(1.1754944e-38)
+LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def terms(x):
     r"""Return λ, p and 1 − p; :math:`\lambda = 2\,\mathrm{artanh}(s)`, :math:`s = e / (2 + e) \le \frac13`, to s¹³."""
-    tail = tl.exp(-tl.abs(x))
-    both = 1.0 / ((1.0 + tail) * (2.0 + tail))
+    tail = exp2(tl.abs(x) * -LOG2E)
+    both = reciprocal((1.0 + tail) * (2.0 + tail))
     high = (2.0 + tail) * both
     low = tail * high
     s = tail * (1.0 + tail) * both
@@ -33,6 +36,15 @@ def terms(x):
     series = 1.0 / 5.0 + square * (1.0 / 7.0 + square * series)
     log = 2.0 * (s + s * square * (1.0 / 3.0 + square * series))
     return log, tl.where(x >= 0.0, high, low), tl.where(x >= 0.0, low, high)
+
+
+@triton.jit
+def fast_terms(x):
+    """Return 1 + e, p and 1 − p, with fewer instructions; λ, the logarithm of the first, is known to 2e-7 only."""
+    tail = exp2(tl.abs(x) * -LOG2E)
+    high = reciprocal(1.0 + tail)
+    low = tail * high
+    return 1.0 + tail, tl.where(x >= 0.0, high, low), tl.where(x >= 0.0, low, high)
 
 
 @triton.jit
@@ -132,13 +144,16 @@ def asymmetric(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     """
     present = label == PRESENT
     z = tl.where(present, x, -x)
-    log, q, n = terms(z)
-    log_w, ratio, base = tl.minimum(z, 0.0) - log, q * 0.0 + 1.0, n
     if OPTIONS[2] > 0:
+        both, q, n = fast_terms(z)
         w = tl.minimum(q + OPTIONS[2], 1.0, propagate_nan=tl.PropagateNan.ALL)
-        log_w = tl.where(present, log_w, tl.log(w))
-        ratio = tl.where(present, 1.0, q / w)
+        log = log2(tl.where(present, both, w))
+        ratio = tl.where(present, 1.0, q * reciprocal(w))
+        log_w = LN2 * tl.where(present, -log, log) + tl.where(present, tl.minimum(z, 0.0), 0.0)
         base = tl.where(present, n, tl.maximum(n - OPTIONS[2], 0.0, propagate_nan=tl.PropagateNan.ALL))
+    else:
+        log, q, n = terms(z)
+        log_w, ratio, base = tl.minimum(z, 0.0) - log, q * 0.0 + 1.0, n
     focus, steep = power(base, OPTIONS[1])
     focus_present, steep_present = power(base, OPTIONS[0])
     focus, steep = tl.where(present, focus_present, focus), tl.where(present, steep_present, steep)
@@ -151,7 +166,7 @@ def power_less_one(y):
     """Return eʸ − 1 for y up to 0, accurate near 0 as well."""
     near = 1.0 / 24.0 + y * (1.0 / 120.0 + y * (1.0 / 720.0 + y * (1.0 / 5040.0)))
     near = y + y * y * (1.0 / 2.0 + y * (1.0 / 6.0 + y * near))
-    return tl.where(y > -0.5, near, tl.exp(y) - 1.0)
+    return tl.where(y > -0.5, near, exp2(y * LOG2E) - 1.0)
 
 
 @triton.jit
@@ -161,11 +176,12 @@ def robust(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     progress = tl.minimum(now / OPTIONS[2], 1.0)
     start = tl.minimum((now - 1.0) / OPTIONS[2], 1.0)
     center, width = 0.5 + 0.3 * progress, 2.0 - 1.5 * progress
-    log, p, n = terms(x)
+    both, p, n = fast_terms(x)
+    log = LN2 * log2(both)
     present, absent = label == PRESENT, label == ABSENT
     distance = p - center
-    v = tl.where(present | absent, 0.0, tl.exp(distance * distance * (-0.5 / (width * width))))
-    g = v / (1.0 + tl.exp(2.0 - 2.0 * start * p))
+    v = tl.where(present | absent, 0.0, exp2(distance * distance * (-0.5 * LOG2E / (width * width))))
+    g = v * reciprocal(1.0 + exp2(2.0 * LOG2E - 2.0 * LOG2E * start * p))
     h = v - g
     a = power_less_one(OPTIONS[0] * (tl.minimum(x, 0.0) - log))
     b = -p

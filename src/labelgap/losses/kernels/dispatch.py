@@ -77,7 +77,7 @@ def are_taken(device: torch.device, dtype: torch.dtype, entries: int) -> bool:
 
 @cache
 def _is_installed() -> bool:
-    return find_spec("triton") is not None
+    return find_spec("triton") is not None and torch.version.hip is None  # kernels have instructions of NVIDIA's GPUs
 
 
 def one_pass(form: KernelForm, logits: Tensor, labels: Tensor, reduction: str) -> Tensor | None:
