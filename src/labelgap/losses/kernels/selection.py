@@ -85,8 +85,8 @@ def narrow(
 
 def kth_largest(form: KernelForm, logits: Tensor, labels: Tensor, block: int, warps: int) -> Tensor:
     """Return the k-th largest logit of the unknown labels, k as the form says; ∞ where k is 0."""
-    counts = torch.zeros(1 << max(DIGITS), dtype=torch.int32, device=logits.device)
-    state = torch.zeros(2, dtype=torch.int64, device=logits.device)
+    zeros = torch.zeros(2 + (1 << max(DIGITS)) // 2, dtype=torch.int64, device=logits.device)
+    state, counts = zeros[:2], zeros[2:].view(torch.int32)
     threshold = torch.empty((), dtype=torch.float32, device=logits.device)
     share, groups = (state, 0) if form.share is None else (form.share, len(form.share))
     epoch = state if form.epoch is None else form.epoch
