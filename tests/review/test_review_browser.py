@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.browsers import needs_browser, new_page
 from tests.review.browser import (
@@ -26,6 +27,7 @@ from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
+from labelgap.review.candidates import WRONG
 
 pytestmark = needs_browser
 KEYS = "ynyynuyynnyyyynnyuyn"
@@ -153,6 +155,28 @@ def test_clicks_the_rest_and_the_large_picture(chromium: Any, review: Review, fo
         page.wait_for_url(lambda url: "/image/" in url and url != first)
         wait_until_sent(page)
         assert page.errors == []
+
+
+def test_all_the_rest_of_an_image_counts_what_becomes_no_apart_from_what_stays_as_labeled(
+    chromium: Any, review: Review
+) -> None:
+    columns = review.candidates.columns
+    number = int(np.flatnonzero((columns.kind == WRONG) & (columns.observed == PRESENT))[0])
+    image = int(columns.image[number])
+    members = [int(each) for each in review.of_image(image)]
+    labeled = sum(columns.kind[each] == WRONG for each in members)
+    with run_server(review) as client:
+        page = opened(chromium, f"{client.address}image/{int(columns.image_ids[image]):016x}")
+        rest, wrong = page.locator("#rest"), page.locator(f"#e{int(columns.ids[number]):016x}")
+
+        def said() -> str:
+            return " ".join(rest.inner_text().split())
+
+        assert said() == f"All the rest: no {len(members) - labeled} · {labeled} as labeled"
+        rest.click()
+        assert said() == "All the rest: no" and wrong.get_attribute("data-value") == "1"
+        assert states(page, len(members)).count("0") >= len(members) - labeled
+        wait_until_sent(page)
 
 
 def test_on_a_phone_every_button_is_in_the_window_and_none_covers_another(chromium: Any, review: Review) -> None:

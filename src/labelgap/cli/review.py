@@ -77,7 +77,9 @@ def review(
     reviewer: Annotated[
         str | None, typer.Option(help="Your name, stored with every decision.", show_default="login name")
     ] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Print the progress; start no server.")] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print the progress; start no server. --random draws before.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
@@ -228,6 +230,7 @@ def _print_summary(opened: Review, as_json: bool) -> None:
         }
         print_json(summary)
         return
+    print(f"{'review':<10}{opened.path}")
     print(f'{"decided":<10}{progress.decided:,} of {progress.total:,}; {progress.unsure:,} answered "can\'t tell"')
     print(f"{'found':<10}{progress.found:,} missing labels")
     if progress.wrong:

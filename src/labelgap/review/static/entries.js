@@ -65,11 +65,14 @@ export class Entries {
   }
 
   count() {
-    const undecided = this.undecided().length;
+    const undecided = this.undecided();
     const count = document.getElementById("count");
-    if (count) count.textContent = undecided ? format(undecided) : "";
+    const kept = document.getElementById("kept"); // where some entries have a label, which "all the rest" confirms
+    const labeled = kept ? undecided.filter((entry) => entry.dataset.observed).length : 0;
+    if (count) count.textContent = undecided.length ? format(undecided.length - labeled) : "";
+    if (kept) kept.textContent = labeled ? `· ${format(labeled)} as labeled` : "";
     const rest = document.getElementById("rest");
-    if (rest) rest.disabled = !undecided;
+    if (rest) rest.disabled = !undecided.length;
     const undo = document.getElementById("undo");
     if (undo) undo.disabled = !this.history.length;
   }
