@@ -54,7 +54,6 @@ CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 """Unknown labels count as absent, modified ones as present."""
 
 
-@torch.no_grad()
 def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Tensor:
     r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
 

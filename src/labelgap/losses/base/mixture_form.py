@@ -179,11 +179,12 @@ def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified
     found = []
     for total, terms in columns:
         for number, weight in terms:
-            if isinstance(total, Tensor) and not isinstance(weight, Tensor):
-                total = torch.add(total, mask(number), alpha=weight)
+            if equals(total, 0):
+                total = mask(number) if equals(weight, 1) else mask(number) * constant(weight, like)
+            elif isinstance(weight, Tensor) or not isinstance(start := constant(total, like), Tensor):
+                total = (mask(number) * weight).add_(total)
             else:
-                share = mask(number) if equals(weight, 1) else mask(number) * constant(weight, like)
-                total = share if equals(total, 0) else share + constant(total, like)
+                total = torch.add(start, mask(number), alpha=weight)
         found.append(total)
     return found
 

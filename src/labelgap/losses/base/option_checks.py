@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.losses.base.terms import Number
+from labelgap.losses.base.terms import Number, on_host
 
 __all__ = [
     "check_choice",
@@ -137,7 +138,13 @@ def exact_share(entries: Tensor, groups: Tensor) -> Tensor:
         >>> exact_share(torch.tensor(1000), exact_percents(0.2))
         tensor(2)
     """
-    count: Tensor | int = 0
-    for group in reversed(groups.unbind(-1)):
+    if groups.ndim == 1 and not entries.ndim and on_host(entries):
+        return torch.full((), _product(int(entries), groups.tolist()))
+    return torch.as_tensor(_product(entries, groups.unbind(-1)))
+
+
+def _product(entries: Any, groups: Sequence[Any]) -> Any:
+    count = 0
+    for group in reversed(groups):
         count = (entries * group + (count + (GROUP - 1))) // GROUP
-    return torch.as_tensor(count)
+    return count
