@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from labelgap.losses.base.fused import Fused, focused_form, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_flag, check_number
 from labelgap.losses.base.papers import LIN_2017, RIDNIK_2021
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_absent, focused_cost, per_head, states, widen
+from labelgap.losses.base.terms import Number, cost_absent, equals, focused_cost, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["AsymmetricLoss", "FocalLoss", "asymmetric", "asymmetric_form", "focal", "power"]
@@ -105,28 +105,31 @@ def asymmetric_form(
         (tensor([[0.6931, 0.3466]]), tensor([[-0.5000,  0.4233]]))
     """
     present, tiny = mask_of(labels, logits), torch.finfo(logits.dtype).tiny
-    sign = (2.0 * present).sub_(1.0)
+    sign = linear(present, 2.0, -1.0)
     z = sign * logits
-    q, n = torch.sigmoid(z).clamp_(min=tiny), torch.sigmoid(-z)
+    q = torch.sigmoid(z).clamp_(min=tiny)
     if margin:
-        shift = (present * -margin).add_(margin)
-        shifted, base = (q + shift).clamp_(max=1.0), n.sub(shift).clamp_(min=0.0)
-        log = torch.minimum(shifted.log(), present * z)  # ln q is z where q is too small for it
-        slope = (q / shifted).mul_(n)
+        n, shift = linear(q, -1.0, 1.0), linear(present, -margin, margin)
+        w, base = (q + shift).clamp_(max=1.0), (n - shift).relu_()
+        log = torch.minimum(w.log(), z.mul_(present))  # ln q is z where q is too small for it
     else:
-        base, log, slope = n.clone(), torch.minimum(q.log(), z), n.clone()
+        w, base = q.clone(), (n := torch.sigmoid(-z))
+        log = torch.minimum(q.log(), z)
     focus = torch.lerp(_power(base, gamma_neg), _power(base, gamma_pos), present)
+    slope = w.reciprocal_().neg_()
+    if not detach:
+        slope.add_(linear(present, gamma_pos - gamma_neg, gamma_neg).mul_(log).div_(base.clamp(min=tiny)))
+    slope.mul_(n.mul_(q)).mul_(focus).mul_(sign)
     if margin and (isinstance(gamma_neg, Tensor) or gamma_neg == 0):
         slope.mul_(base.sign())
-    if not detach:
-        gamma = present.mul_(gamma_pos - gamma_neg).add_(gamma_neg)
-        slope.sub_(n.mul_(q).mul_(log).mul_(gamma).div_(base.clamp_(min=tiny)))
-    return log.mul_(focus).neg_(), slope.mul_(focus).mul_(sign.neg_())
+    return log.mul_(focus).neg_(), slope
 
 
 def _power(base: Tensor, exponent: Number) -> Tensor:
     """Return a power; that of 4 by two squares, which is much faster."""
-    return base.square().square_() if not isinstance(exponent, Tensor) and exponent == 4 else torch.pow(base, exponent)
+    if equals(exponent, 0):
+        return base.new_ones(())
+    return base.square().square_() if equals(exponent, 4) else torch.pow(base, exponent)
 
 
 @method("focal", paper=LIN_2017, summary="focal loss: easy entries count little; unknown counts as absent")
@@ -160,9 +163,8 @@ class FocalLoss(LogLoss):
 
         def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             present = mask_of(labels, x)
-            sign = (2.0 * present).sub_(1.0)
+            sign, minus_weight = linear(present, 2.0, -1.0), linear(present, 1.0 - 2.0 * alpha, alpha - 1.0)
             log, slope = focused_form(sign * x, gamma)
-            minus_weight = present.mul_(1.0 - 2.0 * alpha).add_(alpha - 1.0)
             return log.mul_(minus_weight), slope.mul_(minus_weight).mul_(sign)
 
         return Fused(form, [logits], [labels])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from labelgap.labels.codes import ABSENT
-from labelgap.losses.base.fused import Fused, focused_form, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, constant, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import ZHANG_2021
@@ -80,10 +80,10 @@ class HillLoss(LogLoss):
 
         def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             present, p = mask_of(labels, x), torch.sigmoid(x)
-            log, slope = focused_form(x - SHIFT, 2.0)
+            log, slope = focused_form(linear(x, 1.0, -SHIFT), 2.0)
             square = p.square()
-            negative_slope = (p - square).square_().mul_(3.0)
-            cost = torch.lerp(p.neg_().add_(1.5).mul_(square), log.neg_(), present)
+            negative_slope = (p - square).square_().mul_(constant(3.0, p))
+            cost = torch.lerp(linear(p, -1.0, 1.5).mul_(square), log.neg_(), present)
             return cost, negative_slope.lerp_(slope.neg_(), present)
 
         return Fused(form, [logits], [labels])
@@ -135,8 +135,8 @@ class SelfPacedCorrection(LogLoss):
         def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             present = mask_of(labels, x)
             known = present + mask_of(labels, x, ABSENT)
-            likely = torch.sigmoid(x).gt_(tau).mul_(started)
-            sign = likely.sub_(likely * known).add_(present).mul_(2.0).sub_(1.0)
+            likely = torch.sigmoid(x).gt_(constant(tau, x)).mul_(started)
+            sign = linear(likely.addcmul_(likely, known, value=-1.0).add_(present), 2.0, -1.0)
             log, slope = focused_form((sign * x).sub_(present, alpha=SHIFT), gamma)
             return log.neg_(), slope.mul_(sign.neg_())
 

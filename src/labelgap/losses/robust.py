@@ -14,7 +14,7 @@ from torch import Tensor
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base.fused import Fused, add_product, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, add_product, constant, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.papers import CHEN_2024
@@ -98,11 +98,11 @@ def robust_form(
     present, absent = mask_of(labels, logits), mask_of(labels, logits, ABSENT)
     cost, known = absent * logits, absent.add_(present)
     cost.addcmul_(known, log, value=-1.0)
-    v = (p - center).square_().mul_(-0.5 / (width * width)).exp_()
+    v = linear(p, 1.0 / width, -center / width).square_().mul_(constant(-0.5, p)).exp_()
     v.addcmul_(v, known, value=-1.0)
-    g = (p * w).sub_(2.0).sigmoid_().mul_(v)
+    g = linear(p, w, -2.0).sigmoid_().mul_(v)
     h = v.sub_(g)
-    a = (log * q2).expm1_()
+    a = (log * constant(q2, log)).expm1_()
     far = g.addcmul(g, a)
     add_product(cost, g, a, -1.0 / q2)
     if isinstance(q3, Tensor) or q3 != 1.0:

@@ -28,6 +28,7 @@ __all__ = [
     "focused_form",
     "fused",
     "is_fusible",
+    "linear",
     "log_probability",
     "mask_of",
     "over_batch",
@@ -199,6 +200,19 @@ def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
     return labels.to(like.dtype, copy=True).eq_(constant(code, like))
 
 
+def linear(values: Tensor, slope: Number, offset: Number) -> Tensor:
+    """Return ``slope · values + offset``, in one call for plain numbers on the CPU.
+
+    Example:
+        >>> linear(torch.tensor([1.0, 0.0]), 2.0, -1.0)
+        tensor([ 1., -1.])
+    """
+    start = constant(offset, values)
+    if isinstance(start, Tensor) and not isinstance(slope, Tensor):
+        return torch.add(start, values, alpha=slope)
+    return values * slope + start
+
+
 def add_product(total: Tensor, first: Tensor, second: Tensor, factor: Number) -> Tensor:
     """Add ``first · second · factor`` in place; the factor is a plain number or broadcasts.
 
@@ -224,12 +238,13 @@ def focused_form(logits: Tensor, gamma: Number, *, detach: bool = False) -> tupl
         >>> focused_form(torch.zeros(1), 2.0)
         (tensor([-0.1733]), tensor([0.2983]))
     """
-    log = log_probability(logits)
-    absent = torch.sigmoid(-logits)
+    probability = torch.sigmoid(logits)
+    log = _log(probability, logits)
     if equals(gamma, 0):
-        return log, absent
+        return log, torch.sigmoid(-logits)
+    absent = linear(probability, -1.0, 1.0)
     focus = absent.square() if equals(gamma, 2) else (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
-    slope = absent if detach else (absent - 1.0).mul_(log).mul_(gamma).add_(absent)
+    slope = absent if detach else linear(absent, gamma, -gamma).mul_(log).add_(absent)
     return log.mul_(focus), slope.mul_(focus)
 
 
@@ -253,5 +268,8 @@ def log_probability(logits: Tensor) -> Tensor:
         >>> log_probability(torch.tensor([0.0, -1e4]))
         tensor([-6.9315e-01, -1.0000e+04])
     """
-    probability = torch.sigmoid(logits)
-    return torch.minimum(probability.clamp_(min=torch.finfo(logits.dtype).tiny).log_(), logits)
+    return _log(torch.sigmoid(logits), logits)
+
+
+def _log(probability: Tensor, logits: Tensor) -> Tensor:
+    return torch.minimum(probability.clamp(min=torch.finfo(logits.dtype).tiny).log_(), logits)

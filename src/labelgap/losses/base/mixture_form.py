@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labelgap.core.distributed import all_sum, world_size
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.fused import Form, Fused, constant, fused, is_fusible, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Form, Fused, constant, fused, is_fusible, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.terms import Number, equals, reduce, widen
 
@@ -181,10 +181,8 @@ def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified
         for number, weight in terms:
             if equals(total, 0):
                 total = mask(number) if equals(weight, 1) else mask(number) * constant(weight, like)
-            elif isinstance(weight, Tensor) or not isinstance(start := constant(total, like), Tensor):
-                total = (mask(number) * weight).add_(total)
             else:
-                total = torch.add(start, mask(number), alpha=weight)
+                total = linear(mask(number), weight, total)
         found.append(total)
     return found
 
