@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, softplus
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, UNKNOWN, LabelTable
 from labelgap.losses import loss
+from labelgap.losses.base import exp_sums
 
 TWO_WAY = ["two-way", "two-way-sample", "two-way-class"]
 LABELS = torch.tensor([[1, 0, -1, 1], [0, 1, -1, -1], [-1, 0, 0, -1]])
@@ -120,9 +121,25 @@ def test_a_bad_option_says_what_is_allowed(options: dict[str, float], message: s
         loss("two-way", **options)
 
 
-@pytest.mark.parametrize("name", ["two-way", "two-way-sample", "two-way-class"])
+@pytest.mark.parametrize("name", TWO_WAY)
 def test_labels_that_leave_nothing_to_contrast_are_refused(name: str) -> None:
     positives = LabelTable.from_dense([[1, -1], [-1, 1]])
     with pytest.raises(InputError, match='unknown="negative"'):
         loss(name).prepare(positives)
     loss(name, unknown="negative").prepare(positives)
+
+
+@pytest.mark.parametrize("name", TWO_WAY)
+def test_close_logits_cost_what_distant_ones_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several heads, with images and classes that have no positive, or no negative."""
+    logits = 3 * torch.randn(2, 7, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(-1, 2, (7, 9), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
+    labels[2], labels[:, 4], labels[5] = 0, 1, -1
+    for reduction in ("mean", "sum"):
+        found = []
+        for limit in (80.0, 0.0):
+            monkeypatch.setattr(exp_sums, "CLOSE", limit)
+            leaf = logits.clone().requires_grad_()
+            cost = loss(name, bias=0.3, reduction=reduction)(leaf, labels)
+            found.append((cost.detach(), *torch.autograd.grad(cost.sum(), leaf)))
+        torch.testing.assert_close(*found, rtol=1e-10, atol=1e-13)

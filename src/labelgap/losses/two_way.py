@@ -18,7 +18,7 @@ from labelgap.core.distributed import all_max, all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.exp_sums import log_sums, split_axes
+from labelgap.losses.base.exp_sums import close_contrasts, log_sums, split_axes
 from labelgap.losses.base.fused import is_fusible, over_batch, with_heads
 from labelgap.losses.base.loss import Loss
 from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD
@@ -231,6 +231,10 @@ class ContrastLoss(MultiHead, Loss, ABC):
         positive, negative = positives_and_negatives(labels, self.unknown)
         temperatures = {"temperature_pos": self.temperature_pos, "temperature_neg": self.temperature_neg}
         if is_fusible(0.0):
+            numbers = self.temperature_pos, self.temperature_neg, self.bias
+            loss = close_contrasts(logits, positive, negative, self.axes, *numbers, self.reduction)
+            if loss is not None:
+                return loss
             costs = fused_contrasts(logits, positive, negative, self.axes, **temperatures, bias=self.bias)
         else:
             costs = [contrast(logits, positive, negative, axis, **temperatures, bias=self.bias) for axis in self.axes]

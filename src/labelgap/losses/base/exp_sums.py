@@ -7,6 +7,9 @@ An entry is a positive, a negative or neither, so one exponential per entry and 
 
 where m is the largest exponent. One buffer as large as the logits is kept, the exponents; the exponentials are computed
 again in the backward pass.
+
+Where the logits of a batch lie so close together that no exponential underflows, one exponential per entry serves all
+axes, and ``close_contrasts`` has cost and derivative of the two-way losses in closed form, on the CPU.
 """
 
 from __future__ import annotations
@@ -16,18 +19,21 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold
+from torch.nn.functional import softplus, threshold
 
 from labelgap.core.distributed import all_max, all_sum, world_size
-from labelgap.losses.base.fused import over_batch, refuse_second_derivative
-from labelgap.losses.base.terms import LOWEST, Number, only_where
+from labelgap.losses.base.fused import linear, over_batch, refuse_second_derivative, with_gradient
+from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD
+from labelgap.losses.base.terms import LOWEST, Number, on_host, only_where
 
-__all__ = ["LogSums", "log_sums", "split_axes"]
+__all__ = ["LogSums", "close_contrasts", "log_sums", "split_axes"]
 
 IMAGES = -2
 LEAST_EXPONENT: Final = -87.0
 NEGLIGIBLE: Final = 1e-37
 """Above e to the ``LEAST_EXPONENT``, which is just above the smallest normal float32."""
+CLOSE: Final = 80.0
+"""Exponents that differ by less have exponentials, and sums of them, that float32 holds."""
 
 
 class LogSums(NamedTuple):
@@ -79,6 +85,62 @@ def log_sums(
         sums = torch.cat([all_sum(part) if axis == IMAGES else part for part, axis in parts], dim=-1)
     logs = torch.where(found, sums, 1.0).log() + tops
     return LogSums(*logs.unbind(0), *found.unbind(0))
+
+
+def close_contrasts(
+    logits: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    axes: Sequence[int],
+    t_pos: Number,
+    t_neg: Number,
+    bias: Number,
+    reduction: str,
+) -> Tensor | None:
+    r"""Return the sum over axes of the mean contrast, ``(…)``; None where logits are not close, or not on the host.
+
+    With exponents relative to the highest and the lowest logit, an image or a class has the gap
+    :math:`g = T_N \ln S_N + T_P \ln S_P + x_{max} - x_{min} + \varepsilon`; a is 1 over the number of those that have a
+    positive:
+
+    .. math:: \ell = \sum_g a\,\ln(1 + e^g), \qquad \frac{d\ell}{dx_n} = \sum_{g \ni n} a\,\sigma(g)
+        \frac{e^{(x_n - x_{max})/T_N}}{S_N}, \quad
+        \frac{d\ell}{dx_p} = -\sum_{g \ni p} a\,\sigma(g) \frac{e^{(x_{min} - x_p)/T_P}}{S_P}
+
+    Arguments: see ``log_sums``; ``bias`` is ε and ``reduction`` "mean" or "sum", with a = 1.
+
+    Example:
+        >>> present = torch.tensor([[True, False]])
+        >>> close_contrasts(torch.zeros(1, 2), present, ~present, [-1], 4.0, 1.0, 0.0, "mean")
+        tensor(0.6931)
+    """
+    if any(isinstance(number, Tensor) for number in (t_pos, t_neg, bias)) or not (logits.numel() and on_host(logits)):
+        return None
+    x = logits.detach()
+    low, high = (float(end) for end in x.aminmax())
+    if world_size() > 1 or not (high - low) / min(t_pos, t_neg) < CLOSE:
+        return None
+    with torch.no_grad():
+        is_pos, is_neg = (mask.view(torch.uint8).to(x.dtype) for mask in (positive, negative))
+        start = linear(is_pos, low / t_pos + high / t_neg, x.new_full((), -high / float(t_neg)))
+        weights = torch.addcmul(start, x, linear(is_pos, -1.0 / t_pos - 1.0 / t_neg, 1.0 / t_neg)).exp_()
+        of_pos, of_neg = weights * is_pos, weights.mul_(is_neg)
+        cost: Number = 0.0
+        shares: list[Number] = [0.0, 0.0]
+        for axis in axes:
+            sums = [part.sum(dim=axis, keepdim=True) for part in (of_pos, of_neg)]
+            found, least = sums[0] > 0, torch.finfo(x.dtype).tiny
+            counts = (found & (sums[1] > 0)).to(x.dtype)
+            sum_pos, sum_neg = (part.clamp_(min=least) for part in sums)
+            gap = (sum_neg.log() * t_neg).add_(sum_pos.log(), alpha=float(t_pos)).add_(high - low + bias)
+            if reduction == "mean":
+                counts = counts / found.sum(dim=(-2, -1), keepdim=True).clamp(min=1)
+            cost = cost + (softplus(gap, threshold=SOFTPLUS_THRESHOLD) * counts).sum(dim=(-2, -1))
+            pull = gap.sigmoid_() * counts
+            shares = [share + pull / part for share, part in zip(shares, (sum_pos, sum_neg), strict=True)]
+        gradient = of_neg.mul_(shares[1]).sub_(of_pos.mul_(shares[0]))
+    assert isinstance(cost, Tensor)
+    return with_gradient(logits, cost, gradient)
 
 
 def split_axes(values: Tensor, like: Tensor, axes: Sequence[int]) -> tuple[Tensor, ...]:

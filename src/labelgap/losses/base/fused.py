@@ -34,6 +34,7 @@ __all__ = [
     "over_batch",
     "power_form",
     "refuse_second_derivative",
+    "with_gradient",
     "with_heads",
 ]
 
@@ -138,6 +139,32 @@ def _in_blocks(
         for target, part in zip(results, values, strict=True):
             target.copy_(part)
     return (total, found[1:]) if scale is None else (total.mul_(scale), found)
+
+
+def with_gradient(logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
+    """Return a cost ``(…)`` whose derivative in the logits ``(…, B, K)`` was computed along with it.
+
+    Example:
+        >>> x = torch.zeros(1, 1, requires_grad=True)
+        >>> with_gradient(x, torch.tensor(3.0), torch.full((1, 1), 2.0)).backward()
+        >>> x.grad
+        tensor([[2.]])
+    """
+    result: Tensor = _WithGradient.apply(logits, cost, gradient)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _WithGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return cost.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        (gradient,), scale = ctx.saved_tensors, upstream[0]
+        return gradient * (scale[..., None, None] if scale.ndim else scale), None, None
 
 
 def refuse_second_derivative() -> None:

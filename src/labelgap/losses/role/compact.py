@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from labelgap.losses.base.terms import Number, per_head
 __all__ = [
     "CompactBatch",
     "CompactTerms",
-    "CostWithGradient",
     "KNOWN_LOGIT",
     "KnownEntries",
     "MIN_PROBABILITY",
@@ -138,22 +137,6 @@ def _softplus_sum(values: Tensor) -> Tensor:
         if (half := factors.shape[-1] // 2) and factors.shape[-1] == 2 * half:
             factors = factors[..., :half] * factors[..., half:]
     return values.clamp(min=0).sum(-1) + factors.log_().sum(-1)
-
-
-class CostWithGradient(torch.autograd.Function):
-    """A cost ``(…)`` whose derivative in the logits was computed along with it."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
-        """Return the cost."""
-        ctx.save_for_backward(gradient)
-        return cost.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        """Scale the gradient."""
-        (gradient,) = ctx.saved_tensors
-        return gradient * upstream[..., None, None], None, None
 
 
 class CompactBatch(NamedTuple):

@@ -14,6 +14,7 @@ from labelgap.core.seeds import derive_seed
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
 from labelgap.losses.base.compact_rows import CompactRows
+from labelgap.losses.base.fused import with_gradient
 from labelgap.losses.base.mixture import LabelEstimate, Mixture, mixture_entries
 from labelgap.losses.base.mixture_form import fused_mixture
 from labelgap.losses.base.option_checks import check_choice, check_integer
@@ -26,7 +27,6 @@ from labelgap.losses.role.compact import (
     KNOWN_LOGIT,
     MIN_PROBABILITY,
     CompactBatch,
-    CostWithGradient,
     compact_terms,
     known_entries,
     move_estimates,
@@ -195,7 +195,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
         else:
             scale = world_size() / terms.entries if self.reduction == "mean" else world_size()
             total = terms.cost if self.reduction == "mean" else terms.cost * terms.entries
-            cost = CostWithGradient.apply(logits, total, terms.gradient.mul_(scale))  # type: ignore[no-untyped-call]
+            cost = with_gradient(logits, total, terms.gradient.mul_(scale))
         unmoved = self.step_size.detach() - self.step_size  # 0, and its derivative is −1
         cost = cost + (unmoved[..., None] / terms.entries if self.reduction == "none" else unmoved.squeeze(-1))
         return self.mark(cost, *CompactBatch(index, terms.estimate, terms.direction, known.places))
