@@ -10,6 +10,9 @@ A sum over many entries takes the logarithm of c, to the precision of p; a singl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -149,9 +152,15 @@ def _add(total: Tensor, values: Tensor, factor: Number, sign: float = 1.0) -> Te
 def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
     """Return the weights u + v, u and w."""
     rows = mixture.rows if mixture.modified is not None else mixture.rows[:3]
+    if all(isinstance(weight, float) for row in rows for weight in row):
+        return _plain_columns(rows)
+    return _columns_of([tuple(over_batch(weight, like) for weight in row) for row in rows])
+
+
+def _columns_of(rows: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
     found = []
     for values in zip(*((u + v, u, w) for u, v, w in rows), strict=True):
-        unknown, absent, present, *modified = (over_batch(value, like) for value in values)
+        unknown, absent, present, *modified = values
         weights: list[tuple[int, Number]] = [(ABSENT, absent), (PRESENT, present)]
         if isinstance(absent, float) and equals(present, absent):
             weights = [(KNOWN, absent)]
@@ -159,6 +168,10 @@ def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
         more = [(mask, weight - unknown) for mask, weight in weights]
         found.append((unknown, [(mask, weight) for mask, weight in more if not equals(weight, 0)]))
     return tuple(found)
+
+
+_plain_columns = lru_cache(maxsize=256)(_columns_of)
+"""The same for plain numbers, which are the same in every step."""
 
 
 def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:

@@ -82,7 +82,7 @@ def only_where(mask: Tensor, values: Tensor) -> Tensor:
 
 def on_host(values: Tensor) -> bool:
     """Return whether values can be read without waiting for a device, and outside of a compiled loss."""
-    return values.device.type in HOST_DEVICES and not torch.compiler.is_compiling()
+    return values.is_cpu and "cpu" in HOST_DEVICES and not torch.compiler.is_compiling()
 
 
 def has_state(labels: Tensor, code: int) -> Tensor:
