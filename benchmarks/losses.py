@@ -12,6 +12,7 @@ at its peak, beyond the logits and their gradient. A tenth of the labels is know
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable
 from typing import Final
@@ -139,6 +140,7 @@ def extra_mebibytes(step: Step, logits: Tensor) -> float:
     """Return the peak memory of a step beyond the logits and their gradient."""
     step()
     logits.grad = None
+    gc.collect()  # what earlier measurements have left may be freed within the step otherwise
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
