@@ -30,6 +30,11 @@ with reporter.bar("trials", 4):
     reporter.advance(1, note=lambda: "the last one, which needs no line")
 reporter.advance()
 """
+IN_A_COMMAND = f"""
+from labelgap.core.terminal.streams import protect_streams
+with protect_streams():
+    exec({NESTED!r})
+"""
 DAY = 24 * 3600
 
 
@@ -46,10 +51,11 @@ def test_a_log_gets_lines_without_control_characters_where_colors_are_forced_too
     ]
 
 
-def test_a_terminal_gets_a_bar_for_each_and_no_lines() -> None:
+@pytest.mark.parametrize("script", [NESTED, IN_A_COMMAND])
+def test_a_terminal_gets_a_bar_for_each_and_no_lines(script: str) -> None:
     terminal, end = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    with subprocess.Popen([sys.executable, "-c", NESTED], stderr=end, env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", script], stderr=end, env=environment) as process:
         os.close(end)
         shown = b""
         with suppress(OSError):  # the end of a terminal, on Linux
@@ -58,6 +64,7 @@ def test_a_terminal_gets_a_bar_for_each_and_no_lines() -> None:
     os.close(terminal)
     text = shown.decode()
     assert process.returncode == 0 and "\x1b[2K" in text and " %" not in text
+    assert "\\x1b" not in text, "what rich draws is not escaped"
     assert text.index("features") < text.index("a message")
     assert "the last one" in text.split("a message")[1]  # the outer bar still moves
 

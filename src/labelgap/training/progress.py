@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Final
+from typing import Any, Final
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -94,7 +94,10 @@ class Reporter:
 
     @contextmanager
     def _draw_bar(self, title: str, total: int, done: int) -> Iterator[_Move]:
-        """Draw a bar, below those of outer blocks; its note changes five times a second at most."""
+        """Draw a bar, below those of outer blocks; its note changes five times a second at most.
+
+        rich does not redirect the standard streams: these escape what others wrote, and would escape the bar as well.
+        """
         outer, noted = self._progress, 0.0
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -102,7 +105,8 @@ class Reporter:
             TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(),
         )
-        with nullcontext(outer) if outer else Progress(*columns, console=self.console, transient=True) as progress:
+        options: dict[str, Any] = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        with nullcontext(outer) if outer else Progress(*columns, console=self.console, **options) as progress:
             task, self._progress = progress.add_task(title, total=total, completed=done, note=""), progress
 
             def move(done: int, note: Note | None) -> None:
