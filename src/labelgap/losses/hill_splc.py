@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from labelgap.labels.codes import ABSENT
-from labelgap.losses.base.fused import Fused, constant, focused_form, linear, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import ZHANG_2021
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_present, focused_cost, per_head, states, widen
+from labelgap.losses.base.terms import Number, constant, cost_present, focused_cost, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["HillLoss", "SelfPacedCorrection", "hill", "self_paced_correction"]

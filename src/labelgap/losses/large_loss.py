@@ -14,7 +14,7 @@ from abc import ABC
 import torch
 from torch import Tensor
 
-from labelgap.core.distributed import all_sum, is_main_process
+from labelgap.core.distributed import is_main_process
 from labelgap.labels import LabelTable
 from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
 from labelgap.losses.base.mixture_loss import MixtureLoss, mixture_kernel_form
@@ -28,9 +28,9 @@ from labelgap.losses.base.option_checks import (
 )
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, per_head, states, widen
+from labelgap.losses.base.terms import Number, is_unknown, per_head, widen
 from labelgap.losses.kernels.form import KernelForm
-from labelgap.losses.selection import count_marked, top_k_mask
+from labelgap.losses.selection import Count, as_count, count_marked, top_k_mask
 
 __all__ = [
     "AbsoluteLargeLoss",
@@ -54,7 +54,7 @@ CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 """Unknown labels count as absent, modified ones as present."""
 
 
-def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Tensor:
+def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Count:
     r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
 
     ``unknown`` is the mask of the unknown entries; for the others see ``relative_large_losses``.
@@ -62,13 +62,13 @@ def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str
     Example:
         >>> unknown = torch.tensor([[False, True, True]])
         >>> large_loss_count(unknown, share=exact_percents(20), steps=torch.tensor(1))
-        tensor(1)
+        1
     """
     available = count_marked(unknown)
-    if base == "unknown":
-        return torch.minimum(exact_share(available * steps, share), available)
-    entries = all_sum(torch.full_like(available, unknown.shape[-2] * unknown.shape[-1]))
-    return torch.minimum(exact_share(entries * steps, share), available)
+    entries = available if base == "unknown" else count_marked(torch.ones_like(unknown))
+    if isinstance(available, int) and share.ndim == 1 and not steps.ndim:
+        return min(exact_share(int(entries) * int(steps), share), available)
+    return torch.minimum(exact_share(entries * steps, share), as_count(available))
 
 
 @torch.no_grad()
@@ -96,7 +96,7 @@ def relative_large_losses(
         >>> relative_large_losses(logits, labels, share=exact_percents(20), steps=torch.tensor(1))
         tensor([[False, False,  True]])
     """
-    return large_shares(logits, states(labels).unknown, share, steps, base, largest_share)
+    return large_shares(logits, is_unknown(labels), share, steps, base, largest_share)
 
 
 def large_shares(
@@ -122,7 +122,7 @@ def absolute_large_losses(logits: Tensor, labels: Tensor, *, threshold: Number) 
         >>> absolute_large_losses(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]]), threshold=2.0)
         tensor([[False, False,  True]])
     """
-    return large_logits(logits, states(labels).unknown, threshold)
+    return large_logits(logits, is_unknown(labels), threshold)
 
 
 def large_logits(logits: Tensor, unknown: Tensor, threshold: Number) -> Tensor:
@@ -211,7 +211,7 @@ class RelativeLargeLoss(MixtureLoss, ABC):
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries with the k largest losses; none in the first epoch."""
         steps, largest = self.epoch_tensor - 1, self.largest_share(logits)
-        return large_shares(logits, states(labels).unknown, self.share, steps, self.base, largest)
+        return large_shares(logits, is_unknown(labels), self.share, steps, self.base, largest)
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """The k-th largest logit is found first; no kernel has "all" as the base."""
@@ -221,7 +221,7 @@ class RelativeLargeLoss(MixtureLoss, ABC):
     def modified_count(self, labels: Tensor) -> Tensor | None:
         """Return k; the order of the losses is that of the logits."""
         steps = self.epoch_tensor - 1
-        return large_loss_count(states(labels).unknown, share=self.share, steps=steps, base=self.base)
+        return as_count(large_loss_count(is_unknown(labels), share=self.share, steps=steps, base=self.base))
 
 
 class AbsoluteLargeLoss(MixtureLoss, ABC):
@@ -264,7 +264,7 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries whose loss is above R(t); none while warming up."""
-        return self.large(logits, states(labels).unknown)
+        return self.large(logits, is_unknown(labels))
 
     def large(self, logits: Tensor, unknown: Tensor) -> Tensor:
         """Mark those entries of a mask whose loss is above R(t)."""

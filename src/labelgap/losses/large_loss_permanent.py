@@ -23,7 +23,7 @@ from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import states
+from labelgap.losses.base.terms import is_unknown
 from labelgap.losses.large_loss import CORRECTION, AbsoluteLargeLoss, RelativeLargeLoss, large_shares
 
 __all__ = ["AbsoluteLargeLossPermanentCorrection", "LargeLossPermanentCorrection", "PermanentCorrection"]
@@ -62,7 +62,7 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
 
     def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the masks of what earlier steps corrected and of what this step corrects."""
-        unknown = states(labels).unknown
+        unknown = is_unknown(labels)
         before = (self._epochs_of(index) > 0) & unknown
         return before, self.new_corrections(logits, unknown ^ before)
 

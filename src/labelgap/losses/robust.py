@@ -14,12 +14,12 @@ from torch import Tensor
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base.fused import Fused, add_product, constant, linear, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, add_product, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_number
 from labelgap.losses.base.papers import CHEN_2024
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.base.terms import Number, constant, cost_absent, cost_present, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost", "robust_form", "schedule"]

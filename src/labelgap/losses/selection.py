@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelgap.core.distributed import all_sum, gather_rows
+from labelgap.core.distributed import all_sum, gather_rows, world_size
 from labelgap.losses.base.terms import on_host, only_where, widen
 
-__all__ = ["count_marked", "kth_largest", "top_k_mask"]
+__all__ = ["Count", "as_count", "count_marked", "kth_largest", "top_k_mask"]
 
+Count = int | Tensor
+"""A number that the host has read, or a tensor ``(…)`` on a device."""
 ROUNDING = 1.0 + 1e-9
 """Makes a share in floats at least as large as the exact one."""
 SAMPLE = 2048
@@ -27,21 +29,30 @@ DEVIATIONS = 4
 """By how many standard deviations, and entries, the estimate is lower."""
 
 
-def count_marked(mask: Tensor) -> Tensor:
-    """Return how many entries of a mask ``(…, B, K)`` are true in the global batch, int64 of shape ``(…)``.
+def as_count(count: Count) -> Tensor:
+    """Return a count as a tensor.
+
+    Example:
+        >>> as_count(3)
+        tensor(3)
+    """
+    return torch.full((), count) if isinstance(count, int) else count
+
+
+def count_marked(mask: Tensor) -> Count:
+    """Return how many entries of a mask ``(…, B, K)`` are true in the global batch, of shape ``(…)``.
 
     Example:
         >>> count_marked(torch.tensor([[True, False, True]]))
-        tensor(2)
+        2
     """
-    if mask.ndim > 2:
-        return all_sum(mask.sum(dim=(-2, -1)))
-    if on_host(mask):
-        return all_sum(torch.full((), int(np.count_nonzero(mask.numpy()))))
-    return all_sum(torch.count_nonzero(mask))
+    if mask.ndim == 2 and on_host(mask):
+        count = int(np.count_nonzero(mask.numpy()))
+        return count if world_size() == 1 else int(all_sum(torch.full((), count)))
+    return all_sum(torch.count_nonzero(mask) if mask.ndim == 2 else mask.sum(dim=(-2, -1)))
 
 
-def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor, *, largest_share: float | None = None) -> Tensor:
+def top_k_mask(logits: Tensor, allowed: Tensor, count: Count, *, largest_share: float | None = None) -> Tensor:
     """Mark the allowed entries that are at least as large as the ``count``-th largest of the global batch.
 
     Logits and masks are ``(…, B, K)``, ``count`` is ``(…)``, at most as many as are allowed; ties with the last one are
@@ -51,12 +62,13 @@ def top_k_mask(logits: Tensor, allowed: Tensor, count: Tensor, *, largest_share:
     without waiting for the count; None sorts all entries.
 
     Example:
-        >>> top_k_mask(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[False, True, True]]), torch.tensor(1))
+        >>> top_k_mask(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[False, True, True]]), 1)
         tensor([[False, False,  True]])
     """
     values = widen(logits.detach())
-    if on_host(count) and count.ndim == 0 and values.ndim == 2:
+    if on_host(values) and values.ndim == 2 and (isinstance(count, int) or not count.ndim):
         return _selected(values, allowed, int(count))
+    count = as_count(count)
     values = only_where(allowed, values)
     pool = gather_rows(values, dim=-2).flatten(-2)
     size = pool.shape[-1]
@@ -76,7 +88,9 @@ def _selected(values: Tensor, allowed: Tensor, count: int) -> Tensor:
     if not count:
         return torch.zeros_like(allowed)
     pool, among = (gather_rows(part, dim=-2).numpy() for part in (values, allowed))
-    return torch.from_numpy(values.numpy() >= kth_largest(pool, among, count)).logical_and_(allowed)
+    found = values.numpy() >= kth_largest(pool, among, count)
+    found &= allowed.numpy()
+    return torch.from_numpy(found)
 
 
 def kth_largest(values: NDArray[Any], among: NDArray[np.bool_], k: int) -> Any:

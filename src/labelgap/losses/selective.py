@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labelgap.core.distributed import all_sum
+from labelgap.core.distributed import all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.base.fused import Fused, mask_of, over_batch, power_form, with_heads
@@ -21,9 +21,9 @@ from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_choice, check_integer, check_number
 from labelgap.losses.base.papers import BEN_BARUCH_2022
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, focused_cost, per_head, states, widen
+from labelgap.losses.base.terms import Number, focused_cost, is_unknown, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
-from labelgap.losses.selection import count_marked, top_k_mask
+from labelgap.losses.selection import as_count, count_marked, top_k_mask
 
 __all__ = ["ClassAwareSelectiveLoss", "partial_focal", "selective_mask"]
 
@@ -47,12 +47,16 @@ def selective_mask(
         >>> selective_mask(logits, labels, likelihood_topk=1, priors=None, prior_threshold=0.5)
         tensor([[False, False,  True]])
     """
-    unknown = states(labels).unknown.expand(logits.shape)
-    available = count_marked(unknown)
-    images = all_sum(torch.full_like(available, logits.shape[-2]))
-    wanted = images * (likelihood_topk.long() if isinstance(likelihood_topk, Tensor) else int(likelihood_topk))
-    largest_share = None if isinstance(likelihood_topk, Tensor) else int(likelihood_topk) / max(logits.shape[-1], 1)
-    out = top_k_mask(logits, unknown, torch.minimum(wanted, available), largest_share=largest_share)
+    unknown = is_unknown(labels).expand(logits.shape)
+    available, rows = count_marked(unknown), logits.shape[-2]
+    if isinstance(available, int) and not isinstance(likelihood_topk, Tensor):
+        images = rows if world_size() == 1 else int(all_sum(torch.full((), rows)))
+        out = top_k_mask(logits, unknown, min(images * int(likelihood_topk), available))
+    else:
+        available = as_count(available)
+        wanted = all_sum(torch.full_like(available, rows)) * likelihood_topk
+        share = None if isinstance(likelihood_topk, Tensor) else int(likelihood_topk) / max(logits.shape[-1], 1)
+        out = top_k_mask(logits, unknown, torch.minimum(wanted.long(), available), largest_share=share)
     if priors is None:
         return out
     shares = priors.float()  # both sides: a share of 0.1 is not above a threshold of 0.1

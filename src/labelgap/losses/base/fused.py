@@ -9,7 +9,6 @@ method, which is what a compiler fuses and what the tests compare the form with.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +17,12 @@ from torch import Tensor
 from labelgap.core.distributed import all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.base.terms import Number, equals, on_host, per_head
+from labelgap.losses.base.terms import Number, constant, equals, per_head
 
 __all__ = [
     "Form",
     "Fused",
     "add_product",
-    "constant",
     "focused_form",
     "fused",
     "is_fusible",
@@ -198,23 +196,6 @@ def over_batch(value: Number, like: Tensor) -> Number:
         0.1
     """
     return value if isinstance(value, int | float) else per_head(value, like)
-
-
-def constant(value: Number, like: Tensor) -> Number:
-    """Return a number for arithmetic with tensors like this one: on the CPU as a tensor, which is kept.
-
-    There a plain number becomes a tensor in every call, which takes as long as thousands of entries.
-
-    Example:
-        >>> constant(2.0, torch.zeros(3, dtype=torch.float64))
-        tensor(2., dtype=torch.float64)
-    """
-    return value if isinstance(value, Tensor) or not on_host(like) else _constant(float(value), like.dtype)
-
-
-@lru_cache(maxsize=1024)
-def _constant(value: float, dtype: torch.dtype) -> Tensor:
-    return torch.full((), value, dtype=dtype)
 
 
 def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:

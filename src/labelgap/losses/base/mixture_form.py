@@ -18,9 +18,9 @@ from torch import Tensor
 
 from labelgap.core.distributed import all_sum, world_size
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.fused import Form, Fused, constant, fused, is_fusible, linear, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Form, Fused, fused, is_fusible, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.mixture import Mixture, mixture_entries
-from labelgap.losses.base.terms import Number, equals, reduce, widen
+from labelgap.losses.base.terms import Number, constant, equals, on_host, reduce, widen
 
 __all__ = ["fused_mixture", "mixed"]
 
@@ -58,24 +58,28 @@ def fused_mixture(
     with torch.no_grad():
         probabilities = [torch.sigmoid(values) for values in inputs]
         excess = _excess(probabilities, expected)
-    weight, steep = mixture.expected_weight, (2.0 * mixture.expected_weight * excess)[..., None, None].unbind(0)
+        penalty = sum(e * e for e in excess) * mixture.expected_weight
+    steep = [over_batch(2.0 * mixture.expected_weight * e, logits) for e in excess]
     cost = fused(Fused(_penalized(form, steep), inputs, [*probabilities, *constants]), reduction)
-    penalty = excess.square().sum(dim=0) * weight
-    entries = logits.shape[-2] * logits.shape[-1]
-    return cost + (penalty if reduction == "mean" else penalty * all_sum(penalty.new_full((), entries)))
+    if reduction == "mean":
+        return cost + penalty
+    return cost + penalty * all_sum(logits.new_full((), logits.shape[-2] * logits.shape[-1]))
 
 
-def _excess(probabilities: list[Tensor], expected: Number) -> Tensor:
-    r"""Return :math:`e = (P - \kappa) / K` of each input, ``(I, …)``, P positives per image of the global batch."""
+def _excess(probabilities: list[Tensor], expected: Number) -> list[Number]:
+    r"""Return :math:`e = (P - \kappa) / K` of each input, P positives per image of the global batch."""
     rows, classes = probabilities[0].shape[-2:]
-    positives = all_sum(torch.stack([p.sum(dim=(-2, -1)) for p in probabilities]))
-    alone = world_size() == 1
-    images = max(rows, 1) if alone else all_sum(positives.new_full((), rows)).clamp(min=1)
-    expected = expected.to(positives.dtype) if isinstance(expected, Tensor) else expected
-    return (positives / images - expected) * (0.0 if alone and not rows else 1.0 / classes)
+    alone, sums = world_size() == 1, [p.sum(dim=(-2, -1)) for p in probabilities]
+    if alone and not rows:
+        return [total * 0.0 for total in sums]
+    if alone and isinstance(expected, int | float) and not sums[0].ndim and on_host(sums[0]):
+        return [(float(total) / rows - expected) / classes for total in sums]
+    images = all_sum(sums[0].new_full((), rows)).clamp(min=1)
+    expected = expected.to(images.dtype) if isinstance(expected, Tensor) else expected
+    return [(total / images - expected) / classes for total in all_sum(torch.stack(sums)).unbind(0)]
 
 
-def _penalized(form: Form, steep: tuple[Tensor, ...]) -> Form:
+def _penalized(form: Form, steep: list[Number]) -> Form:
     r"""Add to the slopes what the penalty :math:`w e^2` has, as part of a mean: :math:`2 w e\,p\,(1-p)`."""
     count = len(steep)
 
@@ -83,7 +87,7 @@ def _penalized(form: Form, steep: tuple[Tensor, ...]) -> Form:
         inputs, probabilities, constants = parts[:count], parts[count : 2 * count], parts[2 * count :]
         cost, *slopes = form(*inputs, *constants, probabilities=probabilities)
         for slope, p, factor in zip(slopes, probabilities, steep, strict=True):
-            slope.addcmul_(torch.addcmul(p, p, p, value=-1.0), factor)
+            _add(slope, torch.addcmul(p, p, p, value=-1.0), factor)
         return cost, *slopes
 
     return penalized

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.losses.base.terms import Number, on_host
+from labelgap.losses.base.terms import Number
 
 __all__ = [
     "check_choice",
@@ -25,6 +24,7 @@ __all__ = [
     "exact_share",
 ]
 
+Entries = TypeVar("Entries", int, Tensor)
 GROUP = 10**9
 
 
@@ -127,10 +127,10 @@ def exact_percents(value: Number) -> Tensor:
     return torch.tensor(groups, dtype=torch.int64).reshape(*fractions.shape, 3)[..., :used]
 
 
-def exact_share(entries: Tensor, groups: Tensor) -> Tensor:
+def exact_share(entries: Entries, groups: Tensor) -> Entries:
     r"""Return :math:`\lceil n \cdot \text{share} \rceil` of shape ``(…)``, exactly and without synchronisation.
 
-    n is int64 of shape ``(…)``, below nine thousand million; the groups are those of ``exact_percents``.
+    n is an integer, or int64 of shape ``(…)``, below nine thousand million; the groups are those of ``exact_percents``.
     A carry from group to group, rounded up each time, is the rounded-up product: for whole numbers
     :math:`\lceil \lceil a / c \rceil / d \rceil = \lceil a / (c d) \rceil`.
 
@@ -138,13 +138,8 @@ def exact_share(entries: Tensor, groups: Tensor) -> Tensor:
         >>> exact_share(torch.tensor(1000), exact_percents(0.2))
         tensor(2)
     """
-    if groups.ndim == 1 and not entries.ndim and on_host(entries):
-        return torch.full((), _product(int(entries), groups.tolist()))
-    return torch.as_tensor(_product(entries, groups.unbind(-1)))
-
-
-def _product(entries: Any, groups: Sequence[Any]) -> Any:
-    count = 0
-    for group in reversed(groups):
+    count: Any = 0
+    for group in reversed(groups.tolist() if isinstance(entries, int) else groups.unbind(-1)):
         count = (entries * group + (count + (GROUP - 1))) // GROUP
-    return count
+    result: Entries = count
+    return result

@@ -7,6 +7,7 @@ finite for logits of ±10,000, and half-precision logits are widened first.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ __all__ = [
     "Number",
     "States",
     "check_shapes",
+    "constant",
     "cost_absent",
     "cost_known",
     "cost_present",
@@ -32,6 +34,7 @@ __all__ = [
     "expected_positive_regularization",
     "focused_cost",
     "has_state",
+    "is_unknown",
     "on_host",
     "only_where",
     "per_head",
@@ -85,6 +88,35 @@ def on_host(values: Tensor) -> bool:
     return values.is_cpu and "cpu" in HOST_DEVICES and not torch.compiler.is_compiling()
 
 
+def constant(value: Number, like: Tensor) -> Number:
+    """Return a number for arithmetic with tensors like this one: on the CPU as a tensor, which is kept.
+
+    There a plain number becomes a tensor in every call, which takes as long as thousands of entries.
+
+    Example:
+        >>> constant(2.0, torch.zeros(3, dtype=torch.float64))
+        tensor(2., dtype=torch.float64)
+    """
+    return value if isinstance(value, Tensor) or not on_host(like) else _constant(float(value), like.dtype)
+
+
+@lru_cache(maxsize=1024)
+def _constant(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.full((), value, dtype=dtype)
+
+
+def is_unknown(labels: Tensor) -> Tensor:
+    """Return the mask of the unknown labels; see ``states``. Only 0 and 1 have no other bit than the last.
+
+    Example:
+        >>> is_unknown(torch.tensor([1, 0, -1], dtype=torch.int8))
+        tensor([False, False,  True])
+    """
+    if labels.dtype == torch.int8 and on_host(labels):
+        return torch.bitwise_and(labels, constant(~1, labels)).ne_(constant(0, labels)).view(torch.bool)
+    return states(labels).unknown
+
+
 def has_state(labels: Tensor, code: int) -> Tensor:
     """Return the mask of one state; bytes on the CPU are compared in place, which takes half as long there.
 
@@ -93,7 +125,7 @@ def has_state(labels: Tensor, code: int) -> Tensor:
         tensor([ True, False, False])
     """
     if labels.dtype == torch.int8 and on_host(labels):
-        return labels.clone().eq_(code).view(torch.bool)
+        return labels.clone().eq_(constant(code, labels)).view(torch.bool)
     return labels == code
 
 
