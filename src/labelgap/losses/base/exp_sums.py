@@ -97,7 +97,7 @@ def close_contrasts(
     bias: Number,
     reduction: str,
 ) -> Tensor | None:
-    r"""Return the sum over axes of the mean contrast, ``(…)``; None where logits are not close, or not on the host.
+    r"""Return the sum over axes of the mean contrast; None for several heads, or logits not close or not on the host.
 
     With exponents relative to the highest and the lowest logit, an image or a class has the gap
     :math:`g = T_N \ln S_N + T_P \ln S_P + x_{max} - x_{min} + \varepsilon`; a is 1 over the number of those that have a
@@ -114,7 +114,8 @@ def close_contrasts(
         >>> close_contrasts(torch.zeros(1, 2), present, ~present, [-1], 4.0, 1.0, 0.0, "mean")
         tensor(0.6931)
     """
-    if any(isinstance(number, Tensor) for number in (t_pos, t_neg, bias)) or not (logits.numel() and on_host(logits)):
+    several = logits.ndim > 2 or any(isinstance(number, Tensor) for number in (t_pos, t_neg, bias))
+    if several or not logits.numel() or not on_host(logits):
         return None
     x = logits.detach()
     low, high = (float(end) for end in x.aminmax())
@@ -134,8 +135,8 @@ def close_contrasts(
             sum_pos, sum_neg = (part.clamp_(min=least) for part in sums)
             gap = (sum_neg.log() * t_neg).add_(sum_pos.log(), alpha=float(t_pos)).add_(high - low + bias)
             if reduction == "mean":
-                counts = counts / found.sum(dim=(-2, -1), keepdim=True).clamp(min=1)
-            cost = cost + (softplus(gap, threshold=SOFTPLUS_THRESHOLD) * counts).sum(dim=(-2, -1))
+                counts = counts / found.sum().clamp(min=1)
+            cost = cost + (softplus(gap, threshold=SOFTPLUS_THRESHOLD) * counts).sum()
             pull = gap.sigmoid_() * counts
             shares = [share + pull / part for share, part in zip(shares, (sum_pos, sum_neg), strict=True)]
         gradient = of_neg.mul_(shares[1]).sub_(of_pos.mul_(shares[0]))
