@@ -36,7 +36,7 @@ def as_count(count: Count) -> Tensor:
         >>> as_count(3)
         tensor(3)
     """
-    return torch.full((), count) if isinstance(count, int) else count
+    return torch.full((), count, device="cpu") if isinstance(count, int) else count
 
 
 def count_marked(mask: Tensor) -> Count:
@@ -48,7 +48,7 @@ def count_marked(mask: Tensor) -> Count:
     """
     if mask.ndim == 2 and on_host(mask):
         count = int(np.count_nonzero(mask.numpy()))
-        return count if world_size() == 1 else int(all_sum(torch.full((), count)))
+        return count if world_size() == 1 else int(all_sum(torch.full((), count, device="cpu")))
     return all_sum(torch.count_nonzero(mask) if mask.ndim == 2 else mask.sum(dim=(-2, -1)))
 
 

@@ -50,7 +50,7 @@ def selective_mask(
     unknown = is_unknown(labels).expand(logits.shape)
     available, rows = count_marked(unknown), logits.shape[-2]
     if isinstance(available, int) and not isinstance(likelihood_topk, Tensor):
-        images = rows if world_size() == 1 else int(all_sum(torch.full((), rows)))
+        images = rows if world_size() == 1 else int(all_sum(torch.full((), rows, device="cpu")))
         out = top_k_mask(logits, unknown, min(images * int(likelihood_topk), available))
     else:
         available = as_count(available)

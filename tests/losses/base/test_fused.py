@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, loss, methods
-from labelgap.losses.base import fused
+from labelgap.losses.base import fused, terms
 from labelgap.losses.base.loss import ElementwiseLoss
 from labelgap.losses.base.mixture import Mixture
 from labelgap.losses.base.mixture_loss import MixtureLoss
@@ -104,3 +104,16 @@ def test_one_number_per_head_broadcasts_over_logits_without_heads() -> None:
     together = loss("an-ls", smoothing=numbers)(logits, labels)
     alone = torch.stack([loss("an-ls", smoothing=float(number))(logits, labels) for number in numbers])
     torch.testing.assert_close(together, alone)
+
+
+@pytest.mark.parametrize("name", ["an", "asl", "csl", "em", "focal", "gr", "hill", "ll-ct", "splc", "two-way"])
+def test_a_loss_on_the_cpu_does_not_depend_on_the_default_device(name: str) -> None:
+    """Nor do later steps, for which the constants of a step are kept."""
+    made, batch = loss(name), next(some_batches())
+    made.set_epoch(3)
+    logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
+    expected = made(logits, labels)
+    terms._constant.cache_clear()
+    with torch.device("meta"):
+        elsewhere = made(logits, labels)
+    torch.testing.assert_close([elsewhere, made(logits, labels)], [expected] * 2, rtol=0, atol=0)

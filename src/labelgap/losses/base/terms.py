@@ -102,7 +102,7 @@ def constant(value: Number, like: Tensor) -> Number:
 
 @lru_cache(maxsize=1024)
 def _constant(value: float, dtype: torch.dtype) -> Tensor:
-    return torch.full((), value, dtype=dtype)
+    return torch.full((), value, dtype=dtype, device="cpu")  # the default device may be another
 
 
 def is_unknown(labels: Tensor) -> Tensor:
