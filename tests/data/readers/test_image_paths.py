@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from labelgap.core.errors import InputError
+from labelgap.data.readers import image_paths
 from labelgap.data.readers.image_paths import ImageFinder, is_image_name, refuse_url
 
 
@@ -120,3 +121,17 @@ def test_a_misspelled_name_gets_the_near_one_and_no_other(tmp_path: Path, writte
     finder = place(tmp_path, "beach_01.jpg", "beach_02.jpg", "trips/harbor.jpg", "dog at lake.jpg")
     hint = "" if near is None else f". Did you mean {near}?"
     assert finder(written) == f"{tmp_path / written} does not exist{hint}"
+
+
+def test_only_the_first_misspelled_names_of_a_table_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table beside the wrong folder has thousands of them, and each comparison takes time."""
+    monkeypatch.setattr(image_paths, "_MAX_COMPARISONS", 5)
+    finder = place(tmp_path, "harbor.jpg", "mountain.jpg")
+    found = [finder(name) for name in ("harbour.jpg", "mountains.jpg", "harbors.jpg")]
+    assert [str(each).partition(". ")[2] for each in found] == [
+        "Did you mean harbor.jpg?",
+        "Did you mean mountain.jpg?",
+        "",
+    ]

@@ -28,7 +28,9 @@ _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
 _MAX_COMPARED: Final = 200
 _MAX_LENGTH: Final = 100
-"""Files that a misspelled name is compared with, and its length: a table may have many such names."""
+"""Files that a misspelled name is compared with, and its length."""
+_MAX_COMPARISONS: Final = 10_000
+"""Of all names of a table together, which takes a second or two: a table may have thousands of such names."""
 _MIN_SIMILARITY: Final = 0.8
 
 
@@ -96,6 +98,7 @@ class ImageFinder:
         self.sources: dict[str, Path | None] = {}
         self.repeated: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._comparisons = 0
 
     def __call__(self, name: str, line: int = 0) -> str | None:
         """Return the problem with a name, or None; ``line`` is where a table has it."""
@@ -147,12 +150,15 @@ class ImageFinder:
     def _nearest(self, inside: str) -> str | None:
         """Return the file whose name is most like one that does not exist; None where none is close, or many may be.
 
-        Folders in the name must be close as well. Another number is another photo, so numbers must be the same.
+        Folders in the name must be close as well. Another number is another photo, so numbers must be the same. Only
+        the first names of a table are compared, up to ``_MAX_COMPARISONS``.
         """
         wanted = _without_suffix(_key(inside)).split("/")
         files = self._files_by_number.get(_number_of(wanted[-1]), [])
-        if len(files) > _MAX_COMPARED or len(inside) > _MAX_LENGTH:
+        too_many = len(files) > min(_MAX_COMPARED, _MAX_COMPARISONS - self._comparisons)
+        if too_many or len(inside) > _MAX_LENGTH:
             return None
+        self._comparisons += len(files)
         best, nearest = _MIN_SIMILARITY, None
         for file in files:
             parts = _without_suffix(_key(file)).split("/")[-len(wanted) :]
