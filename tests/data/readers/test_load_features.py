@@ -143,10 +143,12 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, changes: Arrays, mes
 def test_files_that_are_damaged_or_not_there_are_refused(tmp_path: Path) -> None:
     path = stored(tmp_path, arrays())
     path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(InputError, match="is damaged"):
-        load("features", path)
+    for text in (f"features={path}", str(path)):
+        with pytest.raises(InputError, match=r"x\.npz is damaged \(File is not a zip file\)"):
+            open_data(text)
     with pytest.raises(InputError, match="does not exist"):
         load("features", tmp_path / "none.npz")
+    np.savez(path, weights=np.zeros(3))
     with pytest.raises(InputError, match="does not recognize"):
         open_data(path)
 

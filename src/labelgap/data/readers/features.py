@@ -94,16 +94,20 @@ def feature_dataset(name: str, parts: Mapping[str, Split], findings: Sequence[Fi
 
 
 def is_feature_file(path: Path) -> bool:
-    """Return whether a file holds features, by the names of its arrays or columns."""
+    """Return whether a file holds features, by the names of its arrays or columns.
+
+    So does an npz that cannot be opened: the error of ``load_features`` says what is wrong with it.
+    """
     if not path.is_file():
         return False
+    suffix = path.suffix.lower()
     try:
-        if path.suffix.lower() == ".npz":
+        if suffix == ".npz":
             with zipfile.ZipFile(path) as file:
                 return "train_features.npy" in file.namelist()
-        return path.suffix.lower() == ".parquet" and FEATURES in pq.read_schema(path).names
+        return suffix == ".parquet" and FEATURES in pq.read_schema(path).names
     except READ_ERRORS:
-        return False
+        return suffix == ".npz"
 
 
 def _join(names: Iterable[str]) -> str:
