@@ -23,6 +23,7 @@ from torch import Tensor
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder, remove_partials
+from labelgap.core.manifest import replacing
 from labelgap.core.stored import damaged, parse_json, reading, validate
 from labelgap.core.system import available_memory
 from labelgap.core.tensors import read_tensors, write_tensors
@@ -131,7 +132,7 @@ def train_or_load_heads(
     """Train the heads that are not stored in the folder, or damaged there, and return all of them.
 
     Heads with the same seed and batch size are trained together, as many as fit into memory. Each group is stored when
-    it is done, so Ctrl-C loses one group at most.
+    it is done, so Ctrl-C loses one group at most; the manifest of a finished comparison stays true meanwhile.
     """
     make_folder(folder / HEADS_FOLDER)
     remove_partials(folder / HEADS_FOLDER)
@@ -146,8 +147,9 @@ def train_or_load_heads(
             except RunError as error:
                 log(f"note: {error} It is trained again.")
     missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in heads}
-    for group in _groups(missing, setup):
-        heads |= _train(group, setup, progress)
+    with replacing(folder, [f"{HEADS_FOLDER}/{path.name}" for path in missing]):
+        for group in _groups(missing, setup):
+            heads |= _train(group, setup, progress)
     return [heads[path] for path in paths]
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import remove_file, remove_partials
+from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
-from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
@@ -112,7 +111,6 @@ def _compare(
         data, backbone, chosen.weights, on_device, workers, reporter, size=chosen.size
     )
     setup = HeadTrainingSetup(features, selection, chosen.epochs, on_device, digest)
-    remove_file(folder / MANIFEST_FILE)  # it is not finished any more
     if config.folds:
         heads = _train_folds(plans, data, chosen, setup, folder, reporter)
     else:
