@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,9 @@ def test_kernels_agree_with_the_references_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", *files]
     found = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert found.returncode == 0 and " passed" in found.stdout and "skipped" not in found.stdout, found.stdout
+
+
+@torch.no_grad()
+def test_a_backward_pass_after_the_gradient_was_handed_over_is_refused_with_a_remedy() -> None:
+    with pytest.raises(RuntimeError, match=r"a second time.*retain_graph=True"):
+        passes._OnePass.backward(SimpleNamespace(slopes=None), torch.ones(()))

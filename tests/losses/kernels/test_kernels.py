@@ -179,6 +179,8 @@ def test_a_retained_graph_gives_the_same_gradient_again_and_no_second_derivative
     with pytest.raises(InputError, match="once"):
         torch.autograd.grad(value, logits, create_graph=True)
     (third,) = torch.autograd.grad(value, logits)
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(value, logits)
     assert taken and torch.equal(first, second) and torch.equal(first, third)
 
 

@@ -122,6 +122,11 @@ class _OnePass(torch.autograd.Function):
         """Hand the slopes over; autograd may make them the gradient without a copy, as nothing else holds them."""
         refuse_second_derivative()
         slopes = ctx.slopes
+        if slopes is None:
+            raise RuntimeError(
+                "Trying to backward through the graph of a loss a second time: its gradient was handed over. Specify "
+                "retain_graph=True in the first backward pass."
+            )
         if torch._C._autograd._get_current_graph_task_keep_graph():
             slopes = slopes.clone()
         else:
