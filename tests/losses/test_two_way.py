@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, UNKNOWN, LabelTable
-from labelgap.losses import loss
+from labelgap.losses import loss, two_way
 from labelgap.losses.base import exp_sums
 
 TWO_WAY = ["two-way", "two-way-sample", "two-way-class"]
@@ -143,3 +143,18 @@ def test_close_logits_cost_what_distant_ones_do(name: str, monkeypatch: pytest.M
             cost = loss(name, bias=0.3, reduction=reduction)(leaf, labels)
             found.append((cost.detach(), *torch.autograd.grad(cost, leaf)))
         torch.testing.assert_close(*found, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("formula", [False, True])
+@pytest.mark.parametrize("name", [*TWO_WAY, "softmax"])
+def test_logits_that_are_not_numbers_cost_nan_in_their_head_only(
+    name: str, formula: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that has diverged would seem perfect if it cost nothing."""
+    if formula:
+        monkeypatch.setattr(two_way, "is_fusible", lambda eps: False)
+    logits = torch.stack([some_logits(), some_logits(), torch.full((3, 4), torch.nan, dtype=torch.float64)])
+    logits[1, 0, 1] = torch.nan
+    cost = loss(name, unknown="negative")(logits, LABELS)
+    assert cost.isnan().tolist() == [False, True, True]
+    assert all(loss(name, unknown="negative")(head, LABELS).isnan() for head in logits[1:])

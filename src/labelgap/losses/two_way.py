@@ -73,7 +73,7 @@ def masked_logsumexp(values: Tensor, mask: Tensor, axis: int) -> tuple[Tensor, T
     masked = torch.where(mask, values, -torch.inf).detach()
     top = masked.amax(dim=axis) if masked.shape[axis] else masked.new_full(masked.sum(dim=axis).shape, -torch.inf)
     top = all_max(top) if everywhere else top
-    found = top > -torch.inf
+    found = top != -torch.inf  # NaN is found
     top = torch.where(found, top, 0.0)
     total = torch.exp(torch.where(mask, values - top.unsqueeze(axis), -torch.inf)).sum(dim=axis)
     total = all_sum(total) if everywhere else total

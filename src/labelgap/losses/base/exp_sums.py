@@ -75,7 +75,7 @@ def log_sums(
         of_negatives = only_where(negative, logits * slope_neg)
         of_positives = only_where(positive, logits * slope_pos)
         tops = torch.stack([_largest(of_positives, axes), _largest(of_negatives, axes)])
-        found = tops > LOWEST / 2
+        found = ~(tops <= LOWEST / 2)  # NaN is found
         tops = torch.where(found, tops, 0.0)
         exponents, mask = torch.maximum(of_negatives, of_positives), positive.view(torch.uint8).to(logits.dtype)
     constants = (exponents, mask, slope_pos, slope_neg, axes, tops)
