@@ -130,6 +130,9 @@ def _print_plan(plan: Plan) -> None:
         console.print(f"done      {pluralize(plan.done, 'cell')}")
     for text in describe_missing(plan.missing):
         console.print(f"left out  {text}")
+    for name in plan.damaged:
+        file = plan.reproduction.path / name
+        console.print(f"damaged   {file}: trained again where a cell to fill uses it, with the seeds that it has")
 
 
 def _print(made: Reproduction, table: str, report: Path, failed: Mapping[str, str]) -> None:

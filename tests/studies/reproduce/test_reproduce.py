@@ -191,6 +191,12 @@ def test_a_folder_of_other_settings_or_another_version_is_refused(vectors: str) 
     reproduce("cole-table2", [vectors], cells=["an"], **QUICK)
     with pytest.raises(RunError, match="it was made with epochs 1, and this command asks for the papers' settings"):
         reproduce("cole-table2", [vectors])
+    with pytest.raises(UnknownNameError, match="cole-table2"):
+        reproduce("cole-tabel2", [vectors])
+    with pytest.raises(InputError, match=r"missing\.npz"):
+        reproduce("cole-table2", ["voc2012=missing.npz"])
+    with pytest.raises(InputError, match=r"give --data voc2012=PATH"):
+        reproduce("cole-table2", [])
     stored = arrays()
     np.savez("other.npz", **{**stored, "val_features": 2 * stored["val_features"]})  # type: ignore[arg-type]
     with pytest.raises(RunError, match=r"an/linear:voc2012:train_map of cole-table2 was trained on other data"):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder, remove_partials
-from labelgap.core.manifest import replacing
+from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder
 from labelgap.core.stored import damaged, parse_json, reading, validate
 from labelgap.core.system import available_memory
 from labelgap.core.tensors import read_tensors, write_tensors
@@ -33,7 +33,15 @@ from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection
 
-__all__ = ["HeadTask", "HeadTrainingSetup", "Progress", "StoredHead", "check_head", "train_or_load_heads"]
+__all__ = [
+    "HeadTask",
+    "HeadTrainingSetup",
+    "Progress",
+    "StoredHead",
+    "check_head",
+    "damaged_heads",
+    "train_or_load_heads",
+]
 
 _VERSION: Final = 2
 """Raised when the same plan gives other weights than before, or another file."""
@@ -251,6 +259,19 @@ def _stored_head(path: Path, shape: Sequence[int], metadata: _HeadMetadata) -> S
     (classes, width), scores = shape, [record.get("score") for record in metadata.history]
     about = (metadata.epoch, metadata.score, metadata.seconds, metadata.failed)
     return StoredHead(path, (classes, width), *about, tuple(score for score in scores if score is not None))
+
+
+def damaged_heads(folder: Path) -> list[str]:
+    """Return the files of heads in the folder of a comparison that are damaged or missing, relative to it."""
+    damaged = set[str]()
+    if (folder / MANIFEST_FILE).exists():
+        damaged |= {each.name for each in verify_folder(folder) if each.state == "missing"}
+    for path in (folder / HEADS_FOLDER).glob("*.safetensors"):
+        try:
+            check_head(path)
+        except RunError:
+            damaged.add(f"{HEADS_FOLDER}/{path.name}")
+    return sorted(name for name in damaged if name.startswith(f"{HEADS_FOLDER}/"))
 
 
 def check_head(path: Path) -> None:

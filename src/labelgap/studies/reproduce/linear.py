@@ -11,6 +11,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses.base.published_settings import published_options
 from labelgap.studies.compare import compare
+from labelgap.studies.compare.heads import damaged_heads
 from labelgap.studies.compare.results import MethodResult, SeedResult
 from labelgap.studies.linear_eval import LinearEvaluation, linear_eval
 from labelgap.studies.reproduce.results import ReproductionSettings
@@ -20,6 +21,7 @@ from labelgap.training.config.presets import preset
 
 __all__ = [
     "backbone_settings",
+    "damaged_linear_heads",
     "evaluate_features",
     "linear_groups",
     "measure_evaluation",
@@ -88,6 +90,11 @@ def train_linear(
         if training.method not in rows:
             raise RunError(f"{training.method}: {skipped[training.method]}")
     return {training: rows[training.method] for training in trainings}
+
+
+def damaged_linear_heads(data: str, folder: Path) -> list[str]:
+    """Return the files of stored heads of a data set that are damaged or missing, relative to the folder."""
+    return [f"{FOLDER}/{data}/{name}" for name in damaged_heads(folder / FOLDER / data)]
 
 
 def evaluate_features(

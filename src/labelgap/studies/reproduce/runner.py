@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.studies.reproduce.linear import (
+    damaged_linear_heads,
     evaluate_features,
     linear_groups,
     measure_evaluation,
@@ -44,6 +46,7 @@ class Plan:
         cells: that are asked for and can be filled, by their training.
         missing: why the other cells that are asked for cannot be filled.
         done: how many cells the folder already has.
+        damaged: files of stored heads, relative to the folder; cells of their data are filled again.
         sources: the data.
         reproduction: what the folder has.
         seeds: how many.
@@ -56,6 +59,7 @@ class Plan:
     sources: Mapping[str, DataSource]
     reproduction: Reproduction
     seeds: int
+    damaged: tuple[str, ...] = ()
 
     def data(self, training: Training) -> Dataset:
         """Return the data of a training, with all labels."""
@@ -93,25 +97,29 @@ def plan_reproduction(
     asked = paper_table.select(cells)
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: at least one is needed.")
-    reproduction = _open_folder(Path(out), chosen)
     sources = open_sources(data, paper_table)
     needs = {cell.name: unmet_need(cell, sources) for cell in asked}
     missing = {name: need for name, need in needs.items() if need is not None}
     if len(missing) == len(asked):
         reasons = "\n".join(f"  {text}" for text in describe_missing(missing))
         raise InputError(f"{table}: no cell can be filled, nothing was trained\n{reasons}")
+    reproduction = _open_folder(Path(out), chosen)
     plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds)
     open_cells: dict[Training, tuple[Cell, ...]] = {}
     done = 0
-    _check_data(plan, [cell for cell in asked if cell.name not in missing])
-    for cell in (cell for cell in asked if cell.name not in missing):
-        stored = reproduction.cells.get((table, cell.name))
+    fillable = [cell for cell in asked if cell.name not in missing]
+    _check_data(plan, fillable)
+    linear = dict.fromkeys(cell.training.data for cell in fillable if cell.training.protocol == "linear")
+    damaged = {name: damaged_linear_heads(name, reproduction.path) for name in linear}
+    for cell in fillable:
+        stored, training = reproduction.cells.get((table, cell.name)), cell.training
         most = seeds if stored is None else max(seeds, len(stored.values))  # a cell with more seeds is kept
-        if stored is not None and stored.training == replace(plan, seeds=most).digest(cell.training):
+        lost = most == seeds and training.protocol == "linear" and damaged[training.data]
+        if stored is not None and stored.training == replace(plan, seeds=most).digest(training) and not lost:
             done += 1
         else:
-            open_cells[cell.training] = (*open_cells.get(cell.training, ()), cell)
-    return replace(plan, cells=open_cells, done=done)
+            open_cells[training] = (*open_cells.get(training, ()), cell)
+    return replace(plan, cells=open_cells, done=done, damaged=tuple(chain(*damaged.values())))
 
 
 def reproduce(
