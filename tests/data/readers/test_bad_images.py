@@ -84,6 +84,22 @@ def test_a_heic_photo_without_the_extra_says_what_to_install(tmp_path: Path, mon
         decode(tmp_path / "a.heic")
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_formats_of_a_message_are_those_that_this_installation_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    monkeypatch.delitem(sys.modules, "pillow_heif", raising=False)
+    if installed:
+        (tmp_path / "pillow_heif.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "a.jpg").write_bytes(b"no image at all")
+    with pytest.raises(InputError, match=r"These are: JPEG, PNG, .*\.") as caught:
+        decode(tmp_path / "a.jpg")
+    assert ("HEIF" in str(caught.value)) == installed
+
+
 def test_a_heic_photo_is_opened_by_its_content_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper = types.ModuleType("pillow_heif")
     opened = Image.open

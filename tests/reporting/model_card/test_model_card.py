@@ -185,8 +185,12 @@ def test_thresholds_of_a_run_without_val_come_from_the_folds(digits: Dataset, tm
     known = Dataset("known", replace(digits.train, labels=digits.train.truth, truth=None))
     run = lg.fit(known, "bce", backbone="small-cnn", protocol="linear", out=tmp_path / "run", epochs=1, quiet=True)
     page = lg.write_report(run, data=known).read_text(encoding="utf-8")
-    for text in (sections(render_model_card(run, known))["Use"], page):
+    said = sections(render_model_card(run, known))
+    for text in (said["Use"], page):
         assert "10 measured out of fold" in text and "on val" not in text
+    lines = [line for line in said["Results"].splitlines() if line.startswith("|")]
+    table = lines[lines.index("|  | average precision | known present in train | threshold |") :]
+    assert {line.count("|") for line in table} == {5} and len(table) == 2 + len(known.classes)
 
 
 def test_names_that_people_made_up_cannot_break_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
