@@ -111,7 +111,7 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
     """
     wide = logits.to(widest_float(logits.device))
     level = per_head(margin, wide)
-    first = torch.searchsorted(negatives.values.detach(), (wide - level).detach().contiguous(), right=True)
+    first = torch.searchsorted(negatives.values.detach().contiguous(), (wide - level).detach().contiguous(), right=True)
     count = logits.shape[-1] - first
     return count, (negatives.above.gather(-1, first) + count * (level - wide)).to(logits.dtype)
 

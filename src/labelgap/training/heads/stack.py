@@ -82,7 +82,12 @@ class HeadStack:
         self.features = self.coordinates(features)
         self.tables = LabelTables([plan.labels for plan in plans], device)
         self.groups = group_plans(
-            self.plans, self.tables.number, epochs=epochs, device=device, dtype=dtype, batch_size=batch_size
+            self.plans,
+            self.tables.number,
+            epochs=epochs,
+            device=device,
+            dtype=dtype,
+            batch_size=min(batch_size, len(features)),
         )
         self.plan_of_slot = [plan for group in self.groups for plan in group.plans]
         settings = [(-plans[plan].lr, plans[plan].weight_decay) for plan in self.plan_of_slot]
