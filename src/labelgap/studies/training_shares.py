@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -22,7 +23,7 @@ from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.core.seeds import numpy_generator
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
-from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.comparison import Comparison, has_heads
 from labelgap.studies.compare.results import (
     STRICT,
     ComparisonMetric,
@@ -208,7 +209,7 @@ def compare_shares(
     names = methods if isinstance(methods, str) else list(methods)
     execution: dict[str, Any] = {"device": device, "workers": workers, "reporter": reporter}
     points: dict[tuple[float, int], Comparison] = {}
-    with lock_folder(folder, "comparing training shares"), reporter.resumable():
+    with lock_folder(folder, "comparing training shares"), reporter.resumable(partial(has_heads, folder)):
         _check_folder(folder)
         with reporter.bar("shares", len(wanted) * chosen.seeds):
             for share in wanted:

@@ -60,12 +60,15 @@ class Reporter:
             self._muted = outer
 
     @contextmanager
-    def resumable(self) -> Iterator[None]:
-        """Say after a Ctrl-C in the block, which stores what it finishes, that the same command resumes."""
+    def resumable(self, stored: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Say after a Ctrl-C in the block what the same command does: resume, where something is ``stored``."""
         try:
             yield
         except KeyboardInterrupt:
-            self.log("stopped: what was finished is stored, and the same command resumes from there")
+            if stored():
+                self.log("stopped: what was finished is stored, and the same command resumes from there")
+            else:
+                self.log("stopped before anything was finished: the same command starts from the beginning")
             raise
 
     @contextmanager

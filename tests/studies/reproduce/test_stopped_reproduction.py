@@ -34,15 +34,18 @@ def interrupt(*given: Any, **settings: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_stop_while_more_heads_are_trained_leaves_a_folder_that_verifies(
-    vectors: str, monkeypatch: pytest.MonkeyPatch
+def test_a_stop_says_what_is_stored_and_leaves_a_folder_that_verifies(
+    vectors: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reproduce("cole-table2", [vectors], cells=["an"], quiet=True, **QUICK)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(compare_heads, "train_heads", interrupt)
-        reproduce("cole-table2", [vectors], cells=["role"], quiet=True, **QUICK)
-    stopped = verify(FOLDER)
-    assert stopped.intact and stopped.finished, stopped.problems
+    for cell, said in (("an", "stopped before anything was finished"), ("role", "what was finished is stored")):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(compare_heads, "train_heads", interrupt)
+            reproduce("cole-table2", [vectors], cells=[cell], **QUICK)
+        stopped = verify(FOLDER)
+        assert stopped.intact and stopped.finished, stopped.problems
+        assert said in capsys.readouterr().err
+        if cell == "an":
+            reproduce("cole-table2", [vectors], cells=[cell], quiet=True, **QUICK)
     reproduce("cole-table2", [vectors], cells=["role"], quiet=True, **QUICK)
     assert verify(FOLDER).intact and len(list(FOLDER.glob("linear/*/heads/*"))) == 2
 

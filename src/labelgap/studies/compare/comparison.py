@@ -23,7 +23,7 @@ from labelgap.studies.compare.results import (
 )
 from labelgap.studies.result_files import csv_text, read_result, writing_results
 
-__all__ = ["Comparison", "FILE", "HEADS_FOLDER", "TABLE", "TRIALS", "is_comparison"]
+__all__ = ["Comparison", "FILE", "HEADS_FOLDER", "TABLE", "TRIALS", "has_heads", "is_comparison"]
 
 FILE: Final = "compare.json"
 TABLE: Final = "compare.csv"
@@ -98,6 +98,11 @@ class Comparison:
 def is_comparison(folder: Path) -> bool:
     """Return whether a folder holds a comparison."""
     return (folder / FILE).is_file()
+
+
+def has_heads(folder: Path) -> bool:
+    """Return whether heads of a comparison are stored in a folder, or in one below it."""
+    return any(folder.rglob(f"{HEADS_FOLDER}/*.safetensors"))
 
 
 def _method_row(row: MethodResult, metric: ComparisonMetric) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from labelgap.core.lock import lock_folder
 from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
-from labelgap.studies.compare.comparison import FILE, HEADS_FOLDER, Comparison
+from labelgap.studies.compare.comparison import FILE, HEADS_FOLDER, Comparison, has_heads
 from labelgap.studies.compare.cross_validation import FoldSettings, fold_configs, train_out_of_fold
 from labelgap.studies.compare.evaluation import MethodHeads, MethodPlan, evaluate_methods, select_setting
 from labelgap.studies.compare.features import compute_split_features
@@ -75,7 +76,7 @@ def compare(
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
     reporter = reporter or Reporter(quiet)
-    with lock_folder(folder, "comparing methods"), reporter.resumable():
+    with lock_folder(folder, "comparing methods"), reporter.resumable(partial(has_heads, folder)):
         _check_folder(folder)
         comparison = _compare(data, names, chosen, folder, choose_device(device), workers, reporter)
         comparison.write()
