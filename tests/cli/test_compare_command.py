@@ -22,7 +22,9 @@ def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
     assert call("compare", "vectors.npz", "--methods", "an,em,bce,iu", *QUICK) == 0
     said = capsys.readouterr()
     assert "test mAP" in said.out and "behind best" in said.out and "bce saw every label" in said.out
-    assert "next      labelgap train" in said.out and "2 seeds" in said.err
+    assert "next      labelgap train" in said.out and " --epochs 2 " in said.out and "2 seeds" in said.err
+    notes = " ".join(said.out.split())
+    assert "± is the standard deviation over 2 seeds; under behind best, half the 95 % interval" in notes
     folder = vectors / "runs" / "compare"
     assert (folder / "report.html").exists() and (folder / "compare.csv").exists()
     stored = json.loads((folder / "compare.json").read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@ from typing import Any
 from labelgap.reporting.formatting import format_learning_rate, format_measure, join_names
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import MethodResult
+from labelgap.training.config.defaults import defaults_for
 from labelgap.training.config.rerun import data_arguments, strip_directories
 from labelgap.training.config.review_commands import comparison_review_commands
 
@@ -89,7 +90,9 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
     method = shlex.quote(row.method)
     rate = f" --lr {format_learning_rate(row.lr)} --batch-size {row.batch_size}"
     if row.optimizer == "newton":
-        rate = f" --epochs {metadata['epochs']}"
+        rate = ""
+    if row.optimizer == "newton" or metadata["epochs"] != defaults_for("linear", pretrained=True)["epochs"]:
+        rate += f" --epochs {metadata['epochs']}"
     if row.weight_decay or metadata.get("folds"):
         rate += f" --weight-decay {row.weight_decay:g}"
     if row.standardize != bool(metadata.get("folds")):

@@ -84,7 +84,10 @@ def comparison_notes(comparison: Comparison) -> list[str]:
         notes.append(f"{metric.name} is over {metric.classes_counted:,} of {classes:,} classes: {_counts(comparison)}.")
     seeds = {len(row.seeds) for row in rows}
     if seeds and max(seeds) > 1:
-        notes.append(f"± is the standard deviation over {max(seeds)} seeds.")
+        notes.append(
+            f"± is the standard deviation over {max(seeds)} seeds; under behind best, half the 95 % interval of the "
+            "difference."
+        )
     extra = {
         saw: [row.name for row in rows if row.extra_labels and row.label_view == saw]
         for saw in _label_views(rows, extra_labels=True)
