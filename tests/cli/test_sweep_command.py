@@ -67,7 +67,10 @@ def look_at(page: Path) -> None:
         (("--storage", "postgresql://ann:s3cret@127.0.0.1:1/x"), "cannot be used (connection failed"),
         (("--storage", "oracle://ann:s3cret@db/x"), "pip install 'oracledb'"),
         (("--storage", "postgresql+pg8000://ann:s3cret@db/x"), "pip install 'pg8000'"),
-        (("--storage", "sqlite:///missing/folder/x.sqlite"), "cannot be used (unable to open database file"),
+        (
+            ("--storage", "sqlite:///missing/folder/x.sqlite"),
+            "cannot be used (unable to open database file). Nothing was trained.",
+        ),
     ],
 )
 def test_wrong_input_is_one_message_without_a_password(

@@ -102,7 +102,7 @@ def test_heads_on_images_of_another_size_have_other_features(tmp_path: Path) -> 
 
 
 def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
-    finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch
+    finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained: list[int] = []
 
@@ -112,7 +112,10 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
 
     monkeypatch.setattr(runner, "train_head_trials", count)
     settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
-    assert lg.sweep(data, "ll-r", trials=12, **settings).trials == finished.trials and not trained
+    assert lg.sweep(data, "ll-r", trials=12, **{**settings, "quiet": False}).trials == finished.trials and not trained
+    assert finished.best is not None
+    said = capsys.readouterr().err
+    assert f"trial {finished.best.number} is the best: its run is in {finished.path}" in said and "training" not in said
     more = lg.sweep(data, "ll-r", trials=15, **settings)
     assert more.trials[:12] == finished.trials and len(more.trials) == 15 and len(trained) == 3
 

@@ -35,6 +35,7 @@ from labelgap.studies.sweep.trials import (
     train_head_trials,
     train_network_trial,
 )
+from labelgap.training import Run, open_run
 from labelgap.training.config.resolve import describe_random_features
 from labelgap.training.config.schema import read_config
 from labelgap.training.devices import choose_device, choose_workers
@@ -236,14 +237,20 @@ def _train_best(result: Sweep, data: Dataset, plan: SweepPlan, execution: _Execu
     config = plan.resolve(best.values, choose_device(device))
     if is_run_folder(folder) and read_config(folder).model_copy(update=_open_settings(config)) != config:
         shutil.rmtree(folder)
-    reporter.log(f"trial {best.number} is the best: training it as a run in {folder}")
-    settings: dict[str, Any] = {"device": device, "workers": workers, "resume": is_run_folder(folder), "quiet": True}
+    there = is_run_folder(folder)
+    trained = there and _is_trained(open_run(folder))
+    reporter.log(f"trial {best.number} is the best: {'its run is' if trained else 'training it as a run'} in {folder}")
+    settings: dict[str, Any] = {"device": device, "workers": workers, "resume": there, "quiet": True}
     with reporter.bar("best trial", config.epochs):
         run = fit(data, **fit_arguments(request), out=folder, on_epoch=lambda _: reporter.advance(), **settings)
-    if not run.finished or run.metrics["interrupted"]:
+    if not _is_trained(run):
         raise KeyboardInterrupt
     shutil.rmtree(result.path / TRIALS_FOLDER, ignore_errors=True)
     return replace(result, retrained_score=run.metrics["score"])
+
+
+def _is_trained(run: Run) -> bool:
+    return run.finished and not run.metrics["interrupted"]
 
 
 def _open_settings(config: Any) -> dict[str, Any]:

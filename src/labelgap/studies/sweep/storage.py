@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.text import escape_control, truncate_text
+from labelgap.studies.sweep.results import is_sweep
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -108,8 +109,9 @@ def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
         address = address.set(drivername=f"{database}+{_DRIVERS[database]}")
     engine: dict[str, Any] = {"connect_args": _TIMEOUTS.get(database, {}), "pool_pre_ping": True}
     text = address.render_as_string(hide_password=False)
-    with reaching(text):
+    with reaching(text, started=is_sweep(folder)):
         storage = _connect(text, engine)
+    with reaching(text):
         try:
             yield storage
         finally:
@@ -137,8 +139,11 @@ def _connect(url: str, engine: dict[str, Any]) -> RDBStorage:
 
 
 @contextmanager
-def reaching(url: str) -> Iterator[None]:
-    """Turn what a database raises while the block runs into an error that shows no password."""
+def reaching(url: str, *, started: bool = True) -> Iterator[None]:
+    """Turn what a database raises while the block runs into an error that shows no password.
+
+    ``started``: whether a sweep has used the storage before, which may have finished trials in it.
+    """
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
@@ -152,10 +157,10 @@ def reaching(url: str) -> Iterator[None]:
             raise
         raise RunError(f"the storage {shown} is of another version of optuna ({_reason(error, url)}).") from None
     except (StorageInternalError, SQLAlchemyError) as error:
-        raise RunError(
-            f"the storage {shown} cannot be used ({_reason(error, url)}). Finished trials are safe in it: when it can "
-            "be reached again, the same command resumes."
-        ) from None
+        remedy = "Finished trials are safe in it: when it can be reached again, the same command resumes."
+        if not started:
+            remedy = "Nothing was trained. Check the URL, that its server runs, or that the folder of its file exists."
+        raise RunError(f"the storage {shown} cannot be used ({_reason(error, url)}). {remedy}") from None
 
 
 def _not_a_url(url: str) -> InputError:
