@@ -122,6 +122,7 @@ class ProblemsError(InputError):
             ``problems`` has all.
         unit: what ``Problem.line`` counts: lines, or the rows of a file without lines; "" leaves it out.
         fixable: whether the file is a table that ``labelgap inspect --fix`` can clean.
+        notes: what looks wrong as well; the problems have to be solved first.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class ProblemsError(InputError):
         shown: int = 20,
         unit: str = "line",
         fixable: bool = False,
+        notes: Sequence[str] = (),
     ) -> None:
         self.path = path
         self.fixable = fixable
@@ -148,6 +150,9 @@ class ProblemsError(InputError):
             lines.append(f"  {position.ljust(width) + '  ' if unit else ''}{problem.message}")
         if left_out:
             lines[-1] += f"          …and {left_out:,} more"
+        lines += [f"  note: {note}" for note in notes[:shown]]
+        if len(notes) > shown:
+            lines[-1] += f"          …and {len(notes) - shown:,} more"
         super().__init__("\n".join(lines))
 
 

@@ -12,6 +12,7 @@ from labelgap.labels.masking import Amount
 
 __all__ = [
     "BoxFilesMissing",
+    "BoxesOutsideImage",
     "BoxesWithoutArea",
     "DuplicatesFound",
     "FileSplit",
@@ -26,6 +27,7 @@ __all__ = [
     "LeaksAllowed",
     "NoSplit",
     "NoValRows",
+    "ObjectsOfNoClass",
     "PaperSplit",
     "ShardsSkipped",
     "ValidationHeldOut",
@@ -102,6 +104,30 @@ class BoxesWithoutArea(Finding, topic="images", warning=True):
         return (
             f"{start} no area inside the image, and {'counts' if one else 'count'} as one pixel: {_some(self.places)}"
         )
+
+
+@dataclass(frozen=True)
+class BoxesOutsideImage(Finding, topic="images", warning=True):
+    """Boxes that reach beyond their image, by where they are written."""
+
+    places: tuple[str, ...]
+
+    def __str__(self) -> str:
+        count = len(self.places)
+        start = "1 box reaches beyond its image" if count == 1 else f"{count:,} boxes reach beyond their images"
+        return f"{start}: {_some(self.places)}"
+
+
+@dataclass(frozen=True)
+class ObjectsOfNoClass(Finding, topic="images", warning=True):
+    """Objects with a box whose class has no labels, by where they are written; they are left out."""
+
+    places: tuple[str, ...]
+
+    def __str__(self) -> str:
+        one = len(self.places) == 1
+        start = "1 object is" if one else f"{len(self.places):,} objects are"
+        return f"{start} of no class of the lists, and {'is' if one else 'are'} left out: {_some(self.places)}"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,11 +46,11 @@ class ProblemList:
         """The problems so far."""
         return tuple(self._found)
 
-    def refuse(self, outcome: str = "nothing was trained") -> None:
-        """Raise one error with all problems, which says the outcome; nothing when there are none.
+    def refuse(self, outcome: str = "nothing was trained", notes: Sequence[str] = ()) -> None:
+        """Raise one error with all problems, which says the outcome and the notes; nothing when there are no problems.
 
         Without a unit a message names its place: the same one again is of a file that was read again.
         """
         if self._found:
             found = self._found if self.unit else {each.message: each for each in reversed(self._found)}.values()
-            raise ProblemsError(self.path, list(found), outcome, unit=self.unit, fixable=self.fixable)
+            raise ProblemsError(self.path, list(found), outcome, unit=self.unit, fixable=self.fixable, notes=notes)

@@ -207,7 +207,8 @@ def test_boxes_without_a_pixel_are_a_warning(tmp_path: Path) -> None:
         annotations[number]["bbox"] = box
     change(folder, "train2014", annotations=annotations)
     data = load("coco2014", folder)
-    (finding,) = (each for each in data.findings if each.warning)
+    finding, outside = (each for each in data.findings if each.warning)
+    assert str(outside).startswith("1 box reaches beyond its image: ")
     places = ", ".join(f"instances_train2014.json, annotations[{number}]" for number in range(3))
     assert str(finding) == f"3 boxes have no area inside the image, and count as one pixel: {places}"
 

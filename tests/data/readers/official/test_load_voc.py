@@ -235,6 +235,35 @@ def test_missing_files_of_boxes_and_boxes_without_a_pixel_are_warnings(voc2012: 
     assert not any(finding.warning for finding in load("voc2012", voc2012, boxes=False).findings)
 
 
+def test_boxes_beyond_their_image_and_objects_of_no_class_are_warnings(voc2012: Path) -> None:
+    size = "<size><width>50</width><height>40</height></size>"
+    boxes = [(-40, 1, 9, 9), (1, 1, 52, 9), (1, 1, 9, 42), (0, 0, 51, 41)]  # the last: a pixel, no mistake
+    objects = [OBJECT.format(name="person", box=box, more="") for box in boxes]
+    objects += ["<object><name>unicorn</name></object>"]
+    (voc2012 / "Annotations" / "2009_000004.xml").write_text(f"<annotation>{size}{''.join(objects)}</annotation>")
+    assert [str(finding) for finding in load("voc2012", voc2012).findings if finding.warning] == [
+        "3 boxes reach beyond their images: 2009_000004.xml, object 1 (person), 2009_000004.xml, object 2 (person), "
+        "2009_000004.xml, object 3 (person)",
+        "1 object is of no class of the lists, and is left out: 2009_000004.xml, object 5 (unicorn)",
+    ]
+
+
+def test_warnings_and_unreadable_photos_are_noted_beside_problems(voc2012: Path) -> None:
+    (voc2012 / "JPEGImages" / "2008_000012.jpg").unlink()
+    (voc2012 / "JPEGImages" / "2008_000007.jpg").write_bytes(b"")
+    photo = voc2012 / "JPEGImages" / "2009_000001.jpg"
+    photo.write_bytes(photo.read_bytes()[:-200])
+    (voc2012 / "Annotations" / "2008_000001.xml").unlink()
+    with pytest.raises(ProblemsError, match="1 problem, nothing was trained") as told:
+        load("voc2012", voc2012)
+    lines = str(told.value).splitlines()[1:]
+    notes = [line.removeprefix("  note: ") for line in lines[1:]]
+    assert lines[0] == "  JPEGImages/2008_000012.jpg: does not exist"
+    assert notes[0] == "1 image has no file of boxes: 2008_000001.xml"
+    assert "2008_000007.jpg is empty (0 bytes)" in notes[1] and "2009_000001.jpg is damaged" in notes[2]
+    assert len(notes) == 3
+
+
 def test_photos_that_are_missing_are_all_told(voc2012: Path) -> None:
     for image in ("2008_000001", "2008_000007"):
         (voc2012 / "JPEGImages" / f"{image}.jpg").unlink()

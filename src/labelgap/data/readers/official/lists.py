@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, RunError
+from labelgap.core.findings import Finding
 from labelgap.core.stored import read_bytes
 from labelgap.core.text import pluralize, truncate_text
+from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout
+from labelgap.data.scanning.file_check import find_unreadable
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import image_name_problem
 
 __all__ = ["FileProblems", "find_root"]
 
 _MAX_BYTES: Final = 1 << 28
+_MAX_LOOKED_AT: Final = 20_000
+"""Images that are looked at beside other problems, which takes a few seconds."""
 
 
 class FileProblems:
@@ -31,6 +36,7 @@ class FileProblems:
         self.root = root
         self._problems = ProblemList(root, unit="")
         self._outcome = "nothing was trained"
+        self._images: list[str] = []
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -46,9 +52,17 @@ class FileProblems:
         where = "" if line is None else f", line {line:,}"
         self._problems.add(len(self), f"{shown}{where}: {message}")
 
-    def refuse(self) -> None:
-        """Raise one error with all problems; nothing when there are none."""
-        self._problems.refuse(self._outcome)
+    def refuse(self, warnings: Sequence[Finding] = ()) -> None:
+        """Raise one error with all problems; nothing when there are none.
+
+        It notes the warnings as well, and the images that a quick look finds unreadable, unless there are very many.
+        """
+        if not len(self):
+            return
+        notes = list(map(str, warnings))
+        if len(self._images) <= _MAX_LOOKED_AT:
+            notes += find_unreadable(FileImages(self.root, self._images), decode=False).values()
+        self._problems.refuse(self._outcome, notes)
 
     def check_images(self, files: Sequence[str], hint: str) -> None:
         """Add a problem of every image that is not below the root, or has a name that no path should have.
@@ -74,6 +88,8 @@ class FileProblems:
                     lost[folder] += 1
                 elif path.name not in names:
                     found.append((path, "does not exist"))
+                else:
+                    self._images.append(file)
         found += [(each, f"does not exist, nor do the {pluralize(lost[each], 'image')} in it") for each in lost]
         if found:
             self._outcome = f"nothing was trained. {hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -10,7 +11,7 @@ import numpy as np
 
 from labelgap.core.findings import Finding
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.findings import BoxesWithoutArea, PaperSplit
+from labelgap.data.findings import BoxesOutsideImage, BoxesWithoutArea, ObjectsOfNoClass, PaperSplit
 from labelgap.labels import paper_split
 
 __all__ = ["BoxList", "Corners", "check_corners", "from_official_splits"]
@@ -28,13 +29,38 @@ class BoxList:
 
     _found: list[tuple[int, int, Corners, bool]] = field(default_factory=list)
     _without_area: list[str] = field(default_factory=list)
+    _outside: list[str] = field(default_factory=list)
+    _of_no_class: list[str] = field(default_factory=list)
 
-    def add(self, row: int, column: int, corners: Corners, difficult: bool, place: str) -> None:
-        """Add the box of an object of class ``column`` in image ``row``; ``place`` is where it is written."""
+    def add(
+        self,
+        row: int,
+        column: int,
+        corners: Corners,
+        difficult: bool,
+        place: str,
+        size: tuple[float, float] = (math.inf, math.inf),
+    ) -> None:
+        """Add the box of an object.
+
+        Args:
+            row: of its image.
+            column: of its class.
+            corners: a pixel beyond the edge of the image is no mistake: people count from 0 or from 1.
+            difficult: whether it is hard to recognize.
+            place: where it is written.
+            size: width and height of the image.
+        """
         left, top, right, bottom = corners
         if right + 1 <= max(left, 0) or bottom + 1 <= max(top, 0):
             self._without_area.append(place)
+        elif min(left, top) + 1 < 0 or right > size[0] or bottom > size[1]:
+            self._outside.append(place)
         self._found.append((row, column, corners, difficult))
+
+    def leave_out(self, place: str) -> None:
+        """Count an object of a class that the data set does not have."""
+        self._of_no_class.append(place)
 
     def boxes(self) -> Boxes:
         """Return the boxes sorted by image and class, each with at least one pixel and none left of or above 0."""
@@ -47,8 +73,13 @@ class BoxList:
         return Boxes(rows[order], classes[order], corners[order], difficult[order])
 
     def findings(self) -> list[Finding]:
-        """Return how many boxes have no pixel; empty when all have."""
-        return [BoxesWithoutArea(tuple(self._without_area))] if self._without_area else []
+        """Return how many boxes have no pixel, reach beyond their image, or are of no class; empty when none are."""
+        found = {
+            BoxesWithoutArea: self._without_area,
+            BoxesOutsideImage: self._outside,
+            ObjectsOfNoClass: self._of_no_class,
+        }
+        return [kind(tuple(places)) for kind, places in found.items() if places]
 
 
 def from_official_splits(name: str, train: Split, test: Split, findings: Sequence[Finding]) -> Dataset:

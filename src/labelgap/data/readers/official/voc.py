@@ -9,6 +9,7 @@ Reference: Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge"
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -153,14 +154,16 @@ def _load(root: Path, year: str, boxes: bool) -> Dataset:
     if with_boxes:
         for each in official:
             without += _read_boxes(folder, each.images, each.classes, lists[each.name], problems)
-    problems.refuse()
+    warnings: list[Finding] = [BoxFilesMissing(tuple(without))] if without else []
+    warnings += [finding for each in official for finding in lists[each.name].findings()]
+    problems.refuse(warnings)
     findings: list[Finding] = [
         Note(
             "labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
             f"({sum(each.count_difficult() for each in official):,} labels); every label is known"
         ),
         Note(f"train is the official {train_name}, test the official {test_name}", "split"),
-        *([BoxFilesMissing(tuple(without))] if without else []),
+        *warnings,
     ]
     train, test = (
         Split(
@@ -171,7 +174,6 @@ def _load(root: Path, year: str, boxes: bool) -> Dataset:
         )
         for each in official
     )
-    findings += [finding for each in official for finding in lists[each.name].findings()]
     return from_official_splits(f"voc{year}", train, test, findings)
 
 
@@ -295,19 +297,33 @@ def _read_boxes(
             missing.append(file.name)
             continue
         try:
-            objects = parse_xml(read_bytes(file, limit=_MAX_XML_BYTES)).findall("object")
+            annotation = parse_xml(read_bytes(file, limit=_MAX_XML_BYTES))
         except (RunError, ValueError) as error:
             problems.add(file, f"cannot be read ({truncate_text(str(error), 200)})")
             continue
-        for place, each in enumerate(objects, 1):
+        size = _size(annotation)
+        for place, each in enumerate(annotation.findall("object"), 1):
             name = (each.findtext("name") or "").strip()
+            what = f"object {place} ({truncate_text(name)})"
+            if name not in number:
+                boxes.leave_out(f"{file.name}, {what}")
+                continue
             try:
-                if name in number:
-                    difficult = (each.findtext("difficult") or "0").strip() == "1"
-                    boxes.add(row, number[name], _corners(each), difficult, f"{file.name}, object {place} ({name})")
+                difficult = (each.findtext("difficult") or "0").strip() == "1"
+                boxes.add(row, number[name], _corners(each), difficult, f"{file.name}, {what}", size)
             except ValueError as error:
-                problems.add(file, f"object {place} ({name}): {truncate_text(str(error), 200)}")
+                problems.add(file, f"{what}: {truncate_text(str(error), 200)}")
     return missing
+
+
+def _size(annotation: ElementTree.Element) -> tuple[float, float]:
+    """Return the width and the height of an image; infinite where they are not told."""
+    width, height = (annotation.findtext(f"size/{name}", "").strip() for name in ("width", "height"))
+    return _positive(width), _positive(height)
+
+
+def _positive(text: str) -> float:
+    return (float(text) if text.isdecimal() else 0.0) or math.inf
 
 
 def _corners(element: ElementTree.Element) -> Corners:
