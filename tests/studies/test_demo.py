@@ -64,7 +64,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         if next(remaining, None) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Reporter, "advance", advance)
+    monkeypatch.setattr(Reporter, "move_to", advance)
 
 
 def test_ctrl_c_ends_the_study_with_the_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_an_interrupted_run_has_a_manifest_until_it_is_resumed(
             if next(left, None) is None:
                 raise error
 
-        monkeypatch.setattr(Reporter, "advance", advance)
+        monkeypatch.setattr(Reporter, "move_to", advance)
 
     stopping_after(1, KeyboardInterrupt)
     run = train(tmp_path, data, "an", epochs=4)

@@ -71,7 +71,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         if next(left, None) is None:
             raise Killed
 
-    monkeypatch.setattr(Reporter, "advance", advance)
+    monkeypatch.setattr(Reporter, "move_to", advance)
 
 
 def assert_same(one: Path, other: Path) -> None:

@@ -48,7 +48,7 @@ def stop_after(patch: pytest.MonkeyPatch, steps: int, how: Callable[[], BaseExce
         if next(left, None) is None:
             raise how()
 
-    patch.setattr(Reporter, "advance", advance)
+    patch.setattr(Reporter, "move_to", advance)
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_disk_that_is_full_in_the_middle_loses_nothing(
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reporter, "advance", advance)
+        patch.setattr(Reporter, "move_to", advance)
         try:
             code = train(data, out, patch)
         finally:

@@ -112,7 +112,7 @@ def train_until(out: Path, batches: int | None = None) -> None:
     barrier()
     settings: dict[str, Any] = {**SETTINGS, "batch_size": BATCH, "epochs": 3, "protocol": "end-to-end"}
     settings |= {"out": out, "resume": resume, "checkpoint_minutes": 1e-9}
-    with double_precision(), suppress(KeyboardInterrupt), patch.object(Reporter, "advance", advance):
+    with double_precision(), suppress(KeyboardInterrupt), patch.object(Reporter, "move_to", advance):
         lg.fit(digits(), "ll-cp", METHODS["ll-cp"], SmallNetwork(), **settings)
 
 
