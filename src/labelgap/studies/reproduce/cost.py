@@ -20,7 +20,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.models import create_backbone
 from labelgap.models.timm.pretrained import UnavailableWeightsError
 from labelgap.models.weight_files import NO_WEIGHTS
-from labelgap.studies.reproduce.linear import backbone_settings, linear_groups, train_linear
+from labelgap.studies.reproduce.linear import backbone_settings, linear_grid, linear_groups, train_linear
 from labelgap.studies.reproduce.networks import NetworkRun, network_runs
 from labelgap.studies.reproduce.runner import Plan
 from labelgap.studies.reproduce.tables import Training
@@ -31,7 +31,9 @@ __all__ = ["describe_cost"]
 
 SAMPLE: Final = 256
 """Training images of a linear trial."""
-EPOCHS: Final = 2
+EPOCHS: Final = (2, 8, 32)
+"""Further epochs of the trials that are tried one after the other."""
+MIN_SECONDS: Final = 0.5
 
 
 def describe_cost(
@@ -50,12 +52,13 @@ def describe_cost(
     settings, execution = plan.reproduction.settings, {"device": device, "workers": workers}
     for group in linear_groups(plan.trainings("linear"), settings):
         data = plan.data(group[0])
-        heads = plan.seeds * sum(max(len(each.learning_rates) * len(each.batch_sizes), 1) for each in group)
-        if settings.grid == "preset":
-            heads = plan.seeds * len(group)
-        text = f"{pluralize(heads, 'linear head')} on {data.name}"
+        grids = [linear_grid(each, settings) for each in group]
+        heads = plan.seeds * sum(max(len(rates) * len(batches), 1) for rates, batches in grids)
+        batches = " and ".join(map(str, sorted({batch for _, sizes in grids for batch in sizes})))
+        text = f"{pluralize(heads, 'linear head')} on {data.name} ({', '.join(each.method for each in group)}; "
+        text += f"batch {batches})"
         if data.backbone == FEATURES:
-            text += f": at most about {format_duration(_linear_seconds(group, data, plan, execution))}"
+            text += f": about {format_duration(_linear_seconds(group, data, plan, execution))}"
         yield f"cost      {text}"
         if tolerate_missing and (error := _missing_weights(backbone_settings(group[0], data, settings))) is not None:
             yield f"missing   for {pluralize(heads, 'linear head')}: {error}"
@@ -109,7 +112,7 @@ def _describe_networks(
     if known:
         seconds = sum(counts[kind] * each for kind, each in known.items())
         networks, about = pluralize(sum(counts[kind] for kind in known), "network"), format_duration(seconds)
-        yield f"cost      {networks} to train, one at a time: at most about {about}"
+        yield f"cost      {networks} to train, one at a time: about {about}"
         yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
         if processor == "cpu" and seconds > DAY:
             yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"
@@ -122,15 +125,27 @@ def _describe_networks(
 
 
 def _linear_seconds(group: Sequence[Training], data: Dataset, plan: Plan, execution: dict[str, Any]) -> float:
-    """Return the time of the heads of a group: that of an epoch, from trials of two lengths on a sample."""
+    """Return the time of the heads of a group, evaluated after each epoch, from trials of two lengths on a sample.
+
+    The first trial is a warm-up. The long one gets more epochs until they take ``MIN_SECONDS`` in all: what takes a few
+    milliseconds cannot be measured on a busy machine. The evaluation at the end is counted as one more epoch.
+    """
     step = max(len(data.train) // SAMPLE, 1)
     splits = {split.name: replace(split.select(np.arange(0, len(split), step)), origin=None) for split in data.splits}
-    small, taken = replace(data, **splits), dict[int, float]()  # type: ignore[arg-type]
-    for epochs in (1, 1 + EPOCHS):
+    small = replace(data, **splits)  # type: ignore[arg-type]
+
+    def measure(epochs: int) -> float:
         settings = replace(plan.reproduction.settings, epochs=epochs)
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
             train_linear(group, small, Path(folder), settings, 1, quiet=True, **execution)
-            taken[epochs] = time.perf_counter() - started
-    epoch = max(taken[1 + EPOCHS] - taken[1], 0.0) / EPOCHS * len(data.train) / len(small.train)
-    return plan.seeds * (taken[1] + epoch * (plan.reproduction.settings.epochs or 25))
+            return time.perf_counter() - started
+
+    measure(1)
+    short, more, longer = measure(1), 0, 0.0
+    for more in EPOCHS:
+        longer = max(measure(1 + more) - short, 0.0)
+        if longer >= MIN_SECONDS:
+            break
+    epoch = longer / more * len(data.train) / len(small.train)
+    return plan.seeds * (short + epoch * (1 + (plan.reproduction.settings.epochs or 25)))

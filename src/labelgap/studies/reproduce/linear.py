@@ -23,6 +23,7 @@ __all__ = [
     "backbone_settings",
     "damaged_linear_heads",
     "evaluate_features",
+    "linear_grid",
     "linear_groups",
     "measure_evaluation",
     "measure_head",
@@ -37,7 +38,7 @@ def linear_groups(trainings: Sequence[Training], settings: ReproductionSettings)
     """Return the trainings that can be compared together: on one data set, with one grid, every method once."""
     groups: dict[tuple[Any, ...], list[Training]] = {}
     for training in trainings:
-        same = (training.data, training.labels, *_grid(training, settings))
+        same = (training.data, training.labels, *linear_grid(training, settings))
         number = sum(
             training.method == other.method for key, group in groups.items() if key[1:] == same for other in group
         )
@@ -68,7 +69,7 @@ def train_linear(
     the papers.
     """
     first = trainings[0]
-    rates, batches = _grid(first, settings)
+    rates, batches = linear_grid(first, settings)
     network = preset(first.preset, method=first.method, dataset=first.data, protocol="linear")
     comparison = compare(
         observed(first, data),
@@ -121,7 +122,8 @@ def measure_head(seed: SeedResult, metric: str) -> float | None:
     return values[metric] if metric in values else (seed.test or {}).get(metric)
 
 
-def _grid(training: Training, settings: ReproductionSettings) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def linear_grid(training: Training, settings: ReproductionSettings) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the learning rates and the batch sizes that val chooses from."""
     if settings.grid == "paper":
         return training.learning_rates, training.batch_sizes
     stated = preset(training.preset, method=training.method, dataset=training.data, protocol="linear")
