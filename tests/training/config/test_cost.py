@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,14 @@ def test_over_an_hour_on_a_cpu_the_linear_protocol_is_suggested() -> None:
     assert "--protocol linear" not in told(3000, "cpu", "end-to-end")
     assert "--protocol linear" not in told(4000, "cuda", "end-to-end")
     assert "--protocol linear" not in told(4000, "cpu", "linear")
+
+
+def test_what_the_time_leaves_out_is_said(photos: Dataset) -> None:
+    told = str(dry_run(photos, TrainingRequest(method="an", backbone="small-cnn", protocol="linear"), device="cpu"))
+    assert told.endswith("; the time is without the report")
+    unsplit = replace(photos, val=None)
+    told = str(dry_run(unsplit, TrainingRequest(method="an", backbone="small-cnn", protocol="linear"), device="cpu"))
+    assert told.endswith("; the time is without cross-validation over 5 folds and the report")
 
 
 def test_what_is_wrong_is_said_by_a_dry_run_too(photos: Dataset) -> None:

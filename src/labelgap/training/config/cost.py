@@ -40,12 +40,13 @@ class CostEstimate:
     """The estimated cost of a run.
 
     Attributes:
-        seconds: of the whole run.
+        seconds: of features, epochs and val; not of cross-validation, nor of the results and the report at the end.
         memory: bytes. On a GPU, the peak of a step and the images that are stored there; else the memory of the
             process now, plus what the images, the features and the loss will take.
         disk: bytes of the run folder and of the feature cache.
         device: "cpu", "cuda" or "mps".
         protocol: of the run.
+        folds: of the cross-validation that chooses the settings; 0 for none.
     """
 
     seconds: float
@@ -53,6 +54,7 @@ class CostEstimate:
     disk: int
     device: str
     protocol: str
+    folds: int = 0
 
     @property
     def long(self) -> bool:
@@ -61,7 +63,8 @@ class CostEstimate:
 
     def __str__(self) -> str:
         memory, disk = format_bytes(self.memory), format_bytes(self.disk)
-        text = f"about {format_duration(self.seconds)}, {memory} of memory, {disk} of disk"
+        text = f"about {format_duration(self.seconds)}, {memory} of memory, {disk} of disk; the time is without "
+        text += (f"cross-validation over {self.folds} folds and " if self.folds else "") + "the report"
         if self.long and self.protocol != "linear":
             text += ". That is long for a CPU: --protocol linear trains a head on fixed features in a fraction of it"
         return text
@@ -96,7 +99,7 @@ def measure_cost(
         if device.type == "cuda":
             memory = torch.cuda.max_memory_allocated(device) + _bytes_on_gpu(data, config, network, device)
     own = used_memory() if device.type != "cuda" else 0
-    return CostEstimate(seconds, memory + own, disk, device.type, config.protocol)
+    return CostEstimate(seconds, memory + own, disk, device.type, config.protocol, config.folds)
 
 
 def report_cost(
