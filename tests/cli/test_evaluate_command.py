@@ -59,6 +59,18 @@ def test_numbers_have_intervals_and_classes_a_row(pets: Path, capsys: pytest.Cap
     assert found["classes_extra"] == ["ostrich"] and found["per_class"][2]["average_precision"] is None
 
 
+def test_a_class_that_chance_ranks_well_says_why_it_has_no_number(
+    pets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = Path("tags.csv").read_text()
+    Path("tags.csv").write_text(text.replace("\n6.png,test,,", "\n6.png,test,0,"))
+    arguments = ("evaluate", "runs/a", "tags.csv", "--images", "photos", "--duplicates", "off", "--device", "cpu")
+    assert call(*arguments, "--resamples", "0") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^owl +7 +1 +– ", said, re.M) and re.search(r"^few +dog: ", said, re.M)
+    assert re.search(r"^no number +owl: so few known absent beside the present that random scores", said, re.M)
+
+
 def test_a_review_of_random_images_is_measured_on_what_was_decided(
     pets: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

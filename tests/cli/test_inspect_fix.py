@@ -87,7 +87,7 @@ def test_a_broken_table_is_trained_on_after_the_command_that_its_error_names(
     assert call(*shlex.split(command), "--force", "--rename", "preson=person", "--json") == 0
     fixed = json.loads(capsys.readouterr().out)
     assert sorted(fixed["classes"]) == ["cat", "dog", "person"] and fixed["proposals"] == []
-    assert "'preson' (1 image): renamed to 'person'" in {change["text"] for change in fixed["changes"]}
+    assert "'preson' (present in 1 image): renamed to 'person'" in {change["text"] for change in fixed["changes"]}
 
 
 def test_a_table_in_another_folder_says_where_the_images_are(

@@ -184,6 +184,9 @@ def test_a_methods_revisions_are_listed_beside_peoples(photos: Path, capsys: pyt
     assert call("apply", "run", "--out", "both.csv", "--source", "ll-cp") == 0
     assert "1 by review, 3 by ll-cp" in capsys.readouterr().out
     assert call("review", "run", "--random", "2", "--summary") == 0
+    assert "random" not in capsys.readouterr().err
+    assert call("review", "run", "--random", "300", "--out", "all", "--summary") == 0
+    assert re.search(r"^random +all \d+ images of val: there are no 300$", capsys.readouterr().err, re.M)
     assert {*pq.read_table("run-review/candidates.parquet")["split"].to_pylist()} == {"val"}
     assert call("review", "run") == 2
     assert "labelgap audit run" in capsys.readouterr().err

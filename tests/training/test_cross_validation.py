@@ -24,6 +24,7 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.config.candidates import auto_methods, candidate_configs, resolve_folds
 from labelgap.training.config.rerun import fit_arguments
+from labelgap.training.config.resolve import TrainingRequest, resolve_config
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.cross_validation import (
     CROSS_VALIDATION_FILE,
@@ -146,6 +147,15 @@ def test_a_run_without_val_is_cross_validated(tmp_path: Path, absents: bool) -> 
     assert (run.metrics["train"]["map"] is not None) == absents
     test = album(seed=1, images=300, complete=True).train
     assert lg.average_precision(run.predict(test.images), test.labels) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("complete", "why"),
+    [(True, "bce fits such labels; cross-validation chooses its weight"), (False, "cross-validation chooses among em")],
+)
+def test_one_candidate_is_not_called_a_choice(complete: bool, why: str) -> None:
+    config = resolve_config(album(complete=complete), TrainingRequest(), torch.device("cpu"))[0]
+    assert config.why is not None and config.why.startswith(why)
 
 
 def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:

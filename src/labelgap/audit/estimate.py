@@ -31,6 +31,7 @@ Reference: Elkan & Noto, "Learning classifiers from only positive and unlabeled 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -108,17 +109,16 @@ class MissingEstimate:
         """Missing labels of all classes."""
         return float(self.by_class.sum())
 
-    @property
-    def range(self) -> tuple[float, float]:
-        """How few and how many they may be."""
-        return self.missing / RANGE_FACTOR, self.missing * RANGE_FACTOR
-
     def to_json(self, classes: Sequence[str]) -> dict[str, Any]:
-        """Return the metadata for ``candidates.parquet``; the integers of all classes sum to the total."""
+        """Return the metadata for ``candidates.parquet``; the integers of all classes sum to the total.
+
+        The range, how few and how many they may be, is that of a review before its first decision.
+        """
         by_class = round_to_sum(self.by_class).tolist()
+        total = sum(by_class)
         return {
-            "missing": sum(by_class),
-            "range": [round(end) for end in self.range],
+            "missing": total,
+            "range": [math.floor(total / RANGE_FACTOR), math.ceil(total * RANGE_FACTOR)],
             "known": int(self.known.sum()),
             "missing_per_class": dict(zip(classes, by_class, strict=True)),
         }

@@ -132,7 +132,7 @@ def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[s
     """Return which numbers the labels do not support, and how to get them."""
     missing, extra = measured.get("classes_missing", ()), measured.get("classes_extra", ())
     reasons: dict[str, list[str]] = {}
-    few = []
+    few, weak = [], []
     for row in measured["per_class"]:
         if row["name"] not in missing:
             if not row["present"] or not row["absent"]:
@@ -140,6 +140,8 @@ def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[s
                     "label at all" if not row["present"] + row["absent"] else "absent" if row["present"] else "present"
                 )
                 reasons.setdefault(state, []).append(row["name"])
+            elif row["average_precision"] is None:
+                weak.append(row["name"])
             elif row["why"] is not None:
                 few.append(row["name"])
     lines = [
@@ -147,6 +149,9 @@ def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[s
         for state in ("present", "absent", "label at all")
         if state in reasons
     ]
+    if weak:
+        chance = "so few known absent beside the present that random scores would reach more than 50"
+        lines.append(f"{'no number':<10}{join_names(weak)}: {chance}")
     if missing:
         lines.append(f"{'no number':<10}{join_names(sorted(missing))}: not a class of these data (--rename old=new)")
     if extra:
@@ -155,7 +160,7 @@ def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[s
         )
     if few:
         lines.append(f"{'few':<10}{join_names(few)}: fewer than 5 known present or absent, no interval")
-    if (few or reasons) and any(row["unknown"] for row in measured["per_class"]):
+    if (few or weak or reasons) and any(row["unknown"] for row in measured["per_class"]):
         lines += _to_get_it(commands)
     return lines
 

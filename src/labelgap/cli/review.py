@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 import shlex
+import sys
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from labelgap.cli.options import DataOptions, RunData, with_options
 from labelgap.cli.printing import print_json
 from labelgap.core.errors import InputError
+from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
     from labelgap.review import Review, ReviewFolder
@@ -185,7 +187,10 @@ def _open_folder(
     else:
         data = open_dataset(source, options)
         name = re.sub(r"[^\w.-]+", "-", Path(data.name).stem).strip("-.") or "data"
-    return create_random_review(data, split or default_split(data), random, seed, out or Path(f"{name}-review"))
+    chosen = split or default_split(data)
+    if random > (count := len(data.split(chosen))):
+        print(f"{'random':<10}all {pluralize(count, 'image')} of {chosen}: there are no {random:,}", file=sys.stderr)
+    return create_random_review(data, chosen, random, seed, out or Path(f"{name}-review"))
 
 
 def _print_start(opened: Review, address: str) -> None:

@@ -121,13 +121,13 @@ def test_variants_of_case_become_the_most_frequent_and_a_misspelling_is_only_pro
         "person;dog", "person; dog", "person;dog", "person", "person", "preson;dog",
     ]  # fmt: skip
     assert said(fixed, "classes") == [
-        (2, "'Dog' (1 image): another spelling of 'dog'"),
-        (7, "'DOG' (1 image): another spelling of 'dog'"),
+        (2, "'Dog' (present in 1 image): another spelling of 'dog'"),
+        (7, "'DOG' (present in 1 image): another spelling of 'dog'"),
     ]
     assert [*map(str, fixed.proposals)] == ["'person' (5) and 'preson' (1) look like one tag: --rename preson=person"]
     renamed = fix(text, force=True, rename={"preson": "person"})
     assert not renamed.proposals and clean().endswith("05.jpg,person;dog\n")
-    assert said(renamed, "classes")[-1] == (7, "'preson' (1 image): renamed to 'person'")
+    assert said(renamed, "classes")[-1] == (7, "'preson' (present in 1 image): renamed to 'person'")
     with pytest.raises(UnknownNameError, match="there is no tag 'pesron'"):
         fix(text, force=True, rename={"pesron": "person"})
     with pytest.raises(InputError, match="it would be several tags"):
@@ -137,7 +137,7 @@ def test_variants_of_case_become_the_most_frequent_and_a_misspelling_is_only_pro
 def test_wide_columns_of_one_class_share_the_first_and_keep_what_each_knows(folder: Path) -> None:
     fixed = fix("image,Dog,cat,dog\n00.jpg,1,1,\n01.jpg,,0,1\n02.jpg,,,1\n03.jpg,0,,1\n")
     assert clean() == "image,dog,cat\n00.jpg,1,1\n01.jpg,1,0\n02.jpg,1,\n03.jpg,,\n"
-    assert said(fixed, "classes") == [(1, "'Dog' (1 image): another spelling of 'dog'")]
+    assert said(fixed, "classes") == [(1, "'Dog' (present in 1 image): another spelling of 'dog'")]
     assert [line for line, _ in said(fixed, "unknown")] == [5]
 
 

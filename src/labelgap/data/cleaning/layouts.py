@@ -95,7 +95,7 @@ class Layout(ABC):
             self.names[name] = new
             why = "renamed to" if name in given else "another spelling of"
             counted = pluralize(count, "image")
-            text = f"'{truncate_text(name)}' ({counted}): {why} '{truncate_text(new)}'"
+            text = f"'{truncate_text(name)}' (present in {counted}): {why} '{truncate_text(new)}'"
             self.changes.append(Change(first_lines.get(name, self.raw.line), "classes", text))
 
     def output_column(self, number: int) -> OutputColumn | None:

@@ -205,7 +205,8 @@ def _train_heads(
     ]
     seeds = range(len(plans[0].view.datasets))
     methods = pluralize(len({plan.method for plan in plans}), "method")
-    counts = f"{len(tasks):,} heads: {methods} at {len(tasks) // len(seeds):,} settings in all"
+    in_all = pluralize(len(tasks) // len(seeds), "setting")
+    counts = f"{pluralize(len(tasks), 'head')}: {methods} at {in_all} in all"
     reporter.log(f"{counts}, with {pluralize(len(seeds), 'seed')}")
     if setup.selection.labels is None:
         reporter.log("no labels of val select a setting: each method takes the first of its grid")
@@ -252,8 +253,8 @@ def _group_progress(reporter: Reporter, epochs: int) -> Iterator[Progress]:
             if done == 0:
                 stack.close()
                 if not reporter.draws_bars:
-                    reporter.log(f"training {heads} heads: {text}")
-                stack.enter_context(reporter.bar(f"{heads} heads, {text}", epochs))
+                    reporter.log(f"training {pluralize(heads, 'head')}: {text}")
+                stack.enter_context(reporter.bar(f"{pluralize(heads, 'head')}, {text}", epochs))
             else:
                 reporter.advance()
 

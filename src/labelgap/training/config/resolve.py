@@ -236,7 +236,9 @@ def _resolve_method(
         (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
         if folds:
             compared = list(auto_methods(data.train.labels))
-            method, why = compared[0], f"cross-validation chooses among {', '.join(compared)}"
+            method, why = compared[0], f"{compared[0]} fits such labels; cross-validation chooses its weight decay"
+            if len(compared) > 1:
+                why = f"cross-validation chooses among {', '.join(compared)}"
     options = {name: _as_json(value) for name, value in given.items()}
     options = {**published_options(method, data.recipe.get("name")), **options}
     loss_fn = loss(method, **options)
