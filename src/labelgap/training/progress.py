@@ -61,14 +61,14 @@ class Reporter:
 
     @contextmanager
     def resumable(self, stored: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Say after a Ctrl-C in the block what the same command does: resume, where something is ``stored``."""
+        """Say after a Ctrl-C in the block what the same command does: resume, where a head or trial is ``stored``."""
         try:
             yield
         except KeyboardInterrupt:
             if stored():
                 self.log("stopped: what was finished is stored, and the same command resumes from there")
             else:
-                self.log("stopped before anything was finished: the same command starts from the beginning")
+                self.log("stopped before the first head was finished: the same command trains all of them")
             raise
 
     @contextmanager

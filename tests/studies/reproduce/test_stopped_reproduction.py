@@ -37,7 +37,7 @@ def interrupt(*given: Any, **settings: Any) -> None:
 def test_a_stop_says_what_is_stored_and_leaves_a_folder_that_verifies(
     vectors: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for cell, said in (("an", "stopped before anything was finished"), ("role", "what was finished is stored")):
+    for cell, said in (("an", "stopped before the first head was finished"), ("role", "what was finished is stored")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(compare_heads, "train_heads", interrupt)
             reproduce("cole-table2", [vectors], cells=[cell], **QUICK)
