@@ -158,6 +158,22 @@ def test_every_problem_of_a_wide_table_is_told_with_its_line(csv: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "image,cat,dog,owl\na,1,0,\nb,1,1,1\nshort\na,0,,1\na,1,0,1\nb,0,0,1\n",
+        "image,present,absent\na,cat,dog\nb,cat;dog;owl,\nshort\na,owl,cat\na,cat;owl,dog\nb,owl,cat;dog\n",
+    ],
+    ids=["wide", "lists"],
+)
+def test_an_image_that_is_listed_again_with_other_labels_contradicts_itself(csv: Path, text: str) -> None:
+    assert problems(csv, text)[1:] == [
+        (5, "a is listed again (first in line 2); 'cat' contradicts it"),
+        (6, "a is listed again (first in line 2)"),
+        (7, "b is listed again (first in line 3); 'cat' and 1 more tag contradict it"),
+    ]
+
+
 def test_every_problem_of_a_table_of_lists_is_told_with_its_line(csv: Path) -> None:
     text = "image,split,present,absent,toy\na.jpg,train,cat;dog,dog;cat,1\nb.jpg,trial,cat\na.jpg,val,cat,cat,\n"
     assert problems(csv, text) == [
@@ -188,7 +204,7 @@ def test_the_message_is_the_one_that_people_were_promised(tmp_path: Path, monkey
     assert str(caught.value) == (
         "tags.csv cannot be used yet: 3 problems, nothing was trained\n"
         "  line 17   'dgo' under dog: a cell is 1 (present), 0 (absent) or blank (unknown)\n"
-        "  line 40   beach_01.jpg is listed again (first in line 12)\n"
+        "  line 40   beach_01.jpg is listed again (first in line 12); 'dog' contradicts it\n"
         "  line 212  photos/212.jpg does not exist"
     )
 

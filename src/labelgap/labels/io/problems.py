@@ -41,6 +41,11 @@ class ProblemList:
             self._found.append(Problem(line, "reading stopped here, after too many problems"))
             self.refuse()
 
+    def extend(self, number: int, text: str) -> None:
+        """Add a text to the message of a problem; ``number`` is how many were there before it."""
+        problem = self._found[number]
+        self._found[number] = Problem(problem.line, problem.message + text)
+
     @property
     def found(self) -> tuple[Problem, ...]:
         """The problems so far."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ import numpy as np
 
 from labelgap.core.errors import InputError, ProblemsError, nearest
 from labelgap.core.findings import Finding, Note
-from labelgap.core.text import format_option, truncate_text
-from labelgap.labels.codes import ABSENT, UNKNOWN
+from labelgap.core.text import format_option, pluralize, truncate_text
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.cells import Cell, CellParser, TagListParser
 from labelgap.labels.io.class_names import apply_class_options, resolve_class_names
 from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfClasses
@@ -118,7 +119,7 @@ def image_name_problem(name: str) -> str | None:
 
 @dataclass
 class _RowParser:
-    """The columns, and the images, splits, groups and problems so far."""
+    """The columns, and the images, splits, groups, lines and problems so far; of repeated images both lines."""
 
     options: TableOptions
     check_image: CheckImage
@@ -127,6 +128,8 @@ class _RowParser:
     images: dict[str, int] = field(default_factory=dict)
     splits: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    repeated: list[tuple[int, int, int]] = field(default_factory=list)
 
     def refuse_problems(self, counts: Mapping[str, int]) -> None:
         """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
@@ -156,6 +159,7 @@ class _RowParser:
             elif (problem := image_name_problem(image)) is not None:
                 self.problems.add(line, problem)
             elif (first := self.images.setdefault(image, line)) != line:
+                self.repeated.append((len(self.problems), line, first))
                 self.problems.add(
                     line, f"{truncate_text(image)} is listed again (first in {self.problems.unit} {first})"
                 )
@@ -170,7 +174,17 @@ class _RowParser:
                     self.problems.add(line, f"'{truncate_text(split)}' under {name}: it is train, val or test{hint}")
             if columns.group is not None:
                 self.groups.append(str(cells[columns.group]))
+            self.lines.append(line)
             yield line, cells
+
+    def report_contradictions(self, labels: Callable[[int], Mapping[str, int]]) -> None:
+        """Say where an image that is listed again has other labels; ``labels`` returns the known ones of a row."""
+        for number, line, first in self.repeated:
+            here, before = (labels(bisect_left(self.lines, each)) for each in (line, first))
+            if names := [name for name, state in here.items() if before.get(name, state) != state]:
+                more = f" and {pluralize(len(names) - 1, 'more tag')}" if len(names) > 1 else ""
+                verb = "contradict" if more else "contradicts"
+                self.problems.extend(number, f"; '{truncate_text(names[0])}'{more} {verb} it")
 
     def parse_wide(self, rows: Iterator[Row]) -> tuple[LabelTable, list[Finding]]:
         if self.options.unlisted != "unknown":
@@ -198,6 +212,12 @@ class _RowParser:
         names = [self.columns.header[number] for number in class_columns]
         for name, bad, share in zip(names, invalid, zip(bad_counts, filled, strict=True), strict=True):
             self.report_invalid_cells(name, bad, *share)
+
+        def labels(row: int) -> dict[str, int]:
+            span = slice(ends[row], ends[row + 1])
+            return {names[column]: value for column, value in zip(numbers[span], values[span], strict=True)}
+
+        self.report_contradictions(labels)
         self.refuse_problems(dict(zip(names, filled, strict=True)))
         table = LabelTable(np.asarray(ends), np.asarray(numbers), np.asarray(values), names, list(self.images))
         return table, [ColumnPerClass(self.options.zeros, *cell_parser.spellings())]
@@ -236,6 +256,9 @@ class _RowParser:
             absent.append(excluded)
             for name in sorted({*listed} & {*excluded}):
                 self.problems.add(line, f"'{truncate_text(name)}' is both under present and under absent")
+        self.report_contradictions(
+            lambda row: {**dict.fromkeys(present[row], PRESENT), **dict.fromkeys(absent[row], ABSENT)}
+        )
         self.refuse_problems(Counter(chain.from_iterable(present)) + Counter(chain.from_iterable(absent)))
         table = LabelTable.from_lists(
             present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
