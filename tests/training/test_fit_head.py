@@ -91,13 +91,13 @@ def test_interactive_learning_stopped_and_resumed_ends_as_if_unbroken(
     whole = fit("whole")
     steps = iter(range(5))
 
-    def stop(self: object, count: int = 1, **_: object) -> None:
+    def stop(self: object, *_: object, **__: object) -> None:
         """Ctrl-C in the middle of the second epoch."""
         if next(steps, None) is None:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("labelgap.training.progress.Reporter.advance", stop)
+        patch.setattr("labelgap.training.progress.Reporter.move_to", stop)
         assert fit("broken").metrics["interrupted"]
     fit("broken", resume=True)
     mine, theirs = (torch.load(tmp_path / name / LAST, weights_only=True) for name in ("broken", "whole"))
