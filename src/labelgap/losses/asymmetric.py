@@ -19,6 +19,9 @@ from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["AsymmetricLoss", "FocalLoss", "asymmetric", "asymmetric_form", "focal", "power"]
 
+WIDE_MARGIN = 0.05
+"""From here on 1 − p + m is precise enough although 1 − p, where that is small, is not."""
+
 
 def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number = 2.0, eps: Number = 0.0) -> Tensor:
     r"""Cost of every entry when easy entries count little.
@@ -105,6 +108,12 @@ def asymmetric_form(
         (tensor([[0.6931, 0.3466]]), tensor([[-0.5000,  0.4233]]))
     """
     present, tiny = mask_of(labels, logits), torch.finfo(logits.dtype).tiny
+    if margin >= WIDE_MARGIN and not isinstance(gamma_neg, Tensor) and gamma_neg >= 1:
+        p = torch.sigmoid(logits)
+        positive = focused_form(logits, gamma_pos, probability=p, detach=detach)
+        negative = _dropped_form(p, gamma_neg, margin, detach=detach)
+        log, slope = (torch.lerp(*sides, present) for sides in zip(negative, positive, strict=True))
+        return log.neg_(), slope
     sign = linear(present, 2.0, -1.0)
     z = sign * logits
     q = torch.sigmoid(z).clamp_(min=tiny)
@@ -123,6 +132,22 @@ def asymmetric_form(
     if margin and (isinstance(gamma_neg, Tensor) or gamma_neg == 0):
         slope.mul_(base.sign())
     return log.mul_(focus).neg_(), slope
+
+
+def _dropped_form(p: Tensor, gamma: float, margin: float, *, detach: bool) -> tuple[Tensor, Tensor]:
+    r"""Return the focused log-likelihood g of an absent label with a margin, and the derivative of its cost −g; γ ≥ 1.
+
+    .. math:: g = b^\gamma \ln w, \quad b = \max(p - m, 0), \quad w = 1 - b, \qquad
+        -g' = p\,(1-p)\,b^{\gamma-1} \Bigl( \frac{b}{w} - \gamma \ln w \Bigr)
+    """
+    base = linear(p, 1.0, -margin).relu_()
+    w = linear(base, -1.0, 1.0)
+    log, slope = w.log(), base / w
+    if not detach:
+        slope.add_(log, alpha=-gamma)
+    focus = base if gamma == 2 else _power(base, gamma - 1.0)
+    slope.mul_(torch.addcmul(p, p, p, value=-1.0)).mul_(focus)
+    return log.mul_(base).mul_(focus), slope
 
 
 def _power(base: Tensor, exponent: Number) -> Tensor:
@@ -163,9 +188,9 @@ class FocalLoss(LogLoss):
 
         def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             present = mask_of(labels, x)
-            sign, minus_weight = linear(present, 2.0, -1.0), linear(present, 1.0 - 2.0 * alpha, alpha - 1.0)
-            log, slope = focused_form(sign * x, gamma)
-            return log.mul_(minus_weight), slope.mul_(minus_weight).mul_(sign)
+            log, slope = focused_form(linear(present, 2.0, -1.0).mul_(x), gamma)
+            log.mul_(linear(present, 1.0 - 2.0 * alpha, alpha - 1.0))
+            return log, slope.mul_(linear(present, 1.0, alpha - 1.0))
 
         return Fused(form, [logits], [labels])
 

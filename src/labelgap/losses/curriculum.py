@@ -18,12 +18,12 @@ from labelgap.core.distributed import is_main_process
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base.fused import Fused, fused, is_fusible, mask_of
+from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of
 from labelgap.losses.base.mixture_form import mixed
 from labelgap.losses.base.option_checks import check_choice, check_integer, check_number, exact_fractions
 from labelgap.losses.base.papers import DURAND_2019
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, states, widest_float
+from labelgap.losses.base.terms import Number, is_unknown, on_host, states, widest_float
 from labelgap.losses.pseudo_labels import PseudoLabelRounds
 
 __all__ = ["CurriculumLabeling", "confidence_level", "known_share_weight", "partial_cross_entropy"]
@@ -133,15 +133,18 @@ class CurriculumLabeling(PseudoLabelRounds):
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Use the added labels of the rows for unknown entries."""
-        added = self.state_rows("added", index)
-        revised = torch.where(states(labels).unknown, added.to(labels.dtype), labels)
+        added, unknown = self.state_rows("added", index), is_unknown(labels)
+        if labels.dtype == added.dtype and on_host(labels):  # a tenth of the time of selecting
+            revised = torch.addcmul(labels, unknown.view(labels.dtype), added - labels)
+        else:
+            revised = torch.where(unknown, added.to(labels.dtype), labels)
         if not is_fusible(self.eps):
             return self.reduce(partial_cross_entropy(logits, revised, eps=self.eps))
 
         def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             present = mask_of(labels, x)
             known = mask_of(labels, x, ABSENT).add_(present)
-            weight = known.mean(dim=-1, keepdim=True).mul_(SLOPE).add_(OFFSET)
+            weight = linear(known.mean(dim=-1, keepdim=True), SLOPE, OFFSET)
             return mixed(x, known.mul_(weight), present.mul_(weight), exact=self.reduction == "none")
 
         return fused(Fused(form, [logits], [revised]), self.reduction)

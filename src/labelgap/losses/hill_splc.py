@@ -7,6 +7,8 @@ A negative that the network is sure is positive is probably a missing label, so 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.option_checks import check_integer, check_number
 from labelgap.losses.base.papers import ZHANG_2021
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, constant, cost_present, focused_cost, per_head, states, widen
+from labelgap.losses.base.terms import Number, constant, cost_present, focused_cost, on_host, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
 
 __all__ = ["HillLoss", "SelfPacedCorrection", "hill", "self_paced_correction"]
@@ -63,6 +65,13 @@ def self_paced_correction(
     return focused_cost(signed, per_head(gamma, logits), eps)
 
 
+def _logit(probability: Number) -> Number:
+    """Return the logit, ±∞ for 1 and 0."""
+    if isinstance(probability, Tensor):
+        return torch.logit(probability)
+    return math.log(probability / (1.0 - probability)) if 0 < probability < 1 else math.inf * (probability - 0.5)
+
+
 @method("hill", paper=ZHANG_2021, summary="hill loss: the gradient of a negative that looks positive decreases")
 class HillLoss(LogLoss):
     """Mean of ``hill``; final."""
@@ -84,7 +93,7 @@ class HillLoss(LogLoss):
             square = p.square()
             negative_slope = (p - square).square_().mul_(constant(3.0, p))
             cost = torch.lerp(linear(p, -1.0, 1.5).mul_(square), log.neg_(), present)
-            return cost, negative_slope.lerp_(slope.neg_(), present)
+            return cost, negative_slope.lerp_(slope, present)
 
         return Fused(form, [logits], [labels])
 
@@ -114,7 +123,7 @@ class SelfPacedCorrection(LogLoss):
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries that count as present."""
         logits = widen(logits)
-        likely = torch.sigmoid(logits) > per_head(self.tau, logits)
+        likely = logits > per_head(_logit(self.tau), logits)
         return states(labels).unknown & likely & (self.epoch_tensor > per_head(self.warmup, logits))
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -129,15 +138,21 @@ class SelfPacedCorrection(LogLoss):
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         r"""``focused_form`` of :math:`z = x - 1` where present, x where corrected and −x elsewhere."""
         logits = with_heads(logits, self.gamma, self.tau, self.warmup)
-        gamma, tau = over_batch(self.gamma, logits), over_batch(self.tau, logits)
-        started = self.epoch_tensor > over_batch(self.warmup, logits)
+        gamma, level = over_batch(self.gamma, logits), over_batch(_logit(self.tau), logits)
+        started: bool | Tensor
+        if isinstance(self.warmup, Tensor) or not on_host(logits):
+            started = self.epoch_tensor > over_batch(self.warmup, logits)
+        else:
+            started = self.epoch > self.warmup
 
         def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             present = mask_of(labels, x)
-            known = present + mask_of(labels, x, ABSENT)
-            likely = torch.sigmoid(x).gt_(constant(tau, x)).mul_(started)
-            sign = linear(likely.addcmul_(likely, known, value=-1.0).add_(present), 2.0, -1.0)
+            sign = linear(present, 2.0, -1.0)
+            if started is not False:
+                unknown = linear(mask_of(labels, x, ABSENT).add_(present), -1.0, 1.0)
+                corrected = torch.gt(x, constant(level, x), out=torch.empty_like(x)).mul_(unknown)
+                sign.add_(corrected if started is True else corrected.mul_(started), alpha=2.0)
             log, slope = focused_form((sign * x).sub_(present, alpha=SHIFT), gamma)
-            return log.neg_(), slope.mul_(sign.neg_())
+            return log.neg_(), slope.mul_(sign)
 
         return Fused(form, [logits], [labels])

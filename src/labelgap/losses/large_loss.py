@@ -8,6 +8,7 @@ each epoch, or absolute, those above a threshold that falls with the epochs (`ll
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC
 
@@ -28,7 +29,7 @@ from labelgap.losses.base.option_checks import (
 )
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, is_unknown, per_head, widen
+from labelgap.losses.base.terms import Number, are_above, is_unknown, on_host, per_head, widen
 from labelgap.losses.kernels.form import KernelForm
 from labelgap.losses.selection import Count, as_count, count_marked, top_k_mask
 
@@ -54,7 +55,7 @@ CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 """Unknown labels count as absent, modified ones as present."""
 
 
-def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str = "unknown") -> Count:
+def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Count, base: str = "unknown") -> Count:
     r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
 
     ``unknown`` is the mask of the unknown entries; for the others see ``relative_large_losses``.
@@ -66,9 +67,9 @@ def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Tensor, base: str
     """
     available = count_marked(unknown)
     entries = available if base == "unknown" else count_marked(torch.ones_like(unknown))
-    if isinstance(available, int) and share.ndim == 1 and not steps.ndim:
+    if isinstance(available, int) and share.ndim == 1 and (isinstance(steps, int) or not steps.ndim):
         return min(exact_share(int(entries) * int(steps), share), available)
-    return torch.minimum(exact_share(entries * steps, share), as_count(available))
+    return torch.minimum(exact_share(as_count(entries * steps), share), as_count(available))
 
 
 @torch.no_grad()
@@ -77,7 +78,7 @@ def relative_large_losses(
     labels: Tensor,
     *,
     share: Tensor,
-    steps: Tensor,
+    steps: Count,
     base: str = "unknown",
     largest_share: float | None = None,
 ) -> Tensor:
@@ -85,7 +86,7 @@ def relative_large_losses(
 
     Args:
         share: δ percent as ``exact_percents`` gives it; k is exact for the decimal the user wrote.
-        steps: ``s``, int64; epochs since the first.
+        steps: ``s``, epochs since the first.
         base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
         largest_share: a share of the batch that k does not exceed, where it is known: selecting is then faster.
 
@@ -100,7 +101,7 @@ def relative_large_losses(
 
 
 def large_shares(
-    logits: Tensor, unknown: Tensor, share: Tensor, steps: Tensor, base: str, largest_share: float | None
+    logits: Tensor, unknown: Tensor, share: Tensor, steps: Count, base: str, largest_share: float | None
 ) -> Tensor:
     """Return what ``relative_large_losses`` does, for the mask of the unknown entries."""
     if share.ndim > 1:
@@ -131,9 +132,12 @@ def large_logits(logits: Tensor, unknown: Tensor, threshold: Number) -> Tensor:
     The loss :math:`\ln(1 + e^x)` is above R where :math:`x > \ln(e^R - 1) = R + \ln(1 - e^{-R})`.
     """
     logits = widen(logits)
-    level = torch.as_tensor(threshold, dtype=logits.dtype).clamp(min=0.0)
-    level = level + (-level).expm1().neg().log()
-    return unknown & (logits > (per_head(level, logits) if level.ndim else level))
+    if not isinstance(threshold, Tensor):
+        level = threshold + math.log(-math.expm1(-threshold)) if threshold > 0 else -math.inf
+        return are_above(logits, level) & unknown
+    levels = threshold.to(logits.dtype).clamp(min=0.0)
+    levels = levels + (-levels).expm1().neg().log()
+    return unknown & (logits > (per_head(levels, logits) if levels.ndim else levels))
 
 
 def large_loss_rejection(logits: Tensor, labels: Tensor, modified: Tensor, *, eps: Number = 0.0) -> Tensor:
@@ -195,6 +199,10 @@ class RelativeLargeLoss(MixtureLoss, ABC):
         super().prepare(table, epochs, seed)
         self.last_epoch = epochs
 
+    def steps(self, logits: Tensor) -> Count:
+        """Return how many epochs have passed since the first, as a plain number where the host knows it."""
+        return self.epoch - 1 if on_host(logits) else self.epoch_tensor - 1
+
     def largest_share(self, logits: Tensor, most_steps: int | None = None) -> float | None:
         """Return a share of the batch that k does not exceed: in this epoch, or in any where the step is recorded.
 
@@ -210,8 +218,8 @@ class RelativeLargeLoss(MixtureLoss, ABC):
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries with the k largest losses; none in the first epoch."""
-        steps, largest = self.epoch_tensor - 1, self.largest_share(logits)
-        return large_shares(logits, is_unknown(labels), self.share, steps, self.base, largest)
+        largest = self.largest_share(logits)
+        return large_shares(logits, is_unknown(labels), self.share, self.steps(logits), self.base, largest)
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """The k-th largest logit is found first; no kernel has "all" as the base."""
@@ -268,6 +276,10 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
 
     def large(self, logits: Tensor, unknown: Tensor) -> Tensor:
         """Mark those entries of a mask whose loss is above R(t)."""
+        plain = not any(isinstance(number, Tensor) for number in (self.r0, self.delta_abs, self.warmup))
+        if plain and on_host(logits):
+            threshold = self.r0 - self.epoch * self.delta_abs if self.epoch > self.warmup else math.inf
+            return large_logits(logits, unknown, threshold)
         threshold = self.r0 - self.epoch_tensor.to(widen(logits).dtype) * self.delta_abs
         return large_logits(logits, unknown, torch.where(self.epoch_tensor > self.warmup, threshold, torch.inf))
 

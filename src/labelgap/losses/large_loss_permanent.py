@@ -23,7 +23,7 @@ from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.papers import KIM_2022
 from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import is_unknown
+from labelgap.losses.base.terms import are_above, is_unknown
 from labelgap.losses.large_loss import CORRECTION, AbsoluteLargeLoss, RelativeLargeLoss, large_shares
 
 __all__ = ["AbsoluteLargeLossPermanentCorrection", "LargeLossPermanentCorrection", "PermanentCorrection"]
@@ -63,7 +63,7 @@ class PermanentCorrection(PerImageState, MixtureLoss, ABC):
     def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the masks of what earlier steps corrected and of what this step corrects."""
         unknown = is_unknown(labels)
-        before = (self._epochs_of(index) > 0) & unknown
+        before = are_above(self._epochs_of(index), 0) & unknown
         return before, self.new_corrections(logits, unknown ^ before)
 
     def _epochs_of(self, index: Tensor | None) -> Tensor:
@@ -137,7 +137,8 @@ class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
 
     def new_corrections(self, logits: Tensor, unknown: Tensor) -> Tensor:
         """Mark the k largest losses of what is still unknown."""
-        steps, largest = (self.epoch_tensor - 1).clamp(max=1), self.largest_share(logits, most_steps=1)
+        steps, largest = self.steps(logits), self.largest_share(logits, most_steps=1)
+        steps = min(steps, 1) if isinstance(steps, int) else steps.clamp(max=1)
         with torch.no_grad():
             return large_shares(logits, unknown, self.share, steps, self.base, largest)
 

@@ -23,14 +23,14 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.fused import Fused, fused, is_fusible, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import TrainingScores
 from labelgap.losses.base.mixture_form import mixed
 from labelgap.losses.base.option_checks import check_flag, check_integer, check_number, exact_fractions
 from labelgap.losses.base.papers import ZHOU_2022
 from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cross_entropy, per_head, states
+from labelgap.losses.base.terms import Number, constant, cross_entropy, per_head, states
 from labelgap.losses.entropy import entropy_on_unknown
 
 __all__ = ["AsymmetricPseudoLabeling", "PseudoLabelRounds", "lowest_per_class"]
@@ -217,14 +217,13 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         alpha, beta = over_batch(self.alpha, logits), over_batch(self.beta, logits)
 
         def form(x: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-            present, known = mask_of(labels, x), mask_of(labels, x, ABSENT)
-            known.add_(present)
-            target = target.nan_to_num(-1.0)
-            labeled = target.clamp(-1.0, 0.0).add_(1.0)  # a target is a probability
-            labeled.addcmul_(labeled, known, value=-1.0)
-            undecided = (known + labeled).sub_(1.0).mul_(alpha)
-            labeled.mul_(beta)
-            both, present = known.add_(labeled), present.addcmul_(labeled, target)
+            present = mask_of(labels, x)
+            known = mask_of(labels, x, ABSENT).add_(present)
+            unknown = linear(known, -1.0, 1.0)
+            labeled = torch.eq(target, target, out=torch.empty_like(x)).mul_(unknown)  # NaN is no target
+            undecided = unknown.sub_(labeled).mul_(constant(-alpha, x))
+            labeled.mul_(constant(beta, x))
+            both, present = known.add_(labeled), present.addcmul_(labeled, target.nan_to_num())
             return mixed(x, both, present, undecided, exact=self.reduction == "none")
 
         return Fused(form, [logits], [labels, target])

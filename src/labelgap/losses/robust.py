@@ -102,9 +102,10 @@ def robust_form(
     v.addcmul_(v, known, value=-1.0)
     g = linear(p, w, -2.0).sigmoid_().mul_(v)
     h = v.sub_(g)
-    a = (log * constant(q2, log)).expm1_()
-    far = g.addcmul(g, a)
-    add_product(cost, g, a, -1.0 / q2)
+    half = (log * constant(0.5 * q2, log)).tanh_()
+    half.div_(linear(half, -1.0, 1.0))  # a / 2: on x86 twice as fast as expm1
+    far = g.addcmul(g, half, value=2.0)
+    add_product(cost, g, half, -2.0 / q2)
     if isinstance(q3, Tensor) or q3 != 1.0:
         b = (log - logits).clamp_(max=0.0).mul_(q3).expm1_()
         add_product(cost, h, b, -1.0 / q3)

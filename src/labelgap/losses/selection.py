@@ -110,7 +110,7 @@ def kth_largest(values: NDArray[Any], among: NDArray[np.bool_], k: int) -> Any:
     sample, mean = values[::step][among[::step]], k / step
     place = math.ceil(mean + DEVIATIONS * (math.sqrt(mean) + 1))
     if step > 1 and place < sample.size:
-        near = values[~(values < _largest(sample, place)) & among]
+        near = values[np.flatnonzero(~(values < _largest(sample, place)) & among)]
         if near.size >= k:
             return _largest(near, k)
     return _largest(values[among], k)

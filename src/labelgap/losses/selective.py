@@ -182,21 +182,18 @@ class ClassAwareSelectiveLoss(LogLoss):
         gammas = (self.gamma_pos, self.gamma_neg, self.gamma_unknown)
         logits = with_heads(logits, *gammas, self.likelihood_topk, self.prior_threshold)
         positive, negative, unknown = (over_batch(gamma, logits) for gamma in gammas)
-        left_out = [self.modified(logits, labels)] if self.mode == "selective" else []
+        counted = [] if self.mode == "ignore" else [is_unknown(labels)]
+        if self.mode == "selective":
+            counted = [counted[0] ^ self.modified(logits, labels)]
         exact = self.reduction == "none"
 
-        def form(x: Tensor, labels: Tensor, *left_out: Tensor) -> tuple[Tensor, ...]:
-            present, absent = mask_of(labels, x), mask_of(labels, x, ABSENT)
-            p = torch.sigmoid(x)
-            weight = absent * power_form(x, p, negative)
-            if self.mode != "ignore":
-                known = absent.add_(present)
-                for out in left_out:
-                    known.add_(out.view(torch.uint8))
-                focus = power_form(x, p, unknown)
-                weight.add_(focus).addcmul_(focus, known, value=-1.0)
+        def form(x: Tensor, labels: Tensor, *counted: Tensor) -> tuple[Tensor, ...]:
+            p, present = torch.sigmoid(x), mask_of(labels, x)
+            weight = mask_of(labels, x, ABSENT).mul_(power_form(x, p, negative))
+            for mask in counted:
+                weight.addcmul_(power_form(x, p, unknown), mask.view(torch.uint8).to(x.dtype))
             if isinstance(positive, Tensor) or positive:
                 present.mul_(power_form(-x, torch.sigmoid(-x), positive))
             return mixed(x, weight.add_(present), present, probability=p, exact=exact)
 
-        return Fused(form, [logits], [labels, *left_out])
+        return Fused(form, [logits], [labels, *counted])

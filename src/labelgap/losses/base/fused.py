@@ -205,6 +205,8 @@ def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
         >>> mask_of(torch.tensor([[1, 0, -1]]), torch.zeros(1))
         tensor([[1., 0., 0.]])
     """
+    if labels.dtype == torch.int8:  # one call; of wider integers it is slower
+        return torch.eq(labels, constant(code, labels), out=torch.empty_like(labels, dtype=like.dtype))
     return labels.to(like.dtype, copy=True).eq_(constant(code, like))
 
 
@@ -233,26 +235,28 @@ def add_product(total: Tensor, first: Tensor, second: Tensor, factor: Number) ->
     return total.addcmul_(first, second, value=factor)
 
 
-def focused_form(logits: Tensor, gamma: Number, *, detach: bool = False) -> tuple[Tensor, Tensor]:
-    r"""Return the focused log-likelihood of a present label and its derivative, with n = 1 − p.
+def focused_form(
+    logits: Tensor, gamma: Number, *, probability: Tensor | None = None, detach: bool = False
+) -> tuple[Tensor, Tensor]:
+    r"""Return the focused log-likelihood g of a present label, and the derivative of its cost −g.
 
-    .. math:: g = n^\gamma \ln p, \qquad g' = n^\gamma \bigl(n - \gamma\,(1-n) \ln p\bigr),
-        \quad n^{\gamma+1} \text{ if the focus is detached}
+    .. math:: g = (1-p)^\gamma \ln p, \qquad -g' = (1-p)^\gamma \bigl(p - 1 + \gamma\,p \ln p\bigr),
+        \quad -(1-p)^{\gamma+1} \text{ if the focus is detached}
 
-    The cost of ``focused_cost`` is −g. ``gamma`` is a plain number or broadcasts over the logits. The logarithm is that
-    of p, and x itself where p is too small for it.
+    The cost is that of ``focused_cost``. ``gamma`` is a plain number or broadcasts over the logits. The logarithm is
+    that of p, and x itself where p is too small for it. ``probability`` is p, where it is known.
 
     Example:
         >>> focused_form(torch.zeros(1), 2.0)
-        (tensor([-0.1733]), tensor([0.2983]))
+        (tensor([-0.1733]), tensor([-0.2983]))
     """
-    probability = torch.sigmoid(logits)
-    log = _log(probability, logits)
+    probability = torch.sigmoid(logits) if probability is None else probability
+    log, slope = _log(probability, logits), linear(probability, 1.0, -1.0)
     if equals(gamma, 0):
-        return log, torch.sigmoid(-logits)
-    absent = linear(probability, -1.0, 1.0)
-    focus = absent.square() if equals(gamma, 2) else (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
-    slope = absent if detach else linear(absent, gamma, -gamma).mul_(log).add_(absent)
+        return log, slope
+    focus = slope.square() if equals(gamma, 2) else (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
+    if not detach:
+        add_product(slope, probability, log, gamma)
     return log.mul_(focus), slope.mul_(focus)
 
 

@@ -125,13 +125,15 @@ class Loss(nn.Module, ABC):
         check_shapes(logits, labels)
         self.check_logits(logits)
         rows = logits.shape[-2]
-        if index is None and "index" in self.needs:
-            raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
-        if features is None and "features" in self.needs:
-            raise InputError(f"'{self.name}' uses the features: pass them, features=…")
-        if index is not None and index.shape != (rows,):
+        if index is None:
+            if "index" in self.needs:
+                raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
+        elif index.shape != (rows,):
             raise InputError(f"index has shape {tuple(index.shape)}: one row number for each of {rows} images.")
-        if features is not None and (features.ndim < 2 or features.shape[-2] != rows):
+        if features is None:
+            if "features" in self.needs:
+                raise InputError(f"'{self.name}' uses the features: pass them, features=…")
+        elif features.ndim < 2 or features.shape[-2] != rows:
             raise InputError(f"features have shape {tuple(features.shape)}: one row for each of {rows} images.")
         return self.cost(widen(logits), labels, index, features)
 
@@ -178,7 +180,8 @@ class Loss(nn.Module, ABC):
     def skip_step(self) -> None:
         """Discard what was marked since the last step; for a step that was not taken."""
         self._marks.clear()
-        self._last_marks = None
+        if self._last_marks is not None:  # setting an attribute of a module takes long
+            self._last_marks = None
 
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         """Revise labels at the end of an epoch and return what changed in it.

@@ -14,6 +14,7 @@ and the linear engine evaluates all of them in one kernel, with the derivative i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -103,6 +104,12 @@ class Mixture:
     def rows(self) -> tuple[MixtureWeights, ...]:
         """The weights of unknown, absent, present and modified entries."""
         return self.unknown, self.absent, self.present, self.unknown if self.modified is None else self.modified
+
+    @cached_property
+    def plain_rows(self) -> tuple[MixtureWeights, ...] | None:
+        """The same, the modified ones where there are any, if all weights are plain numbers; else None."""
+        rows = self.rows if self.modified is not None else self.rows[:3]
+        return rows if all(isinstance(weight, float) for row in rows for weight in row) else None
 
     @property
     def has_entropy(self) -> bool:

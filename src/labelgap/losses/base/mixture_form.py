@@ -48,8 +48,10 @@ def fused_mixture(
     exact, expected, estimate = reduction == "none", mixture.expected_positives, mixture.label_estimate
     if not is_fusible(eps) or (exact and (expected is not None or estimate is not None)):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
-    numbers = [weight for row in mixture.rows for weight in row if type(weight) is not float]
-    logits = with_heads(widen(logits), *numbers, 0.0 if expected is None else expected)
+    logits = widen(logits)
+    if mixture.plain_rows is None or isinstance(expected, Tensor):
+        numbers = [weight for row in mixture.rows for weight in row]
+        logits = with_heads(logits, *numbers, 0.0 if expected is None else expected)
     constants = [labels] if modified is None else [labels, modified]
     inputs = [logits] if estimate is None else [logits, estimate.logits]
     form = _form(mixture, logits, exact) if estimate is None else _estimate_form(mixture, logits)
@@ -117,17 +119,18 @@ def mixed(
         (tensor([0.6931]), tensor([0.5000]))
     """
     p = torch.sigmoid(logits) if probability is None else probability
-    log = _exact_log(logits) if exact else _certainty(p).log_()
+    rest = constant(1.0, p) - p
+    log = _exact_log(logits) if exact else torch.maximum(p, rest).log_()
     if equals(entropy, 0):
         total, pull = both, None
     else:
         total, pull = both + entropy, (p * constant(entropy, p)).mul_(logits)
     cost = _times(logits.relu(), total)
-    slope = _times(p, both) if probability is None and pull is None else p * constant(both, p)
+    slope = _times(p, both) if probability is None else p * constant(both, p)
     if not equals(present, 0):
         slope, cost = slope.sub_(constant(present, slope)), _add(cost, logits, present, -1.0)
     if pull is not None:
-        slope, cost = slope.sub_(pull).addcmul_(pull, p), cost.sub_(pull)
+        slope, cost = slope.addcmul_(pull, rest, value=-1.0), cost.sub_(pull)
     return _add(cost, log, total, -1.0), slope  # ln c last: it is small beside terms that cancel
 
 
@@ -155,9 +158,9 @@ def _add(total: Tensor, values: Tensor, factor: Number, sign: float = 1.0) -> Te
 
 def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
     """Return the weights u + v, u and w."""
+    if mixture.plain_rows is not None:
+        return _plain_columns(mixture.plain_rows)
     rows = mixture.rows if mixture.modified is not None else mixture.rows[:3]
-    if all(isinstance(weight, float) for row in rows for weight in row):
-        return _plain_columns(rows)
     return _columns_of([tuple(over_batch(weight, like) for weight in row) for row in rows])
 
 

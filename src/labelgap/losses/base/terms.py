@@ -10,6 +10,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -23,6 +24,7 @@ __all__ = [
     "LOWEST",
     "Number",
     "States",
+    "are_above",
     "check_shapes",
     "constant",
     "cost_absent",
@@ -106,15 +108,25 @@ def _constant(value: float, dtype: torch.dtype) -> Tensor:
 
 
 def is_unknown(labels: Tensor) -> Tensor:
-    """Return the mask of the unknown labels; see ``states``. Only 0 and 1 have no other bit than the last.
+    """Return the mask of the unknown labels; see ``states``. As bytes without a sign they are above 1.
 
     Example:
         >>> is_unknown(torch.tensor([1, 0, -1], dtype=torch.int8))
         tensor([False, False,  True])
     """
     if labels.dtype == torch.int8 and on_host(labels):
-        return torch.bitwise_and(labels, constant(~1, labels)).ne_(constant(0, labels)).view(torch.bool)
+        return torch.from_numpy(labels.numpy().view(np.uint8) > 1)
     return states(labels).unknown
+
+
+def are_above(values: Tensor, level: float) -> Tensor:
+    """Return the mask of the values above a plain number; on the CPU numpy's comparison takes a tenth of the time.
+
+    Example:
+        >>> are_above(torch.tensor([1.0, 3.0]), 2)
+        tensor([False,  True])
+    """
+    return torch.from_numpy(values.detach().numpy() > level) if on_host(values) else values > level
 
 
 def has_state(labels: Tensor, code: int) -> Tensor:
@@ -280,7 +292,7 @@ def check_shapes(logits: Tensor, labels: Tensor) -> None:
         raise InputError(f"logits must be floats, not {logits.dtype}.")
     if logits.ndim < 2:
         raise InputError(f"logits must have shape (…, B, K), a row per image; got {tuple(logits.shape)}.")
-    if labels.shape not in (logits.shape, logits.shape[-2:]):
+    if labels.shape != logits.shape and labels.shape != logits.shape[-2:]:
         raise InputError(
             f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are not of the same batch: "
             f"labels have shape {tuple(logits.shape[-2:])}" + (" or that of the logits." if logits.ndim > 2 else ".")
