@@ -16,12 +16,13 @@ from labelgap import __version__
 from labelgap.core.errors import InputError
 from labelgap.core.system import format_bytes
 
-__all__ = ["DEBUG_VARIABLE", "check_memory_limit", "describe_failure", "report_bug"]
+__all__ = ["DEBUG_VARIABLE", "check_system", "describe_failure", "report_bug"]
 
 DEBUG_VARIABLE: Final = "LABELGAP_DEBUG"
 """Environment variable: 1 shows the traceback of every error."""
 
 _INTACT: Final = "Files that were written before are complete; a training is resumed by --resume."
+_LOST_FOLDER: Final = "the current folder does not exist any more: change to another one (`cd`)."
 _MEMORY: Final = re.compile(
     r"(?:out of|not enough) memory|(?:can't|cannot|could not|failed to) (?:allocate|map segment)|bad_alloc",
     re.IGNORECASE,
@@ -35,8 +36,10 @@ _LEAST_MEMORY: Final = 640 << 20
 _DISK: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
 
-def check_memory_limit() -> None:
-    """Raise an error where the limit of this process's memory is too small for the libraries to be loaded."""
+def check_system() -> None:
+    """Raise an error where libraries would end the process: without a current folder, or with too little memory."""
+    if _lost_current_folder():
+        raise InputError(_LOST_FOLDER)
     if sys.platform == "win32":
         return
     import resource
@@ -76,7 +79,7 @@ def describe_failure(error: BaseException) -> str | None:
             return f"{each.object[each.start : each.end]!r} cannot be written in {each.encoding}: use a UTF-8 locale."
     if isinstance(error, OSError) and error.errno is not None:
         if _lost_current_folder():
-            return "the current folder does not exist any more: change to another one (`cd`)."
+            return _LOST_FOLDER
         return f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
     return None
 

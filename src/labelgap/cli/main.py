@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from labelgap import __version__
-from labelgap.cli.failures import DEBUG_VARIABLE, check_memory_limit, describe_failure, report_bug
+from labelgap.cli.failures import DEBUG_VARIABLE, check_system, describe_failure, report_bug
 from labelgap.cli.processes import check_divisible, report_error, silence_other_processes
 from labelgap.core.errors import LabelGapError
 from labelgap.core.terminal.streams import protect_streams
@@ -98,7 +98,7 @@ def _run() -> int:
     """Run the command of ``sys.argv``, print its error, and return the exit code."""
     silence_other_processes()
     try:
-        check_memory_limit()
+        check_system()
         named = [each for each in sys.argv[1:2] if any(each in names for names in _PANELS.values())]
         result = make_app(*named)(standalone_mode=False)
         sys.stdout.flush()

@@ -17,7 +17,8 @@ TENSORBOARD_FOLDER: Final = "tensorboard"
 class TensorBoardLogger(EpochLogger):
     """Writes scalars with the epoch as their step, and the hyper-parameters for the HPARAMS tab.
 
-    Every epoch is flushed. A resumed run adds an event file, which discards the epochs that it repeats.
+    The hyper-parameters are on disk before the run's id is stored, and every epoch is flushed. A resumed run adds an
+    event file, which discards the epochs that it repeats.
     """
 
     package = "tensorboard"
@@ -34,6 +35,7 @@ class TensorBoardLogger(EpochLogger):
         if not id:
             for summary in hparams(dict(settings), {"val/score": 0.0, "best/test/map": 0.0})[:2]:  # type: ignore[no-untyped-call]
                 self._writer.file_writer.add_summary(summary)
+            self._writer.flush()
 
     def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
         """Add the scalars of the new epochs."""
