@@ -195,6 +195,12 @@ def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
         said = capsys.readouterr().err
         assert "2 images cannot be read" in said and "2008_000003.jpg is not an image" in said
         assert "2009_000001.jpg is damaged or truncated" in said
+    (photos / "2008_000001.jpg").unlink()
+    for options in ([], ["--check-images"]):
+        assert call("inspect", str(tmp_path), *options) == 2
+        said = capsys.readouterr().err
+        assert "JPEGImages/2008_000001.jpg: does not exist" in said
+        assert said.endswith("--check-images decodes the images once these problems are solved\n") == bool(options)
     assert call("inspect", "digits", "--check-images") == 2
     assert "has no image files" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data.registry import dataset_names, describe_datasets, load, load_from_recipe, open_data
+from labelgap.data.registry import dataset_names, describe_datasets, load, load_from_recipe, load_moved, open_data
 
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 
@@ -165,3 +165,24 @@ def test_options_are_kept_as_a_run_writes_them(table: Path) -> None:
     }
     assert json.loads(json.dumps(data.recipe)) == data.recipe
     assert load_from_recipe(data.recipe).classes == data.classes == ("dog", "Cat")
+
+
+def test_data_that_were_moved_need_all_of_their_tables(table: Path) -> None:
+    def lines(image: str) -> str:
+        return f"image,cat,dog\n{image}.png,0,1\n"
+
+    table.write_text(lines("a") + "b.png,1,\n")
+    for name, image in (("val", "c"), ("test", "d")):
+        (table.parent / f"{name}.csv").write_text(lines(image))
+    recipe = load("csv", "tags.csv", images="photos", val="val.csv", test="test.csv", duplicates="off").recipe
+    moved = table.parent / "moved"
+    moved.mkdir()
+    for name in ("tags", "val", "test"):
+        (table.parent / f"{name}.csv").rename(moved / f"{name}.csv")
+    with pytest.raises(InputError, match=r"had val=.*csv and test=.*csv beside .* Add --val PATH --test PATH"):
+        load_moved(recipe, moved / "tags.csv", images="photos")
+    with pytest.raises(InputError, match=r"had test=.*/test\.csv beside .*/tags\.csv\. Where .* Add --test PATH"):
+        load_moved(recipe, moved / "tags.csv", images="photos", val=moved / "val.csv")
+    data = load_moved(recipe, moved / "tags.csv", images="photos", val=moved / "val.csv", test=moved / "test.csv")
+    assert [split.labels.images for split in data.splits] == [("a.png", "b.png"), ("c.png",), ("d.png",)]
+    assert data.recipe["options"]["val"] == str(moved / "val.csv")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import DATA_PANEL, Force, RunData
+from labelgap.cli.options import Force, RunDataOptions, with_options
 
 if TYPE_CHECKING:
     from labelgap.review.apply import ApplyResult
@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["apply"]
 
 
+@with_options(run_data=RunDataOptions)
 def apply(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="Folders of runs and reviews; the table is that of the first.")
     ],
+    run_data: RunDataOptions,
     out: Annotated[Path, typer.Option(help="The table to write: .csv or .parquet.")],
     source: Annotated[
         list[str] | None, typer.Option(help="Method whose revisions to apply as well, e.g. ll-cp; repeatable.")
-    ] = None,
-    data: RunData = None,
-    images: Annotated[
-        Path | None,
-        typer.Option(rich_help_panel=DATA_PANEL, help="With --data: folder that image names are relative to."),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -38,9 +35,7 @@ def apply(
     from labelgap.review.apply import apply_decisions
     from labelgap.review.store import read_decisions
 
-    if images is not None and data is None:
-        raise InputError("--images belongs to --data: say where the table is as well.")
-    folders = [open_review_folder(runs[0], data, images=images), *map(open_review_folder, runs[1:])]
+    folders = [open_review_folder(runs[0], run_data.data, **run_data.given()), *map(open_review_folder, runs[1:])]
     decided = [read_decisions(folder.path) for folder in folders]
     if not source and not any(decided):
         raise InputError(f"{runs[0]} has no decisions yet: labelgap review {runs[0]}. Nothing was written.")

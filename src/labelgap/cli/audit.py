@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelgap.cli.options import AsJson, DataOptions, Device, RunData, Workers, with_options
+from labelgap.cli.options import AsJson, DataOptions, Device, RunData, Workers, check_moved, with_options
 from labelgap.cli.printing import print_json
-from labelgap.core.errors import InputError
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit
@@ -85,12 +84,8 @@ def _data_of(run: Path, data: str | None, options: DataOptions) -> Dataset | Non
     from labelgap.data import load_moved
     from labelgap.training import open_run
 
-    given = options.given()
-    if data is not None:
-        return load_moved(open_run(run).config.data, data, **given)
-    if given:
-        raise InputError(f"--{next(iter(given)).replace('_', '-')} belongs to --data: say where the data are as well.")
-    return None
+    given = check_moved(data, options.given())
+    return None if data is None else load_moved(open_run(run).config.data, data, **given)
 
 
 def _lines(found: Audit, seconds: float) -> list[str]:

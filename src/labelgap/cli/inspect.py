@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -24,7 +25,7 @@ from labelgap.cli.options import (
     with_options,
 )
 from labelgap.cli.printing import print_json
-from labelgap.core.errors import InputError, LabelGapError
+from labelgap.core.errors import InputError, LabelGapError, ProblemsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +73,8 @@ def inspect(
         _fix(data, fix, data_options, force, as_json)
         return
     started = time.perf_counter()
-    opened = open_dataset(data, data_options, observe, label_seed)
+    with _note_about_images(check_images):
+        opened = open_dataset(data, data_options, observe, label_seed)
     image_check = _check_images(opened, check_images)
     seconds = time.perf_counter() - started
     summary = summarize(opened, format_arguments(data, data_options, observe, label_seed))
@@ -82,11 +84,8 @@ def inspect(
 
         page = write_contact_sheet(opened, out or _page_name(opened.name), summary=summary, images=not no_images)
     if as_json:
-        found = {
-            "seconds": round(seconds, 3),
-            "report": None if page is None else str(page),
-            "image_check": image_check,
-        }
+        written = None if page is None else str(page)
+        found = {"seconds": round(seconds, 3), "report": written, "image_check": image_check}
         print_json({**summary.to_json(), **found})
         return
     from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
@@ -120,6 +119,17 @@ def _further_commands(opened: Dataset, summary: DatasetSummary, data: str, optio
         command = fix_command(data, display_path(opened.recipe["path"]), options)
         commands["fix"] = f"{command}   (one spelling of each tag)"
     return commands
+
+
+@contextmanager
+def _note_about_images(decode: bool) -> Iterator[None]:
+    """Add to an error that images were not decoded, if they should be; those of a table are, whatever else is wrong."""
+    try:
+        yield
+    except ProblemsError as error:
+        if decode and not error.unit:
+            error.add_note("--check-images decodes the images once these problems are solved")
+        raise
 
 
 def _check_images(data: Dataset, decode: bool) -> str | None:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from labelgap.core.errors import ProblemsError
+from labelgap.core.errors import InputError, ProblemsError
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
 
 __all__ = [
     "AsJson",
-    "DATA_PANEL",
     "Data",
     "DataOptions",
     "Device",
@@ -28,16 +27,18 @@ __all__ = [
     "LabelSeed",
     "Observe",
     "RunData",
+    "RunDataOptions",
     "RunFolder",
     "Workers",
+    "check_moved",
     "fix_command",
     "format_arguments",
     "open_dataset",
     "with_options",
 ]
 
-DATA_PANEL: Final = "Data"
-_data_option = functools.partial(typer.Option, rich_help_panel=DATA_PANEL)
+_DATA_PANEL: Final = "Data"
+_data_option = functools.partial(typer.Option, rich_help_panel=_DATA_PANEL)
 _published_option = functools.partial(typer.Option, rich_help_panel="Published data sets")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -59,7 +60,7 @@ RunData = Annotated[
     str | None,
     typer.Option(
         "--data",
-        rich_help_panel=DATA_PANEL,
+        rich_help_panel=_DATA_PANEL,
         metavar="DATA",
         help="Where the data of RUN are, if somebody else made it or it was moved.",
     ),
@@ -138,6 +139,33 @@ class DataOptions:
             "allow_leaks": self.allow_leaks or None,
         }
         return {name: value for name, value in parsed.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class RunDataOptions:
+    """Where the data of a run are, if somebody else made it or it was moved."""
+
+    data: RunData = None
+    images: Annotated[Path | None, _data_option(help="With --data: folder that image names are relative to.")] = None
+    val: Annotated[Path | None, _data_option(help="With --data: table of val images, if RUN had one.")] = None
+    test: Annotated[Path | None, _data_option(help="With --data: table of test images, if RUN had one.")] = None
+    aliases: Annotated[Path | None, _data_option(help="With --data: CSV of synonyms, if RUN had one.")] = None
+    parents: Annotated[Path | None, _data_option(help="With --data: CSV of parents, if RUN had one.")] = None
+    annotations: Annotated[
+        Path | None, _published_option(help="With --data: VOC devkit with the boxes, if RUN had one.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the given options but ``data`` as arguments of ``labelgap.data.load_moved``."""
+        paths = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "data"}
+        return check_moved(self.data, {name: path for name, path in paths.items() if path is not None})
+
+
+def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Return options of the data of a run; an error where ``--data`` does not say where these are."""
+    for name in given if data is None else ():
+        raise InputError(f"--{name.replace('_', '-')} belongs to --data: say where the data are as well.")
+    return given
 
 
 Command = Callable[..., None]

@@ -66,11 +66,11 @@ def print_data(data: Dataset) -> None:
 
 
 def print_skipped(data: Dataset) -> None:
-    """Print which images or shards cannot be read and are left out; nothing where all are read."""
-    from labelgap.data.findings import ImagesSkipped, ShardsSkipped
+    """Print which images or shards are left out; nothing where all are read."""
+    from labelgap.data.findings import ImagesNotListed, ImagesSkipped, ShardsSkipped
 
     for finding in data.findings:
-        if isinstance(finding, (ImagesSkipped, ShardsSkipped)):
+        if isinstance(finding, (ImagesNotListed, ImagesSkipped, ShardsSkipped)):
             print(f"{'skipped':<10}{finding}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelgap.cli.options import RunData
+from labelgap.cli.options import RunDataOptions, with_options
 from labelgap.core.errors import LabelGapError
 
 if TYPE_CHECKING:
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 
+@with_options(run_data=RunDataOptions)
 def report(
     run: Annotated[
         Path, typer.Argument(metavar="RUN|STUDY", help="Folder of a run, a study, a comparison or another result.")
     ],
-    data: RunData = None,
+    run_data: RunDataOptions,
     no_images: Annotated[bool, typer.Option("--no-images", help="Leave images out.")] = False,
     figures: Annotated[
         Path | None,
@@ -33,21 +34,21 @@ def report(
     """Write report.html of a run, a study or another result again, with its data, where they can still be loaded."""
     from labelgap.reporting import write_report
 
-    print(f"report    {write_report(run, data=_load_data(run, data), images=not no_images, figures=figures)}")
+    print(f"report    {write_report(run, data=_load_data(run, run_data), images=not no_images, figures=figures)}")
     if figures is not None:
         print(f"figures   {figures}")
     _print_decisions(run)
 
 
-def _load_data(folder: Path, source: str | None) -> Dataset | None:
+def _load_data(folder: Path, source: RunDataOptions) -> Dataset | None:
     """Return the data that a run or a study was trained on; None, with a note, where they cannot be loaded."""
     from labelgap.data import load_moved
 
-    run = _trained(folder)
+    given, run = source.given(), _trained(folder)
     if run is None:
         return None
-    if source is not None:
-        return load_moved(run.config.data, source)
+    if source.data is not None:
+        return load_moved(run.config.data, source.data, **given)
     try:
         data = run.load_data()
     except (LabelGapError, OSError) as error:

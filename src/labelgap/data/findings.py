@@ -19,6 +19,7 @@ __all__ = [
     "FormatRecognized",
     "GroupsKeptTogether",
     "ImageNamesCompleted",
+    "ImagesNotListed",
     "ImagesSkipped",
     "LabelsCounted",
     "LabelsObserved",
@@ -90,6 +91,21 @@ class ImagesSkipped(Finding, topic="images"):
         count = len(self.names)
         start = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
         return f"{start} left out: {_some(self.names)}"
+
+
+@dataclass(frozen=True)
+class ImagesNotListed(
+    Finding,
+    topic="split",
+    text="{file} lists {listed:,} of the images with labels, and {left_out:,} others are left out: the splits are not "
+    "those of the papers",
+    warning=True,
+):
+    """The list of an official split has only a part of the images that the files of labels have."""
+
+    file: str
+    listed: int
+    left_out: int
 
 
 @dataclass(frozen=True)

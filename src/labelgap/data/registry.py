@@ -208,6 +208,8 @@ def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
 def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **options: Any) -> Dataset:
     """Load the data of a recipe from where the user says that they are; no path of the recipe is opened.
 
+    Further tables of the recipe (val, test, aliases …) have to be named as well: without them the data are others.
+
     Args:
         recipe: as a run stores it; its options other than paths, and its steps, are used.
         text: a path to data of the same kind; or ``name=path``.
@@ -223,11 +225,14 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     path = Path(place).expanduser()
     if not (name == SHARDS and is_shard_url(place)) and not path.exists():
         raise InputError(describe_missing_path(path))
-    kept = {
-        option: value
-        for option, value in checked.options.items()
-        if option not in PATH_OPTIONS or not isinstance(value, str)
+    paths = {
+        option: path for option, path in checked.options.items() if option in PATH_OPTIONS and isinstance(path, str)
     }
+    if lost := [option for option in paths if option != "images" and option not in given]:
+        named = " and ".join(f"{option}={paths[option]}" for option in lost)
+        flags = " ".join(f"--{option} PATH" for option in lost)
+        raise InputError(f"the data had {named} beside {checked.path}. Where are these now? Add {flags}.")
+    kept = {option: value for option, value in checked.options.items() if option not in paths}
     return load_from_recipe({**recipe, "name": name, "path": _absolute(place), "options": {**kept, **given}})
 
 

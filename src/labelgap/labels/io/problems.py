@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +37,13 @@ class ProblemList:
     def add(self, line: int, message: str) -> None:
         """Add a problem; all are raised when there are too many."""
         self._found.append(Problem(line, message))
-        if len(self) == MAX_PROBLEMS:
+        if len(self) >= MAX_PROBLEMS:
             self._found.append(Problem(line, "reading stopped here, after too many problems"))
             self.refuse()
+
+    def add_all(self, problems: Iterable[Problem]) -> None:
+        """Add problems that are known already, however many."""
+        self._found.extend(problems)
 
     def extend(self, number: int, text: str) -> None:
         """Add a text to the message of a problem; ``number`` is how many were there before it."""

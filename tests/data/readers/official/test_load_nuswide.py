@@ -73,7 +73,8 @@ def test_images_that_flickr_lost_are_all_named_or_left_out(tmp_path: Path) -> No
     for name in (NUS_TRAIN[7], NUS_TEST[0]):
         (tmp_path / "photos" / name.replace("\\", "/")).unlink()
     with pytest.raises(
-        ProblemsError, match=r"3 problems, nothing was trained\. To train without them: --on-bad-image skip"
+        ProblemsError,
+        match=r"3 problems, nothing was trained\. To train without the missing images: --on-bad-image skip",
     ):
         load("nuswide", root, images=tmp_path / "photos")
     data = load("nuswide", root, images=tmp_path / "photos", on_bad_image="skip")
@@ -91,7 +92,7 @@ def test_a_flat_folder_with_one_file_for_two_images_is_refused(tmp_path: Path) -
     (root / "ImageList" / "TestImagelist.txt").write_text(
         "\n".join([*NUS_TEST[:2], NUS_TRAIN[0].replace("zoo", "cat")])
     )
-    with pytest.raises(InputError, match=r"0000_9000\.jpg could be zoo/0000_9000\.jpg and cat/0000_9000\.jpg"):
+    with pytest.raises(InputError, match=r"0000_9000\.jpg: could be zoo/0000_9000\.jpg and cat/0000_9000\.jpg"):
         load("nuswide", root)
 
 
@@ -127,6 +128,12 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
     ):
         assert expected in messages
     assert len(messages) == 9, "a line of a list that names no image is not a wrong number of labels, too"
+    (root / "Flickr" / "zoo" / "0001_8999.jpg").unlink()
+    with pytest.raises(ProblemsError, match="To train without the missing images: --on-bad-image skip") as caught:
+        load("nuswide", root)
+    assert [each.message for each in caught.value.problems] == [*messages, "Flickr/zoo/0001_8999.jpg: does not exist"]
+    with pytest.raises(ProblemsError, match="9 problems"):
+        load("nuswide", root, on_bad_image="skip")
     (root / "ConceptsList" / "Concepts81.txt").write_text("\n".join(NUS_CONCEPTS[:21]))
     with pytest.raises(ProblemsError, match="21 concepts, and the published list has 81: another version"):
         load("nuswide", root)
@@ -143,7 +150,7 @@ def test_a_list_that_the_list_of_all_images_does_not_know_is_refused(tmp_path: P
     (root / "ImageList" / "Imagelist.txt").unlink()
     (missing,) = describe_dataset("nuswide").problems(root)
     assert "ImageList/Imagelist.txt is missing, which has the order of its lines" in missing
-    with pytest.raises(ProblemsError, match=r"1 problem, .*\n *ImageList/Imagelist\.txt: is missing"):
+    with pytest.raises(ProblemsError, match=r"2 problems, .*\n *ImageList/Imagelist\.txt: is missing"):
         load("nuswide", root)
 
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from tests.data.sentences import sentences
 
+from labelgap.cli.printing import print_skipped
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.registry import load, open_data
 from labelgap.labels import ABSENT, PRESENT, LabelTable, paper_split
@@ -213,15 +214,59 @@ def test_lists_photos_and_boxes_are_told_in_one_error_and_each_mistake_once(voc2
         load("voc2012", voc2012)
     *messages, last = (problem.message for problem in told.value.problems)
     assert messages == [
+        "ImageSets/Main/train.txt, line 1: 2008_000098 and 1 more: no label, in no file of a class (*_train.txt)",
         "ImageSets/Main/person_train.txt, line 2: 2008_00003: in 1 of 3 files of classes only; no line about "
         "2008_000003",
-        "ImageSets/Main/train.txt, line 1: 2008_000098 and 1 more: in no file of a class",
-        "ImageSets/Main/train.txt: no line about 2008_000007, of the files of classes",
         "ImageSets/Main/aeroplane_val.txt: no line about 2009_000001 and 1 more",
         "ImageSets/Main: there is train_train.txt, and no train_val.txt",
         "JPEGImages/2008_000012.jpg: does not exist",
     ]
     assert last.startswith("Annotations/2008_000001.xml: cannot be read")
+
+
+def test_a_list_of_a_part_of_the_images_is_used_with_a_warning(
+    voc2012: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = voc2012 / "ImageSets" / "Main"
+    whole = load("voc2012", voc2012)
+    (main / "train.txt").write_text("2008_000012\n2008_000003\n2008_000030 \n2008_000008\n2008_000009\n")
+    for image in ("2008_000007", "2008_000022"):  # nobody needs them
+        (voc2012 / "JPEGImages" / f"{image}.jpg").unlink()
+    text = (main / "person_train.txt").read_text()
+    (main / "person_train.txt").write_text(text.replace("2008_000001", "2008_000999 "))
+    with pytest.raises(ProblemsError, match=r"1 problem, .*\n.*line 4: 2008_000999: in 1 of 3 files of classes only"):
+        load("voc2012", voc2012)
+    (main / "person_train.txt").write_text("".join(text.splitlines(keepends=True)[1:]))  # without 2008_000007
+    data = load("voc2012", voc2012)
+    assert data.val is not None and whole.val is not None
+    names = sorted([*data.train.labels.images, *data.val.labels.images])
+    assert names == [f"2008_{number:06d}" for number in (3, 8, 9, 12, 30)]
+    labels = {
+        name: row.tolist()
+        for split in (whole.train, whole.val)
+        for name, row in zip(split.labels.images, split.labels.to_dense(), strict=True)
+    }
+    assert data.train.labels.to_dense().tolist() == [labels[name] for name in data.train.labels.images]
+    assert [str(finding) for finding in data.findings if finding.warning] == [
+        "train.txt lists 5 of the images with labels, and 5 others are left out: the splits are not those of the papers"
+    ]
+    print_skipped(data)
+    assert capsys.readouterr().out.startswith("skipped   train.txt lists 5 of")
+
+
+def test_a_listed_image_needs_a_line_in_every_file_of_a_class(voc2012: Path) -> None:
+    main = voc2012 / "ImageSets" / "Main"
+    for name in ("aeroplane", "train"):
+        file = main / f"{name}_train.txt"
+        file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "_000012" not in line))
+    with pytest.raises(ProblemsError) as told:
+        load("voc2012", voc2012)
+    assert [problem.message for problem in told.value.problems] == [
+        f"ImageSets/Main/{name}_train.txt: no line about 2008_000012" for name in ("aeroplane", "train")
+    ]
+    (main / "train.txt").write_text("\n")
+    with pytest.raises(ProblemsError, match=r"Main/train\.txt: is empty; without it all images"):
+        load("voc2012", voc2012)
 
 
 def test_missing_files_of_boxes_and_boxes_without_a_pixel_are_warnings(voc2012: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,9 +48,21 @@ class FileProblems:
 
     def add(self, file: Path, message: str, line: int | None = None) -> None:
         """Add a problem of a file, or of a line of it."""
-        shown = file.relative_to(self.root).as_posix() if file.is_relative_to(self.root) else str(file)
         where = "" if line is None else f", line {line:,}"
-        self._problems.add(len(self), f"{shown}{where}: {message}")
+        self._problems.add(len(self), f"{self._shown(file)}{where}: {message}")
+
+    def add_images(self, found: Iterable[tuple[Path, str]], hint: str) -> None:
+        """Add problems of images, however many they are; ``hint`` is the end of the error's first line."""
+        problems = [
+            Problem(number, f"{self._shown(file)}: {message}")
+            for number, (file, message) in enumerate(found, len(self))
+        ]
+        self._problems.add_all(problems)
+        if problems:
+            self._outcome = f"nothing was trained. {hint}"
+
+    def _shown(self, file: Path) -> str:
+        return file.relative_to(self.root).as_posix() if file.is_relative_to(self.root) else str(file)
 
     def refuse(self, warnings: Sequence[Finding] = ()) -> None:
         """Raise one error with all problems; nothing when there are none.
@@ -91,10 +103,7 @@ class FileProblems:
                 else:
                     self._images.append(file)
         found += [(each, f"does not exist, nor do the {pluralize(lost[each], 'image')} in it") for each in lost]
-        if found:
-            self._outcome = f"nothing was trained. {hint}"
-        for place, problem in found:
-            self.add(place, problem)
+        self.add_images(found, hint)
 
     def read(self, file: Path) -> bytes:
         """Return the content of a file; empty, with a problem, where it cannot be read."""

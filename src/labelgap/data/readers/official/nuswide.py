@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, Problem, ProblemsError
+from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
@@ -69,9 +69,10 @@ def load_nuswide(
             file = root / "ImageList" / "TestImagelist.txt"
             problems.add(file, f"{truncate_text(name)} is in TrainImagelist.txt too", line)
     codes, labels_from = _read_labels(root, classes, listed, problems)
+    place = None if images is None else Path(images).expanduser()
+    folder, files = _find_images(root, place, listed, problems, on_bad_image == "skip")
     problems.refuse()
-    tables = {part: LabelTable.from_dense(codes[part], classes, list(images.lines)) for part, images in listed.items()}
-    sizes = {part: len(table) for part, table in tables.items()}
+    sizes = {part: len(each.lines) for part, each in listed.items()}
     findings: list[Finding] = [
         Note(f"labels of {labels_from}: 1 = present, 0 = absent; every label is known"),
         Note("train is the official training list, test the official test list, in their order", "split"),
@@ -80,9 +81,9 @@ def load_nuswide(
         findings.append(
             Note(f"the lists have {_sizes(sizes)} training and test images, the published {_sizes(_OFFICIAL)}")
         )
-    place = None if images is None else Path(images).expanduser()
-    splits, skipped = _find_images(root, place, tables, on_bad_image == "skip")
-    findings += [ImagesSkipped(skipped)] if skipped else []
+    if skipped := tuple(name for each in listed.values() for name in each.lines if name not in files):
+        findings.append(ImagesSkipped(skipped))
+    splits = [_split(part, each, codes[part], classes, folder, files) for part, each in listed.items()]
     train, test = _without_unlabeled(splits, unlabeled, findings)
     return from_official_splits("nuswide", train, test, findings)
 
@@ -212,30 +213,41 @@ def _read_column(file: Path, rows: int, problems: FileProblems) -> NDArray[np.in
 
 
 def _find_images(
-    root: Path, place: Path | None, tables: Mapping[str, LabelTable], skip: bool
-) -> tuple[list[Split], tuple[str, ...]]:
-    """Return both official parts with their images, and the names of those that are not there."""
+    root: Path, place: Path | None, listed: Mapping[str, _ImageList], problems: FileProblems, skip: bool
+) -> tuple[Path, dict[str, str]]:
+    """Return the folder of the images, and the file of every image that is there.
+
+    One that is not there is a problem, unless it may be skipped and both parts have others.
+    """
     places = [place] if place is not None else [root / "Flickr", root / "images"]
     folder = next((each for each in places if each.is_dir()), None)
     if folder is None:
-        raise InputError(f"{places[0]} does not exist: the images of NUS-WIDE. They may be elsewhere: --images FOLDER.")
-    locate = _image_locator(folder)
-    splits: list[Split] = []
-    missing: list[str] = []
-    for part, table in tables.items():
-        located = [locate(name) for name in table.images]
-        missing += [name for name, file in zip(table.images, located, strict=True) if file is None]
-        kept = table.select(np.array([row for row, file in enumerate(located) if file is not None], dtype=np.int64))
-        images = FileImages(folder, kept.images, [file for file in located if file is not None])
-        splits.append(Split(part.lower(), images, kept))
-    if missing and not (skip and all(map(len, splits))):
-        problems = [Problem(number, f"{folder / name} does not exist") for number, name in enumerate(missing)]
-        hint = "nothing was trained. To train without them: --on-bad-image skip"
-        raise ProblemsError(folder, problems, hint, unit="")
-    return splits, tuple(missing)
+        problems.add(places[0], "does not exist: the images of NUS-WIDE. They may be elsewhere: --images FOLDER")
+        return places[0], {}
+    locate = _image_locator(folder, problems)
+    located = {name: locate(name) for images in listed.values() for name in images.lines}
+    files = {name: file for name, file in located.items() if file is not None}
+    if not (skip and all(any(name in files for name in images.lines) for images in listed.values())):
+        missing = ((folder / name, "does not exist") for name in located if name not in files)
+        problems.add_images(missing, "To train without the missing images: --on-bad-image skip")
+    return folder, files
 
 
-def _image_locator(folder: Path) -> Callable[[str], str | None]:
+def _split(
+    part: str,
+    listed: _ImageList,
+    codes: NDArray[np.int8],
+    classes: list[str],
+    folder: Path,
+    files: Mapping[str, str],
+) -> Split:
+    """Return an official part without the images that have no file."""
+    table = LabelTable.from_dense(codes, classes, list(listed.lines))
+    table = table.select(np.array([row for row, name in enumerate(table.images) if name in files], dtype=np.int64))
+    return Split(part.lower(), FileImages(folder, table.images, [files[name] for name in table.images]), table)
+
+
+def _image_locator(folder: Path, problems: FileProblems) -> Callable[[str], str | None]:
     """Return a function from the path of an image to its file below a folder: at that path, or by its name alone."""
     listed = {"": _names_in(folder)}
     taken: dict[str, str] = {}
@@ -249,7 +261,7 @@ def _image_locator(folder: Path) -> Callable[[str], str | None]:
         if last not in listed[""]:
             return None
         if (other := taken.setdefault(last, name)) != name:
-            raise InputError(f"{folder / last} could be {other} and {name}: keep the folders of the published paths.")
+            problems.add(folder / last, f"could be {other} and {name}: keep the folders of the published paths")
         return last
 
     return locate

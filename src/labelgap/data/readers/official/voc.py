@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import parse_xml, read_bytes
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.findings import BoxFilesMissing
+from labelgap.data.findings import BoxFilesMissing, ImagesNotListed
 from labelgap.data.images import FileImages, path_inside
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
@@ -127,6 +127,8 @@ class _OfficialSplit:
     classes: tuple[str, ...]
     images: tuple[str, ...]
     codes: tuple[tuple[str, ...], ...]
+    left_out: int
+    """Images with labels that the list of the split does not have."""
 
     @property
     def files(self) -> list[str]:
@@ -154,7 +156,10 @@ def _load(root: Path, year: str, boxes: bool) -> Dataset:
     if with_boxes:
         for each in official:
             without += _read_boxes(folder, each.images, each.classes, lists[each.name], problems)
-    warnings: list[Finding] = [BoxFilesMissing(tuple(without))] if without else []
+    warnings: list[Finding] = [
+        ImagesNotListed(f"{each.name}.txt", len(each.images), each.left_out) for each in official if each.left_out
+    ]
+    warnings += [BoxFilesMissing(tuple(without))] if without else []
     warnings += [finding for each in official for finding in lists[each.name].findings()]
     problems.refuse(warnings)
     findings: list[Finding] = [
@@ -190,10 +195,10 @@ def _read_lists(root: Path, train_name: str, test_name: str, problems: FileProbl
 
 
 def _read(root: Path, split: str, problems: FileProblems) -> _OfficialSplit:
-    """Read the per-class files of an official split.
+    """Read the per-class files of an official split, and the list of its images, which may be a part of theirs.
 
-    An image that most files have is one of the split: the others lack a line of it. One that few files have is a wrong
-    line of these. So that a wrong line is told once, an image of it is not missing in its file.
+    An image that most files have is labeled: the others lack a line of it. One that few files have, and not the list,
+    is a wrong line of these. So that a wrong line is told once, an image of it is not missing in its file.
     """
     ending = f"_{split}.txt"
     files = {file.name.removesuffix(ending): file for file in sorted(_main(root).glob(f"*{ending}"))}
@@ -201,34 +206,34 @@ def _read(root: Path, split: str, problems: FileProblems) -> _OfficialSplit:
         problems.add(_main(root), f"has no files of classes such as aeroplane{ending}: is the devkit complete?")
     read = {name: _read_class(file, problems) for name, file in files.items()}
     named = Counter(image for each in read.values() for image in each.lines)
-    known = Counter(image for each in read.values() for image in each.codes)
-    images = sorted(image for image, count in named.items() if known[image] and 2 * count >= len(files))
-    members = {*images}
+    known = {image for each in read.values() for image in each.codes}
+    labeled = {image for image in known if 2 * named[image] >= len(files)}
+    members = labeled
+    if files and not named:
+        problems.add(_main(root), f"the files of {split} are empty")
+    elif (file := _main(root) / f"{split}.txt").is_file() and files:
+        members = known & _read_list(file, named, problems)
+    images = sorted(members)
     for name, each in read.items():
-        odd = [image for image in each.codes if image not in members]
+        odd = [image for image in each.codes if image not in labeled and image not in members]
         wrong = [f"{_first(odd)}: in {named[odd[0]]} of {len(files)} files of classes only"] if odd else []
         missing = [image for image in images if image not in each.lines]
         wrong += [f"no line about {_first(missing)}"] if missing else []
         if wrong:
             problems.add(files[name], "; ".join(wrong), each.lines[odd[0]] if odd else None)
-    if files and not named:
-        problems.add(_main(root), f"the files of {split} are empty")
-    elif files:
-        _check_list(_main(root) / f"{split}.txt", images, named, problems)
     rows = tuple(tuple(each.codes.get(image, "-1") for each in read.values()) for image in images)
-    return _OfficialSplit(split, tuple(files), tuple(images), rows)
+    return _OfficialSplit(split, tuple(files), tuple(images), rows, len(labeled - members))
 
 
-def _check_list(file: Path, images: Sequence[str], named: Counter[str], problems: FileProblems) -> None:
-    """Compare the list of a split's images, where there is one, with those that the files of classes name."""
-    if not file.is_file():
-        return
+def _read_list(file: Path, named: Container[str], problems: FileProblems) -> set[str]:
+    """Read the list of a split's images; one that no file of a class names is a problem."""
     listed = {line.split()[0]: number for number, line in reversed(problems.read_lines(file))}
-    unknown = sorted((number, image) for image, number in listed.items() if image not in named)
-    if unknown:
-        problems.add(file, f"{_first([image for _, image in unknown])}: in no file of a class", unknown[0][0])
-    if unlisted := [image for image in images if image not in listed]:
-        problems.add(file, f"no line about {_first(unlisted)}, of the files of classes")
+    if unknown := sorted((number, image) for image, number in listed.items() if image not in named):
+        images = _first([image for _, image in unknown])
+        problems.add(file, f"{images}: no label, in no file of a class (*_{file.name})", unknown[0][0])
+    if not listed:
+        problems.add(file, "is empty; without it all images of the files of classes are used")
+    return {*listed}
 
 
 def _first(images: Sequence[str]) -> str:
