@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browsers import start_browser
+from tests.browsers import close_windows, start_browser
 from tests.review.http_client import ReviewClient, run_server
 from tests.review.live.preloaded_worker import preload_workers
 from tests.review.sample_run import make_run
@@ -66,7 +66,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
+def browser() -> Iterator[Any]:
     """A browser for the tests of one file: while it is open, a process that another test forks would hold its pipes."""
-    with start_browser() as browser:
-        yield browser
+    with start_browser() as started:
+        yield started
+
+
+@pytest.fixture
+def chromium(browser: Any) -> Iterator[Any]:
+    """The browser, without the windows of the test before."""
+    yield browser
+    close_windows(browser)
