@@ -85,11 +85,13 @@ class HillLoss(LogLoss):
         return KernelForm("hill")
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
-        """``focused_form`` of the positives, and the hill with its slope."""
+        """``focused_form`` of the positives, whose logit is shifted, and the hill with its slope."""
 
         def form(x: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-            present, p = mask_of(labels, x), torch.sigmoid(x)
-            log, slope = focused_form(linear(x, 1.0, -SHIFT), 2.0)
+            present = mask_of(labels, x)
+            z = torch.sub(x, present, alpha=SHIFT)
+            p = torch.sigmoid(z)
+            log, slope = focused_form(z, 2.0, probability=p)
             square = p.square()
             negative_slope = (p - square).square_().mul_(constant(3.0, p))
             cost = torch.lerp(linear(p, -1.0, 1.5).mul_(square), log.neg_(), present)
@@ -149,8 +151,9 @@ class SelfPacedCorrection(LogLoss):
             present = mask_of(labels, x)
             sign = linear(present, 2.0, -1.0)
             if started is not False:
-                unknown = linear(mask_of(labels, x, ABSENT).add_(present), -1.0, 1.0)
-                corrected = torch.gt(x, constant(level, x), out=torch.empty_like(x)).mul_(unknown)
+                known = mask_of(labels, x, ABSENT).add_(present)
+                likely = torch.gt(x, constant(level, x), out=torch.empty_like(x))
+                corrected = likely.addcmul_(likely, known, value=-1.0)
                 sign.add_(corrected if started is True else corrected.mul_(started), alpha=2.0)
             log, slope = focused_form((sign * x).sub_(present, alpha=SHIFT), gamma)
             return log.neg_(), slope.mul_(sign)

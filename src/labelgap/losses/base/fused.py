@@ -39,7 +39,7 @@ __all__ = [
 Form = Callable[..., tuple[Tensor, ...]]
 """Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
 
-BLOCK_ENTRIES = {"cpu": 2**17, "cuda": 2**21}
+BLOCK_ENTRIES = {"cpu": 2**16, "cuda": 2**21}
 """Entries of a block by device: large enough for the calls to cost little; on a CPU its buffers stay in the cache."""
 
 

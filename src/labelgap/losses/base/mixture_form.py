@@ -165,14 +165,14 @@ def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
 
 
 def _columns_of(rows: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
+    columns = list(zip(*((u + v, u, w) for u, v, w in rows), strict=True))
+    has_known = any(isinstance(b, float) and equals(c, b) and not equals(a, b) for a, b, c, *_ in columns)
     found = []
-    for values in zip(*((u + v, u, w) for u, v, w in rows), strict=True):
-        unknown, absent, present, *modified = values
-        weights: list[tuple[int, Number]] = [(ABSENT, absent), (PRESENT, present)]
-        if isinstance(absent, float) and equals(present, absent):
-            weights = [(KNOWN, absent)]
-        weights += [(MODIFIED, weight) for weight in modified]
-        more = [(mask, weight - unknown) for mask, weight in weights]
+    for unknown, absent, present, *modified in columns:
+        more: list[tuple[int, Number]] = [(ABSENT, absent - unknown), (PRESENT, present - unknown)]
+        if has_known:  # that mask is needed anyway
+            more = [(KNOWN, absent - unknown), (PRESENT, present - absent)]
+        more += [(MODIFIED, weight - unknown) for weight in modified]
         found.append((unknown, [(mask, weight) for mask, weight in more if not equals(weight, 0)]))
     return tuple(found)
 
