@@ -108,7 +108,7 @@ def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognized(table: Pa
         (table.parent / name).write_text("hello")
     with pytest.raises(InputError) as caught:
         open_data(name)
-    assert what in str(caught.value) and "It recognizes: a .csv file (csv); an .npz" in str(caught.value)
+    assert what in str(caught.value) and "What it recognizes: a .csv file (csv); an .npz" in str(caught.value)
 
 
 def test_a_folder_with_a_table_is_answered_with_the_table(table: Path) -> None:
@@ -186,3 +186,19 @@ def test_data_that_were_moved_need_all_of_their_tables(table: Path) -> None:
     data = load_moved(recipe, moved / "tags.csv", images="photos", val=moved / "val.csv", test=moved / "test.csv")
     assert [split.labels.images for split in data.splits] == [("a.png", "b.png"), ("c.png",), ("d.png",)]
     assert data.recipe["options"]["val"] == str(moved / "val.csv")
+
+
+def test_what_is_not_recognized_is_answered_with_what_to_do_first(table: Path) -> None:
+    (table.parent / "empty").mkdir()
+    (table.parent / "tags.xlsx").write_bytes(b"PK")
+    for name, hint in (
+        ("empty", "The folder is empty."),
+        ("tags.xlsx", "Save the sheet as 'CSV UTF-8', and give that file."),
+        ("photos/a.png", "It is an image: DATA is the table of the tags, a CSV with the columns image and present."),
+    ):
+        with pytest.raises(InputError) as caught:
+            open_data(name)
+        assert f"which labelgap does not recognize. {hint} What it recognizes: " in str(caught.value)
+    (table.parent / "loop.csv").symlink_to("loop.csv")
+    with pytest.raises(InputError, match=r"loop\.csv is a link that leads to nothing, or to itself: loop\.csv\."):
+        open_data("loop.csv")

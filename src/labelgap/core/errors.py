@@ -225,7 +225,9 @@ def nearest_path(path: str | os.PathLike[str]) -> Path | None:
 
 
 def describe_missing_path(path: str | os.PathLike[str]) -> str:
-    """Return that a path does not exist, and the nearest one that does."""
+    """Return that a path does not exist, and the nearest one that does; of a link, that it leads nowhere."""
+    if Path(path).is_symlink():
+        return f"{os.fspath(path)} is a link that leads to nothing, or to itself: {Path(path).readlink()}."
     return f"{os.fspath(path)} does not exist.{suggest_path(path)}"
 
 

@@ -44,6 +44,7 @@ ENTRY_POINTS: Final = "labelgap.datasets"
 _NAME: Final = re.compile(r"[A-Za-z][\w-]*")
 _GENERIC: Final = ("csv", "parquet", "folder")
 """Formats that more special ones are often recognized as, too: the special ones count."""
+_SPREADSHEETS: Final = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 
 
 _REGISTRY: Registry[DatasetReader] = Registry("data set", "`labelgap datasets` lists all.")
@@ -287,13 +288,15 @@ def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
         what, hint = "is a folder", _hint_about_folder(path)
     else:
         what = f"is a '{path.suffix}' file" if path.suffix else "has no suffix"
-        hint = f" If it is one all the same, say so: csv={path}"
-    raise InputError(f"{path} {what}, which labelgap does not recognize. It recognizes: {known}.{hint}")
+        hint = _hint_about_file(path)
+    raise InputError(f"{path} {what}, which labelgap does not recognize.{hint} What it recognizes: {known}.")
 
 
 def _hint_about_folder(folder: Path) -> str:
     """Return what is probably meant by a folder that is not recognized: the table in it, or one beside its images."""
     children = sorted(folder.iterdir())
+    if not children:
+        return " The folder is empty."
     table = next((child for child in children if child.suffix.lower() == ".csv"), None)
     if table is not None:
         return f" Did you mean {table}?"
@@ -302,8 +305,17 @@ def _hint_about_folder(folder: Path) -> str:
     beside = next((child for child in sorted(folder.parent.iterdir()) if child.suffix.lower() == ".csv"), None)
     return (
         f" {folder} holds images without labels. DATA is the table of their tags, a CSV with the columns image and "
-        f"present: {beside or 'tags.csv'} --images {folder}"
+        f"present: {beside or 'tags.csv'} --images {folder}."
     )
+
+
+def _hint_about_file(file: Path) -> str:
+    """Return what to do with a file that is not recognized."""
+    if file.suffix.lower() in _SPREADSHEETS:
+        return " Save the sheet as 'CSV UTF-8', and give that file."
+    if is_image_name(file.name):
+        return " It is an image: DATA is the table of the tags, a CSV with the columns image and present."
+    return f" If it is a CSV all the same, say so: csv={file}."
 
 
 def _qualified_name(load: Callable[..., Dataset]) -> str:

@@ -79,11 +79,22 @@ def test_an_address_is_refused_with_what_to_do(tmp_path: Path) -> None:
     refuse_url("C:/photos")
 
 
-@pytest.mark.parametrize("name", ["..", "../a.jpg", "x/../../a.jpg", "/etc/a.jpg"])
+@pytest.mark.parametrize("name", ["..", "../a.jpg", "x/../../a.jpg", "/etc/../a.jpg"])
 def test_nothing_outside_of_the_folder_is_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.jpg").write_bytes(b"secret")
     finder = place(tmp_path / "album", "b.jpg")
     assert str(finder(name)).endswith(f"lies outside of the image folder {tmp_path / 'album'}")
+
+
+def test_a_whole_path_of_another_machine_is_found_by_its_last_parts(tmp_path: Path) -> None:
+    finder = place(tmp_path, "trip/b.jpg")
+    assert finder("/disk/photos/trip/b.jpg") is None
+    assert finder.files == {"/disk/photos/trip/b.jpg": "trip/b.jpg"}
+    assert [str(finding) for finding in finder.findings()] == [
+        "1 image name was completed: /disk/photos/trip/b.jpg is trip/b.jpg"
+    ]
+    for other in ("/disk/other/b.jpg", "/disk/trip/c.jpg"):
+        assert finder(other) == f"{other} does not exist"
 
 
 def test_missing_and_empty_images_are_noted_rather_than_told_when_they_are_to_be_skipped(tmp_path: Path) -> None:

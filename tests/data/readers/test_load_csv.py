@@ -222,7 +222,8 @@ def test_a_whole_path_is_refused_outside_of_the_folder_and_taken_inside(tmp_path
     inside, outside = tmp_path / "album" / "a.png", tmp_path / "secret.png"
     draw(inside)
     table = album(tmp_path / "album", f"image,cat\n{inside},1\n{outside},0\n", ["a.png"])
-    assert problems(table) == [(3, f"{outside} lies outside of the image folder {tmp_path / 'album'}")]
+    told = f"{outside} lies outside of the image folder {tmp_path / 'album'}. Are all images there? --images {tmp_path}"
+    assert problems(table) == [(3, told)]
     table.write_text(f"image,cat\n{inside},1\n")
     assert load_csv(table).train.labels.images == (str(inside),)
 

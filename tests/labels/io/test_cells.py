@@ -26,7 +26,7 @@ def test_unknown_has_words_too(cell: str) -> None:
     assert CellParser().code(cell) == UNKNOWN
 
 
-@pytest.mark.parametrize("cell", ["-1", "2", "10", "01", "0.5", "1.01", "?", "dog", "¹", "yes!", "xx", "1 ", "inf"])
+@pytest.mark.parametrize("cell", ["-1", "2", "10", "01", "0.5", "1.01", "-", "dog", "¹", "yes!", "xx", "1 ", "inf"])
 def test_nothing_else_is_a_state(cell: str) -> None:
     assert CellParser().code(cell) is None
 

@@ -54,7 +54,7 @@ def test_bytes_that_no_guess_can_read_are_told_with_their_line(csv: Path) -> Non
 
 def test_a_file_that_is_no_text_is_refused(csv: Path) -> None:
     csv.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
-    with pytest.raises(InputError, match="is not text"):
+    with pytest.raises(InputError, match="line 3: not text"):
         read_csv(csv)
 
 

@@ -128,11 +128,11 @@ a.jpg,val,yep,
 ,test,1,da
 d.jpg,test
 e.jpg,"",0,1
-f.jpg,Train,2,-1
+f.jpg,Trian,2,-1
 g.jpg,test,1,0,1
 "h.jpg"x,test,1,0
 "i
-j.jpg",test,1,?
+j.jpg",test,1,!
 """
 
 CELL = "a cell is 1 (present), 0 (absent) or blank (unknown)"
@@ -148,12 +148,12 @@ def test_every_problem_of_a_wide_table_is_told_with_its_line(csv: Path) -> None:
         (5, "no image is named"),
         (6, "2 cells where the header has 4"),
         (7, "'' under split: it is train, val or test"),
-        (8, f"'-1' under dog: {CELL}"),
+        (8, f"'-1' under dog: {CELL}; -1 is absent in some files and unknown in others: write 0 or nothing"),
         (8, f"'2' under cat: {CELL}"),
-        (8, "'Train' under split: it is train, val or test. Did you mean 'train'?"),
+        (8, "'Trian' under split: it is train, val or test. Did you mean 'train'?"),
         (9, "5 cells where the header has 4"),
         (10, "not a CSV row: ',' expected after '\"'"),
-        (11, f"'?' under dog: {CELL}"),
+        (11, f"'!' under dog: {CELL}"),
         (11, r"'i\nj.jpg': the name of an image has a line break or a NUL"),
     ]
 

@@ -113,7 +113,11 @@ class ImageFinder:
             return f"{name} is an address: labelgap reads images from a disk. Copy them here, and give --images DIR"
         inside = path_inside(self.folder, self.folder / name)
         if inside is None:
-            return f"{name} lies outside of the image folder {self.folder}"
+            whole = Path(name).is_absolute() and ".." not in Path(name).parts
+            if not whole or os.path.lexists(name):
+                remedy = f". Are all images there? --images {Path(name).parent}" if whole else ""
+                return f"{name} lies outside of the image folder {self.folder}{remedy}"
+            inside = name  # of another machine, perhaps: its last parts may be here
         file, reason = self._find(name, inside)
         if file is None:
             self.missing += 1

@@ -7,12 +7,13 @@ import json
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.io.findings import ListsWithBlanks
 
 __all__ = [
     "Cell",
@@ -20,6 +21,7 @@ __all__ = [
     "ListNotation",
     "SEPARATORS",
     "TagListParser",
+    "blanks_between_tags",
     "choose_spellings",
     "describe_separator",
     "parse_separator",
@@ -31,11 +33,11 @@ SEPARATORS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "
 """Characters that separate cells or class names, by the names that options accept."""
 
 _SPELLINGS: Final = {
-    PRESENT: frozenset({"true", "t", "yes", "y", "x"}),
-    ABSENT: frozenset({"false", "f", "no", "n"}),
-    UNKNOWN: frozenset({"", "na", "n/a", "nan", "null", "none"}),
+    PRESENT: frozenset({"true", "t", "yes", "y", "x", "present", "✓", "✔"}),
+    ABSENT: frozenset({"false", "f", "no", "n", "absent"}),
+    UNKNOWN: frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "unknown"}),
 }
-_OPPOSITE: Final = {"1": "0", "1.0": "0.0", "true": "false", "t": "f", "yes": "no", "y": "n"}
+_OPPOSITE: Final = {"1": "0", "1.0": "0.0", "true": "false", "t": "f", "yes": "no", "y": "n", "present": "absent"}
 _NUMBER: Final = re.compile(r"([01])(?:[.,]0*)?")
 _PLAIN: Final = frozenset({"", "0", "0.0", "1", "1.0"})
 _DETECTED: Final = (";", "|", ",")
@@ -45,7 +47,7 @@ _MAX_BRACKETED: Final = 1 << 17
 class CellParser:
     """Parses the cells of a wide table, and records their spellings.
 
-    Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no; unknown is blank, NA, NaN or null; in any case.
+    Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no; unknown is blank, ?, NA, NaN or null; in any case.
     Anything else is no state; −1 neither, since it means absent in other tools.
 
     Args:
@@ -185,6 +187,18 @@ class ListNotation:
         if self.parser.bracketed:
             return json.dumps(names, ensure_ascii=False) if self.json else repr(names)
         return self.joint.join(names)
+
+
+def blanks_between_tags(classes: Sequence[str]) -> list[ListsWithBlanks]:
+    """Find names whose words are all classes of their own: a blank may separate the tags of a list.
+
+    Example:
+        >>> print(*blanks_between_tags(["dog", "dog cat", "cat", "polar bear", "bear"]))
+        'dog cat': each word of it is a tag, too. --separator space if these are lists
+    """
+    known = {*classes}
+    found = [name for name in classes if len(words := name.split()) > 1 and all(word in known for word in words)]
+    return [ListsWithBlanks(tuple(found))] if found else []
 
 
 def _parse_bracketed(cell: str) -> list[str] | None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, TextIO
 
 from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.findings import Note
-from labelgap.core.text import unquote_formula
+from labelgap.core.text import pluralize, unquote_formula
 from labelgap.labels.io.cells import describe_separator, parse_separator
 
 __all__ = ["Dialect", "detect_dialect", "encoding_to_write", "open_text"]
@@ -25,7 +26,10 @@ __all__ = ["Dialect", "detect_dialect", "encoding_to_write", "open_text"]
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _SEP_LINE: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads, before the header
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_SPREADSHEETS: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx (and .ods), .xls
 _SAMPLE_SIZE: Final = 1 << 16
+_MAX_TITLES: Final = 5
+"""Lines before the header that may be a title or a comment."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,42 @@ def detect_dialect(
     if encoding is None and codec != "utf-8-sig":
         findings.append(Note(f"text in {codec} (--encoding says otherwise)", "source"))
     with open_text(path, codec) as file:
-        sep_line = _SEP_LINE.fullmatch(file.readline())
-    skip = 1 if sep_line else 0
+        start = list(islice(file, _MAX_TITLES + 1))
+    sep_line = _SEP_LINE.fullmatch(start[0]) if start else None
+    given = sep_line[1] if sep_line else None if delimiter is None else parse_separator(delimiter, "delimiter")
+    skip, header = (1, given) if sep_line else _find_header(start, (given,) if given else _DELIMITERS, is_header)
+    if skip and not sep_line:
+        verb = "is" if skip == 1 else "are"
+        findings.append(Note(f"{pluralize(skip, 'line')} before the header {verb} left out", "source"))
     if delimiter is not None:
         return Dialect(codec, parse_separator(delimiter, "delimiter"), skip, tuple(findings))
-    detected = sep_line[1] if sep_line else _detect_delimiter(path, codec, is_header)
+    detected = header or _detect_delimiter(path, codec, is_header)
     if detected != ",":
         findings.append(Note(f"{describe_separator(detected)} between cells (--delimiter says otherwise)", "source"))
     return Dialect(codec, detected, skip, tuple(findings))
+
+
+def _find_header(
+    lines: Sequence[str], delimiters: Sequence[str], is_header: Callable[[list[str]], bool]
+) -> tuple[int, str | None]:
+    """Return how many lines before the header are a title or a comment, and the delimiter of the header.
+
+    Such a line has one cell at most, or a "#" in front. (0, None) where the first line may be the header.
+    """
+    if any(is_header(_cells(line, delimiter)) for line in lines[:1] for delimiter in delimiters):
+        return 0, None
+    for delimiter in delimiters:
+        for number, line in enumerate(lines):
+            several = sum(map(bool, cells := _cells(line, delimiter))) > 1
+            if several and number and is_header(cells) and any(map(str.strip, lines[:number])):
+                return number, delimiter
+            if (several or '"' in line) and not line.startswith("#"):
+                break
+    return 0, None
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return [unquote_formula(cell.strip().strip('"')) for cell in line.split(delimiter)]
 
 
 @contextmanager
@@ -108,8 +140,13 @@ def _detect_encoding(path: Path) -> str:
         start = file.read(_SAMPLE_SIZE)
         if start.startswith(_UTF_16):
             return "utf-16"
+        if start.startswith(_SPREADSHEETS):
+            raise InputError(f"{path} is an Excel file, whatever its name says. Save it as 'CSV UTF-8' from Excel.")
         if b"\0" in start:
-            raise InputError(f"{path} is not text, so it is no CSV file (it has zero bytes).")
+            number = start[: start.index(b"\0")].count(b"\n") + 1
+            raise InputError(
+                f"{path}, line {number}: not text (a zero byte), so it is no CSV file. Save the table as 'CSV UTF-8'."
+            )
         file.seek(0)
         good, bad, undefined = start.startswith(codecs.BOM_UTF8), False, False
         for line in file:

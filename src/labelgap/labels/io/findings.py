@@ -17,6 +17,7 @@ __all__ = [
     "ColumnsIgnored",
     "HierarchyApplied",
     "ListsOfClasses",
+    "ListsWithBlanks",
     "MoreSimilarClasses",
     "SimilarClasses",
 ]
@@ -47,6 +48,18 @@ class ListsOfClasses(Finding, text="lists of tags; a tag that is not listed is {
     """A table of lists; ``unlisted`` is "unknown" or "absent"."""
 
     unlisted: str
+
+
+@dataclass(frozen=True)
+class ListsWithBlanks(Finding, warning=True):
+    """Names whose words are all classes of their own: a blank may separate the tags."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.names) - 1:,} more" if len(self.names) > 1 else ""
+        each = "each word of them" if more else "each word of it"
+        return f"'{truncate_text(self.names[0])}'{more}: {each} is a tag, too. --separator space if these are lists"
 
 
 @dataclass(frozen=True)

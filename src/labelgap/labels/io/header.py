@@ -22,7 +22,9 @@ __all__ = [
     "RESERVED_COLUMNS",
     "SAMPLE_ROWS",
     "UNSURE_COLUMN",
+    "holds_file_names",
     "is_header",
+    "is_list_name",
     "is_reserved_name",
     "parse_header",
 ]
@@ -61,6 +63,7 @@ UNSURE_COLUMN: Final = "unsure"
 
 
 _FILE_NAME: Final = re.compile(r"[^.\s]\.[A-Za-z][A-Za-z0-9]{2,3}$")
+_PHOTO_NAME: Final = re.compile(r"[^.\s]\.(?:jpe?g|png|webp|gif|bmp|tiff?|heic|avif)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,16 @@ def is_reserved_name(name: str) -> bool:
     return _plain(name) in reserved.union(*COLUMN_SYNONYMS.values())
 
 
+def is_list_name(name: str) -> bool:
+    """Return whether a column of this name may list classes.
+
+    Example:
+        >>> is_list_name("Label"), is_list_name("value")
+        (True, False)
+    """
+    return _plain(name) in LIST_SYNONYMS
+
+
 def is_header(header: Iterable[str], options: TableOptions) -> bool:
     """Return whether one of these columns holds the names of the images."""
     return "image" in _column_roles([*header], options)
@@ -139,8 +152,15 @@ def parse_header(
     for name in options.ignore_columns:
         if name not in names_found:
             raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
-    used = [number for number, name in enumerate(header) if name not in ignored_names]
     roles = _column_roles(header, options)
+    if "image" not in roles and (photo := next((name for name in header if _PHOTO_NAME.search(name)), None)):
+        place = f", line {line}" if line else ""
+        raise InputError(
+            f"{path}{place}: there is no header, since '{truncate_text(photo)}' is an image. Put a line before it that "
+            "names the columns: 'image' for this one, and for the others a tag each, or 'present' for lists of tags."
+        )
+    unnamed = {number for number, name in enumerate(header) if not name and _holds_no_states(number, sample)}
+    used = [number for number, name in enumerate(header) if name not in ignored_names and number not in unnamed]
     _recognize_lists(header, roles, used, sample)
     lists = any(roles[number] == "present" for number in used)
     special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
@@ -167,7 +187,7 @@ def parse_header(
     if not chosen and not lists:
         problems.add(line, "no class: after 'image' comes a column per class, or 'present'")
     kept = {*position.values(), *chosen, *(rest if lists else ())}
-    ignored = tuple(name for number, name in enumerate(header) if number not in kept)
+    ignored = tuple(name or f"column {number + 1}" for number, name in enumerate(header) if number not in kept)
     image, split, group, present, absent = (position.get(name) for name in (*RESERVED_COLUMNS, *LIST_COLUMNS))
     return HeaderColumns(line, header, image, probable, split, group, present, absent, tuple(chosen), ignored)
 
@@ -205,13 +225,25 @@ def _recognize_lists(
     roles[candidates[0]] = "present"
 
 
+def _holds_no_states(number: int, sample: Sequence[Sequence[Cell]]) -> bool:
+    """Return whether a column is blank, or most of its cells are no states, e.g. the numbers of the rows."""
+    parser = CellParser()
+    cells = [row[number] for row in sample if number < len(row) and row[number]]
+    states = sum(isinstance(cell, str) and parser.code(cell) is not None for cell in cells)
+    return not cells or 2 * states < len(cells)
+
+
+def holds_file_names(cells: Sequence[Cell]) -> bool:
+    """Return whether most of these cells are names of files."""
+    names = sum(isinstance(cell, str) and _FILE_NAME.search(cell) is not None for cell in cells)
+    return 2 * names > len(cells)
+
+
 def _column_of_files(columns: Sequence[int], sample: Sequence[Sequence[Cell]]) -> int | None:
     """Return the only column of which most cells are names of files; None where there is none, or several."""
     found = []
     for number in columns:
-        cells = [row[number] for row in sample if number < len(row) and row[number]]
-        names = sum(isinstance(cell, str) and _FILE_NAME.search(cell) is not None for cell in cells)
-        if 2 * names > len(cells):
+        if holds_file_names([row[number] for row in sample if number < len(row) and row[number]]):
             found.append(number)
     return found[0] if len(found) == 1 else None
 

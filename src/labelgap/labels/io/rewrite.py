@@ -254,17 +254,18 @@ def _stripped(cells: Sequence[str]) -> list[Cell]:
 def _copy_records(file: TextIO, target: TextIO, editor: _LabelEditor, delimiter: str, skip: int) -> None:
     """Copy a CSV; the text of a row that does not change stays as it is."""
     target.writelines(file.readline() for _ in range(skip))
-    header, quoted = True, False
+    header: list[Cell] | None = None
+    quoted = False
     for raw, cells in raw_records(file, delimiter, 0):
         plain = _stripped(cells)
         if not any(plain):
             target.write(raw)
             continue
         body = raw.rstrip("\r\n")
-        if header:
-            quoted = _record(cells, delimiter, csv.QUOTE_ALL) == body
+        if header is None:
+            header, quoted = plain, _record(cells, delimiter, csv.QUOTE_ALL) == body
+        if plain == header:  # the first time, or once more
             edited: list[Cell] = [*plain, *editor.new_columns]
-            header = False
         else:
             edited = editor.edit(plain)
         changed = [

@@ -22,13 +22,13 @@ from labelgap.core.errors import InputError, ProblemsError, nearest
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import format_option, pluralize, truncate_text
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import Cell, CellParser, TagListParser
+from labelgap.labels.io.cells import Cell, CellParser, TagListParser, blanks_between_tags
 from labelgap.labels.io.class_names import apply_class_options, resolve_class_names
 from labelgap.labels.io.findings import ColumnPerClass, ColumnsIgnored, ListsOfClasses
-from labelgap.labels.io.header import SAMPLE_ROWS, HeaderColumns, parse_header
+from labelgap.labels.io.header import SAMPLE_ROWS, HeaderColumns, holds_file_names, is_list_name, parse_header
 from labelgap.labels.io.problems import MAX_PROBLEMS, ProblemList
 from labelgap.labels.io.similar_names import describe_same_names
-from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
+from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, TableFile, TableOptions
 from labelgap.labels.sparse import is_encodable
 from labelgap.labels.table import LabelTable
 
@@ -40,6 +40,7 @@ CheckImage = Callable[[str, int], str | None]  # of the name of an image and its
 _MIN_BAD_CELLS: Final = 10
 """From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
 _CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
+_MINUS_ONE: Final = "; -1 is absent in some files and unknown in others: write 0 or nothing"
 _MAX_NAME: Final = 4096
 _BREAK: Final = re.compile("[\r\n\0]")
 _ALL_KNOWN: Final = "every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown"
@@ -85,6 +86,12 @@ def parse_rows(
         cell_findings.append(Note(_ALL_KNOWN, "counts"))
     if columns.group is not None:
         cell_findings.append(Note("the column 'group' says which images belong together, it is no tag"))
+    for written, split in parser.split_names.items():
+        if written != split:
+            cell_findings.append(Note(f"'{truncate_text(written)}' under split is read as {split}", "split"))
+    if parser.headers:
+        times = f"in line {parser.headers[0]:,}" if len(parser.headers) == 1 else f"{len(parser.headers):,} times"
+        cell_findings.append(Note(f"the header is repeated {times}: left out", "source"))
     for name, role in columns.synonyms:
         cell_findings.append(Note(f"the column '{truncate_text(name)}' is read as '{role}'", "source"))
     if columns.ignored:
@@ -119,7 +126,10 @@ def image_name_problem(name: str) -> str | None:
 
 @dataclass
 class _RowParser:
-    """The columns, and the images, splits, groups, lines and problems so far; of repeated images both lines."""
+    """The columns, and the images, splits, groups, lines and problems so far; of repeated images both lines.
+
+    ``split_names`` are other names of the splits, ``headers`` the lines in which the header is repeated.
+    """
 
     options: TableOptions
     check_image: CheckImage
@@ -127,6 +137,8 @@ class _RowParser:
     problems: ProblemList
     images: dict[str, int] = field(default_factory=dict)
     splits: list[str] = field(default_factory=list)
+    split_names: dict[str, str] = field(default_factory=dict)
+    headers: list[int] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     lines: array[int] = field(default_factory=lambda: array("q"))
     repeated: list[tuple[int, int, int]] = field(default_factory=list)
@@ -147,10 +159,14 @@ class _RowParser:
 
     def checked(self, rows: Iterator[Row]) -> Iterator[Row]:
         """Check the length, image and split of every row, and yield the rows of the right length."""
-        columns = self.columns
+        columns, header = self.columns, list(self.columns.header)
         for line, cells in rows:
-            if len(cells) != len(columns.header):
-                self.problems.add(line, f"{len(cells)} cells where the header has {len(columns.header)}")
+            if cells == header:
+                self.headers.append(line)
+                continue
+            if len(cells) != len(header):
+                hint = ": a list of tags needs quotes around it" if columns.lists and len(cells) > len(header) else ""
+                self.problems.add(line, f"{len(cells)} cells where the header has {len(header)}{hint}")
                 continue
             image = "" if columns.image_names is None else str(cells[columns.image_names])
             if not image:
@@ -166,8 +182,11 @@ class _RowParser:
             elif (problem := self.check_image(image, line)) is not None:
                 self.problems.add(line, problem)
             if columns.split is not None:
-                self.splits.append(split := str(cells[columns.split]))
-                if split not in SPLITS:
+                written = str(cells[columns.split])
+                self.splits.append(split := SPLIT_NAMES.get(written.lower(), written))
+                if split in SPLITS:
+                    self.split_names[written] = split
+                else:
                     close = nearest(split, SPLITS)
                     hint = f". Did you mean '{close}'?" if close else ""
                     name = columns.header[columns.split]
@@ -231,11 +250,24 @@ class _RowParser:
             return
         if not is_no_class(count, filled):
             for line, cell in bad:
-                self.problems.add(line, f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}")
+                hint = _MINUS_ONE if cell == "-1" else ""
+                text = f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}{hint}"
+                self.problems.add(line, text)
             return
         (line, cell), more = bad[0], count - 1
         renamed = format_option("rename", f"{name}=present")
-        hint = f"{format_option('ignore-columns', name)} leaves it out; if it lists tags, {renamed}"
+        ignored = format_option("ignore-columns", name)
+        hint = f"{ignored} leaves it out; if it lists tags, {renamed}"
+        if holds_file_names([cell for _, cell in bad]):
+            image = self.columns.header[self.columns.image or 0]
+            named = f"{format_option('ignore-columns', image)} {format_option('rename', f'{name}=image')}"
+            hint = f"it holds names of files: if these are the images, {named}; if not, {ignored}"
+        elif is_list_name(name) and self.repeated:
+            self.problems.fixable = False  # the states of several tags would be merged
+            hint = (
+                "a row per tag? A table has a row per image, with a column per tag. In Python: pandas.read_csv(…)"
+                f".pivot(index='image', columns={name!r}, values=…).to_csv(…)"
+            )
         example = f"'{truncate_text(str(cell))}' in {self.problems.unit} {line} and {more:,} more"
         text = f"the column '{truncate_text(name)}' does not look like a tag ({example}): {hint}"
         self.problems.add(self.columns.line, text)
@@ -263,4 +295,5 @@ class _RowParser:
         table = LabelTable.from_lists(
             present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
         )
-        return table, [ListsOfClasses(self.options.unlisted), *parser.findings()]
+        joined = blanks_between_tags(table.classes) if self.options.separator is None else []
+        return table, [ListsOfClasses(self.options.unlisted), *parser.findings(), *joined]
