@@ -60,15 +60,15 @@ class Reporter:
             self._muted = outer
 
     @contextmanager
-    def resumable(self, stored: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Say after a Ctrl-C in the block what the same command does: resume, where a head or trial is ``stored``."""
+    def resumable(self, stored: Callable[[], bool] = lambda: True, part: str = "head") -> Iterator[None]:
+        """Say after a Ctrl-C in the block what the same command does: resume, where a ``part`` of the work is stored."""
         try:
             yield
         except KeyboardInterrupt:
             if stored():
                 self.log("stopped: what was finished is stored, and the same command resumes from there")
             else:
-                self.log("stopped before the first head was finished: the same command trains all of them")
+                self.log(f"stopped before the first {part} was finished: the same command trains all of them")
             raise
 
     @contextmanager

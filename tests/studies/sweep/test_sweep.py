@@ -6,9 +6,10 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.cli.conftest import undraw
 from tests.killing import run_forked, start_forked, wait_forked
 from tests.studies.compare.small_features import features
 from tests.studies.sweep.database import PASSWORD, postgresql
+from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
@@ -82,7 +84,7 @@ def test_heads_on_random_weights_are_those_of_the_seed_and_the_features_are_said
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(runner, "load_features", Mock(side_effect=KeyboardInterrupt))
         lg.sweep(data, "an", trials=4, out=tmp_path / "a", **settings)
-    assert "the same command resumes from there" in capsys.readouterr().err
+    assert "stopped before the first trial was finished" in capsys.readouterr().err
     found = list[Sweep]()
     for name in "ab":
         torch.rand(len(found) + 1)  # what was drawn before does not matter
@@ -184,6 +186,43 @@ def test_after_a_kill_the_lost_trials_are_run_again(
     again = [trial for trial in stored if "retry_of" in trial.user_attrs]
     assert len(lost) == 4 == len(again) and all(trial.state.name == "COMPLETE" for trial in again)
     assert sorted(str(trial.params) for trial in lost) == sorted(str(trial.params) for trial in again)
+
+
+def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(data: Dataset, tmp_path: Path) -> None:
+    original, asked = train_heads, {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **QUICK, "quiet": False}
+
+    def stop(log: Path, ended: int) -> str:
+        """Send a Ctrl-C to a sweep while a head trains after so many that have ended; return what it says."""
+
+        def work() -> None:
+            def wait(values: Any, plans: Any, **named: Any) -> Any:
+                if len(calls) == ended:
+                    (tmp_path / "waiting").touch()
+                    threading.Event().wait()
+                calls.append(1)
+                return original(values, plans, **named)
+
+            calls: list[int] = []
+            setattr(runner, "HEADS", 1)  # noqa: B010 (in the copy of this process alone)
+            setattr(trials, "train_heads", wait)  # noqa: B010
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+            with suppress(KeyboardInterrupt):
+                lg.sweep(data, "an", trials=2, out=tmp_path / "s", **asked)
+
+        process = start_forked(work, log)
+        wait_until((tmp_path / "waiting").exists)
+        os.kill(process, signal.SIGINT)
+        assert wait_forked(process) == 0, log.read_text()
+        (tmp_path / "waiting").unlink()
+        return log.read_text()
+
+    for number in range(4):
+        said = stop(tmp_path / f"log-{number}", 0)
+        assert "stopped before the first trial was finished: the same command trains all of them" in said
+    assert "stopped: what was finished is stored, and the same command resumes" in stop(tmp_path / "log", 1)
+    found = lg.sweep(data, "an", trials=2, out=tmp_path / "s", **{**asked, "quiet": True})
+    assert found.finished and sorted(trial.values["lr"] for trial in found.trials) == [1e-3, 1e-2]
+    assert all(trial.state == "complete" for trial in found.trials)
 
 
 @contextmanager

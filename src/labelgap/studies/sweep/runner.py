@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -36,6 +37,7 @@ from labelgap.studies.sweep.trials import (
     train_network_trial,
 )
 from labelgap.training import Run, open_run
+from labelgap.training.checkpoints.checkpoint import LAST
 from labelgap.training.config.resolve import describe_random_features
 from labelgap.training.config.schema import read_config
 from labelgap.training.devices import choose_device, choose_workers
@@ -108,13 +110,12 @@ def sweep(
     plan = plan_sweep(data, request, given, choose_device(device), reporter.log)
     _check_folder(folder, plan)
     execution = _Execution(device, workers, reporter)
-    with reporter.resumable():
-        with quiet_optuna():
-            result = _run_trials(data, plan, trials, storage, folder, execution)
-        with lock_folder(folder, "finishing a sweep", wait=_WAIT):
-            if result.finished:
-                result = _train_best(result, data, plan, execution)
-            result.write()
+    with quiet_optuna():
+        result = _run_trials(data, plan, trials, storage, folder, execution)
+    with reporter.resumable(), lock_folder(folder, "finishing a sweep", wait=_WAIT):
+        if result.finished:
+            result = _train_best(result, data, plan, execution)
+        result.write()
     return result
 
 
@@ -133,8 +134,15 @@ def _run_trials(
                 _check_folder(folder, plan)
                 _results(plan, queue, study, folder, shown, data).write()
             queue.suggest(plan.first)
-            _train(queue, plan, folder, execution)
+            with execution.reporter.resumable(partial(_has_trained, queue, folder), "trial"), queue.releasing():
+                _train(queue, plan, folder, execution)
         return _results(plan, queue, study, folder, shown, data)
+
+
+def _has_trained(queue: TrialQueue, folder: Path) -> bool:
+    """Return whether a trial has ended, or the run of one has a checkpoint."""
+    ended = any(trial.state != "running" for trial in queue.results())
+    return ended or any((folder / TRIALS_FOLDER).glob(f"*/{LAST}"))
 
 
 def _check_folder(folder: Path, plan: SweepPlan) -> None:

@@ -11,7 +11,8 @@ import os
 import platform
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -35,9 +36,11 @@ WORKER: Final = "worker"
 """Attribute of a claimed trial: the process that trains it."""
 DROPPED: Final = "dropped"
 """Attribute of a trial that was asked for and not trained."""
+STOPPED: Final = "stopped"
+"""Attribute of a trial that a person stopped: it is repeated, however often."""
 ORIGIN: Final = "origin"
 RETRY_OF: Final = "retry_of"
-_MAX_RETRIES: Final = 2
+_MAX_DEATHS: Final = 3
 _MAX_POINTS: Final = 100_000
 _MAX_DUPLICATES: Final = 50
 
@@ -56,7 +59,7 @@ class TrialQueue:
         self.study, self.space, self.heartbeat = study, space, heartbeat
         self.total = int(min(total, math.prod(parameter.size for parameter in space)))
         self._distributions = {parameter.name: _distribution(parameter) for parameter in space}
-        self._own = set[int]()
+        self._own: dict[int, Trial] = {}
         self._worker = _process()
 
     def suggest(self, values: Mapping[str, Value]) -> None:
@@ -88,13 +91,28 @@ class TrialQueue:
         finally:
             self._release(trial)
 
+    @contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Give claimed trials back when a Ctrl-C or SIGTERM ends the block: they are queued again at once."""
+        from optuna.trial import TrialState
+
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            for trial in list(self._own.values()):
+                with suppress(Exception):  # it has just ended, or the storage is gone: as for a killed process
+                    trial.set_user_attr(STOPPED, True)
+                    self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+                    self._release(trial)
+            raise
+
     def results(self) -> tuple[SweepTrial, ...]:
         """Return the trials that count, those of other processes too."""
         return tuple(map(_result, self._counted()))
 
     def origin(self, trial: Trial) -> int:
         """Return the number of the trial that this one repeats, or its own."""
-        return int(trial.user_attrs.get(ORIGIN, trial.number))
+        return _origin(trial)
 
     def recover(self) -> None:
         """Queue the settings of trials again whose process has died, a few times at most."""
@@ -105,29 +123,24 @@ class TrialQueue:
             if trial.state == TrialState.RUNNING and self._is_dead(trial):
                 self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         fail_stale_trials(self.study)
-        for trial, retries in self._lost():
-            if retries < _MAX_RETRIES:
-                origin = trial.user_attrs.get(ORIGIN, trial.number)
-                self.study.enqueue_trial(trial.params, user_attrs={RETRY_OF: trial.number, ORIGIN: origin})
+        for trial, deaths in self._lost():
+            if deaths < _MAX_DEATHS:
+                about = {RETRY_OF: trial.number, ORIGIN: _origin(trial)}
+                self.study.enqueue_trial(trial.params, user_attrs=about)
 
     def _lost(self) -> list[tuple[FrozenTrial, int]]:
-        """Return the trials without a result that no other repeats, and how often their setting was repeated."""
+        """Return the trials without a result that no other repeats, and how many of their processes died."""
         from optuna.trial import TrialState
 
         trials = self._trials()
         repeated = {trial.user_attrs.get(RETRY_OF) for trial in trials}
-        origins = Counter(trial.user_attrs.get(ORIGIN) for trial in trials)
-        return [
-            (trial, origins[trial.user_attrs.get(ORIGIN, trial.number)])
-            for trial in trials
-            if trial.state == TrialState.FAIL
-            and not {RESULT, DROPPED} & set(trial.user_attrs)
-            and trial.number not in repeated
-        ]
+        lost = [each for each in trials if each.state == TrialState.FAIL and not {RESULT, DROPPED} & {*each.user_attrs}]
+        deaths = Counter(_origin(trial) for trial in lost if STOPPED not in trial.user_attrs)
+        return [(trial, deaths[_origin(trial)]) for trial in lost if trial.number not in repeated]
 
     def _counted(self) -> list[FrozenTrial]:
         """Return the trials that were asked for: they run, have a result, or are not repeated any more."""
-        given_up = {trial.number for trial, retries in self._lost() if retries >= _MAX_RETRIES}
+        given_up = {trial.number for trial, deaths in self._lost() if deaths >= _MAX_DEATHS}
         return [trial for trial in self._trials() if _counts(trial) or trial.number in given_up]
 
     def _next(self) -> Trial | None:
@@ -153,12 +166,12 @@ class TrialQueue:
         from optuna.exceptions import UpdateFinishedTrialError
 
         trial = self.study.ask(self._distributions)
-        self._own.add(trial.number)
+        self._own[trial.number] = trial
         try:
             trial.set_user_attr(WORKER, self._worker)
             self.heartbeat.add(trial._trial_id)
         except UpdateFinishedTrialError:
-            self._own.discard(trial.number)
+            self._own.pop(trial.number, None)
             return None
         return trial
 
@@ -171,7 +184,7 @@ class TrialQueue:
 
     def _release(self, trial: Trial) -> None:
         self.heartbeat.remove(trial._trial_id)
-        self._own.discard(trial.number)
+        self._own.pop(trial.number, None)
 
     def _nearest_untried(
         self, values: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
@@ -208,6 +221,11 @@ def _process(number: int | None = None) -> str:
         return f"{platform.node()} {process.pid} {process.create_time():.2f}"
     except psutil.Error:
         return ""
+
+
+def _origin(trial: Trial | FrozenTrial) -> int:
+    """Return the number of the trial that this one repeats, or its own."""
+    return int(trial.user_attrs.get(ORIGIN, trial.number))
 
 
 def _counts(trial: FrozenTrial) -> bool:
