@@ -56,8 +56,9 @@ def reproduce(
     from labelgap.core.terminal.console import make_console
     from labelgap.reporting import write_report
     from labelgap.studies.reproduce.cost import describe_cost
-    from labelgap.studies.reproduce.runner import fill_cells, plan_reproduction
+    from labelgap.studies.reproduce.runner import check_jobs, fill_cells, plan_reproduction
 
+    check_jobs(jobs)
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
     settings: dict[str, Any] = {"seeds": seeds, "cells": _cells(cells), **changed}
     settings["weights"] = None if weights is None else str(weights)

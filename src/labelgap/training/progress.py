@@ -61,7 +61,7 @@ class Reporter:
 
     @contextmanager
     def resumable(self, stored: Callable[[], bool] = lambda: True, part: str = "head") -> Iterator[None]:
-        """Say after a Ctrl-C in the block what the same command does: resume, where a ``part`` of the work is stored."""
+        """Say after a Ctrl-C in the block what the same command does: resume, where a ``part`` of it is stored."""
         try:
             yield
         except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import re
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from labelgap.studies.reproduce import Reproduction, cost, networks, paper_table
 from labelgap.studies.reproduce.cost import describe_cost
 from labelgap.studies.reproduce.measures import warmup_share
 from labelgap.studies.reproduce.runner import plan_reproduction
+from labelgap.studies.reproduce.sources import data_digest
 from labelgap.studies.reproduce.tables import METRICS
 from labelgap.training import Run, open_run, progress
 from labelgap.training.config.cost import CostEstimate
@@ -165,6 +168,10 @@ def test_what_cannot_be_used_is_refused_before_anything_is_trained(
         reproduce("cole-table2", ["voc12=vectors.npz"])
     with pytest.raises(InputError, match=r"no such row, column or cell\. Did you mean 'role'"):
         reproduce("cole-table2", [vectors], cells=["rolle"])
+    with pytest.raises(InputError, match=r"--cells names no cell\. Rows of cole-table2: an, an-ls, role"):
+        reproduce("cole-table2", [vectors], cells=[])
+    assert call("reproduce", "cole-table2", "--data", vectors, "--jobs", "0", "--dry-run") == 2
+    assert "--jobs 0: at least one is needed" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"vectors\.npz holds features, and end-to-end trains on images"):
         reproduce("kim-table2", [vectors])
     with pytest.raises(InputError, match=r"the features of voc2012 are given already, vectors\.npz"):
@@ -257,6 +264,34 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
     assert len(scores_of_seed) == 7 and scores_of_seed.index(max(scores_of_seed)) + 1 == precision.epochs[0]
     page = write_report(parts).read_text(encoding="utf-8")
     assert "end-to-end:voc2012, epoch by epoch" in page and page.count("<svg") == 2, "both rows in one figure"
+
+
+def test_tables_share_networks_of_equal_settings_whatever_their_presets_and_those_that_recorded_losses(
+    photos: str, trained: list[str]
+) -> None:
+    small: dict[str, Any] = {**QUICK, **NETWORK, "seeds": 1}
+    reproduce("zhou-table", [photos], cells=["an/end-to-end:voc2012"], **small)
+    plan = plan_reproduction("cole-table1", [photos], out="runs/reproduce", cells=["an"], epochs=1, **NETWORK)
+    (training,) = plan.trainings("end-to-end")
+    data = plan.data(training)
+    grid = networks.network_runs(training, data, plan.reproduction.path, plan.reproduction.settings)
+    assert [run.setting["lr"] for run in grid if run.finished] == [1e-5] and len(grid) == 8
+    (found,) = (run for run in grid if run.finished)
+    own = {"epochs": 1, "batch_size": 8, "lr": 1e-5, "backbone_lr": 1e-5, "size": 16}
+    request: dict[str, Any] = {"method": "an", "options": {}, "preset": "zhou2022", "backbone": "tiny-cnn"}
+    request |= {"protocol": "end-to-end"}
+    request |= {"weights": None, "head": "linear", "seed": 0, "select": "auto", "trace": "off", "training": own}
+    key = json.dumps({**request, "allow_micro_batch": False, "data": data_digest(found.data)}, sort_keys=True)
+    name = f"voc2012-an-end-to-end-0-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    assert [found.folder.name] == trained == [name], "as earlier versions named it"
+    fixed = replace(plan.reproduction.settings, lr=0.02)
+    searched = [run.setting for run in networks.network_runs(training, data, Path("runs"), fixed)]
+    assert searched == [{"lr": 0.02, "batch_size": size, "options": {}} for size in (8, 16)], "--lr is not searched"
+    shares = reproduce("kim-table1", [photos], **small)
+    made = reproduce("kim-table2", [photos], cells=["an/end-to-end:voc2012"], **{**small, "seeds": 2})
+    assert [name.split("-")[-2] for name in trained] == ["0", "0", "1"], "seed 0 of both tables of Kim is one network"
+    seconds = shares.cells["kim-table1", "an/end-to-end:voc2012:warmup_tp"].seconds
+    assert made.cells["kim-table2", "an/end-to-end:voc2012"].seconds > seconds > 0
 
 
 def test_epoch_0_of_a_network_in_training_is_no_epoch_that_has_ended(photos: str) -> None:

@@ -32,7 +32,7 @@ from labelgap.studies.reproduce.tables import Training
 from labelgap.training import Run, fit
 from labelgap.training.checkpoints.history import read_history, trained_epochs
 from labelgap.training.config.defaults import TrainingSettings
-from labelgap.training.config.presets import preset
+from labelgap.training.config.presets import PRESETS, preset
 from labelgap.training.config.resolve import TrainingRequest
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
@@ -89,7 +89,6 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
                     backbone=settings.backbone,
                     weights=settings.weights,
                     protocol=training.protocol,
-                    trace="all" if training.traced else "off",
                     training={**base, **rates},  # type: ignore[typeddict-item]
                 ),
                 folder,
@@ -112,7 +111,7 @@ def _grid(training: Training, settings: ReproductionSettings) -> Iterator[tuple[
         yield {}, {}
         return
     rates = {"lr": training.learning_rates, "batch_size": training.batch_sizes}
-    searched = {name: values for name, values in rates.items() if values}
+    searched = {name: values for name, values in rates.items() if values and getattr(settings, name) is None}
     for options in itertools.product(*training.search.values()):
         for values in itertools.product(*searched.values()):
             chosen: dict[str, Any] = dict(zip(searched, values, strict=True))
@@ -122,7 +121,30 @@ def _grid(training: Training, settings: ReproductionSettings) -> Iterator[tuple[
 
 
 def _with_folder(run: NetworkRun, training: Training) -> NetworkRun:
-    """Return the run with a folder named after all that determines it: equal runs of other tables are this one."""
+    """Return the run with its folder: that of an equal one, whichever table it was trained for, if there is one."""
+    equal = [_named(replace(run, request=request), training) for request in _equal_requests(run, training)]
+    return next((each for each in equal if is_run_folder(each.folder)), equal[0])
+
+
+def _equal_requests(run: NetworkRun, training: Training) -> Iterator[TrainingRequest]:
+    """Yield the request of a training, then others that train the same network.
+
+    These have another preset that resolves to the same settings, or record losses, which does not change the training.
+    """
+    about: dict[str, Any] = {"method": training.method, "dataset": run.data.recipe.get("name")}
+
+    def resolved(name: str) -> dict[str, Any]:
+        own = {"backbone": run.request.backbone} if run.request.backbone else {}
+        return {**preset(name, protocol=training.protocol, **about), **run.request.training, **own}
+
+    same = [name for name in PRESETS if name != training.preset and resolved(name) == resolved(training.preset)]
+    for name in (training.preset, *same):
+        for trace in ("all",) if training.traced else ("off", "all"):
+            yield replace(run.request, preset=name, trace=trace)
+
+
+def _named(run: NetworkRun, training: Training) -> NetworkRun:
+    """Return the run with a folder named after its request and its data."""
     parts = {**asdict(run.request), "data": data_digest(run.data)}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
     name = f"{training.data}-{training.method}-{training.protocol}-{run.request.seed}-{key}"

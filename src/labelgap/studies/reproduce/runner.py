@@ -34,7 +34,7 @@ from labelgap.training import Run
 from labelgap.training.devices import choose_device
 from labelgap.training.progress import Reporter
 
-__all__ = ["Plan", "describe_missing", "fill_cells", "plan_reproduction", "reproduce"]
+__all__ = ["Plan", "check_jobs", "describe_missing", "fill_cells", "plan_reproduction", "reproduce"]
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,7 @@ def fill_cells(
     plan: Plan, *, jobs: int = 1, device: str = "auto", workers: int | None = None, quiet: bool = False
 ) -> Reproduction:
     """Train what a plan has to train; the arguments are those of ``reproduce``."""
-    if jobs < 1:
-        raise InputError(f"--jobs {jobs}: at least one is needed.")
+    check_jobs(jobs)
     folder, reporter = plan.reproduction.path, Reporter(quiet)
     with lock_folder(folder, "reproducing tables"):
         refuse_links(folder)
@@ -175,6 +174,12 @@ def fill_cells(
             reproduction.write()
             reporter.log("; ".join(f"{each.row}/{each.column} {each.mean:.2f}" for each in results))
         return replace(reproduction, missing={**plan.missing, **failed})
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse a number of networks at a time that trains none."""
+    if jobs < 1:
+        raise InputError(f"--jobs {jobs}: at least one is needed.")
 
 
 def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:

@@ -189,6 +189,8 @@ class PaperTable:
         """
         if patterns is None:
             return list(self.cells)
+        if not patterns:
+            raise InputError(f"--cells names no cell. Rows of {self.name}: {', '.join(self.rows)}.")
         chosen: dict[str, Cell] = {}
         for pattern in patterns:
             found = [cell for cell in self.cells if _matches(cell, pattern)]
