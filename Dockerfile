@@ -1,8 +1,12 @@
-# labelgap on the CPU. Build and run it with the current folder as the data:
+# labelgap on the CPU. Build it for your user, and run it with the current folder as the data:
 #
-#   docker build -t labelgap .
-#   docker run --rm -v "$PWD:/data" labelgap train tags.csv --images photos --out runs/first
-#   docker run --rm -v "$PWD:/data" -p 8765:8765 labelgap review runs/first --host 0.0.0.0 --port 8765 --no-browser
+#   docker build --build-arg UID="$(id -u)" -t labelgap .
+#   docker run --rm -v "$PWD:/data" -v labelgap:/home/labelgap labelgap train tags.csv --images photos --out runs/first
+#   docker run --rm -v "$PWD:/data" -v labelgap:/home/labelgap -p 8765:8765 labelgap \
+#       review runs/first --host 0.0.0.0 --port 8765 --no-browser
+#
+# The volume keeps computed features, and the key that signs your runs: a container without it takes them for somebody
+# else's, and uses no path that they name.
 FROM python:3.11-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
@@ -17,10 +21,11 @@ COPY --from=build /dist/ /dist/
 RUN pip install --no-cache-dir uv \
     && wheel=$(ls /dist/labelgap-*.whl) \
     && UV_TORCH_BACKEND=cpu uv pip install --system --no-cache --compile-bytecode \
-        --constraint /dist/constraints.txt "labelgap[review,timm,onnx] @ file://$wheel" \
+        --constraint /dist/constraints.txt "labelgap[review,sweep,timm,onnx] @ file://$wheel" \
     && pip uninstall --yes uv \
     && rm -r /dist
-RUN useradd --create-home labelgap
+ARG UID=1000
+RUN useradd --create-home --uid "$UID" labelgap && install --directory --owner labelgap /data
 USER labelgap
 WORKDIR /data
 ENTRYPOINT ["labelgap"]

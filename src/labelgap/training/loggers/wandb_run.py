@@ -23,7 +23,7 @@ _SETTINGS: Final = {
     "x_disable_stats": True,
     "x_transaction_log_flush_interval": 1,
 }
-"""Those that the installed version has; a killed process loses the epochs of the last second, or of the last 15."""
+"""Those that the installed version has; a killed process loses the epochs of the last second."""
 
 
 class WandbLogger(EpochLogger):
