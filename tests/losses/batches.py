@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,9 @@ def batch_of(labels: NDArray[np.int8], logits: Matrix, epoch: int = 1, seed: int
     return Batch(logits, labels, index, features, LabelTable.from_dense(dense), epoch)
 
 
+@cache
 def a_batch(shape: tuple[int, int], labels: str, logits: str, epoch: int, seed: int) -> Batch:
+    """The batch of these, made once for all methods: nothing may change it."""
     random = np.random.default_rng([seed, *shape, epoch])
     return batch_of(some_labels(labels, shape, random), some_logits(logits, shape, random), epoch, seed)
 
@@ -143,6 +146,7 @@ def with_state(batch: Batch, made: Loss) -> Batch:
     return replace(batch, state={key: value.detach().cpu().numpy() for key, value in made.state_dict().items()})
 
 
+@cache
 def reductions_of(name: str) -> tuple[str, ...]:
     """The reductions that the reference can judge: all, where the method has a matrix of entries."""
     known, batch = reference_of(name), next(every_batch())
