@@ -55,7 +55,7 @@ def test_accents_may_be_composed_in_one_place_and_decomposed_in_the_other(
 def test_a_name_that_two_files_bear_is_a_problem_and_folders_decide(tmp_path: Path) -> None:
     finder = place(tmp_path, "cats/1.jpg", "dogs/1.jpg", "dogs/2.png", "dogs/2.jpg")
     assert finder("1.jpg") == "1.jpg could be cats/1.jpg or dogs/1.jpg: write the folder as well"
-    assert finder("2") == "2 could be dogs/2.jpg or dogs/2.png: write the folder as well"
+    assert finder("2") == "2 could be dogs/2.jpg or dogs/2.png: write the suffix as well"
     assert finder("cats/1") is None and finder.files["cats/1"] == "cats/1.jpg"
 
 
@@ -169,3 +169,11 @@ def test_a_number_with_a_letter_in_it_or_a_digit_missing_gets_the_one_file_it_ca
     finder = place(tmp_path, *(f"photos/{name}.jpg" for name in names))
     hint = "" if near is None else f". Did you mean photos/{near}?"
     assert finder(written) == f"{tmp_path / written} does not exist{hint}"
+
+
+def test_another_suffix_of_the_same_format_is_found_unless_two_files_have_it(tmp_path: Path) -> None:
+    finder = place(tmp_path, "a.jpg", "b.JPEG", "c.png", "d.jpeg", "d.jpg")
+    assert [finder(name) for name in ("a.jpeg", "b.jpg", "d.jpg")] == [None] * 3
+    assert finder.files == {"a.jpeg": "a.jpg", "b.jpg": "b.JPEG", "d.jpg": "d.jpg"}
+    assert finder("d.jpe") == "d.jpe could be d.jpeg or d.jpg: write the suffix as well"
+    assert finder("c.jpg") == f"{tmp_path / 'c.jpg'} does not exist. Did you mean c.png?"

@@ -131,3 +131,18 @@ def test_an_excel_file_with_the_name_of_a_csv_is_called_so(csv: Path, start: byt
     csv.write_bytes(start + bytes(100))
     with pytest.raises(InputError, match=r"tags\.csv is an Excel file, .* Save it as 'CSV UTF-8'"):
         read_csv(csv)
+
+
+def test_a_row_per_tag_is_told_that_a_clean_copy_merges_the_rows(csv: Path) -> None:
+    rows = "".join(f"{image}.jpg,{tag}\n" for image in "ab" for tag in ("dog", "cat"))
+    with pytest.raises(ProblemsError) as told:
+        read(csv, f"image,label\n{rows}")
+    hint = "; a row per tag? A clean copy (--fix) has a row per image"
+    assert [each.message for each in told.value.problems] == [
+        f"a.jpg is listed again (first in line 2){hint}",
+        "b.jpg is listed again (first in line 4)",
+    ]
+    assert told.value.fixable
+    with pytest.raises(ProblemsError, match="again") as told:
+        read(csv, f"image,label\n{rows}c.jpg,dog;cat\n")
+    assert hint not in str(told.value)

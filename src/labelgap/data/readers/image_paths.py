@@ -24,6 +24,7 @@ IMAGE_SUFFIX: Final = re.compile(
     r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_SAME_FORMAT: Final = {"jpeg": "jpg", "jpe": "jpg", "jfif": "jpg", "tiff": "tif"}
 _DIGIT: Final = re.compile("[0-9]")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
@@ -151,7 +152,8 @@ class ImageFinder:
             self.completed[name] = found[0]
             return found[0], ""
         if found:
-            return None, f"{name} could be {found[0]} or {found[1]}: write the folder as well"
+            part = "suffix" if len({*map(_without_suffix, found[:2])}) == 1 else "folder"
+            return None, f"{name} could be {found[0]} or {found[1]}: write the {part} as well"
         near = self._nearest(inside)
         return None, f"{place} does not exist" + (f". Did you mean {near}?" if near else "")
 
@@ -283,5 +285,12 @@ def _with_a_digit_changed(name: str) -> set[str]:
 
 
 def _key(path: str) -> str:
-    """Return a path in a normal form: lower case, composed accents, forward slashes."""
-    return unicodedata.normalize("NFC", path.replace("\\", "/")).casefold()
+    """Return a path in a normal form: lower case, composed accents, forward slashes, one suffix for one format.
+
+    Example:
+        >>> _key("Trip\\\\A.JPEG")
+        'trip/a.jpg'
+    """
+    key = unicodedata.normalize("NFC", path.replace("\\", "/")).casefold()
+    head, dot, last = key.rpartition(".")
+    return head + dot + _SAME_FORMAT.get(last, last)

@@ -17,7 +17,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.stored import check_ordinary
 from labelgap.core.text import pluralize
 
-__all__ = ["DatasetLayout", "RequiredFile"]
+__all__ = ["DatasetLayout", "RequiredFile", "shown_path"]
 
 _MAX_MATCHES: Final = 100_000
 """Files of a pattern that are counted."""
@@ -62,11 +62,11 @@ class RequiredFile:
         try:
             check_ordinary(file) if not file.is_dir() else None
             if self.lines is not None and (lines := _count_lines(file)) != self.lines:
-                yield f"{_shown(root, file)}: {pluralize(lines, 'line')}, the published version has {self.lines:,}"
+                yield f"{shown_path(root, file)}: {pluralize(lines, 'line')}, the published version has {self.lines:,}"
             if self.check is not None and (problem := self.check(file)) is not None:
-                yield f"{_shown(root, file)}: {problem}"
+                yield f"{shown_path(root, file)}: {problem}"
         except (RunError, OSError) as error:
-            yield f"{_shown(root, file)} cannot be read ({error})"
+            yield f"{shown_path(root, file)} cannot be read ({error})"
 
 
 @dataclass(frozen=True)
@@ -147,5 +147,6 @@ def _count_lines(file: Path) -> int:
         return sum(1 for line in lines if line.strip())
 
 
-def _shown(root: Path, file: Path) -> str:
+def shown_path(root: Path, file: Path) -> str:
+    """Return a path as messages name it: below the root, or whole where it lies elsewhere."""
     return file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)

@@ -291,6 +291,8 @@ class _RowParser:
         self.report_contradictions(
             lambda row: {**dict.fromkeys(present[row], PRESENT), **dict.fromkeys(absent[row], ABSENT)}
         )
+        if len(self.repeated) > 1 and max(map(len, chain(present, absent))) == 1:
+            self.problems.extend(self.repeated[0][0], "; a row per tag? A clean copy (--fix) has a row per image")
         self.refuse_problems(Counter(chain.from_iterable(present)) + Counter(chain.from_iterable(absent)))
         table = LabelTable.from_lists(
             present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted

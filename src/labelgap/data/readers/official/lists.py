@@ -13,7 +13,7 @@ from labelgap.core.stored import read_bytes
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.layout import DatasetLayout
+from labelgap.data.readers.layout import DatasetLayout, shown_path
 from labelgap.data.scanning.file_check import find_unreadable
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import image_name_problem
@@ -49,20 +49,17 @@ class FileProblems:
     def add(self, file: Path, message: str, line: int | None = None) -> None:
         """Add a problem of a file, or of a line of it."""
         where = "" if line is None else f", line {line:,}"
-        self._problems.add(len(self), f"{self._shown(file)}{where}: {message}")
+        self._problems.add(len(self), f"{shown_path(self.root, file)}{where}: {message}")
 
     def add_images(self, found: Iterable[tuple[Path, str]], hint: str) -> None:
         """Add problems of images, however many they are; ``hint`` is the end of the error's first line."""
         problems = [
-            Problem(number, f"{self._shown(file)}: {message}")
+            Problem(number, f"{shown_path(self.root, file)}: {message}")
             for number, (file, message) in enumerate(found, len(self))
         ]
         self._problems.add_all(problems)
         if problems:
             self._outcome = f"nothing was trained. {hint}"
-
-    def _shown(self, file: Path) -> str:
-        return file.relative_to(self.root).as_posix() if file.is_relative_to(self.root) else str(file)
 
     def refuse(self, warnings: Sequence[Finding] = ()) -> None:
         """Raise one error with all problems; nothing when there are none.
