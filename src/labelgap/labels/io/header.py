@@ -63,6 +63,7 @@ UNSURE_COLUMN: Final = "unsure"
 
 
 _FILE_NAME: Final = re.compile(r"[^.\s]\.[A-Za-z][A-Za-z0-9]{2,3}$")
+_MAX_END: Final = 100
 _PHOTO_NAME: Final = re.compile(r"[^.\s]\.(?:jpe?g|png|webp|gif|bmp|tiff?|heic|avif)$", re.IGNORECASE)
 
 
@@ -234,8 +235,8 @@ def _holds_no_states(number: int, sample: Sequence[Sequence[Cell]]) -> bool:
 
 
 def holds_file_names(cells: Sequence[Cell]) -> bool:
-    """Return whether most of these cells are names of files."""
-    names = sum(isinstance(cell, str) and _FILE_NAME.search(cell) is not None for cell in cells)
+    """Return whether most of these cells are names of files; of a long text its end decides."""
+    names = sum(isinstance(cell, str) and _FILE_NAME.search(cell[-_MAX_END:]) is not None for cell in cells)
     return 2 * names > len(cells)
 
 

@@ -258,7 +258,7 @@ class _RowParser:
         renamed = format_option("rename", f"{name}=present")
         ignored = format_option("ignore-columns", name)
         hint = f"{ignored} leaves it out; if it lists tags, {renamed}"
-        if holds_file_names([cell for _, cell in bad]):
+        if holds_file_names([cell for _, cell in bad[:SAMPLE_ROWS]]):
             image = self.columns.header[self.columns.image or 0]
             named = f"{format_option('ignore-columns', image)} {format_option('rename', f'{name}=image')}"
             hint = f"it holds names of files: if these are the images, {named}; if not, {ignored}"
