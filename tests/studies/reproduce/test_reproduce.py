@@ -90,6 +90,8 @@ def test_every_published_number_is_of_a_cell_and_has_a_source() -> None:
     for table in tables.values():
         assert {cell.row.method for cell in table.cells} <= set(methods())
         assert {cell.column.metric for cell in table.cells} <= set(METRICS)
+    kim = [table for table in tables.values() if "openimages" in table.datasets]
+    assert [table.data_options["openimages"] for table in kim] == 2 * [{"classes": "trainable"}], "the same classes"
     found = {cell.name: cell.published for cell in tables["cole-table1"].cells}
     role, later = found["role/linear:voc2012"], found["role+linear-init/end-to-end:cub"]
     assert role is not None and role.value == 86.5 and later is not None and later.value == 16.8
