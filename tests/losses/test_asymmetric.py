@@ -15,6 +15,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import UNKNOWN
 from labelgap.losses import loss
+from labelgap.losses.asymmetric import asymmetric
 
 PRIORS = np.linspace(0.05, 1.0, 20).round(2).tolist()
 
@@ -172,3 +173,16 @@ def test_unknown_labels_count_as_absent_when_nothing_is_said(name: str) -> None:
         made, logits = prepared(name, batch, {}), torch.from_numpy(batch.logits)
         absent = torch.from_numpy(batch.labels).clamp(min=0)
         torch.testing.assert_close(forward(made, batch, logits), made(logits, absent))
+
+
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("gamma_neg", [0.5, 1.0, 1.5, 4.0])
+@pytest.mark.parametrize("margin", [1e-9, 0.001, 0.05, 0.3, 1.0])
+def test_every_margin_and_focus_costs_what_the_formula_says(margin: float, gamma_neg: float, detach: bool) -> None:
+    values = torch.linspace(-40, 40, 801, dtype=torch.float64).repeat(3, 1)
+    labels = torch.tensor([[1], [0], [-1]], dtype=torch.int8).expand(3, 801)
+    options: dict[str, Any] = {"gamma_pos": 1.0, "gamma_neg": gamma_neg, "margin": margin, "detach_focus": detach}
+    fast, formula = values.clone().requires_grad_(), values.clone().requires_grad_()
+    cost, wanted = loss("asl", reduction="sum", **options)(fast, labels), asymmetric(formula, labels, **options).sum()
+    torch.autograd.backward([cost, wanted])
+    torch.testing.assert_close([cost, fast.grad], [wanted, formula.grad], rtol=1e-7, atol=1e-9)
