@@ -80,6 +80,12 @@ def test_rows_of_one_image_are_merged_and_contradictions_become_unknown(folder: 
     assert said(fixed, "unknown") == [(5, "'cat' of 00.jpg contradicts line 2: unknown now")]
 
 
+@pytest.mark.parametrize("rows", ["00.jpg,1,\n00.jpeg,,1\n", "00.jpeg,,1\n00.jpg,1,\n"])
+def test_a_lost_photo_gives_its_labels_to_no_photo_of_another_suffix(folder: Path, rows: str) -> None:
+    fix(f"image,cat,dog\n{rows}01.jpg,0,1\n")
+    assert clean() == "image,cat,dog\n00.jpg,1,\n01.jpg,0,1\n"
+
+
 def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
     rows = [
         f"{number:02d}.jpg,{split},{cat},,a note,{dog}"

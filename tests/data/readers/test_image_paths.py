@@ -177,3 +177,22 @@ def test_another_suffix_of_the_same_format_is_found_unless_two_files_have_it(tmp
     assert finder.files == {"a.jpeg": "a.jpg", "b.jpg": "b.JPEG", "d.jpg": "d.jpg"}
     assert finder("d.jpe") == "d.jpe could be d.jpeg or d.jpg: write the suffix as well"
     assert finder("c.jpg") == f"{tmp_path / 'c.jpg'} does not exist. Did you mean c.png?"
+
+
+def test_the_same_suffix_is_nearer_than_another_one_of_the_same_format(tmp_path: Path) -> None:
+    finder = place(tmp_path, "A.JPG", "a.jpeg")
+    assert finder("a.jpg") is None and finder.files["a.jpg"] == "A.JPG"
+    assert finder("a") == "a could be A.JPG or a.jpeg: write the suffix as well"
+
+
+@pytest.mark.parametrize("names", [("b.jpg", "b.jpeg"), ("b.jpeg", "b.jpg")])
+@pytest.mark.parametrize("skip", [False, True])
+def test_of_two_names_that_differ_in_suffix_only_the_file_belongs_to_the_one_that_it_bears(
+    tmp_path: Path, names: tuple[str, str], skip: bool
+) -> None:
+    place(tmp_path, "b.jpg")
+    finder = ImageFinder(tmp_path, skip=skip)
+    lost = "b.jpeg does not exist, and b.jpg is listed for itself"
+    assert [finder(name) for name in names] == [None, None if skip else lost]
+    assert finder.files == {"b.jpg": "b.jpg"} and not finder.repeated and not finder.completed
+    assert ("b.jpeg" in finder.skipped) == (skip or names[0] == "b.jpeg")

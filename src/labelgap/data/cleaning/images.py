@@ -56,8 +56,9 @@ def check_images(raw: RawTable, folder: Path, rows: Sequence[TableRow]) -> Check
         if row.image in finder.lines:
             continue
         problem = finder(row.image, row.line)
-        if problem is not None and row.image not in finder.repeated:
+        if problem is not None and row.image not in finder.repeated and row.image not in finder.files:
             problems[row.image] = problem
+    problems |= finder.skipped
     if rows and finder.missing == finder.checked:
         outcome = f"nothing was written. None of its images is in {folder}: where are they? (--images DIR)"
         missing = [Problem(finder.lines[name], problem) for name, problem in problems.items()]

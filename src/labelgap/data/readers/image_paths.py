@@ -80,7 +80,7 @@ class ImageFinder:
 
     Attributes:
         files: name → path of its file, below the folder.
-        skipped: name → why it is left out.
+        skipped: name → why it is left out; or, where nothing is skipped, why a file that was found is not its own.
         completed: name → file, where the name in the table was incomplete.
         repeated: name → the name before it that leads to the same file.
         lines: name → line of the table.
@@ -120,19 +120,38 @@ class ImageFinder:
                 return f"{name} lies outside of the image folder {self.folder}{remedy}"
             inside = name  # of another machine, perhaps: its last parts may be here
         file, reason = self._find(name, inside)
+        first = name if file is None else self._names.setdefault(os.path.normpath(file), name)
+        lost = self._lost_photo(name, first)
+        if file is not None and lost is not None:
+            reason = f"{lost} does not exist, and {first if lost == name else name} is listed for itself"
+            self.completed.pop(lost, None)
+            if lost == name:
+                file = None
+            else:
+                self._names[os.path.normpath(file)] = name
+                self.files.pop(lost, None)
+                self.skipped[lost] = reason
         if file is None:
             self.missing += 1
             if self.skip:
                 self.skipped[name] = reason
             return None if self.skip else reason
-        first = self._names.setdefault(os.path.normpath(file), name)
-        if first != name:
+        if first != name and lost is None:
             self.repeated[name] = first
             return f"{name} is {first} once more, written differently"
         problem = self._check_file(name, self.folder / file)
         if problem is None:
             self.files[name] = file
-        return problem
+        return problem or (reason if reason and not self.skip else None)
+
+    def _lost_photo(self, name: str, other: str) -> str | None:
+        """Return which of two names of one file is a photo without a file: their suffixes differ; None where none is.
+
+        The one that the file bears is kept, and the first one where it bears neither.
+        """
+        if not _suffix(name) or not _suffix(other) or _suffix(name) == _suffix(other):
+            return None
+        return name if name in self.completed else other
 
     def findings(self) -> list[ImageNamesCompleted]:
         """Return how many names were completed, with an example; empty when none was."""
@@ -152,7 +171,7 @@ class ImageFinder:
             self.completed[name] = found[0]
             return found[0], ""
         if found:
-            part = "suffix" if len({*map(_without_suffix, found[:2])}) == 1 else "folder"
+            part = "suffix" if Path(found[0]).parent == Path(found[1]).parent else "folder"
             return None, f"{name} could be {found[0]} or {found[1]}: write the {part} as well"
         near = self._nearest(inside)
         return None, f"{place} does not exist" + (f". Did you mean {near}?" if near else "")
@@ -206,7 +225,8 @@ class ImageFinder:
                 shorter = min(len(ours), len(parts))
                 if ours[-shorter:] == parts[-shorter:]:
                     found.append(file)
-        return sorted(set(found))
+        same_suffix = [file for file in found if _suffix(file) == _suffix(inside)]
+        return sorted({*(same_suffix or found)})
 
     @cached_property
     def _files_by_name(self) -> dict[str, list[str]]:
@@ -264,6 +284,11 @@ def _without_suffix(name: str) -> str:
     """Return a name without the suffix of an image."""
     head, dot, last = name.rpartition(".")
     return head if IMAGE_SUFFIX.fullmatch(dot + last) else name
+
+
+def _suffix(name: str) -> str:
+    """Return the suffix of an image in lower case; "" where there is none."""
+    return name[len(_without_suffix(name)) :].lower()
 
 
 def _number_of(name: str) -> str:
