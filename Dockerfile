@@ -25,7 +25,7 @@ RUN pip install --no-cache-dir uv \
     && pip uninstall --yes uv \
     && rm -r /dist
 ARG UID=1000
-RUN useradd --create-home --uid "$UID" labelgap && install --directory --owner labelgap /data
+RUN useradd --create-home --non-unique --uid "$UID" labelgap && install --directory --owner labelgap /data
 USER labelgap
 WORKDIR /data
 ENTRYPOINT ["labelgap"]
