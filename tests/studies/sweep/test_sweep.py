@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from unittest.mock import Mock
 
 import numpy as np
@@ -157,6 +158,21 @@ def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated_whe
             "its process ended, three times"
         ]
         assert len(queue.results()) == 8
+
+
+def test_a_stop_while_a_result_is_stored_does_not_make_a_failed_trial_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with quiet_optuna(), open_storage(None, tmp_path) as storage, Heartbeat(storage) as heartbeat:
+        study = optuna.create_study(storage=storage, direction="maximize")
+        queue = TrialQueue(study, paper_space("an"), 2, heartbeat)
+        first, second = queue.ask(2)
+        monkeypatch.setattr(study, "tell", Mock(side_effect=[KeyboardInterrupt, *[mock.DEFAULT] * 9], wraps=study.tell))
+        with pytest.raises(KeyboardInterrupt), queue.releasing():
+            queue.tell(first, SweepTrial(first.number, dict(first.params), "complete", 0.5))
+        assert [(trial.state, trial.score) for trial in queue.results()] == [("complete", 0.5)]
+        (again,) = queue.ask(2)
+        assert queue.origin(again) == second.number and again.params == second.params
 
 
 def test_after_a_kill_the_lost_trials_are_run_again(

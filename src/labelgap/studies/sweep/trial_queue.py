@@ -77,19 +77,23 @@ class TrialQueue:
 
     def tell(self, trial: Trial, ended: SweepTrial) -> None:
         """Store what became of a trial; ignored where another process has taken it over."""
+        try:
+            self._store(trial, ended)
+        except (KeyboardInterrupt, SystemExit):
+            self._store(trial, ended)  # half of it would make a failed trial of a complete one
+            raise
+        finally:
+            self._release(trial)
+
+    def _store(self, trial: Trial, ended: SweepTrial) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         result = {name: value for name, value in asdict(ended).items() if name not in ("number", "values", "state")}
-        try:
+        with suppress(UpdateFinishedTrialError):
             trial.set_user_attr(RESULT, result)
-            value = ended.score if ended.state == "complete" else None
-            self.study.tell(trial, value, state=states[ended.state])
-        except UpdateFinishedTrialError:
-            pass
-        finally:
-            self._release(trial)
+            self.study.tell(trial, ended.score if ended.state == "complete" else None, state=states[ended.state])
 
     @contextmanager
     def releasing(self) -> Iterator[None]:
