@@ -245,7 +245,7 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
         plan = plan_reproduction("kim-table2", [photos], out="runs/reproduce", cells=cells, epochs=1, **NETWORK)
         return " ".join(describe_cost(plan, device="cpu"))
 
-    assert "6 networks to train, one at a time: about 60 days" in told() and "--cells" in told()
+    assert "6 networks to train: about 60 days if one at a time" in told() and "--cells" in told()
     made = reproduce("kim-table2", [photos], cells=cells, **small)
     assert len(trained) == 4, "two cells, two seeds"
     assert "4 networks to train" in told(), "with three seeds; those of the first are there"
@@ -320,7 +320,7 @@ def test_a_dry_run_tells_the_cost_and_names_the_weights_that_are_missing(
     asked = ("reproduce", "kim-table2", "--data", photos, "--cells", "an/end-to-end:voc2012", "--seeds", "2", *network)
     assert call(*asked, "--batch-size", "2", "--dry-run") == 0
     said = capsys.readouterr().out
-    assert "2 networks to train, one at a time: about" in said
+    assert "2 networks to train: about" in said
     assert "missing   for 2 networks: the pretrained weights of timm:resnet18" in said and "--weights FILE" in said, (
         said
     )

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +15,16 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import call
+from tests.data.readers.official.test_load_voc import devkit
+from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
+from tests.waiting import wait_until
 
 from labelgap.core.tensors import read_tensors
 from labelgap.studies.compare import heads as compare_heads
-from labelgap.studies.reproduce import Reproduction, reproduce
+from labelgap.studies.reproduce import Reproduction, networks, reproduce
 from labelgap.studies.reproduce.runner import plan_reproduction
+from labelgap.training.checkpoints.signals import defer_interrupt
 from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 1, "epochs": 1, "grid": "preset", "device": "cpu"}
@@ -48,6 +58,38 @@ def test_a_stop_says_what_is_stored_and_leaves_a_folder_that_verifies(
             reproduce("cole-table2", [vectors], cells=[cell], quiet=True, **QUICK)
     reproduce("cole-table2", [vectors], cells=["role"], quiet=True, **QUICK)
     assert verify(FOLDER).intact and len(list(FOLDER.glob("linear/*/heads/*"))) == 2
+
+
+def wait_for_signals(run: Any, **settings: Any) -> None:
+    """Complete a step, as a training does, that lasts until a signal has come; write how many came."""
+    process = os.getpid()
+    with defer_interrupt() as received:
+        Path(f"{process}.started").touch()
+        while not received:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        Path(f"{process}.signals").write_text(str(len(received)))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("interrupt", [os.kill, os.killpg])
+def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_first_get_a_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[int, int], None]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    splits = {"train": [f"2008_{number:06d}" for number in range(60)], "val": ["2009_000001", "2009_000002"]}
+    devkit(tmp_path, "2012", splits)
+    start = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: start("fork"))
+    monkeypatch.setattr(networks, "_train", wait_for_signals)
+    network: dict[str, Any] = {"backbone": "tiny-cnn", "size": 16, "jobs": 2, "cells": ["an/end*", "wan/end*"]}
+    process = start_forked(partial(reproduce, "cole-table1", ["voc2012=VOCdevkit"], **network, **QUICK), Path("screen"))
+    wait_until(lambda: len(list(tmp_path.glob("*.started"))) == 2)
+    interrupt(process, signal.SIGINT)
+    assert wait_forked(process) == 1
+    assert [path.read_text() for path in tmp_path.glob("*.signals")] == ["1", "1"]
+    said = Path("screen").read_text(encoding="utf-8")
+    assert "the same command resumes" in said and said.rstrip().endswith("KeyboardInterrupt")
 
 
 @pytest.mark.parametrize("lost", [False, True])

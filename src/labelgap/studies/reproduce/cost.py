@@ -112,7 +112,7 @@ def _describe_networks(
     if known:
         seconds = sum(counts[kind] * each for kind, each in known.items())
         networks, about = pluralize(sum(counts[kind] for kind in known), "network"), format_duration(seconds)
-        yield f"cost      {networks} to train, one at a time: about {about}"
+        yield f"cost      {networks} to train: about {about} if one at a time"
         yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
         if processor == "cpu" and seconds > DAY:
             yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"

@@ -9,8 +9,6 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -26,6 +24,7 @@ from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset
 from labelgap.losses.base.published_settings import published_options
 from labelgap.studies.compare.label_views import LabelView
+from labelgap.studies.reproduce.processes import follow_parent, run_until_stopped
 from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import data_digest, shown_labels
 from labelgap.studies.reproduce.tables import Training
@@ -207,7 +206,7 @@ def train_networks(
         results = _train_in_processes(queue, min(jobs, total), total, reporter, **execution)
     else:
         results = ((run, _result(partial(_train, run, quiet=quiet, **execution))) for run in _pop_each(queue))
-    for run, result in results:
+    for run, result in _say_how_to_resume(results, reporter):
         ended[run.folder] = result
         reporter.log(_describe(run, result, len(ended), total))
         for training in [each for each, runs in needed.items() if all(one.folder in ended for one in runs)]:
@@ -224,6 +223,13 @@ def train_networks(
                 queued |= {each.folder: each for each in at_chosen}
 
 
+def _say_how_to_resume(
+    results: Iterable[tuple[NetworkRun, Run | LabelGapError]], reporter: Reporter
+) -> Iterator[tuple[NetworkRun, Run | LabelGapError]]:
+    with reporter.resumable():
+        yield from results
+
+
 def _pop_each(queue: deque[NetworkRun]) -> Iterator[NetworkRun]:
     while queue:
         yield queue.popleft()
@@ -232,33 +238,30 @@ def _pop_each(queue: deque[NetworkRun]) -> Iterator[NetworkRun]:
 def _train_in_processes(
     queue: deque[NetworkRun], jobs: int, total: int, reporter: Reporter, **execution: Any
 ) -> Iterator[tuple[NetworkRun, Run | LabelGapError]]:
-    """Yield each run of a queue as it ends; more can be added to the queue in between."""
+    """Yield each run of a queue as it ends; more can be added to the queue in between.
+
+    Where this process is interrupted, it stops the others: each stores its position, and ends.
+    """
     context, running = multiprocessing.get_context("spawn"), dict[Future[Path], NetworkRun]()
-    ended = 0
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent) as pool:
-        while queue or running:
-            for run in itertools.islice(_pop_each(queue), jobs - len(running)):
-                try:
-                    running[pool.submit(_train, run, quiet=True, **execution)] = run
-                except BrokenProcessPool:
-                    yield run, RunError(_ENDED)
-            with reporter.bar("networks", total, ended):
-                while not (done := wait(running, _POLL_SECONDS, FIRST_COMPLETED).done) and running:
-                    reporter.advance(0, note=lambda: _describe_running(running.values()))
-            for future in done:
-                ended += 1
-                yield running.pop(future), _result(future.result)
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it is killed: its run can then be resumed by another."""
-
-    def watch() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    ended, (stop, stopper) = 0, context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=follow_parent, initargs=(stop,))
+    with stop, stopper, pool:
+        try:
+            while queue or running:
+                for run in itertools.islice(_pop_each(queue), jobs - len(running)):
+                    try:
+                        running[pool.submit(run_until_stopped, _train, run, quiet=True, **execution)] = run
+                    except BrokenProcessPool:
+                        yield run, RunError(_ENDED)
+                with reporter.bar("networks", total, ended):
+                    while not (done := wait(running, _POLL_SECONDS, FIRST_COMPLETED).done) and running:
+                        reporter.advance(0, note=lambda: _describe_running(running.values()))
+                for future in done:
+                    ended += 1
+                    yield running.pop(future), _result(future.result)
+        finally:
+            if running:
+                stopper.send_bytes(b"stop")
 
 
 def _describe_running(runs: Iterable[NetworkRun]) -> str:
