@@ -21,7 +21,7 @@ from labelgap.models import create_backbone
 from labelgap.models.timm.pretrained import UnavailableWeightsError
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.studies.reproduce.linear import backbone_settings, linear_grid, linear_groups, train_linear
-from labelgap.studies.reproduce.networks import NetworkRun, network_runs
+from labelgap.studies.reproduce.networks import NetworkRun, count_left, network_runs
 from labelgap.studies.reproduce.runner import Plan
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training.devices import choose_device
@@ -41,7 +41,7 @@ def describe_cost(
 ) -> Iterator[str]:
     """Yield what will be trained, and about how long it takes; trials of a few batches are run for that.
 
-    Of heads that are there already the time is counted, too, and of the networks of further seeds.
+    Of heads that are there already the time is counted, too.
 
     Args:
         plan: what is to be trained.
@@ -66,7 +66,7 @@ def describe_cost(
     counts = Counter[tuple[str, str]]()
     for training in plan.trainings("end-to-end", "linear-init"):
         runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)
-        left = sum(not run.finished for run in runs) + plan.seeds - 1
+        left = count_left(training, runs, plan.seeds)
         kind = training.data, training.protocol
         counts[kind] += left
         if left and kind not in measured:

@@ -36,7 +36,7 @@ from labelgap.training.config.resolve import TrainingRequest
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
 
-__all__ = ["NetworkRun", "TrainedNetworks", "network_runs", "train_networks"]
+__all__ = ["NetworkRun", "TrainedNetworks", "count_left", "network_runs", "train_networks"]
 
 FOLDER: Final = "runs"
 _POLL_SECONDS: Final = 2.0
@@ -102,6 +102,14 @@ def _with_seed(run: NetworkRun, training: Training, seed: int) -> NetworkRun:
     """Return the run with another seed."""
     moved = replace(run, request=replace(run.request, seed=seed), folder=run.folder.parent.parent)
     return _with_folder(moved, training)
+
+
+def count_left(training: Training, runs: Sequence[NetworkRun], seeds: int) -> int:
+    """Return how many networks are left to train: of further seeds all, until val can choose their setting."""
+    if left := sum(not run.finished for run in runs):
+        return left + seeds - 1
+    chosen = runs[_select([Run(run.folder) for run in runs]) or 0]
+    return sum(not _with_seed(chosen, training, seed).finished for seed in range(1, seeds))
 
 
 def _grid(training: Training, settings: ReproductionSettings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
