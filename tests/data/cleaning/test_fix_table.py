@@ -80,6 +80,13 @@ def test_rows_of_one_image_are_merged_and_contradictions_become_unknown(folder: 
     assert said(fixed, "unknown") == [(5, "'cat' of 00.jpg contradicts line 2: unknown now")]
 
 
+def test_a_header_in_between_is_no_row_even_if_a_photo_has_its_name(folder: Path) -> None:
+    (folder / "image.jpg").write_bytes((folder / "00.jpg").read_bytes())
+    fixed = fix("My photos\nimage,cat,dog\n00.jpg,1,\nimage,cat,dog\n01.jpg,,1\n")
+    assert said(fixed, "left_out") == [(4, "the header once more")] and len(fixed.changes) == 1
+    assert clean() == "My photos\nimage,cat,dog\n00.jpg,1,\n01.jpg,,1\n"
+
+
 @pytest.mark.parametrize("rows", ["00.jpg,1,\n00.jpeg,,1\n", "00.jpeg,,1\n00.jpg,1,\n"])
 def test_a_lost_photo_gives_its_labels_to_no_photo_of_another_suffix(folder: Path, rows: str) -> None:
     fix(f"image,cat,dog\n{rows}01.jpg,0,1\n")

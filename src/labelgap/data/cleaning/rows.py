@@ -60,6 +60,8 @@ def usable_rows(raw: RawTable, columns: HeaderColumns) -> tuple[list[TableRow], 
 def _problem(columns: HeaderColumns, cells: Sequence[Cell]) -> str | None:
     """Return why a row cannot be used; blank cells after the last column do not matter."""
     count = len(columns.header)
+    if [*cells] == [*columns.header]:
+        return "the header once more"
     if len(cells) < count or any(cells[count:]):
         return f"{len(cells)} cells where the header has {count}"
     image = "" if columns.image is None else str(cells[columns.image])
