@@ -84,6 +84,17 @@ def test_of_very_many_curves_the_highest_are_drawn_each_with_its_color_and_dash(
     assert len(styles) == MAX_CURVES
 
 
+def test_the_axis_holds_the_band_of_seeds_that_differ_more_than_the_curves() -> None:
+    scores = np.array([[0.22, 0.23, 0.22], [0.31, 0.31, 0.30]])
+    curves = {
+        name: EpochScores(scores + step, np.array([1, 1]), np.full(2, np.nan), "val mAP")
+        for name, step in (("an", 0.0), ("role", 0.001))
+    }
+    (axis,) = epoch_scores_figure(curves).axes
+    bottom, top = axis.get_ylim()
+    assert bottom < 22.0 and top > 31.1
+
+
 def test_labels_are_on_a_logarithmic_axis_and_more_labels_are_dashed() -> None:
     value = np.array([[0.5, 0.6], [0.7, 0.8]])
     few = LabelBudget(np.array([0.1, 1]), np.array([9, 90]), np.array([9.0, 90.0]), value, value, False)

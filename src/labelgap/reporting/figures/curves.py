@@ -69,14 +69,16 @@ def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = WID
     narrow = width <= NARROW
     shown = sorted(curves, key=lambda label: -float(np.nanmax(curves[label].mean)))[:MAX_CURVES]
     figure, (axis,) = make_figure(width=width, height=3.6 + (0.22 * len(shown) if narrow else 0.1 * len(shown)))
-    lines = []
+    lines, drawn = [], list[NDArray[np.float64]]()
     for number, label in enumerate(label for label in curves if label in shown):
         values, color, marker, dash = curves[label], *_curve_style(number)
         means = 100 * values.mean
+        drawn.append(means)
         axis.plot(values.epochs, means, color=color, linewidth=1.8, linestyle=dash)
         if len(values.scores) > 1 and len(shown) <= MAX_BANDS:
             low, high = (100 * limit(values.scores, axis=0) for limit in (np.nanmin, np.nanmax))
             axis.fill_between(values.epochs, low, high, color=color, alpha=0.12, linewidth=0)
+            drawn += [low, high]
         kept = int(np.clip(round(float(np.median(values.best))), values.epochs[0], values.epochs[-1]))
         axis.plot(
             [kept],
@@ -92,7 +94,7 @@ def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = WID
     names = dict.fromkeys(values.name for values in curves.values())
     axis.set_title(", ".join(names), loc="left", color=TEXT_COLOR)
     axis.set_xlabel("epoch")
-    _clip_low(axis, [100 * curves[label].mean for label in shown])
+    _clip_low(axis, drawn)
     length = 36 if narrow else 24
     labels = [truncate_label(label, length) for label in curves if label in shown]
     add_legend(figure, lines, labels, columns=1 if narrow else min(len(labels), 4))

@@ -55,7 +55,7 @@ def render_epoch_scores(curves: Mapping[str, EpochScores], figures: FigureRender
         parts = [f"Lines are means over {seeds} seeds{bands}; the mark is the median of the epochs kept."]
     if len(curves) > MAX_CURVES:
         parts.append(f"The {MAX_CURVES} highest of {len(curves)} are drawn.")
-    parts.append("The axis does not begin at zero, and far lower scores of the first epochs are below it.")
+    parts.append("The axis does not begin at zero; far lower scores of the first epochs may be below it.")
     parts.append("Val is scored after every epoch; test is measured once, in the epoch that was kept.")
     return {"figure": figure, "caption": " ".join(parts)}
 
