@@ -58,7 +58,7 @@ def test_compare_ends_with_commands_that_run(tagged: tuple[str, ...], capsys: py
     assert Path("my study-review", "review.json").is_file()
 
 
-def test_where_there_is_an_accuracy_nothing_is_added(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_there_is_an_accuracy_no_review_is_asked_for(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = ("tags.csv", "--images", "photos", "--duplicates", "off")
     assert call("train", *data, "--out", "runs/a", "--epochs", "1", "--method", "an", "--device", "cpu") == 0
     assert "review" not in capsys.readouterr().out

@@ -23,6 +23,7 @@ def test_train_evaluate_and_report_on_ones_own_photos(
     assert "12 images, 2 classes" in said.out and "blank = unknown" in said.out
     assert "gr (50 %" in said.err and "val is fully known" in said.err
     assert "mAP" in said.out and "report" in said.out
+    assert said.out.endswith("next      labelgap audit runs/a    ranks the labels that are probably missing\n")
     assert (photos / "runs" / "a" / "report.html").exists()
 
     assert call("evaluate", "runs/a", "tags.csv", "--images", "photos", "--json", "--device", "cpu") == 0

@@ -210,7 +210,7 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
 
 
 def print_run(run: Run, report: Path, data: Dataset) -> None:
-    """Print the metrics of a run, where its files are and, where it has no accuracy, how to get one."""
+    """Print the metrics of a run, where its files are, and what to do next: without an accuracy, to get one."""
     from labelgap.training.config.review_commands import run_review_commands
     from labelgap.training.evaluation import describe_kept_epoch, has_accuracy, unseen_splits
 
@@ -223,13 +223,15 @@ def print_run(run: Run, report: Path, data: Dataset) -> None:
         print_metrics(heading, metrics[split])
     print(f"{'run':<10}{run.path}")
     print(f"{'report':<10}{report}")
+    run_path = shlex.quote(display_path(run.path))
     if not has_accuracy(metrics):
         print(f"{'accuracy':<10}not measured: the known labels support none")
         if all(split.labels.complete for split in data.splits):
-            run_path = shlex.quote(display_path(run.path))
             print(f"{'to get it':<10}measure on other labeled images: labelgap evaluate {run_path} DATA")
         else:
             print("\n".join(_to_get_it(run_review_commands(run.path, run.config, data))))
+    elif not data.train.labels.complete:
+        print(f"{'next':<10}labelgap audit {run_path}    ranks the labels that are probably missing")
 
 
 def _percent(value: float | None) -> str:
