@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.losses.batches import some_batches, some_labels
 
+from labelgap.functional import absolute_large_losses
 from labelgap.labels import UNKNOWN, LabelTable
 from labelgap.losses import loss
 from labelgap.losses.base.option_checks import exact_percents, exact_share
@@ -115,3 +116,11 @@ def test_a_threshold_that_will_reach_zero_is_told_at_prepare(name: str) -> None:
         loss(name).prepare(TABLE, epochs=20)
     with pytest.warns(UserWarning, match="epoch 10 of 12"):
         loss(name, r0=torch.tensor([2.0, 1.0])).prepare(TABLE, epochs=12)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of mapping in general
+def test_the_choice_by_a_threshold_can_be_mapped_over_batches() -> None:
+    logits, labels = torch.randn(3, 4, 5), torch.randint(-1, 2, (3, 4, 5), dtype=torch.int8)
+    mapped = torch.func.vmap(lambda x, y: absolute_large_losses(x, y, threshold=0.5))(logits, labels)
+    large = np.log1p(np.exp(logits.numpy())) > 0.5
+    assert np.array_equal(mapped.numpy(), large & (labels.numpy() == UNKNOWN))

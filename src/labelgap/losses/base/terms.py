@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -114,9 +115,8 @@ def is_unknown(labels: Tensor) -> Tensor:
         >>> is_unknown(torch.tensor([1, 0, -1], dtype=torch.int8))
         tensor([False, False,  True])
     """
-    if labels.dtype == torch.int8 and on_host(labels):
-        return torch.from_numpy(labels.numpy().view(np.uint8) > 1)
-    return states(labels).unknown
+    codes = _array(labels) if labels.dtype == torch.int8 else None
+    return states(labels).unknown if codes is None else torch.from_numpy(codes.view(np.uint8) > 1)
 
 
 def are_above(values: Tensor, level: float) -> Tensor:
@@ -126,7 +126,19 @@ def are_above(values: Tensor, level: float) -> Tensor:
         >>> are_above(torch.tensor([1.0, 3.0]), 2)
         tensor([False,  True])
     """
-    return torch.from_numpy(values.detach().numpy() > level) if on_host(values) else values > level
+    array = _array(values.detach())
+    return values > level if array is None else torch.from_numpy(array > level)
+
+
+def _array(values: Tensor) -> NDArray[Any] | None:
+    """Return values on the host as an array; None for others, also for those that torch.func or a tracer stands for."""
+    if not on_host(values):
+        return None
+    try:
+        array: NDArray[Any] = values.numpy()
+    except (RuntimeError, TypeError):
+        return None
+    return array
 
 
 def has_state(labels: Tensor, code: int) -> Tensor:
