@@ -69,6 +69,7 @@ def start_forked(target: Callable[[], object], log: Path | None = None) -> int:
         return process
     os.setpgid(0, 0)
     _end_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     code = 1
     try:
         if log is not None:

@@ -62,7 +62,7 @@ def test_lists_of_a_devkit_that_differ_in_length_are_not_complete(
     assert call("datasets", "voc2012", str(tmp_path)) == 2
     assert capsys.readouterr().err.splitlines()[1:] == [
         "  ImageSets/Main/person_train.txt: no line about 2008_000002",
-        "  ImageSets/Main/val.txt, line 2: 2009_000002: in no file of a class",
+        "  ImageSets/Main/val.txt, line 2: 2009_000002: no label, in no file of a class (*_val.txt)",
         "  JPEGImages/2008_000002.jpg: does not exist",
     ]
     shutil.rmtree(root / "JPEGImages")

@@ -125,6 +125,11 @@ def test_a_single_remark_is_no_tag_and_a_single_misspelled_state_is_one(folder: 
     assert clean() == "path,cat,dog\n00.jpg,1,\n01.jpg,0,\n"
 
 
+def test_a_tag_with_minus_ones_stays_and_they_are_unknown(folder: Path) -> None:
+    assert len(said(fix("image,cat\n00.jpg,1\n01.jpg,-1\n02.jpg,-1\n03.jpg,-1\n"), "unknown")) == 3
+    assert clean() == "image,cat\n00.jpg,1\n01.jpg,\n02.jpg,\n03.jpg,\n"
+
+
 def test_variants_of_case_become_the_most_frequent_and_a_misspelling_is_only_proposed(folder: Path) -> None:
     lists = ["person;Dog", "person; dog", "person;dog", "person", "person", "preson;DOG"]
     rows = [f"{number:02d}.jpg,{tags}" for number, tags in enumerate(lists)]

@@ -117,6 +117,14 @@ def test_a_column_that_is_no_tag_is_one_problem_with_its_way_out(csv: Path) -> N
         "the column 'width' does not look like a tag ('600' in line 2 and 29 more): "
         "--ignore-columns width leaves it out; if it lists tags, --rename width=present"
     )
+    with pytest.raises(ProblemsError) as caught:
+        read(csv, "image,note,cat,dog\na.jpg,near,1,-1\nb.jpg,far,,-1\nc.jpg,far,0,-1\nd.jpg,,1,1x\n")
+    assert [(each.line, each.message.partition(": ")[0]) for each in caught.value.problems] == [
+        (1, "the column 'dog' does not look like a tag ('-1' in line 2 and 3 more)"),
+        (1, "the column 'note' does not look like a tag ('near' in line 2 and 2 more)"),
+    ]
+    with pytest.raises(ProblemsError, match=r"'-1' in line 2 and 2 more under dog: .* -1 is absent in some files"):
+        read(csv, "image,cat,dog\na.jpg,1,-1\nb.jpg,,-1\nc.jpg,0,-1\n")
 
 
 def test_lists_leave_out_columns_and_keep_the_tags_asked_for(csv: Path) -> None:

@@ -221,7 +221,6 @@ def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(d
             calls: list[int] = []
             setattr(runner, "HEADS", 1)  # noqa: B010 (in the copy of this process alone)
             setattr(trials, "train_heads", wait)  # noqa: B010
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
             with suppress(KeyboardInterrupt):
                 lg.sweep(data, "an", trials=2, out=tmp_path / "s", **asked)
 

@@ -132,7 +132,7 @@ class WideLayout(Layout):
                 if cell := row.cells[number]:
                     filled[number] += 1
                     code = self.code(cell)
-                    bad[number] += code is None
+                    bad[number] += code is None and str(cell) != "-1"  # a state of some tables: absent or unknown
                     remarks[number] += code is None and len(str(cell).split()) > 1
                     present[number] += code == PRESENT
                     cells_of.setdefault(code, Counter())[str(cell)] += 1

@@ -39,6 +39,8 @@ CheckImage = Callable[[str, int], str | None]  # of the name of an image and its
 
 _MIN_BAD_CELLS: Final = 10
 """From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
+_MIN_ALL_BAD: Final = 3
+"""From so many on, where no cell of the column is a state."""
 _CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
 _MINUS_ONE: Final = "; -1 is absent in some files and unknown in others: write 0 or nothing"
 _MAX_NAME: Final = 4096
@@ -109,8 +111,13 @@ def parse_rows(
 
 
 def is_no_class(bad: int, filled: int) -> bool:
-    """Return whether so many cells of a column are no state that it cannot be a class."""
-    return bad >= _MIN_BAD_CELLS and 2 * bad > filled
+    """Return whether so many cells of a column are no state that it cannot be a class.
+
+    Example:
+        >>> is_no_class(3, 3), is_no_class(3, 4), is_no_class(12, 20)
+        (True, False, True)
+    """
+    return bad >= (_MIN_ALL_BAD if bad == filled else _MIN_BAD_CELLS) and 2 * bad > filled
 
 
 def image_name_problem(name: str) -> str | None:
@@ -250,7 +257,7 @@ class _RowParser:
             return
         if not is_no_class(count, filled):
             for line, cell in bad:
-                hint = _MINUS_ONE if cell == "-1" else ""
+                hint = _MINUS_ONE if str(cell) == "-1" else ""
                 text = f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}{hint}"
                 self.problems.add(line, text)
             return
@@ -270,6 +277,8 @@ class _RowParser:
             )
         example = f"'{truncate_text(str(cell))}' in {self.problems.unit} {line} and {more:,} more"
         text = f"the column '{truncate_text(name)}' does not look like a tag ({example}): {hint}"
+        if all(str(cell) == "-1" for _, cell in bad):
+            text = f"{example} under {truncate_text(name)}: {_CELL_FORMAT}{_MINUS_ONE}"
         self.problems.add(self.columns.line, text)
 
     def parse_lists(self, rows: Iterator[Row], classes: Sequence[str] | None) -> tuple[LabelTable, list[Finding]]:

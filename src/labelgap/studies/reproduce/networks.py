@@ -1,6 +1,6 @@
 """The cells of a table for which a whole network is trained: one run folder for each setting and seed.
 
-Val chooses the setting with the first seed; the other seeds are trained at that setting only.
+Where there are several settings, val chooses one with the first seed; the other seeds are trained at that one only.
 """
 
 from __future__ import annotations
@@ -104,12 +104,19 @@ def _with_seed(run: NetworkRun, training: Training, seed: int) -> NetworkRun:
     return _with_folder(moved, training)
 
 
+def _all_seeds(run: NetworkRun, training: Training, seeds: int) -> list[NetworkRun]:
+    """Return the run of the first seed, and those of the others at its setting."""
+    return [run, *(_with_seed(run, training, seed) for seed in range(1, seeds))]
+
+
 def count_left(training: Training, runs: Sequence[NetworkRun], seeds: int) -> int:
     """Return how many networks are left to train: of further seeds all, until val can choose their setting."""
-    if left := sum(not run.finished for run in runs):
-        return left + seeds - 1
-    chosen = runs[_select([Run(run.folder) for run in runs]) or 0]
-    return sum(not _with_seed(chosen, training, seed).finished for seed in range(1, seeds))
+    chosen = runs[0]
+    if len(runs) > 1:
+        if left := sum(not run.finished for run in runs):
+            return left + seeds - 1
+        chosen = runs[_select([Run(run.folder) for run in runs]) or 0]
+    return sum(not run.finished for run in _all_seeds(chosen, training, seeds))
 
 
 def _grid(training: Training, settings: ReproductionSettings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -191,7 +198,8 @@ def train_networks(
 ) -> Iterator[TrainedNetworks]:
     """Train runs, or resume them, several at a time; yield each training as soon as its last network has ended.
 
-    A finished run is opened. The other seeds of a training are next in turn once its setting is chosen.
+    A finished run is opened. The other seeds of a training are next in turn once its setting is chosen; where there is
+    one setting, nothing waits for it.
 
     Args:
         grids: the runs of the first seed, of each training.
@@ -205,10 +213,13 @@ def train_networks(
         KeyboardInterrupt: a run was stopped by Ctrl-C; what is trained so far is in the folders.
     """
     reporter, ended = Reporter(quiet), dict[Path, Run | LabelGapError]()
-    needed = {training: list(grid) for training, grid in grids.items()}
-    queued = {run.folder: run for grid in grids.values() for run in grid}  # two trainings may share a run
+    needed = {
+        training: _all_seeds(grid[0], training, seeds) if len(grid) == 1 else list(grid)
+        for training, grid in grids.items()
+    }
+    queued = {run.folder: run for runs in needed.values() for run in runs}  # two trainings may share a run
     queue = deque(queued.values())
-    total = len(queue) + len(grids) * (seeds - 1)
+    total = len(queue) + sum(len(grid) > 1 for grid in grids.values()) * (seeds - 1)
     execution: dict[str, Any] = {"device": device, "workers": workers}
     if min(jobs, total) > 1:
         results = _train_in_processes(queue, min(jobs, total), total, reporter, **execution)
@@ -221,7 +232,7 @@ def train_networks(
             first = [ended[each.folder] for each in grids[training]]
             number = _select(first)
             chosen = None if number is None else grids[training][number]
-            at_chosen = [] if chosen is None else [chosen, *(_with_seed(chosen, training, n) for n in range(1, seeds))]
+            at_chosen = [] if chosen is None else _all_seeds(chosen, training, seeds)
             if all(each.folder in ended for each in at_chosen):
                 del needed[training]
                 yield TrainedNetworks(training, first, chosen, [ended[each.folder] for each in at_chosen] or first)
