@@ -9,34 +9,30 @@ Reference: Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge"
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from xml.etree import ElementTree
 
 import numpy as np
 
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding, Note
-from labelgap.core.stored import parse_xml, read_bytes
 from labelgap.core.text import truncate_text
-from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import BoxFilesMissing, ImagesNotListed
-from labelgap.data.images import FileImages, path_inside
+from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.data.readers.official.lists import FileProblems
-from labelgap.data.readers.official.splits import BoxList, Corners, check_corners, from_official_splits
+from labelgap.data.readers.official.splits import BoxList, from_official_splits
+from labelgap.data.readers.official.voc_boxes import ANNOTATIONS, read_annotations
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
-__all__ = ["find_voc", "load_voc2007", "load_voc2012", "read_boxes", "voc_layout"]
+__all__ = ["find_voc", "load_voc2007", "load_voc2012", "voc_layout"]
 
-_MAX_XML_BYTES: Final = 4 << 20
-_ANNOTATIONS: Final = "Annotations"
 _CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
 """The devkit's codes: present; only difficult objects, absent for the papers; absent."""
 
@@ -149,13 +145,13 @@ def _load(root: Path, year: str, boxes: bool) -> Dataset:
     problems = FileProblems(root)
     train_name, test_name = _parts(root, year)
     official = _read_lists(root, train_name, test_name, problems)
-    folder = root / _ANNOTATIONS
+    folder = root / ANNOTATIONS
     lists = {each.name: BoxList() for each in official}
     without: list[str] = []
     with_boxes = boxes and folder.is_dir()
     if with_boxes:
         for each in official:
-            without += _read_boxes(folder, each.images, each.classes, lists[each.name], problems)
+            without += read_annotations(folder, each.images, each.classes, lists[each.name], problems)
     warnings: list[Finding] = [
         ImagesNotListed(f"{each.name}.txt", len(each.images), each.left_out) for each in official if each.left_out
     ]
@@ -264,86 +260,3 @@ def _read_class(file: Path, problems: FileProblems) -> _ClassFile:
             problems.add(file, f"{truncate_text(repr(line))}: a line is an image and 1, 0 or -1", number)
         found.lines.setdefault(image, number)
     return found
-
-
-def read_boxes(path: str | os.PathLike[str], table: LabelTable) -> Boxes:
-    """Read the boxes of the images of a table: their names are those of the files, without ``.xml``.
-
-    Args:
-        path: a folder of annotations, or a devkit with a folder ``Annotations``.
-        table: of the images and classes.
-    """
-    refuse_url(path, "annotations")
-    given = Path(path)
-    years = [Path(f"VOC{year}", _ANNOTATIONS) for year in ("2012", "2007")]
-    places = [given / above / inside for above in ("VOCdevkit", "") for inside in years] + [given / _ANNOTATIONS]
-    folder = next((place for place in places if place.is_dir()), given)
-    for image in table.images:
-        if Path(image).name != image:
-            raise InputError(f"{folder} has no boxes of '{truncate_text(image)}': an image id is the name of a file.")
-    if not any((folder / f"{image}.xml").exists() for image in table.images):
-        raise InputError(f"{folder} has no file {table.images[0]}.xml, nor one of another image: no box is there.")
-    problems = FileProblems(folder)
-    boxes = BoxList()
-    _read_boxes(folder, table.images, table.classes, boxes, problems)
-    problems.refuse()
-    return boxes.boxes()
-
-
-def _read_boxes(
-    folder: Path, images: Sequence[str], classes: Sequence[str], boxes: BoxList, problems: FileProblems
-) -> list[str]:
-    """Read the objects of every image; the devkit counts pixels from 1. Returned are the files that are not there."""
-    number = {name: column for column, name in enumerate(classes)}
-    missing = []
-    for row, image in enumerate(images):
-        file = folder / f"{image}.xml"
-        if path_inside(folder, file) is None or not os.path.lexists(file):
-            missing.append(file.name)
-            continue
-        try:
-            annotation = parse_xml(read_bytes(file, limit=_MAX_XML_BYTES))
-        except (RunError, ValueError) as error:
-            problems.add(file, f"cannot be read ({truncate_text(str(error), 200)})")
-            continue
-        size = _size(annotation)
-        for place, each in enumerate(annotation.findall("object"), 1):
-            name = (each.findtext("name") or "").strip()
-            what = f"object {place} ({truncate_text(name)})"
-            if name not in number:
-                boxes.leave_out(f"{file.name}, {what}")
-                continue
-            try:
-                difficult = (each.findtext("difficult") or "0").strip() == "1"
-                boxes.add(row, number[name], _corners(each), difficult, f"{file.name}, {what}", size)
-            except ValueError as error:
-                problems.add(file, f"{what}: {truncate_text(str(error), 200)}")
-    return missing
-
-
-def _size(annotation: ElementTree.Element) -> tuple[float, float]:
-    """Return the width and the height of an image; infinite where they are not told."""
-    width, height = (annotation.findtext(f"size/{name}", "").strip() for name in ("width", "height"))
-    return _positive(width), _positive(height)
-
-
-def _positive(text: str) -> float:
-    return (float(text) if text.isdecimal() else 0.0) or math.inf
-
-
-def _corners(element: ElementTree.Element) -> Corners:
-    """Return x0, y0, x1, y1 from 0; parts of an object (a person's head) have boxes of their own further in."""
-    box = element.find("bndbox")
-    if box is None:
-        raise ValueError("it has no bndbox")
-    left, top, right, bottom = (_edge(box, edge) for edge in ("xmin", "ymin", "xmax", "ymax"))
-    return check_corners((left, top, right, bottom))
-
-
-def _edge(box: ElementTree.Element, name: str) -> float:
-    """Return an edge of a box, from 0."""
-    text = box.findtext(name)
-    try:
-        return float(text or "") - 1.0
-    except ValueError:
-        raise ValueError(f"{name} is {'missing' if text is None else repr(text)}, not a number") from None
