@@ -28,6 +28,8 @@ from tests.waiting import wait_until
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
+from labelgap.reporting import write_report
+from labelgap.reporting.sweep_summary import describe_progress
 from labelgap.studies.sweep import Sweep, runner, trials
 from labelgap.studies.sweep.plan import make_request, plan_sweep, with_values
 from labelgap.studies.sweep.results import SweepTrial
@@ -115,6 +117,10 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
 
     monkeypatch.setattr(runner, "train_head_trials", count)
     settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runner, "_train", Mock(side_effect=KeyboardInterrupt))
+        lg.sweep(data, "ll-r", trials=15, **settings)
+    assert Sweep.open(finished.path) == finished, "a stop before the next trial ends loses nothing of what was there"
     assert lg.sweep(data, "ll-r", trials=12, **{**settings, "quiet": False}).trials == finished.trials and not trained
     assert finished.best is not None
     said = capsys.readouterr().err
@@ -192,6 +198,12 @@ def test_after_a_kill_the_lost_trials_are_run_again(
 
     batches: list[int] = []
     assert run_forked(work) == -signal.SIGKILL
+    left = Sweep.open(tmp_path / "s")
+    assert [trial.state for trial in left.trials] == ["complete"] * 8 and left.best is not None and not left.finished
+    assert describe_progress(left) == "8 of 12 trials: 8 complete, the same command trains the others"
+    assert len((left.path / "trials.csv").read_text().splitlines()) == 9
+    page = write_report(left).read_text(encoding="utf-8")
+    assert f"Trial {left.best.number} is the best" in page
     found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **{**QUICK, "quiet": False})
     assert "12 trials, 8 of them done already" in capsys.readouterr().err
     assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 12

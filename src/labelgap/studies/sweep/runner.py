@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -130,13 +131,22 @@ def _run_trials(
         study = _open_study(storage, plan)
         with Heartbeat(storage) as heartbeat:
             queue = TrialQueue(study, plan.space, trials, heartbeat)
+            results = partial(_results, plan, queue, folder, shown, data)
             with lock_folder(folder, "starting a sweep", wait=60):
                 _check_folder(folder, plan)
-                _results(plan, queue, study, folder, shown, data).write()
+                if not is_sweep(folder):
+                    results().write()
             queue.suggest(plan.first)
             with execution.reporter.resumable(partial(_has_trained, queue, folder), "trial"), queue.releasing():
-                _train(queue, plan, folder, execution)
-        return _results(plan, queue, study, folder, shown, data)
+                _train(queue, plan, folder, execution, partial(_write, results, folder))
+        found = results()
+        return replace(found, importance=_importance(study, found.trials, plan.space))
+
+
+def _write(results: Callable[[], Sweep], folder: Path) -> None:
+    """Write the trials so far; not while another process finishes the sweep in the same folder, which writes them."""
+    with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
+        results().write()
 
 
 def _has_trained(queue: TrialQueue, folder: Path) -> bool:
@@ -176,8 +186,10 @@ def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
     return study
 
 
-def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution) -> None:
-    """Train until there are as many trials as asked for."""
+def _train(
+    queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution, write: Callable[[], None]
+) -> None:
+    """Train until there are as many trials as asked for; ``write`` their results each time some have ended."""
     device, workers, reporter = execution
     heads, on_device = is_head(plan), choose_device(device)
     done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
@@ -197,6 +209,7 @@ def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Executi
             else:
                 out = folder / TRIALS_FOLDER / f"{queue.origin(asked[0]):04d}"
                 _tell(queue, asked[0], train_network_trial(asked[0], plan, out, *execution), reporter)
+            write()
 
 
 def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
@@ -212,13 +225,13 @@ def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter
     reporter.advance()
 
 
-def _results(plan: SweepPlan, queue: TrialQueue, study: Study, folder: Path, storage: str, data: Dataset) -> Sweep:
-    """Return the sweep as the storage has it now."""
-    config, trials = plan.config, queue.results()
+def _results(plan: SweepPlan, queue: TrialQueue, folder: Path, storage: str, data: Dataset) -> Sweep:
+    """Return the sweep as the storage has it now, without the importance of settings, which takes a while."""
+    config = plan.config
     images = {split.name: len(split) for split in (*plan.data.splits, *((data.test,) if data.test else ()))}
     about = (data.name, images, config.protocol, config.backbone, config.epochs, plan.selection.rule, plan.space)
     where = (queue.total, storage, plan.study_name, plan.identity)
-    return Sweep(folder, config.method, *about, *where, trials, _importance(study, trials, plan.space))
+    return Sweep(folder, config.method, *about, *where, queue.results())
 
 
 def _importance(study: Study, trials: Sequence[SweepTrial], space: Sequence[Any]) -> dict[str, float]:
