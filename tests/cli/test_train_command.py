@@ -46,7 +46,8 @@ def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
         time.sleep(0.01)
     os.kill(process, number)
     assert wait_forked(process) == code, log.read_text()
-    assert "--resume continues from there" in log.read_text() and "report" in log.read_text()
+    said = log.read_text()
+    assert "stopped after" in said and "report" in said and f"the same command with --resume continues {out}" in said
     run = lg.open_run(out)
     assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
     assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()

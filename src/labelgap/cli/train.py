@@ -191,16 +191,20 @@ def train(
     if dry_run:
         _dry_run(opened, requested, device, workers)
         return
-    with _exit_when_stopped():
+    with _exit_when_stopped(out):
         run = fit(opened, out=out, device=device, workers=workers, log=logs, **resumed, **request, **asdict(training))
         if run.finished and is_main_process():
             print_run(run, write_report(run, data=opened, images=not no_images), run.with_val(opened))
 
 
 @contextmanager
-def _exit_when_stopped() -> Iterator[None]:
+def _exit_when_stopped(out: Path) -> Iterator[None]:
     """Exit with 130 after a Ctrl-C and with 143 after SIGTERM, also where the training has ended in good order."""
+    from labelgap.core.distributed import is_main_process
+    from labelgap.core.terminal.console import make_console
+    from labelgap.training import open_run
     from labelgap.training.checkpoints.signals import record_signals
+    from labelgap.training.run_folder import is_run_folder
 
     with record_signals() as received:
         try:
@@ -209,6 +213,8 @@ def _exit_when_stopped() -> Iterator[None]:
             if not received:
                 raise
     if received:
+        if is_main_process() and is_run_folder(out) and open_run(out).metrics.get("interrupted", True):
+            make_console(stderr=True, soft_wrap=True).print(f"resume    the same command with --resume continues {out}")
         raise typer.Exit(128 + received[0])
 
 

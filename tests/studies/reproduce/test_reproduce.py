@@ -22,6 +22,7 @@ import pytest
 from benchmarks.openimages_folder import write_folder
 from sklearn.metrics import average_precision_score
 from tests.cli.conftest import call
+from tests.data.readers.official.published_files import nuswide
 from tests.data.readers.official.test_load_voc import devkit
 from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays
@@ -215,6 +216,27 @@ def test_a_folder_of_other_settings_or_another_version_is_refused(vectors: str) 
     Path("runs/reproduce/manifest.json").unlink()
     with pytest.raises(RunError, match="is of format 2; this version of labelgap reads format 1"):
         reproduce("cole-table2", [vectors], **QUICK)
+
+
+def test_versions_of_a_data_set_that_options_load_live_side_by_side_and_others_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small: dict[str, Any] = {**QUICK, **NETWORK, "seeds": 1, "grid": "preset"}
+    nuswide(tmp_path)
+    for table in ("kim-table2", "two-way-nus"):
+        made = reproduce(
+            table, ["nuswide=NUS-WIDE"], cells=["an/end*" if table == "kim-table2" else "softmax"], **small
+        )
+    images = {table: found.images for (table, _), found in made.cells.items()}
+    assert images == {"kim-table2": (10, 2, 3), "two-way-nus": (9, 2, 2)}, "without the images that have no label"
+    assert len(list(Path("runs/reproduce/runs").iterdir())) == 2 and verify("runs/reproduce").intact
+    nuswide(tmp_path / "other", all_labels=True)
+    labels = tmp_path / "other/NUS-WIDE/Groundtruth/AllLabels/Labels_beach.txt"
+    labels.write_text("1\n" * 15)
+    for table in ("kim-table2", "two-way-nus"):
+        with pytest.raises(RunError, match=f"of {table} was trained on other data than --data nuswide=…"):
+            reproduce(table, ["nuswide=other/NUS-WIDE"], **small)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from labelgap.studies.reproduce.measures import known_absents, measure_run
 from labelgap.studies.reproduce.networks import network_runs, train_networks
 from labelgap.studies.reproduce.results import FILE, CellResult, Reproduction, ReproductionSettings, is_reproduction
 from labelgap.studies.reproduce.sources import DataSource, data_digest, open_sources, unmet_need
-from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, find_table
+from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, find_table, paper_tables
 from labelgap.training import Run
 from labelgap.training.devices import choose_device
 from labelgap.training.progress import Reporter
@@ -209,12 +209,17 @@ def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
 
 
 def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images."""
+    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images.
+
+    Tables of papers that used another version of a data set, which other options load, are not compared.
+    """
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
     for (table, name), stored in plan.reproduction.cells.items():
         protocol, _, data = stored.column.partition(":")
         data = data.partition(":")[0]
-        if stored.data != given.get((protocol, data), stored.data):
+        options = paper_tables().get(table, plan.table).data_options.get(data)
+        same_version = options == plan.table.data_options.get(data)
+        if same_version and stored.data != given.get((protocol, data), stored.data):
             raise RunError(
                 f"{plan.reproduction.path / FILE}: {name} of {table} was trained on other data than --data {data}=… "
                 "now has. Give those, or choose another --out."

@@ -186,9 +186,7 @@ def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
     return study
 
 
-def _train(
-    queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution, write: Callable[[], None]
-) -> None:
+def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution, write: Callable[[], None]) -> None:
     """Train until there are as many trials as asked for; ``write`` their results each time some have ended."""
     device, workers, reporter = execution
     heads, on_device = is_head(plan), choose_device(device)

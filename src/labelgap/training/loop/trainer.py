@@ -133,8 +133,7 @@ class Trainer(ABC):
             except KeyboardInterrupt:
                 self.save_position(state)
                 within = "" if state.partial is None else f" and {state.partial.batches:,} of {steps:,} batches"
-                reached = f"{state.epoch} of {config.epochs} epochs{within}"
-                reporter.log(f"stopped after {reached}; --resume continues from there")
+                reporter.log(f"stopped after {state.epoch} of {config.epochs} epochs{within}")
                 if is_distributed():
                     raise
         return state
