@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from labelgap.cli.printing import join_names
+from labelgap.cli.printing import some_names
 from labelgap.core.text import truncate_text
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def inspect_lines(summary: DatasetSummary, seconds: float, estimate: str | None 
     lines += _states(summary, width)
     lines += _rarest(summary, width)
     warnings = [
-        f"{each}: {join_names(each.names)}" if each.names else str(each)
+        f"{each}: {some_names(each.names)}" if each.names else str(each)
         for each in summary.warnings
         if each.kind != "few_present"
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from labelgap.core.files import display_path
-from labelgap.core.text import escape_control, pluralize, truncate_text
+from labelgap.core.text import escape_control, join_names, pluralize, truncate_text
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from labelgap.training import Run
 
 __all__ = [
-    "join_names",
     "print_data",
     "print_evaluation",
     "print_json",
@@ -28,6 +27,7 @@ __all__ = [
     "print_run",
     "print_skipped",
     "print_table",
+    "some_names",
 ]
 
 _MAX_NAMES = 8
@@ -145,21 +145,21 @@ def _unsupported(measured: Mapping[str, Any], commands: Sequence[str]) -> list[s
             elif row["why"] is not None:
                 few.append(row["name"])
     lines = [
-        f"{'no number':<10}{join_names(reasons[state])}: no known {state}"
+        f"{'no number':<10}{some_names(reasons[state])}: no known {state}"
         for state in ("present", "absent", "label at all")
         if state in reasons
     ]
     if weak:
         chance = "so few known absent beside the present that random scores would reach more than 50"
-        lines.append(f"{'no number':<10}{join_names(weak)}: {chance}")
+        lines.append(f"{'no number':<10}{some_names(weak)}: {chance}")
     if missing:
-        lines.append(f"{'no number':<10}{join_names(sorted(missing))}: not a class of these data (--rename old=new)")
+        lines.append(f"{'no number':<10}{some_names(sorted(missing))}: not a class of these data (--rename old=new)")
     if extra:
         lines.append(
-            f"{'left out':<10}{join_names(extra)}: not {'a class' if len(extra) == 1 else 'classes'} of the run"
+            f"{'left out':<10}{some_names(extra)}: not {'a class' if len(extra) == 1 else 'classes'} of the run"
         )
     if few:
-        lines.append(f"{'few':<10}{join_names(few)}: fewer than 5 known present or absent, no interval")
+        lines.append(f"{'few':<10}{some_names(few)}: fewer than 5 known present or absent, no interval")
     if (few or weak or reasons) and any(row["unknown"] for row in measured["per_class"]):
         lines += _to_get_it(commands)
     return lines
@@ -186,7 +186,7 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
         print(f"{'unsure':<10}{pluralize(near, 'label')} ({share:.1f} %) too near the threshold to decide")
     if undecided:
         names = [name for name, mark in zip(run.config.classes, run.thresholds.marks, strict=True) if mark == "default"]
-        labels = f"{pluralize(undecided, 'label')} of {join_names(names)}"
+        labels = f"{pluralize(undecided, 'label')} of {some_names(names)}"
         print(f"{'unsure':<10}{labels}: the known labels support no threshold")
     calibration = run.calibration
     if calibration is None:
@@ -242,7 +242,6 @@ def _interval(ends: Sequence[float] | None) -> str:
     return "" if ends is None else f" [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Return the first few of many names."""
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(truncate_text(name, _MAX_NAME_LENGTH) for name in names[:_MAX_NAMES]) + more
+def some_names(names: Sequence[str]) -> str:
+    """Return the first few of many names, each shortened."""
+    return join_names([truncate_text(name, _MAX_NAME_LENGTH) for name in names], _MAX_NAMES)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from labelgap.core.text import join_names
+
 __all__ = [
     "InputError",
     "LabelGapError",
@@ -251,8 +253,7 @@ def _suggestion(close: str | None, names: Sequence[str], about: Mapping[str, str
     if close is not None:
         description = about.get(close)
         return f"Did you mean '{close}'{f' ({description})' if description else ''}?"
-    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
-    return f"There is: {', '.join(names[:_MAX_LISTED])}{more}." if names else ""
+    return f"There is: {join_names(names, _MAX_LISTED)}." if names else ""
 
 
 def _restored(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
@@ -17,6 +17,7 @@ __all__ = [
     "format_duration",
     "format_option",
     "html_facts",
+    "join_names",
     "parse_scalar",
     "plural",
     "pluralize",
@@ -120,6 +121,17 @@ def pluralize(count: int, noun: str) -> str:
         ('1 label', '2,000 labels')
     """
     return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def join_names(names: Sequence[str], most: int = 20) -> str:
+    """Return names separated by commas, at most so many.
+
+    Example:
+        >>> join_names(["cat", "dog", "owl"], 2)
+        'cat, dog and 1 more'
+    """
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def format_duration(seconds: float) -> str:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
-from labelgap.core.text import html_facts, pluralize, truncate_text
+from labelgap.core.text import html_facts, join_names, pluralize, truncate_text
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsSelected, LabelsShown
 from labelgap.data.images import ImageSource
@@ -196,9 +196,8 @@ class Dataset:
 
     def _repr_html_(self) -> str:
         """Show the data set in a notebook: its classes, the labels of every split, and how they were read."""
-        shown = [truncate_text(name, 28) for name in self.classes[:_SHOWN_CLASSES]]
-        more = f" and {len(self.classes) - len(shown):,} more" if len(self.classes) > len(shown) else ""
-        rows = [("data", self.name), (pluralize(len(self.classes), "class"), ", ".join(shown) + more)]
+        classes = join_names([truncate_text(name, 28) for name in self.classes], _SHOWN_CLASSES)
+        rows = [("data", self.name), (pluralize(len(self.classes), "class"), classes)]
         for split in self.splits:
             present, absent, unknown = split.labels.counts().total
             labels = f"{pluralize(present, 'label')} present, {absent:,} absent, {unknown:,} unknown"

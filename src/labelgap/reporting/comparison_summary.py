@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from labelgap.reporting.formatting import format_learning_rate, format_measure, join_names
+from labelgap.core.text import join_names
+from labelgap.reporting.formatting import format_learning_rate, format_measure
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import MethodResult
 from labelgap.training.config.defaults import defaults_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "format_learning_rate",
     "format_measure",
     "format_options",
-    "join_names",
     "selection_rule_text",
     "single_line",
     "truncate_label",
@@ -98,17 +97,6 @@ def format_options(options: Mapping[str, Any]) -> str:
         'expected positives 1.4576, unknown negative'
     """
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
-
-
-def join_names(names: Sequence[str], most: int = 20) -> str:
-    """Return names separated by commas, at most so many.
-
-    Example:
-        >>> join_names(["cat", "dog", "owl"], 2)
-        'cat, dog and 1 more'
-    """
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def single_line(name: str) -> str:

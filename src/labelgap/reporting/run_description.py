@@ -6,9 +6,10 @@ import sys
 
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import LabelGapError
+from labelgap.core.text import join_names
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import Loss, Method, defaults, describe_method
-from labelgap.reporting.formatting import join_names, single_line
+from labelgap.reporting.formatting import single_line
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.schema import RunConfig
 

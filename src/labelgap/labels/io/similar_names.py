@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from labelgap.core.text import format_option, truncate_text
+from labelgap.core.text import format_option, join_names, truncate_text
 from labelgap.labels.io.findings import MoreSimilarClasses, SimilarClasses
 from labelgap.labels.table import LabelTable
 
@@ -76,10 +76,9 @@ def describe_same_names(counts: Mapping[str, int]) -> str | None:
         return None
     shown = [
         f"'{truncate_text(name)}' and '{truncate_text(chosen)}' ({format_option('rename', f'{name}={chosen}')})"
-        for name, chosen in [*pairs.items()][:_MAX_SHOWN]
+        for name, chosen in pairs.items()
     ]
-    more = f" and {len(pairs) - _MAX_SHOWN:,} more" if len(pairs) > _MAX_SHOWN else ""
-    return f"tags that differ only in case or blanks: {', '.join(shown)}{more}"
+    return f"tags that differ only in case or blanks: {join_names(shown, _MAX_SHOWN)}"
 
 
 def is_near_spelling(one: str, other: str) -> bool:

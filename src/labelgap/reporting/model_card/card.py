@@ -18,9 +18,10 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from labelgap.core.files import write_text
+from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.reporting.formatting import format_elapsed, format_measure, join_names, wrapped_command
+from labelgap.reporting.formatting import format_elapsed, format_measure, wrapped_command
 from labelgap.reporting.html import package_version
 from labelgap.reporting.run_description import describe_settings, find_method, revises_labels
 from labelgap.training import Run

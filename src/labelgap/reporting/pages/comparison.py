@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from labelgap.core.text import join_names
 from labelgap.reporting.comparison_summary import (
     SIGNIFICANCE_RULE,
     method_command,
@@ -13,7 +14,7 @@ from labelgap.reporting.comparison_summary import (
 )
 from labelgap.reporting.figure_data import Columns, stack_columns
 from labelgap.reporting.figures.comparison import comparison_figure
-from labelgap.reporting.formatting import format_elapsed, format_measure, join_names, selection_rule_text, single_line
+from labelgap.reporting.formatting import format_elapsed, format_measure, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.reporting.pages.sections.curves import epoch_scores_section, parameter_effects_section
 from labelgap.reporting.run_description import find_method

@@ -17,12 +17,13 @@ import numpy as np
 from labelgap.core.errors import LabelGapError
 from labelgap.core.files import write_text
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.labels import ABSENT, PRESENT
 from labelgap.reporting.example_images import thumbnail_data_url
-from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, join_names, single_line
+from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, single_line
 from labelgap.reporting.html import render_template
 
 __all__ = ["ContactSheetImage", "contact_sheet_images", "write_contact_sheet"]

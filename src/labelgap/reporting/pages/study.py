@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset
 from labelgap.reporting.example_images import disagreement_examples
 from labelgap.reporting.figures.study import method_map_figure
-from labelgap.reporting.formatting import join_names, selection_rule_text, single_line
+from labelgap.reporting.formatting import selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.reporting.pages.sections.curves import epoch_scores_section, parameter_effects_section
 from labelgap.reporting.pages.sections.label_scores import label_scores_section

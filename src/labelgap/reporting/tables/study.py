@@ -7,14 +7,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from labelgap.reporting.formatting import (
-    NO_VALUE,
-    format_class_count,
-    format_elapsed,
-    format_measure,
-    join_names,
-    single_line,
-)
+from labelgap.core.text import join_names
+from labelgap.reporting.formatting import NO_VALUE, format_class_count, format_elapsed, format_measure, single_line
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies import Study
 from labelgap.training.evaluation import describe_estimated

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding, Note
-from labelgap.core.text import pluralize
+from labelgap.core.text import join_names, pluralize
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import NoValRows
 from labelgap.data.readers.image_paths import refuse_url
@@ -200,9 +200,8 @@ def _describe_classes(layout: OpenImagesFiles, chosen: ClassList) -> list[Findin
 
 def _describe_boxes(left_out: Counter[str]) -> str:
     """Return how many boxes of other classes there are, and of which classes."""
-    shown = ", ".join(f"{name} {count:,}" for name, count in left_out.most_common(_CLASSES_SHOWN))
-    more = f" and {len(left_out) - _CLASSES_SHOWN:,} more" if len(left_out) > _CLASSES_SHOWN else ""
-    return f"{pluralize(left_out.total(), 'box')} of classes not in use left out: {shown}{more}"
+    shown = join_names([f"{name} {count:,}" for name, count in left_out.most_common()], _CLASSES_SHOWN)
+    return f"{pluralize(left_out.total(), 'box')} of classes not in use left out: {shown}"
 
 
 _COUNTED = ("left_out", "contradicted", "repeated", "machine")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from markupsafe import Markup
 
+from labelgap.core.text import join_names
 from labelgap.reporting.analysis.calibration import BINS, CalibrationCurves
 from labelgap.reporting.analysis.class_table import ClassTable
 from labelgap.reporting.figures.calibration import calibration_figure
@@ -19,7 +20,6 @@ from labelgap.reporting.formatting import (
     format_class_count,
     format_count,
     format_measure,
-    join_names,
     single_line,
 )
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure

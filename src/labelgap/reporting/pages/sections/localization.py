@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from labelgap.core.errors import LabelGapError
+from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.split import hold_out_val
 from labelgap.inference.heat_map import heat_map_png
@@ -16,7 +17,7 @@ from labelgap.reporting.analysis.activation_maps import ActivationExample, activ
 from labelgap.reporting.example_images import data_url, thumbnail_data_url
 from labelgap.reporting.figure_data import Columns, stack_columns
 from labelgap.reporting.figures.activation_maps import activation_figure, pointing_figure
-from labelgap.reporting.formatting import format_count, format_measure, join_names, single_line
+from labelgap.reporting.formatting import format_count, format_measure, single_line
 from labelgap.reporting.html import FigureRenderer
 from labelgap.training import Run
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT
 from labelgap.reporting.analysis.memorization import LabelLosses, label_losses, memorization_by_label
@@ -14,7 +15,7 @@ from labelgap.reporting.analysis.modified_labels import ModifiedLabels, modified
 from labelgap.reporting.figure_data import stack_columns
 from labelgap.reporting.figures.memorization import memorization_panels, single_label_panels
 from labelgap.reporting.figures.modified_labels import modified_label_panels
-from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, join_names, single_line
+from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, single_line
 from labelgap.reporting.html import FigureRenderer
 from labelgap.training import Run
 
