@@ -31,7 +31,7 @@ def draw_unknown(
         >>> sorted(zip(rows.tolist(), columns.tolist()))
         [(0, 1), (2, 0)]
     """
-    table = tables[0] if len(tables) == 1 else _concatenate(tables)
+    table = tables[0] if len(tables) == 1 else LabelTable.concatenate(tables, keep_names=False)
     ends = np.cumsum(len(table.classes) - np.diff(table.starts))
     total = int(ends[-1]) if len(ends) else 0
     random = numpy_generator(seed, "random candidates")
@@ -63,11 +63,3 @@ def nth_unknown(table: LabelTable, rows: NDArray[np.int64], n: NDArray[np.int64]
     gaps = table.rows * width + table.columns - order
     skipped: NDArray[np.int64] = np.searchsorted(gaps, rows * width + n, side="right") - table.starts[rows]
     return n + skipped
-
-
-def _concatenate(tables: Sequence[LabelTable]) -> LabelTable:
-    """Concatenate tables without their image names, which may repeat between splits."""
-    starts = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(table.starts) for table in tables]))])
-    columns = np.concatenate([table.columns for table in tables])
-    values = np.concatenate([table.values for table in tables])
-    return LabelTable(starts, columns, values, tables[0].classes)

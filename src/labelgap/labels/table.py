@@ -188,14 +188,15 @@ class LabelTable(KnownLabels):
         return LabelTable.from_entries(self.rows[kept], target[kept], self.values[kept], classes, self.images)
 
     @classmethod
-    def concatenate(cls, tables: Sequence[LabelTable]) -> LabelTable:
-        """Stack tables of the same classes."""
+    def concatenate(cls, tables: Sequence[LabelTable], *, keep_names: bool = True) -> LabelTable:
+        """Stack tables of the same classes; without their images' names, which may repeat, rows are numbered."""
         if len({table.classes for table in tables}) != 1:
             raise InputError("only tables of the same classes, in the same order, can be concatenated; at least one.")
         starts = starts_from_lengths(np.concatenate([np.diff(table.starts) for table in tables]))
         columns = np.concatenate([table.columns for table in tables])
         values = np.concatenate([table.values for table in tables])
-        return cls(starts, columns, values, tables[0].classes, [name for table in tables for name in table.images])
+        images = [name for table in tables for name in table.images] if keep_names else None
+        return cls(starts, columns, values, tables[0].classes, images)
 
     def observe(
         self,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from labelgap.core.errors import InputError
-from labelgap.core.text import pluralize
+from labelgap.core.text import join_names, pluralize
 from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
@@ -306,19 +306,10 @@ def match_classes(
     given = tables[0].classes
     missing = tuple(name for name in classes if name not in given)
     if len(missing) == len(classes):
+        known, named = join_names(classes, _NAMED), join_names(given, _NAMED)
         raise InputError(
-            f"no class of the run is in these data. The run knows {_listed(classes)}; the data have {_listed(given)}. "
+            f"no class of the run is in these data. The run knows {known}; the data have {named}. "
             "--rename old=new gives a class of the data another name."
         )
-    unnamed = [LabelTable(table.starts, table.columns, table.values, table.classes) for table in tables]
-    parts = [table.with_classes(classes) for table in unnamed]
-    starts = np.cumsum([0, *map(len, parts)])
-    rows = np.concatenate([table.rows + start for table, start in zip(parts, starts, strict=False)])
-    columns, values = (np.concatenate([getattr(table, name) for table in parts]) for name in ("columns", "values"))
-    found = LabelTable.from_entries(rows, columns, values, classes, int(starts[-1]))
+    found = LabelTable.concatenate([table.with_classes(classes) for table in tables], keep_names=False)
     return found, missing, tuple(name for name in given if name not in classes)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
