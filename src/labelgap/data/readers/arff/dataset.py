@@ -95,7 +95,7 @@ def _describe_missing(path: Path) -> str:
 def _parse(path: Path, problems: ProblemList) -> ArffFile:
     def report(line: int, message: str) -> None:
         place = f"{path.name}, line {line}" if line else path.name
-        problems.add(len(problems), f"{place}: {message}")
+        problems.append(f"{place}: {message}")
 
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for ever
@@ -118,10 +118,10 @@ def _check(files: Mapping[str, ArffFile], labels: Sequence[int], problems: Probl
             values = truncate_text(", ".join(attribute.values) or attribute.kind, 80)
             rule = "a label has the values 0 and 1 (or false and true, no and yes)"
             where = f"{train.path.name}, line {attribute.line}"
-            problems.add(len(problems), f"{where}: the label '{truncate_text(attribute.name)}' is {values}: {rule}")
+            problems.append(f"{where}: the label '{truncate_text(attribute.name)}' is {values}: {rule}")
     for file in files.values():
         if file.attributes != train.attributes:
-            problems.add(len(problems), _describe_difference(file, train))
+            problems.append(_describe_difference(file, train))
             continue
         numeric = [number for number in labels if train.attributes[number].kind == "numeric"]
         columns, cells = np.asarray(file.columns), np.asarray(file.cells)
@@ -130,9 +130,7 @@ def _check(files: Mapping[str, ArffFile], labels: Sequence[int], problems: Probl
         ).tolist():
             line = file.lines[int(np.searchsorted(np.asarray(file.ends), place, side="right"))]
             name = truncate_text(train.attributes[columns[place]].name)
-            problems.add(
-                len(problems), f"{file.path.name}, line {line}: {cells[place]:g} under {name}: a label is 0 or 1"
-            )
+            problems.append(f"{file.path.name}, line {line}: {cells[place]:g} under {name}: a label is 0 or 1")
     features = [each for n, each in enumerate(train.attributes) if n not in {*labels} and each.kind != "text"]
     if not features:
         problems.add(0, f"{train.path.name}: all of its attributes are labels or text, there is no feature")

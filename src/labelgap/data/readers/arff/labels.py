@@ -43,18 +43,18 @@ def find_labels(file: ArffFile, problems: ProblemList) -> list[int]:
     if match is not None:
         count, width = int(match[1]), len(file.attributes)
         if count == 0 or abs(count) > width:
-            problems.add(len(problems), f"{place}: -C {count} labels, and there are {width} attributes")
+            problems.append(f"{place}: -C {count} labels, and there are {width} attributes")
             return []
         counted = list(range(width))[:count] if count > 0 else list(range(width))[count:]
     if xml is None:
         if counted is None:
             stem = _STEM.sub("", file.path.stem)
             remedy = f"put Mulan's {stem}.xml beside it, or write MEKA's count into it: @relation '{stem}: -C 6'"
-            problems.add(len(problems), f"{place}: nothing says which attributes are labels: {remedy}")
+            problems.append(f"{place}: nothing says which attributes are labels: {remedy}")
         return counted or []
     named = _read_names(xml, file, problems)
     if counted is not None and named and {*named} != {*counted}:
-        problems.add(len(problems), f"{place}: -C counts other labels than {xml.name} names")
+        problems.append(f"{place}: -C counts other labels than {xml.name} names")
     return named
 
 
@@ -64,20 +64,20 @@ def _read_names(xml: Path, file: ArffFile, problems: ProblemList) -> list[int]:
     try:
         root = parse_xml(read_bytes(xml, limit=16 << 20))
     except (RunError, ValueError) as error:
-        problems.add(len(problems), f"{xml.name} cannot be read ({truncate_text(str(error), 200)})")
+        problems.append(f"{xml.name} cannot be read ({truncate_text(str(error), 200)})")
         return []
     elements = [each for each in root.iter() if each.tag.rpartition("}")[2] == "label"]
     found: set[int] = set()
     for each in elements:
         name = each.get("name", "")
         if name not in number_of:
-            problems.add(len(problems), f"{xml.name}: '{truncate_text(name)}' is no attribute of {file.path.name}")
+            problems.append(f"{xml.name}: '{truncate_text(name)}' is no attribute of {file.path.name}")
         elif number_of[name] in found:
-            problems.add(len(problems), f"{xml.name}: the label '{truncate_text(name)}' is there twice")
+            problems.append(f"{xml.name}: the label '{truncate_text(name)}' is there twice")
         else:
             found.add(number_of[name])
     if not elements:
-        problems.add(len(problems), f"{xml.name} names no label: it is <labels> of <label name=…/>")
+        problems.append(f"{xml.name} names no label: it is <labels> of <label name=…/>")
     return sorted(found)
 
 

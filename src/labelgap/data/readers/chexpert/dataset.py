@@ -197,20 +197,20 @@ def _check_images(tables: Sequence[ObservationTable], folder: Path, place: Place
             where = f"{table.lines_of.name}, line {line}"
             path = folder / place(image)
             if (first := listed.setdefault(image, where)) != where:
-                problems.add(len(problems), f"{where}: {truncate_text(image)} is listed again (first in {first})")
+                problems.append(f"{where}: {truncate_text(image)} is listed again (first in {first})")
             elif path_inside(folder, path) is None:
-                problems.add(len(problems), f"{where}: {truncate_text(image)} lies outside of {folder}")
+                problems.append(f"{where}: {truncate_text(image)} lies outside of {folder}")
             elif not is_file(path):
                 missing += 1
                 if missing <= _MAX_MISSING:
-                    problems.add(len(problems), f"{where}: {path} does not exist")
+                    problems.append(f"{where}: {path} does not exist")
     if missing == total and not before:
         raise InputError(
             f"{tables[0].path}: none of its {total:,} images is in {folder}, e.g. {place(tables[0].images[0])}. "
             "Where are they? (--images DIR)"
         )
     if missing > _MAX_MISSING:
-        problems.add(len(problems), f"{missing:,} images do not exist")
+        problems.append(f"{missing:,} images do not exist")
 
 
 def _refuse_uncertain(folder: Path, tables: Sequence[ObservationTable], uncertain: str | None) -> None:

@@ -71,9 +71,9 @@ def read_table(path: Path, split: str, ignored: Sequence[str], problems: Problem
     (images,), lines, classes, codes = _read(path, ("Path",), ignored, problems)
     for row, (image, line) in enumerate(zip(images, lines, strict=True)):
         if not image:
-            problems.add(len(problems), f"{path.name}, line {line}: no image is named under Path")
+            problems.append(f"{path.name}, line {line}: no image is named under Path")
         elif (problem := image_name_problem(image)) is not None:
-            problems.add(len(problems), f"{path.name}, line {line}: {problem}")
+            problems.append(f"{path.name}, line {line}: {problem}")
             images[row] = ""  # no file of that name is looked for
     return ObservationTable(path, path, images, lines, [split] * len(images), classes, codes)
 
@@ -87,7 +87,7 @@ def read_mimic(
     for row, study in enumerate(studies):
         if (first := row_of.setdefault(study, row)) != row:
             where = f"{path.name}, line {lines[row]}"
-            problems.add(len(problems), f"{where}: study {truncate_text(study)} is listed again (line {lines[first]})")
+            problems.append(f"{where}: study {truncate_text(study)} is listed again (line {lines[first]})")
     place = path.with_name(f"{MIMIC_PREFIX}split.csv")
     named = ("dicom_id", "study_id", "subject_id", "split")
     (dicoms, of_study, of_subject, splits), image_lines, _, _ = _read(place, named, None, problems)
@@ -97,9 +97,9 @@ def read_mimic(
         where = f"{place.name}, line {image_lines[number]}"
         labeled = row_of.get(study)
         if split not in _MIMIC_SPLITS:
-            problems.add(len(problems), f"{where}: '{truncate_text(split)}' under split: train, validate or test")
+            problems.append(f"{where}: '{truncate_text(split)}' under split: train, validate or test")
         elif labeled is not None and subjects[labeled] != subject:
-            problems.add(len(problems), f"{where}: study {study} is of {subjects[labeled]} in line {lines[labeled]}")
+            problems.append(f"{where}: study {study} is of {subjects[labeled]} in line {lines[labeled]}")
         elif labeled is not None:
             chosen.append(number)
             rows.append(labeled)
@@ -157,7 +157,7 @@ def _read(path: Path, named: Sequence[str], ignored: Sequence[str] | None, probl
                     bad.append((line, cells[number]))
                 codes.append(code & 0xFF)
     for problem in own.found:
-        problems.add(len(problems), f"{path.name}, line {problem.line}: {problem.message}")
+        problems.append(f"{path.name}, line {problem.line}: {problem.message}")
     names = tuple(header[number] for number in numbers)
     for name, bad in zip(names, wrong, strict=True):
         _report(path, name, bad, len(lines), problems)
@@ -186,17 +186,17 @@ def _check_header(
     A column that is there twice or has no name is a problem, but the rows are read, so that theirs are told as well.
     """
     for name in dict.fromkeys(name for name in header if header.count(name) > 1):
-        problems.add(len(problems), f"{path.name}, line {line}: the column '{truncate_text(name)}' is there twice")
+        problems.append(f"{path.name}, line {line}: the column '{truncate_text(name)}' is there twice")
     for name in named:
         if name not in header:
             shown = ", ".join(map(truncate_text, header[:6]))
-            problems.add(len(problems), f"{path.name}, line {line}: there is no column '{name}' (it has {shown} …)")
+            problems.append(f"{path.name}, line {line}: there is no column '{name}' (it has {shown} …)")
     left_out = {*_FACTS, *(ignored or ())}
     numbers = [] if ignored is None else [n for n, name in enumerate(header) if name not in left_out]
     if ignored is not None and not numbers:
-        problems.add(len(problems), f"{path.name}, line {line}: there is no column of an observation")
+        problems.append(f"{path.name}, line {line}: there is no column of an observation")
     if any(not header[number] for number in numbers):
-        problems.add(len(problems), f"{path.name}, line {line}: a column has no name")
+        problems.append(f"{path.name}, line {line}: a column has no name")
     readable = all(name in header for name in named) and (ignored is None or numbers)
     return ([header.index(name) for name in named], numbers) if readable else None
 
@@ -207,7 +207,7 @@ def _report(path: Path, name: str, bad: Sequence[tuple[int, str]], rows: int, pr
         line, cell = bad[0]
         example = f"'{truncate_text(cell)}' in line {line} and {len(bad) - 1:,} more"
         what = f"the column '{truncate_text(name)}' is no observation ({example}): --ignore-columns leaves it out"
-        problems.add(len(problems), f"{path.name}, line 1: {what}")
+        problems.append(f"{path.name}, line 1: {what}")
         return
     for line, cell in bad:
-        problems.add(len(problems), f"{path.name}, line {line}: '{truncate_text(cell)}' under {name}: {_RULE}")
+        problems.append(f"{path.name}, line {line}: '{truncate_text(cell)}' under {name}: {_RULE}")

@@ -115,11 +115,11 @@ def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: 
             chosen[name] = choose_columns(*read_columns(split), ignored)
         except InputError as error:
             place = f"{split.files[0].path.name}: " if str(error).startswith("it has") else ""
-            problems.add(len(problems), f"{place}{str(error).rstrip('.')}")
+            problems.append(f"{place}{str(error).rstrip('.')}")
         else:
             if chosen[name] != chosen.get("train", chosen[name]):
                 what = f"{split.files[0].path.name} ({split.name}) has other columns or classes than train"
-                problems.add(len(problems), what)
+                problems.append(what)
     problems.refuse()
     return chosen["train"]
 

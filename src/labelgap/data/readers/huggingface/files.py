@@ -159,10 +159,10 @@ def _read_json(path: Path, problems: ProblemList) -> dict[str, Any]:
     try:
         value = parse_json(read_bytes(path, limit=_MAX_JSON))
     except (RunError, ValueError) as error:
-        problems.add(len(problems), truncate_text(f"{path.name} cannot be read ({error})", 300))
+        problems.append(truncate_text(f"{path.name} cannot be read ({error})", 300))
         return {}
     if not isinstance(value, dict):
-        problems.add(len(problems), f"{path.name} is no JSON object")
+        problems.append(f"{path.name} is no JSON object")
     return value if isinstance(value, dict) else {}
 
 
@@ -170,23 +170,21 @@ def _saved_split(folder: Path, name: str, shown: str, problems: ProblemList) -> 
     """Return what ``Dataset.save_to_disk`` wrote into a folder."""
     for needed in ("state.json", "dataset_info.json"):
         if not is_file(folder / needed):
-            problems.add(len(problems), f"{truncate_text(shown)}{needed} does not exist")
+            problems.append(f"{truncate_text(shown)}{needed} does not exist")
     if not is_file(folder / "state.json"):
         return SplitFiles(name, (), {})
     state = _read_json(folder / "state.json", problems)
     if state.get("_indices_data_files"):
-        problems.add(
-            len(problems), f"{shown}state.json: saved by an old version, with rows in another order; save again"
-        )
+        problems.append(f"{shown}state.json: saved by an old version, with rows in another order; save again")
     info = _read_json(folder / "dataset_info.json", problems) if (folder / "dataset_info.json").is_file() else {}
     listed = state.get("_data_files")
     names = [each.get("filename") if isinstance(each, dict) else None for each in listed or ()]
     if not names or not all(isinstance(each, str) and _is_plain(each) for each in names):
-        problems.add(len(problems), f"{shown}state.json: '_data_files' is a list of files in its folder")
+        problems.append(f"{shown}state.json: '_data_files' is a list of files in its folder")
         return SplitFiles(name, (), {})
     for each in names:
         if not is_file(folder / str(each)):
-            problems.add(len(problems), f"{shown}{truncate_text(str(each))} does not exist")
+            problems.append(f"{shown}{truncate_text(str(each))} does not exist")
     features = info.get("features")
     return SplitFiles(
         name, tuple(DataFile(folder / str(each)) for each in names), features if isinstance(features, dict) else {}
@@ -212,11 +210,11 @@ def _parquet_splits(root: Path, problems: ProblemList) -> list[SplitFiles]:
         counts = {count for _, count, _ in files}
         numbers = sorted(number for number, _, _ in files)
         if len(counts) > 1 or len({*numbers}) < len(numbers):
-            problems.add(len(problems), f"{name}-*.parquet: files of several versions are there; keep those of one")
+            problems.append(f"{name}-*.parquet: files of several versions are there; keep those of one")
             continue
         count = counts.pop()
         for number in sorted({*range(count)} - {*numbers})[:100]:
-            problems.add(len(problems), f"{name}-{number:05d}-of-{count:05d}.parquet does not exist")
+            problems.append(f"{name}-{number:05d}-of-{count:05d}.parquet does not exist")
     return [SplitFiles(name, tuple(DataFile(path) for *_, path in sorted(files)), {}) for name, files in splits.items()]
 
 

@@ -65,12 +65,12 @@ class RowReader:
                     self._read_labels(file, place, batch, rows)
                     self._read_images(file, place, number, batch.column(self.columns.image), rows)
             except InputError as error:
-                self.problems.add(len(self.problems), str(error).rstrip("."))
+                self.problems.append(str(error).rstrip("."))
         if not rows.places:
-            self.problems.add(len(self.problems), f"{rows.name} has no rows")
+            self.problems.append(f"{rows.name} has no rows")
 
     def _report(self, file: DataFile, row: int, message: str) -> None:
-        self.problems.add(len(self.problems), f"{file.path.name}, row {row}: {message}")
+        self.problems.append(f"{file.path.name}, row {row}: {message}")
 
     def _read_labels(self, file: DataFile, first: int, batch: pa.RecordBatch, rows: SplitRows) -> None:
         if self.columns.lists:

@@ -110,7 +110,7 @@ def _read_arrays(folder: Path, problems: ProblemList) -> dict[str, NDArray[Any]]
         except RunError as error:
             kind = "str" if name.endswith("images") else "float"
             remedy = f" {_OBJECTS.replace('FILE', file.name).replace('KIND', kind)}" if "objects" in str(error) else ""
-            problems.add(len(problems), f"{str(error).replace(f'{folder}{os.sep}', '').rstrip('.')}.{remedy}")
+            problems.append(f"{str(error).replace(f'{folder}{os.sep}', '').rstrip('.')}.{remedy}")
     problems.refuse()
     for name, array in arrays.items():
         kinds, dimensions = ("US", 1) if name.endswith("images") else ("iufb", 2)
@@ -132,7 +132,7 @@ def _names(array: NDArray[Any], what: str, finder: ImageFinder, problems: Proble
             finder.source = Path(what)
             problem = image_name_problem(name) or finder(name, row)
         if problem is not None:
-            problems.add(len(problems), f"formatted_{what}.npy, row {row}: {problem}")
+            problems.append(f"formatted_{what}.npy, row {row}: {problem}")
     return names
 
 
@@ -161,9 +161,9 @@ def _report(what: str, wrong: NDArray[np.bool_], cells: NDArray[Any], rule: str,
     """Report the first wrong cells of an array, and how many there are."""
     places = np.argwhere(wrong)
     for row, column in places[:_ROWS_SHOWN].tolist():
-        problems.add(len(problems), f"{what}, row {row}, column {column}: {cells[row, column]}: {rule}")
+        problems.append(f"{what}, row {row}, column {column}: {cells[row, column]}: {rule}")
     if len(places) > _ROWS_SHOWN:
-        problems.add(len(problems), f"{what}: {len(places):,} such cells in all")
+        problems.append(f"{what}: {len(places):,} such cells in all")
 
 
 def _observed_codes(observed: NDArray[Any]) -> NDArray[np.int8]:

@@ -117,7 +117,7 @@ class BlockReader:
         except (pa.ArrowException, OSError) as error:
             if len(self.problems) >= MAX_PROBLEMS:
                 self.problems.refuse()
-            self.problems.add(len(self.problems), f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
+            self.problems.append(f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
 
     def _block(self, batch: pa.RecordBatch, columns: Sequence[str], start: int) -> Block:
         """Return the rows of a batch that are not blank."""

@@ -62,7 +62,7 @@ def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str] | None, p
         ids = _read_list(layout.chosen, layout.root, described, problems)
     if not ids:
         file = layout.chosen or layout.descriptions
-        problems.add(len(problems), f"{file.relative_to(layout.root)} has no classes")
+        problems.append(f"{file.relative_to(layout.root)} has no classes")
     problems.refuse()
     repeated = Counter(described.values())
     names = {each: name if repeated[name] == 1 else f"{name} ({each})" for each, name in described.items()}
@@ -101,10 +101,10 @@ def _read_descriptions(path: Path, root: Path, problems: ProblemList) -> dict[st
                 else:
                     found[each], lines[each] = cells[1].strip() or each, reader.line_num
                 if text:
-                    problems.add(len(problems), f"{name}, line {reader.line_num}: {text}")
+                    problems.append(f"{name}, line {reader.line_num}: {text}")
         except csv.Error as error:
             what = f"no CSV ({error}); is a quote opened and never closed?"
-            problems.add(len(problems), f"{name}, line {reader.line_num}: {what}")
+            problems.append(f"{name}, line {reader.line_num}: {what}")
     return found
 
 
@@ -123,5 +123,5 @@ def _read_list(path: Path, root: Path, described: dict[str, str], problems: Prob
             else:
                 found[each] = number
                 continue
-            problems.add(len(problems), f"{name}, line {number}: {text}")
+            problems.append(f"{name}, line {number}: {text}")
     return list(found)

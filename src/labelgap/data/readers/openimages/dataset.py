@@ -137,7 +137,7 @@ def _read(
         return labels
     if listed is None:
         if files.images is None:
-            problems.add(len(problems), f"unlabeled: no list of {official} images, e.g. {official}/images.csv")
+            problems.append(f"unlabeled: no list of {official} images, e.g. {official}/images.csv")
         return labels
     return labels.with_images(listed, len(classes.ids))
 
@@ -158,14 +158,13 @@ def _check_splits(ids: Mapping[str, NDArray[np.uint64]], problems: ProblemList) 
     for (first, one), (second, other) in combinations(ids.items(), 2):
         if len(both := np.intersect1d(one, other, assume_unique=True)):
             count, example = pluralize(len(both), "image"), format_ids(both[:1])[0]
-            problems.add(len(problems), f"{count} in {first} and in {second}, e.g. {example}")
+            problems.append(f"{count} in {first} and in {second}, e.g. {example}")
 
 
 def _report_missing(files: ImageFiles, name: str, ids: NDArray[np.uint64], count: int, problems: ProblemList) -> None:
     official = OFFICIAL_SPLITS[name]
     places = ", ".join(str(place) for place in files.places(official)) or "no folder"
-    problems.add(
-        len(problems),
+    problems.append(
         f"{len(ids):,} of {count:,} {official} images have no file, e.g. {format_ids(ids[:1])[0]}.jpg (searched: "
         f"{places}); --images names their folder, --on-bad-image skip leaves them out",
     )

@@ -104,7 +104,7 @@ def find_layout(
     for name, official in OFFICIAL_SPLITS.items():
         human = _require(root, _human_names(version, official, boxable=choice == "boxable"), problems)
         if human is None and (other := _find(root, _human_names("V3" if version != "V3" else "V4 to V7", official))):
-            problems.add(len(problems), f"{other.relative_to(root)} is of another version than the labels of train")
+            problems.append(f"{other.relative_to(root)} is of another version than the labels of train")
         labels, drawn = (
             _require(root, _names(version, official, v3, later), problems) if asked else None
             for asked, v3, later in ((machine, _MACHINE, _MACHINE_LATER), (boxes, _BOXES, _BOXES_LATER))
@@ -119,7 +119,7 @@ def find_layout(
     if choice in lists and chosen is None:
         chosen = _require(root, lists[choice], problems, "; --classes all takes every class")
     if problems and version == "V3" and any(root.glob("*2016_08*")):
-        problems.add(len(problems), "this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
+        problems.append("this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
     problems.refuse()
     return OpenImagesFiles(root, version, choice, splits, descriptions or root, full is not None, chosen)
 
@@ -181,7 +181,7 @@ def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: st
         shortest = min(names, key=len)
         rest = ", ".join(name for name in names if name != shortest and (len(names) < 4 or "/" not in name))
         others = f" (or {rest})" if rest else ""
-        problems.add(len(problems), f"{shortest}{others} is missing{remedy}")
+        problems.append(f"{shortest}{others} is missing{remedy}")
     return found
 
 
