@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize
+from labelgap.labels import LabelTable
 from labelgap.labels.masking import Amount
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "PaperSplit",
     "ShardsSkipped",
     "ValidationHeldOut",
+    "describe_splits",
     "format_sizes",
 ]
 
@@ -61,6 +65,12 @@ class LabelsCounted(Finding, topic="counts"):
     present: int
     absent: int
     unknown: int
+
+    @classmethod
+    def of(cls, tables: Sequence[LabelTable]) -> LabelsCounted:
+        """Return the counts of tables of the same classes together."""
+        states = np.sum([table.counts().total for table in tables], axis=0).tolist()
+        return cls(sum(map(len, tables)), len(tables[0].classes), *states)
 
     def __str__(self) -> str:
         counted = f"{pluralize(self.images, 'image')}, {pluralize(self.classes, 'class')}"
@@ -299,6 +309,13 @@ class PaperSplit(Finding, topic="split"):
 def _some(names: Sequence[str]) -> str:
     """Return the first names of a list as text."""
     return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
+
+
+def describe_splits(sizes: Mapping[str, int], given: bool) -> list[Finding]:
+    """Return where the splits of data come from: the files say which (``given``), or all images are train."""
+    if not given:
+        return [NoSplit(sizes["train"])]
+    return [FileSplit(sizes), *([] if "val" in sizes else [NoValRows(sizes["train"])])]
 
 
 def format_sizes(sizes: Mapping[str, int]) -> str:

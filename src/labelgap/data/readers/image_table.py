@@ -206,7 +206,7 @@ def build_dataset(
     }
     if "train" not in parts or not len(parts["train"].labels.values):
         raise InputError(f"{file.path}: no label of a train image is known, so there is nothing to learn from.")
-    counts = LabelsCounted(len(table), len(table.classes), *table.counts().total)
+    counts = LabelsCounted.of([table])
     return Dataset(
         file.path.name,
         parts["train"],

@@ -22,7 +22,7 @@ from labelgap.core.findings import Finding, Note
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.findings import FileSplit, LabelsCounted, NoSplit, NoValRows
+from labelgap.data.findings import LabelsCounted, describe_splits
 from labelgap.data.readers.arff.labels import find_labels, label_states
 from labelgap.data.readers.arff.parser import ArffFile, Attribute, parse_arff
 from labelgap.data.readers.features import feature_dataset
@@ -181,11 +181,7 @@ def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -
     if missing:
         findings.append(Note(f"{missing:,} missing features are the means of train", "source"))
     sizes = {split: len(part) for split, part in parts.items()}
-    states = np.sum([part.labels.counts().total for part in parts.values()], axis=0).tolist()
-    findings.append(LabelsCounted(sum(sizes.values()), len(labels), *states))
-    findings += [FileSplit(sizes)] if len(sizes) > 1 else [NoSplit(sizes["train"])]
-    if len(sizes) > 1 and "val" not in sizes:
-        findings.append(NoValRows(sizes["train"]))
+    findings += [LabelsCounted.of([part.labels for part in parts.values()]), *describe_splits(sizes, len(sizes) > 1)]
     return feature_dataset(path.name, parts, findings)
 
 

@@ -265,7 +265,7 @@ def _dataset(
         made.get("test"),
         findings=(
             *findings,
-            LabelsCounted(len(labels), len(labels.classes), *labels.counts().total),
+            LabelsCounted.of([labels]),
             Note(f"{pluralize(len({*patients} - {''}), 'patient')}{together}", "split"),
             *split_findings,
         ),

@@ -18,7 +18,7 @@ from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.findings import FileSplit, LabelsCounted, NoSplit, NoValRows
+from labelgap.data.findings import LabelsCounted, describe_splits
 from labelgap.data.readers.huggingface.columns import LabelColumns, choose_columns
 from labelgap.data.readers.huggingface.files import SplitFiles, find_files, find_huggingface, read_columns
 from labelgap.data.readers.huggingface.images import ImageRows, RowImages
@@ -173,17 +173,13 @@ def _dataset(
     if not len(made["train"].labels.values):
         raise InputError(f"{root}: no label of a train image is known, so there is nothing to learn from.")
     sizes = {split: len(part) for split, part in made.items()}
-    states = np.sum([part.labels.counts().total for part in made.values()], axis=0).tolist()
-    split_findings: list[Finding] = [FileSplit(sizes) if has_splits else NoSplit(sizes["train"])]
-    if has_splits and "val" not in made:
-        split_findings.append(NoValRows(sizes["train"]))
-    counts = LabelsCounted(sum(sizes.values()), len(made["train"].labels.classes), *states)
+    counts = LabelsCounted.of([part.labels for part in made.values()])
     return Dataset(
         root.resolve().name,
         made["train"],
         made.get("val"),
         made.get("test"),
-        findings=(*findings, counts, *split_findings),
+        findings=(*findings, counts, *describe_splits(sizes, has_splits)),
     )
 
 

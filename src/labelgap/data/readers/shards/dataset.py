@@ -21,7 +21,7 @@ from labelgap.core.findings import Finding, Note
 from labelgap.core.system import cpu_count
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.findings import FileSplit, LabelsCounted, NoSplit, NoValRows, ShardsSkipped
+from labelgap.data.findings import LabelsCounted, ShardsSkipped, describe_splits
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.shards.images import ShardImages
 from labelgap.data.readers.shards.index import (
@@ -110,12 +110,8 @@ def _dataset(
         parts[split] = Split(split, images.select(members), table, groups=groups if (groups >= 0).all() else None)
     if "train" not in parts or not len(parts["train"].labels.values):
         raise InputError(f"{name}: no label of a train image is known, so there is nothing to learn from.")
-    states = np.sum([part.labels.counts().total for part in parts.values()], axis=0).tolist()
-    counts = LabelsCounted(len(kept), len(index.classes), *states)
-    sizes = {split: len(part) for split, part in parts.items()}
-    split_findings: list[Finding] = [FileSplit(sizes) if index.has_splits else NoSplit(len(kept))]
-    if index.has_splits and "val" not in parts:
-        split_findings.append(NoValRows(sizes["train"]))
+    counts = LabelsCounted.of([part.labels for part in parts.values()])
+    split_findings = describe_splits({split: len(part) for split, part in parts.items()}, index.has_splits)
     rule = Note("labels as the shards list them: present, absent; all others are unknown")
     return Dataset(
         name,
