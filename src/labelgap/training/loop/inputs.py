@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelgap.core.errors import LabelGapError
 from labelgap.core.system import available_memory
 from labelgap.data.augmentation import Augmentation, smallest_crop
 from labelgap.data.counter_rng import flip_mask
@@ -22,27 +20,15 @@ from labelgap.data.loader import ImageLoader
 from labelgap.data.scanning.file_check import name_unreadable
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
+from labelgap.training.loop.device_copies import copy_ahead, to_device
 
-__all__ = [
-    "DeviceInputs",
-    "FeatureInputs",
-    "ImageInputs",
-    "Inputs",
-    "copy_ahead",
-    "fits_on_gpu",
-    "start_ahead",
-    "to_device",
-]
+__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs", "fits_on_gpu"]
 
-S = TypeVar("S")
-T = TypeVar("T")
 
 MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
 DRAWN_ROWS = 65_536
 """Images of a training on a GPU whose random changes are drawn and copied at once."""
-COPIED_AHEAD = 2
-"""Batches that are copied to a GPU before the one that is computed is complete."""
 
 
 def fits_on_gpu(needed: int, device: torch.device) -> bool:
@@ -263,61 +249,6 @@ class DeviceInputs:
         on_device = torch.split(to_device(torch.from_numpy(order), self.pixels.device), batch_size)
         pixels = ((index, self.pixels[there]) for index, there in zip(parts, on_device, strict=True))
         return self.source.prepared(pixels, order, batch_size, epoch)
-
-
-def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU to a device; to a GPU through page-locked memory, so that the host does not wait."""
-    if device.type != "cuda":
-        return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)
-
-
-def copy_ahead(batches: Iterable[tuple[Tensor, Tensor]], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ``(index, pixels)`` with the pixels on the device.
-
-    To a GPU, ``COPIED_AHEAD`` batches are copied before they are needed, on a stream of their own: neither the host nor
-    the computation waits for a copy.
-    """
-    if device.type != "cuda":
-        yield from ((index, values.to(device)) for index, values in batches)
-        return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def start(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, torch.cuda.Event]:
-        with torch.cuda.stream(stream):
-            pixels = batch[1].to(device, non_blocking=True)
-        return batch[0], pixels, stream.record_event()
-
-    for index, pixels, copied in start_ahead(batches, start, COPIED_AHEAD):
-        torch.cuda.current_stream(device).wait_event(copied)
-        pixels.record_stream(torch.cuda.current_stream(device))
-        yield index, pixels
-
-
-def start_ahead(items: Iterable[T], start: Callable[[T], S], count: int) -> Iterator[S]:
-    """Yield what ``start`` returns for every item; it was called for the ``count`` items that follow as well.
-
-    Where an item cannot be read, those before it are yielded first.
-
-    Example:
-        >>> started = []
-        >>> next(start_ahead("abcdef", started.append, 2)), started
-        (None, ['a', 'b', 'c'])
-    """
-    source, waiting, more = iter(items), deque[S](), True
-    failure: LabelGapError | None = None
-    while more or waiting:
-        try:
-            while more and len(waiting) <= count:
-                waiting.append(start(next(source)))
-        except StopIteration:
-            more = False
-        except LabelGapError as error:
-            more, failure = False, error
-        if waiting:
-            yield waiting.popleft()
-    if failure is not None:
-        raise failure
 
 
 def _page_locked(count: int, like: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelgap.training.loop.device_copies import to_device
 from labelgap.training.loop.distributed import gather_all, shard_batches
-from labelgap.training.loop.inputs import Inputs, to_device
+from labelgap.training.loop.inputs import Inputs
 
 __all__ = ["iterate_batches", "iterate_logits", "predict_logits"]
 

@@ -25,6 +25,7 @@ from labelgap.training.checkpoints.partial_epoch import PartialEpoch
 from labelgap.training.checkpoints.signals import defer_interrupt
 from labelgap.training.checkpoints.weights import load_weights
 from labelgap.training.heads.label_tables import LabelTables
+from labelgap.training.loop.device_copies import to_device
 from labelgap.training.loop.distributed import (
     average_gradients,
     broadcast_buffers,
@@ -41,7 +42,7 @@ from labelgap.training.loop.divergence import (
 )
 from labelgap.training.loop.epoch_end import finish_epoch, record_start
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured
-from labelgap.training.loop.inputs import DeviceInputs, Inputs, to_device
+from labelgap.training.loop.inputs import DeviceInputs, Inputs
 from labelgap.training.loop.logits import iterate_batches, iterate_logits, predict_logits
 from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, are_finite, check_scores, check_weights
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
