@@ -1,4 +1,4 @@
-"""Features of images: their keys in the cache (``keys``), extracted by a backbone (``extract``), or given with the data
-(``precomputed``)."""
+"""Features of images: their keys in the cache (``keys``), extracted by a backbone (``extract``,
+``block_extraction``), or given with the data (``precomputed``)."""
 
 __all__: list[str] = []
