@@ -11,7 +11,8 @@ from PIL import Image
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data.registry import dataset_names, describe_datasets, load, load_from_recipe, load_moved, open_data
+from labelgap.data.opening import load_from_recipe, load_moved, open_data
+from labelgap.data.registry import dataset_names, describe_datasets, load
 
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 

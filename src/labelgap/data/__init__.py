@@ -3,6 +3,7 @@
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
+from labelgap.data.opening import load_from_recipe, load_moved, load_stored, open_data
 from labelgap.data.readers.arff.dataset import load_arff
 from labelgap.data.readers.builtin import DatasetReader
 from labelgap.data.readers.chexpert.dataset import load_chexpert
@@ -20,17 +21,7 @@ from labelgap.data.readers.official.voc import load_voc2007, load_voc2012
 from labelgap.data.readers.openimages import load_openimages
 from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.shards.dataset import load_shards
-from labelgap.data.registry import (
-    dataset_names,
-    describe_dataset,
-    describe_datasets,
-    load,
-    load_from_recipe,
-    load_moved,
-    load_stored,
-    open_data,
-    register_dataset,
-)
+from labelgap.data.registry import dataset_names, describe_dataset, describe_datasets, load, register_dataset
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 

@@ -20,7 +20,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.registry import load_moved, load_stored
+from labelgap.data.opening import load_moved, load_stored
 from labelgap.data.split import hold_out_val
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN

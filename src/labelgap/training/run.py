@@ -25,7 +25,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource
 from labelgap.data.in_memory import as_image_source
-from labelgap.data.registry import load_stored
+from labelgap.data.opening import load_stored
 from labelgap.data.split import hold_out_val
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds

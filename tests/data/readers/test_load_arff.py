@@ -12,7 +12,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.registry import load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import load
 
 HEADER = """% a comment, and a blank line
 

@@ -10,7 +10,8 @@ from tests.cli.conftest import call
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.registry import load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import load
 from labelgap.data.split import hold_out_val
 
 FACTS = "Path,Sex,Age,Frontal/Lateral,AP/PA"

@@ -17,7 +17,8 @@ from labelgap.core.errors import InputError
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
-from labelgap.data.registry import load, load_from_recipe, open_data
+from labelgap.data.opening import load_from_recipe, open_data
+from labelgap.data.registry import load
 from labelgap.data.transforms import Resize
 from labelgap.labels import UNKNOWN, LabelTable
 

@@ -11,7 +11,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.registry import load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import load
 from labelgap.labels import LabelTable
 
 _drawn = iter(range(10_000_000))

@@ -23,8 +23,8 @@ from labelgap.data.cleaning.layouts import Layout, ListLayout, WideLayout
 from labelgap.data.cleaning.rows import merge_rows, separate_copies, usable_rows
 from labelgap.data.cleaning.table_row import TableRow
 from labelgap.data.dataset import Dataset
+from labelgap.data.opening import recognize_format
 from labelgap.data.readers.image_table import ImageOptions, build_dataset, image_folder
-from labelgap.data.registry import recognize_format
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.findings import MoreSimilarClasses, SimilarClasses
 from labelgap.labels.io.header import SAMPLE_ROWS, parse_header

@@ -7,7 +7,9 @@ values, and the two ways to hide or show labels; it cannot name code, nor an add
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -31,7 +33,17 @@ from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.shards.location import is_shard_url
 from labelgap.labels.gaps import check_draw
 
-__all__ = ["DrawArguments", "ObserveStep", "PATH_OPTIONS", "Recipe", "RevealStep", "SHARDS", "StoredRecipe"]
+__all__ = [
+    "DrawArguments",
+    "ObserveStep",
+    "PATH_OPTIONS",
+    "Recipe",
+    "RevealStep",
+    "SHARDS",
+    "StoredRecipe",
+    "to_stored_option",
+    "to_stored_path",
+]
 
 PATH_OPTIONS: Final = ("images", "aliases", "parents", "val", "test", "annotations")
 """The options that are paths."""
@@ -210,3 +222,21 @@ def _check_stored(recipe: dict[str, Any]) -> dict[str, Any]:
 
 StoredRecipe = Annotated[dict[str, Any], AfterValidator(_check_stored)]
 """The type of a recipe in a stored file: a plain dictionary that ``Recipe`` accepts, or an empty one (data by hand)."""
+
+
+def to_stored_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as a recipe holds it, absolute: a run is opened from other folders than it was trained in."""
+    if is_shard_url(text := os.fspath(path)):
+        return text
+    return os.fspath(Path(os.path.normpath(Path(path).expanduser().absolute())))
+
+
+def to_stored_option(value: Any) -> Any:
+    """Return an option as JSON can hold it, so that it comes back from a run's folder as it was."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_stored_option(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [to_stored_option(each) for each in value]
+    return value

@@ -12,8 +12,9 @@ from labelgap.core.errors import InputError, UnknownNameError, describe_missing_
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.identity import DataIdentity
+from labelgap.data.opening import open_data
 from labelgap.data.readers.features import is_feature_file
-from labelgap.data.registry import dataset_names, describe_dataset, load, open_data
+from labelgap.data.registry import dataset_names, describe_dataset, load
 from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, paper_tables

@@ -11,7 +11,8 @@ from PIL import Image
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.registry import load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import load
 from labelgap.labels import ABSENT, PRESENT, paper_split
 
 CATEGORIES = [

@@ -13,7 +13,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import ProblemsError, UnknownNameError
 from labelgap.data import read_cub_certainty
-from labelgap.data.registry import load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import load
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, paper_split
 
 

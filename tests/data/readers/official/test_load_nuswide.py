@@ -14,7 +14,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.registry import describe_dataset, load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import describe_dataset, load
 from labelgap.inference.predict.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.sources import open_sources

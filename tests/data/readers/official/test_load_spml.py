@@ -12,7 +12,8 @@ from tests.cli.conftest import call
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.registry import load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import load
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
 

@@ -11,7 +11,8 @@ from tests.data.sentences import sentences
 
 from labelgap.cli.printing import print_skipped
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.registry import load, open_data
+from labelgap.data.opening import open_data
+from labelgap.data.registry import load
 from labelgap.labels import ABSENT, PRESENT, LabelTable, paper_split
 
 CLASSES = ("aeroplane", "person", "train")

@@ -1,0 +1,182 @@
+"""The data that a text or a recipe names: what a person wrote for DATA, and what a run stores of its data.
+
+A path is recognized by what it leads to; a recipe is a data set by name, with its options and steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path, nearest_path
+from labelgap.core.trust import require_trust
+from labelgap.data.dataset import Dataset
+from labelgap.data.findings import FormatRecognized
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.recipe import PATH_OPTIONS, SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
+from labelgap.data.readers.shards.location import is_shard_url
+from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load
+
+__all__ = ["load_from_recipe", "load_moved", "load_stored", "open_data", "recognize_format"]
+
+_GENERIC: Final = ("csv", "parquet", "folder")
+"""Formats that more special ones are often recognized as, too: the special ones count."""
+_SPREADSHEETS: Final = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
+
+
+def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
+    """Load a data set again from its ``recipe``, as a run stores it, and hide or show labels as was done before.
+
+    The recipe may have been written by anybody: ``Recipe`` says what it can contain. A data set of ``register_dataset``
+    has to be registered in this process: labelgap does not import code because a run folder names it.
+    """
+    if not recipe:
+        raise InputError("these data were made by hand, not loaded by name: they cannot be opened again from a run.")
+    checked = Recipe.checked(recipe)
+    if checked.name not in dataset_names() and checked.loader:
+        raise InputError(
+            f"the data set '{checked.name}' is not registered here; {checked.loader} loaded it. Install the package "
+            f"that has it, or call labelgap.register_dataset({checked.name!r}, …) first."
+        )
+    describe_dataset(checked.name).check_stored_options(checked.options)
+    data = load(checked.name, checked.path, **checked.options)
+    for step in checked.steps:
+        if isinstance(step, ObserveStep):
+            data = data.observe(**step.observe.model_dump())
+        else:
+            data = data.reveal(step.reveal.splits)
+    return data
+
+
+def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
+    """Load the data that a document of a folder names, where this user made the document or trusts it.
+
+    Args:
+        document: ``config.json`` of a run, or ``review.json``.
+        recipe: the recipe in it.
+
+    Raises:
+        RunError: somebody else made the document, and its recipe names paths.
+    """
+    if recipe:
+        checked = Recipe.checked(recipe)
+        named = [f"the data {path}" for path in checked.paths]
+        if checked.name in dataset_names() and not describe_dataset(checked.name).builtin:
+            named.append(f"the data set {checked.name} of another package, with options")
+        require_trust(document, named, "say where the data are (--data)")
+    return load_from_recipe(recipe)
+
+
+def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **options: Any) -> Dataset:
+    """Load the data of a recipe from where the user says that they are; no path of the recipe is opened.
+
+    Further tables of the recipe (val, test, aliases …) have to be named as well: without them the data are others.
+
+    Args:
+        recipe: as a run stores it; its options other than paths, and its steps, are used.
+        text: a path to data of the same kind; or ``name=path``.
+        **options: of that data set, instead of those of the recipe; None means not given.
+    """
+    given = {name: to_stored_option(value) for name, value in options.items() if value is not None}
+    if not recipe:
+        return open_data(text, **given)
+    checked = Recipe.checked(recipe)
+    name, equals, place = os.fspath(text).partition("=")
+    if not equals or name not in dataset_names():
+        name, place = checked.name, os.fspath(text)
+    path = Path(place).expanduser()
+    if not (name == SHARDS and is_shard_url(place)) and not path.exists():
+        raise InputError(describe_missing_path(path))
+    paths = {
+        option: path for option, path in checked.options.items() if option in PATH_OPTIONS and isinstance(path, str)
+    }
+    if lost := [option for option in paths if option != "images" and option not in given]:
+        named = " and ".join(f"{option}={paths[option]}" for option in lost)
+        flags = " ".join(f"--{option} PATH" for option in lost)
+        raise InputError(f"the data had {named} beside {checked.path}. Where are these now? Add {flags}.")
+    kept = {option: value for option, value in checked.options.items() if option not in paths}
+    return load_from_recipe({**recipe, "name": name, "path": to_stored_path(place), "options": {**kept, **given}})
+
+
+def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
+    """Load what a person wrote for DATA: a path, ``name=path``, or the name of data that needs no path.
+
+    Args:
+        text: an existing path is recognized by what it leads to. A name beats a path: ``./digits`` is the path.
+        **options: of that data set; None means not given.
+    """
+    text = os.fspath(text)
+    name, _, place = text.partition("=")
+    place = place if DATASET_NAME.fullmatch(name) else text
+    given = {option: value for option, value in options.items() if value is not None}
+    if is_shard_url(place) and (place == text or name == SHARDS):
+        return load(SHARDS, place, **given)
+    refuse_url(place)
+    if text in dataset_names() and not (describe_dataset(text).path_to and Path(text).exists()):
+        return load(text, **given)
+    path = Path(text).expanduser()
+    if path.exists():
+        name, others = _recognize(path)
+        data = load(name, path, **given)
+        recognized = FormatRecognized(name, describe_dataset(name).path_to, text, others)
+        return replace(data, findings=(recognized, *data.findings))
+    name, equals, place = text.partition("=")
+    if equals and DATASET_NAME.fullmatch(name):
+        path = Path(place).expanduser()
+        if name in dataset_names() and place and not path.exists():
+            raise InputError(describe_missing_path(path))
+        return load(name, path if place else None, **given)
+    if DATASET_NAME.fullmatch(text):
+        hint = "No file or folder of that name is here either; `labelgap datasets` lists what can be read."
+        near = nearest_path(path)
+        raise UnknownNameError("data set", text, [*dataset_names(), *([] if near is None else [str(near)])], hint)
+    raise InputError(describe_missing_path(path))
+
+
+def recognize_format(path: Path) -> str:
+    """Return the name of the data that an existing path leads to."""
+    return _recognize(path)[0]
+
+
+def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the data that a path leads to, and what else it could be read as."""
+    names = [reader.name for reader in describe_datasets() if reader.recognizes(path)]
+    names.sort(key=lambda name: name in _GENERIC)
+    if names:
+        return names[0], tuple(name for name in names[1:] if name not in _GENERIC)
+    known = "; ".join(f"{reader.path_to} ({reader.name})" for reader in describe_datasets() if reader.path_to)
+    if path.is_dir():
+        what, hint = "is a folder", _hint_about_folder(path)
+    else:
+        what = f"is a '{path.suffix}' file" if path.suffix else "has no suffix"
+        hint = _hint_about_file(path)
+    raise InputError(f"{path} {what}, which labelgap does not recognize.{hint} What it recognizes: {known}.")
+
+
+def _hint_about_folder(folder: Path) -> str:
+    """Return what is probably meant by a folder that is not recognized: the table in it, or one beside its images."""
+    children = sorted(folder.iterdir())
+    if not children:
+        return " The folder is empty."
+    table = next((child for child in children if child.suffix.lower() == ".csv"), None)
+    if table is not None:
+        return f" Did you mean {table}?"
+    if not any(is_image_name(child.name) for child in children):
+        return ""
+    beside = next((child for child in sorted(folder.parent.iterdir()) if child.suffix.lower() == ".csv"), None)
+    return (
+        f" {folder} holds images without labels. DATA is the table of their tags, a CSV with the columns image and "
+        f"present: {beside or 'tags.csv'} --images {folder}."
+    )
+
+
+def _hint_about_file(file: Path) -> str:
+    """Return what to do with a file that is not recognized."""
+    if file.suffix.lower() in _SPREADSHEETS:
+        return " Save the sheet as 'CSV UTF-8', and give that file."
+    if is_image_name(file.name):
+        return " It is an image: DATA is the table of the tags, a CSV with the columns image and present."
+    return f" If it is a CSV all the same, say so: csv={file}."
