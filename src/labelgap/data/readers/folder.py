@@ -19,7 +19,8 @@ from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.files import file_digest
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.image_names import is_image_name
+from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.image_table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.io.problems import ProblemList

@@ -9,34 +9,21 @@ from __future__ import annotations
 import os
 import re
 import stat
-import unicodedata
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from labelgap.core.errors import InputError, similarity
+from labelgap.core.errors import InputError
 from labelgap.data.findings import ImageNamesCompleted
 from labelgap.data.images import path_inside
+from labelgap.data.readers.image_names import image_suffix, is_image_name, normalize_name, without_suffix
+from labelgap.data.readers.similar_files import SimilarFiles
 
-__all__ = ["IMAGE_SUFFIX", "ImageFinder", "is_file", "is_image_name", "refuse_url"]
+__all__ = ["ImageFinder", "is_file", "refuse_url"]
 
-IMAGE_SUFFIX: Final = re.compile(
-    r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE
-)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_SAME_FORMAT: Final = {"jpeg": "jpg", "jpe": "jpg", "jfif": "jpg", "tiff": "tif"}
-_DIGIT: Final = re.compile("[0-9]")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
-_MAX_COMPARED: Final = 200
-_MAX_LENGTH: Final = 100
-"""Files that a misspelled name is compared with, and its length."""
-_MAX_COMPARISONS: Final = 10_000
-"""Of all names of a table together, which takes a second or two: a table may have thousands of such names."""
-_MIN_SIMILARITY: Final = 0.8
-_LOOKALIKES: Final = str.maketrans("oil", "011")
-_MIN_DIGITS: Final = 4
-"""Digits of a name in which one may be missing, or one too many: short numbers are counted, and 100 comes after 99."""
 
 
 def is_file(path: Path) -> bool:
@@ -45,16 +32,6 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
-
-
-def is_image_name(name: str) -> bool:
-    """Return whether a file's name has the suffix of an image format; hidden files are not images.
-
-    Example:
-        >>> is_image_name("a.JPG"), is_image_name("notes.txt"), is_image_name("._a.jpg")
-        (True, False, False)
-    """
-    return name != _without_suffix(name) and not name.startswith(".")
 
 
 def refuse_url(text: str | os.PathLike[str], what: str = "data") -> None:
@@ -103,7 +80,6 @@ class ImageFinder:
         self.sources: dict[str, Path | None] = {}
         self.repeated: dict[str, str] = {}
         self._names: dict[str, str] = {}
-        self._comparisons = 0
 
     def __call__(self, name: str, line: int = 0) -> str | None:
         """Return the problem with a name, or None; ``line`` is where a table has it."""
@@ -149,7 +125,7 @@ class ImageFinder:
 
         The one that the file bears is kept, and the first one where it bears neither.
         """
-        if not _suffix(name) or not _suffix(other) or _suffix(name) == _suffix(other):
+        if not image_suffix(name) or not image_suffix(other) or image_suffix(name) == image_suffix(other):
             return None
         return name if name in self.completed else other
 
@@ -173,59 +149,25 @@ class ImageFinder:
         if found:
             part = "suffix" if Path(found[0]).parent == Path(found[1]).parent else "folder"
             return None, f"{name} could be {found[0]} or {found[1]}: write the {part} as well"
-        near = self._nearest(inside)
+        near = self._similar.nearest(inside)
         return None, f"{place} does not exist" + (f". Did you mean {near}?" if near else "")
-
-    def _nearest(self, inside: str) -> str | None:
-        """Return the file whose name is most like one that does not exist; None where none is close, or many may be.
-
-        Folders in the name must be close as well. Another number is another photo, so numbers must be the same; but see
-        ``_with_near_number``. Only the first names of a table are compared, up to ``_MAX_COMPARISONS``.
-        """
-        wanted = _without_suffix(_key(inside)).split("/")
-        files = self._files_by_number.get(_number_of(wanted[-1]), [])
-        too_many = len(files) > min(_MAX_COMPARED, _MAX_COMPARISONS - self._comparisons)
-        if too_many or len(inside) > _MAX_LENGTH:
-            return None
-        files = files or self._with_near_number(wanted[-1])
-        self._comparisons += len(files)
-        best, nearest = _MIN_SIMILARITY, None
-        for file in files:
-            parts = _without_suffix(_key(file)).split("/")[-len(wanted) :]
-            pairs = zip(reversed(wanted), reversed(parts), strict=False)
-            if (near := min(similarity(one, other) for one, other in pairs)) >= best:
-                best, nearest = near, file
-        return nearest
-
-    def _with_near_number(self, name: str) -> list[str]:
-        """Return the file whose name differs by letters that look like digits; else by a digit too many or too few.
-
-        Empty where several do. Where other files have as many digits as the name, none is missing in it.
-        """
-        files, shapes = self._files_by_lookalike
-        name = name.translate(_LOOKALIKES)
-        found = files.get(name, [])
-        if not found and len(_number_of(name)) >= _MIN_DIGITS and _DIGIT.sub("0", name) not in shapes:
-            self._comparisons += len(name)  # it takes as long as so many comparisons
-            found = [file for each in sorted(_with_a_digit_changed(name)) for file in files.get(each, [])]
-        return found if len(found) == 1 else []
 
     def _candidates(self, inside: str) -> list[str]:
         """Return the files that match a name for which no file exists as it is written."""
-        key = _key(inside)
+        key = normalize_name(inside)
         parts = key.split("/")
         found = []
         files = self._files_by_name.get(parts[-1], [])
         if len(files) > _MAX_CANDIDATES:
             return files[:2]  # as good as ambiguous, and every name would be compared with all of them
         for file in files:
-            whole = _key(file)
-            for written in {whole, _without_suffix(whole)}:
+            whole = normalize_name(file)
+            for written in {whole, without_suffix(whole)}:
                 ours = written.split("/")
                 shorter = min(len(ours), len(parts))
                 if ours[-shorter:] == parts[-shorter:]:
                     found.append(file)
-        same_suffix = [file for file in found if _suffix(file) == _suffix(inside)]
+        same_suffix = [file for file in found if image_suffix(file) == image_suffix(inside)]
         return sorted({*(same_suffix or found)})
 
     @cached_property
@@ -240,26 +182,14 @@ class ImageFinder:
                 break
             for name in filter(is_image_name, files):
                 file = os.path.relpath(Path(top) / name, self.folder)
-                key = _key(name)
-                for written in {key, _without_suffix(key)}:
+                key = normalize_name(name)
+                for written in {key, without_suffix(key)}:
                     found.setdefault(written, []).append(file)
         return found
 
     @cached_property
-    def _files_by_number(self) -> dict[str, list[str]]:
-        """The image files below the folder by the digits in their names."""
-        found: dict[str, list[str]] = {}
-        for file in sorted({file for files in self._files_by_name.values() for file in files}):
-            found.setdefault(_number_of(_without_suffix(_key(Path(file).name))), []).append(file)
-        return found
-
-    @cached_property
-    def _files_by_lookalike(self) -> tuple[dict[str, list[str]], set[str]]:
-        """The image files by their names, with digits for the letters that look like them; and these names' shapes."""
-        found: dict[str, list[str]] = {}
-        for file in sorted({file for files in self._files_by_name.values() for file in files}):
-            found.setdefault(_without_suffix(_key(Path(file).name)).translate(_LOOKALIKES), []).append(file)
-        return found, {_DIGIT.sub("0", name) for name in found}
+    def _similar(self) -> SimilarFiles:
+        return SimilarFiles({file for files in self._files_by_name.values() for file in files})
 
     def _check_file(self, name: str, place: Path) -> str | None:
         """Return the problem with an existing file, or None."""
@@ -278,44 +208,3 @@ class ImageFinder:
         if self.skip:
             self.skipped[name] = problem
         return None if self.skip else problem
-
-
-def _without_suffix(name: str) -> str:
-    """Return a name without the suffix of an image."""
-    head, dot, last = name.rpartition(".")
-    return head if IMAGE_SUFFIX.fullmatch(dot + last) else name
-
-
-def _suffix(name: str) -> str:
-    """Return the suffix of an image in lower case; "" where there is none."""
-    return name[len(_without_suffix(name)) :].lower()
-
-
-def _number_of(name: str) -> str:
-    """Return the digits in a name."""
-    return "".join(filter(str.isdigit, name))
-
-
-def _with_a_digit_changed(name: str) -> set[str]:
-    """Return the names with one digit less, or one more beside a digit.
-
-    Example:
-        >>> sorted(_with_a_digit_changed("a1"))[:4]
-        ['a', 'a01', 'a10', 'a11']
-    """
-    digits = [place for place, letter in enumerate(name) if _DIGIT.match(letter)]
-    beside = {place + after for place in digits for after in (0, 1)}
-    shorter = {name[:place] + name[place + 1 :] for place in digits}
-    return shorter | {f"{name[:place]}{digit}{name[place:]}" for place in beside for digit in "0123456789"}
-
-
-def _key(path: str) -> str:
-    """Return a path in a normal form: lower case, composed accents, forward slashes, one suffix for one format.
-
-    Example:
-        >>> _key("Trip\\\\A.JPEG")
-        'trip/a.jpg'
-    """
-    key = unicodedata.normalize("NFC", path.replace("\\", "/")).casefold()
-    head, dot, last = key.rpartition(".")
-    return head + dot + _SAME_FORMAT.get(last, last)

@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
 from labelgap.core.stored import parse_json
 from labelgap.core.text import truncate_text
-from labelgap.data.readers.image_paths import is_image_name
+from labelgap.data.readers.image_names import is_image_name
 from labelgap.data.readers.shards.index import DIGEST_BYTES, ImageRows, ShardEntry
 from labelgap.labels.io.table_file import SPLIT_NAMES
 
