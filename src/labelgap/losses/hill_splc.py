@@ -135,7 +135,7 @@ class SelfPacedCorrection(LogLoss):
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """The epoch decides whether any label is corrected."""
-        return KernelForm("self_paced", (self.tau, self.gamma, self.warmup), epoch=self.epoch_tensor)
+        return KernelForm("self_paced", (_logit(self.tau), self.gamma, self.warmup), epoch=self.epoch_tensor)
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         r"""``focused_form`` of :math:`z = x - 1` where present, x where corrected and −x elsewhere."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 import torch
 from tests.losses.batches import batch_of, forward, some_batches, some_labels, some_logits, with_state
 from tests.losses.kernels.kernel_cases import (
@@ -93,6 +94,19 @@ def test_a_kernel_agrees_with_the_loss_without_it(name: str, taken: set[Any]) ->
         assert not taken
         torch.testing.assert_close(value, expected, rtol=3e-6, atol=1e-6)
         torch.testing.assert_close(slopes, expected_slopes, rtol=0, atol=3e-6)
+
+
+def test_a_label_is_corrected_by_its_logit_as_without_a_kernel(taken: set[Any]) -> None:
+    for tau in (0.6, 0.1, 0.999, 1 - 1e-9, 0.0, 1.0):
+        level = np.float32(scipy.special.logit(tau)).clip(-80, 80)
+        logits = np.array([[np.nextafter(level, -np.inf), level, np.nextafter(level, np.inf)]], dtype=np.float64)
+        batch = batch_of(np.full((1, 3), UNKNOWN, dtype=np.int8), logits, epoch=5)
+        made = kernel_loss("splc", batch, {"tau": tau, "gamma": 0.0})
+        _, slopes = loss_and_gradient(made, batch)
+        with disabled():
+            _, expected = loss_and_gradient(made, batch)
+        assert torch.equal(slopes > 0, expected > 0), f"{tau}: {slopes} {expected}"
+    assert taken
 
 
 @pytest.mark.parametrize("name", ["em", "asl", "gr", "ll-ct", "csl"])

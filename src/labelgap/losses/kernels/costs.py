@@ -124,12 +124,12 @@ def hill(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
 
 @triton.jit
 def self_paced(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
-    """Self-paced correction: likely unknown labels count as present. OPTIONS: τ, γ, epochs without correction."""
+    """Self-paced correction: likely unknown labels count as present. OPTIONS: the logit of τ, γ, epochs of warm-up."""
     present = label == PRESENT
     shifted = tl.where(present, x - 1.0, x)
     log, p, n = terms(shifted)
-    level = tl.where(tl.load(epoch) > OPTIONS[2], OPTIONS[0], 2.0)
-    likely = (label != ABSENT) & (p > level)
+    level = tl.where(tl.load(epoch) > OPTIONS[2], OPTIONS[0], float("inf"))
+    likely = (label != ABSENT) & (x > level)
     positive = present | likely
     z = tl.where(positive, shifted, -shifted)
     cost, slope = focused(z, log, tl.where(positive, p, n), tl.where(positive, n, p), OPTIONS[1])
