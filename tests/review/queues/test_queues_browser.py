@@ -47,6 +47,7 @@ def test_labels_are_confirmed_and_corrected_by_keys_and_clicks_until_the_queue_i
         page.locator(".entry").nth(3).locator(".enlarge").click()
         page.wait_for_selector("#viewer[open] #detail h2")
         page.click("#viewer [data-answer='right']")
+        page.keyboard.press("ArrowLeft")  # back to the one that was stepped over
         page.keyboard.press("n")
         page.keyboard.press("Escape")
         assert states(page, 6) == ["1", "0", "-1", "1", "0", ""]

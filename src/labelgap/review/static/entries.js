@@ -25,8 +25,14 @@ export class Entries {
     this.count();
   }
 
+  // None at the end, i.e. after the last entry.
   get current() {
     return this.list[this.index];
+  }
+
+  // Where to go from the end.
+  get wayOn() {
+    return document.querySelector("a[rel=next]");
   }
 
   // The number of columns of the grid in its present layout.
@@ -41,12 +47,12 @@ export class Entries {
     if (!this.list.length) return;
     this.current?.setAttribute("tabindex", "-1");
     this.current?.classList.remove("current");
-    this.index = Math.min(Math.max(index, 0), this.list.length - 1);
-    this.current.setAttribute("tabindex", "0");
-    this.current.classList.add("current");
+    this.index = Math.min(Math.max(index, 0), this.list.length);
+    this.current?.setAttribute("tabindex", "0");
+    this.current?.classList.add("current");
     if (focus) {
-      this.current.focus({ preventScroll: true });
-      this.current.scrollIntoView({ block: "nearest" });
+      (this.current ?? this.wayOn)?.focus({ preventScroll: true });
+      this.current?.scrollIntoView({ block: "nearest" });
     }
     this.onSelect(this.current);
   }
@@ -108,10 +114,17 @@ export class Entries {
 
   answer(answer, advance = true) {
     const entry = this.current;
-    if (!entry) return;
+    if (!entry) return this.notify(`Nothing changed: the last one here is answered. Enter: ${this.wayOn?.textContent}`);
     const value = this.value(entry, answer);
+    const wasOpen = this.isOpen(entry);
     if (entry.dataset.value !== value || entry.classList.contains("conflict")) this.decide([[entry, value]]);
-    if (advance) this.select(this.index + 1);
+    if (advance) this.advance(wasOpen);
+  }
+
+  // Go to the next entry that is open. After the last one none is selected: one key too many changes no answer.
+  advance(wasOpen) {
+    const next = this.list.findIndex((entry, at) => at > this.index && this.isOpen(entry));
+    this.select(next >= 0 ? next : wasOpen ? this.list.length : this.index + 1);
   }
 
   // A click on an image: it shows the class, or its label is wrong; another click withdraws that.
@@ -124,16 +137,23 @@ export class Entries {
     else this.decide([[entry, 1 - value]]);
   }
 
-  // The candidates that "all the rest" is about: none that somebody else looks at.
+  // Whether it is to be answered here: nobody has answered it, and nobody else looks at it.
+  isOpen(entry) {
+    return entry.dataset.value === "" && !entry.classList.contains("held");
+  }
+
+  // The candidates that "all the rest" is about.
   undecided() {
-    return this.list.filter((entry) => entry.dataset.value === "" && !entry.classList.contains("held"));
+    return this.list.filter((entry) => this.isOpen(entry));
   }
 
   rest() {
     if (!document.getElementById("rest")) return;
     const undecided = this.undecided();
     this.decide(undecided.map((entry) => [entry, entry.dataset.observed ?? 0]));
-    if (undecided.length) this.notify(`${format(undecided.length)} answered; z undoes it`);
+    if (!undecided.length) return;
+    this.select(this.list.length);
+    this.notify(`${format(undecided.length)} answered; z undoes it`);
   }
 
   undo() {

@@ -38,14 +38,19 @@ element("reviewer").addEventListener("keydown", (event) => {
   if (event.key === "Enter" || event.key === "Escape") event.target.blur();
 });
 
+// Messages are popovers: over the enlarged image as well.
+function showOnTop(message, shown) {
+  message.hidden = !shown;
+  message.hidePopover?.();
+  if (shown) message.showPopover?.();
+}
+
 let hideTimer;
 function notify(text, long = false) {
-  const toast = element("toast");
-  toast.textContent = text;
-  toast.hidden = false;
-  toast.classList.toggle("long", long);
+  element("toast").textContent = text;
+  showOnTop(element("toast"), true);
   clearTimeout(hideTimer);
-  hideTimer = setTimeout(() => (toast.hidden = true), long ? 12000 : 2500);
+  hideTimer = setTimeout(() => showOnTop(element("toast"), false), long ? 12000 : 2500);
 }
 
 let problem = null;
@@ -60,8 +65,8 @@ function showProblem(kind, detail = "") {
     unsaved: `Answers cannot be saved at the moment: ${detail} ${waiting} as soon as that works.`,
     refused: `The server refuses what this page sends (${detail}). Please reload the page.`,
   }[kind];
-  element("banner").hidden = !text;
   if (text) element("banner").textContent = text;
+  showOnTop(element("banner"), Boolean(text));
 }
 
 function showStatus({ counters, panel, remaining }) {
@@ -190,8 +195,8 @@ const turnPage = (kind) => {
   if (link) leave(link.href);
 };
 const KEYS = {
-  ArrowRight: () => (document.body.classList.contains("one") ? turnPage("next") : entries.select(entries.index + 1)),
-  ArrowLeft: () => (document.body.classList.contains("one") ? turnPage("prev") : entries.select(entries.index - 1)),
+  ArrowRight: () => (document.body.classList.contains("one") ? turnPage("next") : move(1)),
+  ArrowLeft: () => (document.body.classList.contains("one") ? turnPage("prev") : move(-1)),
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
   Home: () => entries.select(0),
@@ -206,6 +211,10 @@ const KEYS = {
   " ": () => viewer.toggle(),
   Enter: () => viewer.toggle(),
 };
+
+function move(by) {
+  entries.select(Math.min(entries.index + by, Math.max(entries.index, entries.list.length - 1)));
+}
 
 function step(direction) {
   const index = entries.index + direction * (viewer.isOpen ? 1 : entries.columns);

@@ -18,7 +18,7 @@ export class Viewer {
       if (event.target === this.dialog) this.close();
     });
     this.dialog?.addEventListener("close", () => this.entries.select(this.entries.index));
-    entries.onSelect = (entry) => this.show(entry);
+    entries.onSelect = (entry) => (entry ? this.show(entry) : this.close());
     this.show(entries.current);
   }
 
