@@ -14,10 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 import labelgap.reporting
+from labelgap.core.text import pluralize
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review.candidates import WRONG
-from labelgap.review.estimates import MIN_RANDOM
+from labelgap.review.estimates import MIN_RANDOM, SampleEstimate
 from labelgap.review.live.feed import Feed, FeedPage, paginate
 from labelgap.review.progress import ClassProgress
 from labelgap.review.queues.feeds import class_feed, decided_rows
@@ -52,7 +53,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"single_line": single_line, "thousands": lambda number: f"{number:,}"}
+    environment.filters |= {"single_line": single_line, "pluralize": pluralize, "rounded": _round}
+    environment.filters["thousands"] = lambda number: f"{number:,}"
     return environment
 
 
@@ -107,20 +109,20 @@ def overview_context(review: Review, reviewer: str) -> dict[str, Any]:
         "classes": [row for row in classes if row.total],
         "wrong": sorted((row for row in classes if row.wrong), key=lambda row: -row.wrong),
         "rates": rates.tolist() if rates.any() else [],
-        "still_missing": _still_missing(review),
+        "estimates": _estimates(review),
         "copies": int((~review.copies.shown).sum()),
         "first_image": _image_id(review, int(review.image_order[0])),
         "next": _next_class(classes, None),
     }
 
 
-def _still_missing(review: Review) -> dict[int, int]:
-    """Return how many labels of each class are still missing, by the estimate; empty where there is none."""
+def _estimates(review: Review) -> tuple[SampleEstimate | None, ...]:
+    """Return the estimate of each class; empty where one of the classes of the data has none."""
     estimates, own = review.estimates(), len(review.folder.classes)
     rows = [row for row in review.classes() if row.total and row.number < own]
     if estimates.total is None or not all(estimates.by_class[row.number] for row in rows):
-        return {}
-    return {number: each.still_missing for number, each in enumerate(estimates.by_class) if each is not None}
+        return ()
+    return estimates.by_class
 
 
 def grid_context(
@@ -235,6 +237,16 @@ def _format_percent(score: float) -> str:
     return f"{int(100 * score)} %" if score >= 0.01 else "< 1 %"
 
 
+def _round(number: float) -> str:
+    """Return an estimated number as text; one that is not 0 does not read as 0.
+
+    Example:
+        >>> _round(1234.5), _round(0.4), _round(0.0)
+        ('1,234', '< 1', '0')
+    """
+    return f"{number:,.0f}" if number >= 0.95 else "< 1" if number >= 0.05 else "0"
+
+
 def _image_id(review: Review, image: int) -> str:
     return f"{int(review.candidates.columns.image_ids[image]):016x}"
 
@@ -265,4 +277,4 @@ def _better_class(classes: list[ClassProgress], current: int, rates: NDArray[np.
     here_rate, rate = float(rates[current]), float(rates[other.number])
     if rate < 2 * max(here_rate, 0.5):
         return None
-    return {"number": other.number, "name": other.name, "rate": round(rate), "here": round(here_rate)}
+    return {"number": other.number, "name": other.name, "rate": rate, "here": here_rate}

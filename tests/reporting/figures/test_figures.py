@@ -155,7 +155,7 @@ def test_scores_of_labels_are_drawn_by_kind_and_without_truth_as_observed_and_un
         probabilities = probability_panels({"an": kinds})  # type: ignore[dict-item]
         axis = probabilities.axes[0]
         assert [np.asarray(line.get_xdata()).tolist() for line in axis.lines] == [[0.6, 0.6], [0.3, 0.3]]
-        assert axis.get_ylim()[1] == pytest.approx(106)
+        assert axis.get_ylim()[1] == pytest.approx(106) and axis.get_xlabel() == "score"
 
 
 def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_rest_is_counted() -> None:
@@ -164,6 +164,7 @@ def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_
     scores[:, 0] = np.where(labels[:, 0] == 1, 0.9, 0.1)
     scores[:, 29] = 1 - scores[:, 0]
     figure = score_density_figure({"test": class_separability(scores, labels)})
+    assert figure.axes[0].get_xlabel() == "score", "it is the sigmoid of a logit, which nothing calibrates"
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert len(names) == 12 and names[0] == "0" and names[-1] == "29"
     areas = [text for text in texts(figure) if text.startswith("AUC")]

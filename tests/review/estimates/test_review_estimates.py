@@ -67,7 +67,9 @@ def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
     missing = int((truth.to_dense() == PRESENT).sum() - (data.train.labels.values == PRESENT).sum())
     assert made is not None and made.classes >= 5
     assert made.missing[1] <= missing <= made.missing[2]
-    assert f"{made.found:,} found. About {made.still_missing:,} of the" in describe_estimate(made)
+    assert made.still_missing == 0 < made.high
+    told = f"{made.found:,} found. Less than 1 of the {made.undecided:,} left is present (95 %: 0 to {made.high})"
+    assert told in describe_estimate(made)
     assert sum(each.still_missing for each in review.estimates().by_class if each) == made.still_missing
     review.close()
 

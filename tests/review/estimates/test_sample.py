@@ -141,6 +141,21 @@ def test_a_number_is_not_called_exact_while_labels_could_not_be_told() -> None:
     assert told == "dog: 31 found. Every unknown label is decided. 10 labels could not be told."
 
 
+@pytest.mark.parametrize(
+    ("high", "told"), [(3, "Less than 1 of the 980 left is present"), (0, "Probably none of the 980 left is present")]
+)
+def test_an_estimate_that_is_rounded_to_zero_does_not_say_zero(high: int, told: str) -> None:
+    assert told in describe_estimate(SampleEstimate(20, 2, 0, 1, 1000, 2, 980, 0, 0, high), "dog")
+
+
+def test_before_an_interval_less_than_one_may_be_two_and_never_none_for_certain() -> None:
+    none = np.zeros(2, dtype=np.bool_)
+    column, answers = np.zeros(2, dtype=np.int64), np.full(2, UNKNOWN, dtype=np.int8)
+    labels = ReviewedLabels(column, np.array([0.2, 0.1]), none, answers, none, column, np.array([2]), np.array([0.3]))
+    made = total_of(estimate_review(labels))
+    assert made.remaining == (0, 0, 2) and "Less than 1 of the 2 left is present (0 to 2 are" in describe_estimate(made)
+
+
 def test_a_finished_class_lends_its_sample_to_no_other() -> None:
     made = total_of(sampled([0] * 12 + [1], [PRESENT] * 2 + [ABSENT] * 10 + [PRESENT], [12, 1000]))
     assert made.reviewed == 1 and "needs 10 random" in describe_estimate(made)

@@ -56,9 +56,11 @@ def test_each_aim_counts_its_own_answers_and_finds() -> None:
     values = np.array([1, 0, 1, 1, -1, 1, 1, 1, 1], dtype=np.int8)
     decided = np.arange(9) < 8
     counts = brought_by_aim(np.array([ASKED.index(kind) for kind in kinds]), decided, values)
-    assert counts == {"missing": AimCount(2, 1), "classifier": AimCount(2, 2), "random": AimCount(1, 0)}
+    expected = {"missing": AimCount(3, 2), "classifier": AimCount(2, 2), "random": AimCount(1, 0)}
+    assert counts == expected, "what was not asked for an aim, e.g. image by image, found missing labels too"
     assert describe_aim("classifier", counts["classifier"]) == "2 answers for the classifier, 2 found"
     assert describe_aim("random", AimCount(1, 0)) == "1 random answer: no interval yet"
+    assert describe_aim("random", AimCount(20, 0), 0.5) == "20 random answers: ± 1 label"
     assert describe_aim("missing", AimCount()) == "no answers yet"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review.candidates import MISSING, WRONG
+from labelgap.review.queues import outlook
 from labelgap.review.queues.feeds import aim_feed
 from labelgap.review.queues.outlook import aims_context, class_rates, plan_context
+from labelgap.review.queues.plan import PlanStep
 from labelgap.review.queues.wrong_labels import MIN_ANSWERS
 from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.store.events import Decision
@@ -111,6 +114,22 @@ def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: 
     assert "1 answer for the classifier, 1 found" in client.request("/?aim=classifier").text
 
 
+def test_answers_given_image_by_image_count_for_the_missing_labels(suggested: Review) -> None:
+    columns, image = suggested.candidates.columns, int(suggested.candidates.columns.image[0])
+    members = suggested.of_image(image)
+    missing, wrong = (members[(columns.kind[members] == WRONG) == looks_wrong] for looks_wrong in (False, True))
+    assert len(missing) and len(wrong), "the image has labels of both kinds"
+    with run_server(suggested) as client:
+        page = client.request(f"/image/{int(columns.image_ids[image]):016x}").text
+        assert set(rows(suggested, page)) == set(members.tolist())
+        for number in members.tolist():
+            sent = client.decide(f"{int(columns.ids[number]):016x}", PRESENT, asked="other")
+            assert sent.json["results"][0]["status"] == "accepted"
+        overview = client.request("/").text
+    many = f"{len(missing)} answer{'s' if len(missing) > 1 else ''}"
+    assert f"{many}, {len(missing)} found" in overview and overview.count("no answers yet") == 2
+
+
 def test_measuring_follows_the_draw_of_every_class(review: Review, client: ReviewClient) -> None:
     columns = review.candidates.columns
     shown = rows(review, client.request("/ask/random?size=2000").text)
@@ -131,15 +150,45 @@ def test_measuring_follows_the_draw_of_every_class(review: Review, client: Revie
 def test_the_plan_is_that_of_the_person_who_asks(review: Review, client: ReviewClient) -> None:
     text = client.request("/plan?reviewer=anna").text
     plan = plan_context(review, "anna")
-    assert "a usual speed, 30 answers a minute" in text and f"About {plan['finds']} finds" in text
+    assert "a usual speed, 30 a minute" in text and f"About {plan['finds']} found with {plan['answers']}" in text
     assert 0 < plan["finds"] <= plan["answers"] <= 10 * 30
     for number in range(30):
         decide(review, number, ABSENT, "missing", by="ben")
     own = plan_context(review, "ben")
     assert own["is_own"] and own["per_minute"] > 60 > plan["per_minute"], "thirty answers in a moment"
     assert "your speed" in client.request("/plan?reviewer=ben").text
-    names = [step["rate"] for step in own["steps"]]
-    assert names == sorted(names, reverse=True)
+
+
+def test_the_parts_of_the_plan_sum_to_what_it_promises(
+    review: Review, client: ReviewClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finds = [2.4, 2.4, 0.4, 1.4, 0.3, 0.4, 0.2]
+    steps = [PlanStep(number, 20, found, 1.0) for number, found in enumerate(finds)]
+    monkeypatch.setattr(outlook, "next_minutes", lambda *arguments: steps)
+    text = " ".join(re.sub("<[^>]*>", "", client.request("/plan").text).split())
+    assert "About 8 found with 140 answers" in text and sum(finds) == pytest.approx(7.5)
+    shown = re.findall(r"(\d+) answers, (about \d+|less than 1) found", text)
+    assert [int(answers) for answers, _ in shown] == [20] * 5 + [40]
+    assert sum(int(found.partition(" ")[2]) for _, found in shown if found.startswith("about")) == 8
+    assert ("20", "less than 1") in shown and "about 0" not in text
+
+
+def test_classes_sum_to_the_estimate_of_all_and_a_little_is_not_called_nothing(
+    review: Review, client: ReviewClient
+) -> None:
+    for number in aim_feed(review, "random").numbers[:60].tolist():
+        decide(review, number, ABSENT, "random")
+    estimates, page = review.estimates(), client.request("/").text
+    assert estimates.total is not None and f"About {estimates.total.still_missing} of the" in page
+    cells = re.findall(r'href="/class/(\d+)">\d</a></th>.*?((?:<td>[^<]*</td>)+)', page, re.DOTALL)
+    shown = {int(number): unescape(re.findall("<td>([^<]*)</td>", row)[3]) for number, row in cells}
+    assert len(shown) == 10 and sum(int(text) for text in shown.values() if text != "< 1") == (
+        estimates.total.still_missing
+    )
+    assert "< 1" in shown.values()
+    for number, text in shown.items():
+        each = estimates.by_class[number]
+        assert each is not None and (text == "0") == (not each.undecided)
 
 
 def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: ReviewClient) -> None:

@@ -94,7 +94,7 @@ def absolute_logit_panels(methods: Methods, *, width: float = WIDE) -> Figure:
 
 
 def probability_panels(methods: Methods, *, width: float = WIDE) -> Figure:
-    """Draw the distribution of the probability of observed and unknown positives (Zhou et al. 2022, figure 9).
+    """Draw the distribution of the scores of observed and unknown positives (Zhou et al. 2022, figure 9).
 
     Each method has a panel, all on one scale: percent of the labels of a kind in intervals of 0.05; a dashed line
     with a marker is the mean. Where the truth is not known, observed positives and all unknown labels are drawn.
@@ -116,7 +116,7 @@ def probability_panels(methods: Methods, *, width: float = WIDE) -> Figure:
         axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
         axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
-    return _panels(methods, draw, "% of labels", "probability", kinds, width)
+    return _panels(methods, draw, "% of labels", "score", kinds, width)
 
 
 def _kinds_of(methods: Methods, wanted: Iterable[LabelKind]) -> tuple[LabelKind, ...]:

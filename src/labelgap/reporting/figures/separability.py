@@ -46,7 +46,7 @@ def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: floa
         _draw_densities(axis, found, shown, places)
         axis.set_title(name, loc="left", color=TEXT_COLOR)
         axis.tick_params(axis="y", labelleft=place % columns == 0)
-        axis.set_xlabel("probability" if place + columns >= len(splits) else "")
+        axis.set_xlabel("score" if place + columns >= len(splits) else "")
     style = {"linestyle": "", "marker": "s", "markersize": 9.0, "alpha": 0.75}
     squares = [Line2D([], [], color=color, **style) for color in (VERMILLION, BLUE)]  # type: ignore[arg-type]
     add_legend(figure, squares, ["present, upwards", "absent, downwards"], 2)

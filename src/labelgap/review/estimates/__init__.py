@@ -7,7 +7,7 @@ from labelgap.review.estimates.decisions import order_decisions, order_fixed_lis
 from labelgap.review.estimates.labels import MIN_RANDOM, ReviewedLabels, ReviewEstimate, SampleEstimate
 from labelgap.review.estimates.next_labels import NEXT, ExpectedPresent, expect_next
 from labelgap.review.estimates.sample import estimate_review
-from labelgap.review.estimates.sentences import describe_estimate, describe_next
+from labelgap.review.estimates.sentences import describe_estimate, describe_left, describe_next
 
 __all__ = [
     "AuditCounts",
@@ -19,6 +19,7 @@ __all__ = [
     "SampleEstimate",
     "count_audited",
     "describe_estimate",
+    "describe_left",
     "describe_next",
     "estimate_current",
     "estimate_review",

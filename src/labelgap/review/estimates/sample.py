@@ -109,7 +109,7 @@ def _total(
         return None
     made = _sum(covered, counts, *np.quantile(number[:, covered].sum(axis=1), _ENDS, method="nearest"))
     if made.reviewed < MIN_RANDOM and made.undecided and has_model:  # as the audit says
-        return _sum(covered, counts, made.still_missing / RANGE_FACTOR, made.still_missing * RANGE_FACTOR)
+        return _sum(covered, counts, made.still_missing / RANGE_FACTOR, max(made.still_missing, 1) * RANGE_FACTOR)
     only = [part for part in parts if part is not None]
     if len(only) == 1:
         return replace(made, low=only[0].low, high=only[0].high, counted=only[0].counted, halving=only[0].halving)

@@ -6,7 +6,7 @@ from labelgap.core.text import pluralize
 from labelgap.review.estimates.labels import MIN_RANDOM, SampleEstimate
 from labelgap.review.estimates.next_labels import ExpectedPresent
 
-__all__ = ["describe_estimate", "describe_next"]
+__all__ = ["describe_estimate", "describe_left", "describe_next"]
 
 
 def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> str:
@@ -25,8 +25,24 @@ def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> 
         return f"{of}: {estimate.found:,} found. Every unknown label is decided{exact}.{unsure}"
     still, low, high = estimate.remaining
     ends = f"95 %: {low:,} to {high:,}" if estimate.has_interval else f"{low:,} to {high:,} are possible"
-    about = f"{of}: {estimate.found:,} found. About {still:,} of the {estimate.undecided:,} left are present ({ends})"
-    return f"{about}{_source(estimate)}{unsure}"
+    left = describe_left(still, high, estimate.undecided)
+    return f"{of}: {estimate.found:,} found. {left} present ({ends}){_source(estimate)}{unsure}"
+
+
+def describe_left(number: int, high: int, left: int) -> str:
+    """Return how many of those that are left are something, by an estimate that was rounded, and the verb.
+
+    Args:
+        number: the estimate.
+        high: upper end of its interval: where it is not 0, neither is the estimate.
+        left: how many are left.
+
+    Example:
+        >>> describe_left(8, 15, 27), describe_left(0, 2, 27), describe_left(0, 0, 27)
+        ('About 8 of the 27 left are', 'Less than 1 of the 27 left is', 'Probably none of the 27 left is')
+    """
+    about = f"About {number:,}" if number else "Less than 1" if high else "Probably none"
+    return f"{about} of the {left:,} left {'are' if number > 1 else 'is'}"
 
 
 def _source(estimate: SampleEstimate) -> str:

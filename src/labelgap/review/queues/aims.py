@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,14 +46,14 @@ class AimCount:
 def brought_by_aim(
     asked: NDArray[np.integer[Any]], decided: NDArray[np.bool_], value: NDArray[np.int8]
 ) -> dict[Aim, AimCount]:
-    """Count the decisions of each aim; those that were asked for another reason are not counted.
+    """Count the decisions of each aim; what was not asked for an aim, e.g. image by image, found missing labels too.
 
     Args:
         asked: ``(C,)`` as what each candidate was asked, an index into ``ASKED``.
-        decided: ``(C,)`` whether a decision is in force.
+        decided: ``(C,)`` whether an answer about a label that may be missing is in force.
         value: ``(C,)`` codes.
     """
-    size = len(ASKED)
+    size, asked = len(ASKED), np.where(asked == ASKED.index("other"), ASKED.index("missing"), asked)
     answers = np.bincount(asked[decided], minlength=size)
     found = np.bincount(asked[decided & (value == PRESENT)], minlength=size)
     return {aim: AimCount(int(answers[at]), int(found[at])) for aim, at in ((aim, ASKED.index(aim)) for aim in AIMS)}
@@ -76,5 +77,5 @@ def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> 
         return f"{pluralize(count.answers, 'answer')}, {count.found:,} found"
     if aim == "classifier":
         return f"{pluralize(count.answers, 'answer')} for the classifier, {count.found:,} found"
-    width = "no interval yet" if half_width is None else f"± {pluralize(round(half_width), 'label')}"
+    width = "no interval yet" if half_width is None else f"± {pluralize(math.ceil(half_width), 'label')}"
     return f"{pluralize(count.answers, 'random answer')}: {width}"

@@ -7,8 +7,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from labelgap.audit.estimate import round_to_sum
 from labelgap.audit.live import Aim
-from labelgap.review.candidates import MISSING
+from labelgap.review.candidates import MISSING, WRONG
 from labelgap.review.estimates import NEXT, ExpectedPresent, expect_next
 from labelgap.review.progress import correct_scores
 from labelgap.review.queues.aims import AIM_TEXT, AIM_WAY, brought_by_aim, describe_aim
@@ -27,8 +28,9 @@ def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
     if not has_aims(review):
         return []
     current, estimate = review.current, review.estimate()
+    asked = review.copies.shown & (review.candidates.columns.kind != WRONG)
     with current.lock:
-        counts = brought_by_aim(current.asked, current.decided, current.value)
+        counts = brought_by_aim(current.asked, current.decided & asked, current.value)
     width = (estimate.high - estimate.low) / 2 if estimate is not None and estimate.has_interval else None
     return [
         {
@@ -46,18 +48,19 @@ def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
     """Return a plan of the next minutes of a person."""
     classes, speed = review.candidates.classes, _speed(review, reviewer)
     steps = next_minutes(MINUTES, *_open_candidates(review), speed.by_class)
+    finds = round_to_sum(np.array([step.finds for step in steps])).tolist()
+    rows = [
+        {"number": step.class_number, "name": classes[step.class_number], "answers": step.answers, "finds": found}
+        for step, found in zip(steps, finds, strict=True)
+    ]
     return {
         "minutes": MINUTES,
         "per_minute": round(speed.per_minute),
         "is_own": speed.answers > 0,
-        "steps": [
-            {"number": step.class_number, "name": classes[step.class_number], "answers": step.answers}
-            | {"finds": round(step.finds), "rate": step.finds / step.minutes}
-            for step in steps[:_SHOWN]
-        ],
+        "steps": rows[:_SHOWN],
+        "more": rows[_SHOWN:],
         "answers": sum(step.answers for step in steps),
-        "finds": round(sum(step.finds for step in steps)),
-        "more": max(len(steps) - _SHOWN, 0),
+        "finds": sum(finds),
     }
 
 

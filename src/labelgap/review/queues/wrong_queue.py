@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.review.estimates import describe_left
 from labelgap.review.queues.feeds import wrong_rows
 from labelgap.review.queues.wrong_labels import (
     Precision,
@@ -71,10 +72,8 @@ def describe_precision(precision: Precision) -> str:
     if not precision.answered:
         return f"{pluralize(precision.left, 'label')} to look at. How many are wrong, the first answers will tell."
     low, high = int(precision.low * precision.left), -int(-precision.high * precision.left // 1)
-    return (
-        f"{precision.answered:,} answered, {precision.wrong:,} wrong. About {precision.share * precision.left:,.0f} of "
-        f"the {precision.left:,} left are wrong (95 %: {low:,} to {high:,})."
-    )
+    left = describe_left(round(precision.share * precision.left), high, precision.left)
+    return f"{precision.answered:,} answered, {precision.wrong:,} wrong. {left} wrong (95 %: {low:,} to {high:,})."
 
 
 def _make(review: Review) -> WrongQueue | None:

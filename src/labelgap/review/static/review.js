@@ -146,7 +146,8 @@ function showUpdate(update) {
   const count = update.ids.filter((id) => !entries.byId.has(id)).length - decided; // those take the places of the decided
   const many = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
   button.replaceChildren(
-    `Updated after ${many(update.decisions, "decision")}: ${count > 0 ? many(count, "new suggestion") : "another order"} `,
+    `${update.decisions ? `Updated after ${many(update.decisions, "decision")}` : "The ranking is ready"}: ${
+      count > 0 ? many(count, "new suggestion") : "another order"} `,
     Object.assign(document.createElement("kbd"), { textContent: "g" }),
   );
 }

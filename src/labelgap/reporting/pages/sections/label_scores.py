@@ -34,7 +34,7 @@ __all__ = ["label_scores_section"]
 
 Methods = Mapping[str, Mapping[LabelKind, LabelScores]]
 _TRAIN: Final = "train, unknown labels"
-_KIND_COLUMNS: Final = ["label", "recorded", "median |logit|, epoch 1", "last epoch", "mean probability"]
+_KIND_COLUMNS: Final = ["label", "recorded", "median |logit|, epoch 1", "last epoch", "mean score"]
 _METHOD_COLUMNS: Final = ["method", "observed present", "unknown, truly present", "AUC, train", "AUC, unseen"]
 _CLASS_COLUMNS: Final = ["class", "present", "absent", "AUC", "overlap"]
 
@@ -80,10 +80,10 @@ def _separability(run: Run, data: Dataset | None) -> dict[str, ClassSeparability
 
 
 def _figures(methods: Methods, hidden: Methods, figures: FigureRenderer) -> dict[str, ResponsiveFigure | None]:
-    """Draw losses of every method, and logits and probabilities of those that left labels unknown."""
+    """Draw losses of every method, and logits and scores of those that left labels unknown."""
     text = "; ".join(
         f"{label}, {KIND_NAMES[kind]}: absolute logit {values.magnitude[-1, 1]:.1f}, "
-        f"probability {values.mean_probability:.2f}"
+        f"score {values.mean_probability:.2f}"
         for label, kinds in hidden.items()
         for kind, values in kinds.items()
     )
@@ -91,13 +91,13 @@ def _figures(methods: Methods, hidden: Methods, figures: FigureRenderer) -> dict
         "loss": _positive_loss(methods, figures),
         "logits": figures.render(
             lambda width: absolute_logit_panels(hidden, width=width),
-            f"Median absolute logit in the last epoch, and mean probability. {text}.",
+            f"Median absolute logit in the last epoch, and mean score. {text}.",
             name="absolute-logits",
             data=_stack(hidden, _quartiles),
         ),
         "probabilities": figures.render(
             lambda width: probability_panels(hidden, width=width),
-            f"Distribution of the probability. {text}.",
+            f"Distribution of the scores. {text}.",
             name="positive-probabilities",
             data=_stack(hidden, lambda values: {"from": np.arange(BINS) / BINS, "share": values.shares}),
         ),
