@@ -11,7 +11,8 @@ from PIL import Image
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data.opening import load_from_recipe, load_moved, open_data
+from labelgap.core.trust import TRUST_VARIABLE
+from labelgap.data.opening import load_from_recipe, load_moved, load_stored, open_data
 from labelgap.data.registry import dataset_names, describe_datasets, load
 
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
@@ -109,7 +110,8 @@ def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognized(table: Pa
         (table.parent / name).write_text("hello")
     with pytest.raises(InputError) as caught:
         open_data(name)
-    assert what in str(caught.value) and "What it recognizes: a .csv file (csv); an .npz" in str(caught.value)
+    assert what in str(caught.value)
+    assert "What it recognizes: a CSV file, a folder with a folder of photos per tag, and" in str(caught.value)
 
 
 def test_a_folder_with_a_table_is_answered_with_the_table(table: Path) -> None:
@@ -187,6 +189,31 @@ def test_data_that_were_moved_need_all_of_their_tables(table: Path) -> None:
     data = load_moved(recipe, moved / "tags.csv", images="photos", val=moved / "val.csv", test=moved / "test.csv")
     assert [split.labels.images for split in data.splits] == [("a.png", "b.png"), ("c.png",), ("d.png",)]
     assert data.recipe["options"]["val"] == str(moved / "val.csv")
+    (moved / "test.csv").unlink()
+    data = load_moved(recipe, moved / "tags.csv", images="photos", val=moved / "val.csv", test="none")
+    assert [split.labels.images for split in data.splits] == [("a.png", "b.png"), ("c.png",)]
+
+
+def test_stored_data_that_are_gone_are_asked_for(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = table.parent / "run" / "config.json"
+    monkeypatch.setenv(TRUST_VARIABLE, str(document.parent))
+    document.parent.mkdir()
+    document.write_text("{}")
+    recipe = load("csv", "tags.csv", images="photos", duplicates="off").recipe
+    assert load_stored(document, recipe).classes == ("cat", "dog")
+    (table.parent / "photos").rename(table.parent / "elsewhere")
+    gone = r"photos, which .*run was made with, does not exist any more\. .* Add --data PATH --images FOLDER\."
+    with pytest.raises(InputError, match=gone):
+        load_stored(document, recipe)
+
+
+def test_a_folder_around_an_album_is_answered_with_the_album(table: Path) -> None:
+    for tag, image in (("dog", "a.png"), ("cat", "b.png")):
+        folder = table.parent / "holiday" / "my album" / tag
+        folder.mkdir(parents=True)
+        (table.parent / "photos" / image).rename(folder / image)
+    with pytest.raises(InputError, match=r"Did you mean 'holiday/my album'\?"):
+        open_data("holiday")
 
 
 def test_what_is_not_recognized_is_answered_with_what_to_do_first(table: Path) -> None:

@@ -6,6 +6,7 @@ A path is recognized by what it leads to; a recipe is a data set by name, with i
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ __all__ = ["load_from_recipe", "load_moved", "load_stored", "open_data", "recogn
 
 _GENERIC: Final = ("csv", "parquet", "folder")
 """Formats that more special ones are often recognized as, too: the special ones count."""
+_MAX_FOLDERS: Final = 20
+"""Folders of a folder that is not recognized that are looked into."""
 _SPREADSHEETS: Final = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 
 
@@ -61,6 +64,7 @@ def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
 
     Raises:
         RunError: somebody else made the document, and its recipe names paths.
+        InputError: a path of the recipe does not exist any more.
     """
     if recipe:
         checked = Recipe.checked(recipe)
@@ -68,20 +72,29 @@ def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
         if checked.name in dataset_names() and not describe_dataset(checked.name).builtin:
             named.append(f"the data set {checked.name} of another package, with options")
         require_trust(document, named, "say where the data are (--data)")
+        if lost := [path for path in checked.paths if not is_shard_url(path) and not Path(path).exists()]:
+            verb, images = "does" if len(lost) == 1 else "do", " --images FOLDER" * ("images" in checked.options)
+            raise InputError(
+                f"{' and '.join(lost)}, which {document.parent} was made with, {verb} not exist any more. Where are "
+                f"the data now? Add --data PATH{images}."
+            )
     return load_from_recipe(recipe)
 
 
 def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **options: Any) -> Dataset:
     """Load the data of a recipe from where the user says that they are; no path of the recipe is opened.
 
-    Further tables of the recipe (val, test, aliases …) have to be named as well: without them the data are others.
+    Further tables of the recipe (val, test, aliases …) have to be named as well: without them the data are others. Only
+    test images can be left out, by ``test="none"``: nothing was learned from them.
 
     Args:
         recipe: as a run stores it; its options other than paths, and its steps, are used.
         text: a path to data of the same kind; or ``name=path``.
         **options: of that data set, instead of those of the recipe; None means not given.
     """
-    given = {name: to_stored_option(value) for name, value in options.items() if value is not None}
+    without = {"test"} if str(options.get("test")) == "none" and not Path("none").exists() else set()
+    options = {name: value for name, value in options.items() if value is not None and name not in without}
+    given = {name: to_stored_option(value) for name, value in options.items()}
     if not recipe:
         return open_data(text, **given)
     checked = Recipe.checked(recipe)
@@ -94,10 +107,11 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     paths = {
         option: path for option, path in checked.options.items() if option in PATH_OPTIONS and isinstance(path, str)
     }
-    if lost := [option for option in paths if option != "images" and option not in given]:
+    if lost := [option for option in paths if option not in {"images", *given, *without}]:
         named = " and ".join(f"{option}={paths[option]}" for option in lost)
         flags = " ".join(f"--{option} PATH" for option in lost)
-        raise InputError(f"the data had {named} beside {checked.path}. Where are these now? Add {flags}.")
+        gone = " (--test none: without it)" if "test" in lost else ""
+        raise InputError(f"the data had {named} beside {checked.path}. Where are these now? Add {flags}{gone}.")
     kept = {option: value for option, value in checked.options.items() if option not in paths}
     return load_from_recipe({**recipe, "name": name, "path": to_stored_path(place), "options": {**kept, **given}})
 
@@ -148,7 +162,7 @@ def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
     names.sort(key=lambda name: name in _GENERIC)
     if names:
         return names[0], tuple(name for name in names[1:] if name not in _GENERIC)
-    known = "; ".join(f"{reader.path_to} ({reader.name})" for reader in describe_datasets() if reader.path_to)
+    known = "a CSV file, a folder with a folder of photos per tag, and what `labelgap datasets` lists"
     if path.is_dir():
         what, hint = "is a folder", _hint_about_folder(path)
     else:
@@ -158,19 +172,21 @@ def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def _hint_about_folder(folder: Path) -> str:
-    """Return what is probably meant by a folder that is not recognized: the table in it, or one beside its images."""
+    """Return what is probably meant: the table or the album in a folder, or a table beside its images."""
     children = sorted(folder.iterdir())
     if not children:
         return " The folder is empty."
     table = next((child for child in children if child.suffix.lower() == ".csv"), None)
     if table is not None:
-        return f" Did you mean {table}?"
+        return f" Did you mean {shlex.quote(str(table))}?"
     if not any(is_image_name(child.name) for child in children):
-        return ""
+        folders = [child for child in children if child.is_dir()][:_MAX_FOLDERS]
+        album = next((each for each in folders if any(one.recognizes(each) for one in describe_datasets())), None)
+        return "" if album is None else f" Did you mean {shlex.quote(str(album))}?"
     beside = next((child for child in sorted(folder.parent.iterdir()) if child.suffix.lower() == ".csv"), None)
     return (
         f" {folder} holds images without labels. DATA is the table of their tags, a CSV with the columns image and "
-        f"present: {beside or 'tags.csv'} --images {folder}."
+        f"present: {shlex.quote(str(beside or 'tags.csv'))} --images {shlex.quote(str(folder))}."
     )
 
 
