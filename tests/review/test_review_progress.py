@@ -16,7 +16,7 @@ from labelgap.review.panel import chart_context
 from labelgap.review.queues.outlook import class_rates
 from labelgap.review.queues.plan import STEP, USUAL_SECONDS
 from labelgap.review.store.events import Decision, Undo
-from labelgap.review.views import grid_context, overview_context, render
+from labelgap.review.views import grid_context, image_context, overview_context, render
 
 
 def decide(review: Review, number: int, value: int, by: str = "anna") -> str:
@@ -141,3 +141,21 @@ def test_the_chart_names_its_ends_and_has_no_inline_style() -> None:
     assert html.count(",") < 400 and "style=" not in html
     assert 'points="30.0,110.0 ' in html and 'cx="252.0" cy="26.7"' in html
     assert "first decision" in render("chart.html", chart=chart_context(np.zeros(0, np.int64)))
+
+
+def test_one_image_at_a_time_continues_with_the_first_that_is_open(review: Review) -> None:
+    first, second, third, *_ = review.image_order.tolist()
+    addresses = [f"{int(review.candidates.columns.image_ids[image]):016x}" for image in (first, second, third)]
+    assert overview_context(review, "anna")["first_image"] == addresses[0]
+    for number in [*review.of_image(first)[:-1], *review.of_image(second)]:
+        decide(review, int(number), ABSENT)
+    review.current.refresh()
+    assert overview_context(review, "anna")["first_image"] == addresses[0], "a label of it is open"
+    assert image_context(review, first)["next"] == addresses[2], "the second is done"
+    held = review.of_image(third)
+    assert image_context(review, first, held)["next"] not in addresses, "somebody else looks at the third"
+    decide(review, int(review.of_image(first)[-1]), ABSENT)
+    review.current.refresh()
+    assert overview_context(review, "anna")["first_image"] == addresses[2]
+    last = image_context(review, int(review.image_order[-1]))
+    assert last["next"] == "" and image_context(review, first)["previous"] == ""

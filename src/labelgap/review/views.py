@@ -111,7 +111,7 @@ def overview_context(review: Review, reviewer: str) -> dict[str, Any]:
         "rates": rates.tolist() if rates.any() else [],
         "estimates": _estimates(review),
         "copies": int((~review.copies.shown).sum()),
-        "first_image": _image_id(review, int(review.image_order[0])),
+        "first_image": _image_id(review, _first_open(review, review.image_order)),
         "next": _next_class(classes, None),
     }
 
@@ -189,11 +189,7 @@ def image_context(review: Review, image: int, held: Sequence[int] | NDArray[np.i
     columns, order = review.candidates.columns, review.image_order
     position = int(np.flatnonzero(order == image)[0])
     split, name = columns.images[image]
-    decided = review.current.decided.copy()
-    decided[np.asarray(held, dtype=np.int64)] = True
-    following = [int(other) for other in order[position + 1 :]]
-    undecided = (other for other in following if not decided[review.of_image(other)].all())
-    after = next(undecided, following[0] if following else None)
+    after = _first_open(review, order[position + 1 :], held)
     asked = "random" if review.folder.random else "other"
     return {
         "image_id": _image_id(review, image),
@@ -203,9 +199,17 @@ def image_context(review: Review, image: int, held: Sequence[int] | NDArray[np.i
         "tiles": [make_tile(review, int(number), asked) for number in review.of_image(image)],
         "number": position + 1,
         "images": len(order),
-        "previous": _image_id(review, int(order[position - 1])) if position else "",
-        "next": "" if after is None else _image_id(review, after),
+        "previous": _image_id(review, int(order[position - 1]) if position else None),
+        "next": _image_id(review, after),
     }
+
+
+def _first_open(review: Review, images: NDArray[np.int64], held: Sequence[int] | NDArray[np.int64] = ()) -> int | None:
+    """Return the first of some images of which a candidate is open and not held, else the first; None of no images."""
+    is_open = review.copies.shown & ~review.current.decided
+    is_open[np.asarray(held, dtype=np.int64)] = False
+    chosen = images[np.isin(images, review.candidates.columns.image[is_open])]
+    return int(chosen[0]) if len(chosen) else int(images[0]) if len(images) else None
 
 
 def known_labels(review: Review, image: int) -> dict[str, Any]:
@@ -247,8 +251,9 @@ def _round(number: float) -> str:
     return f"{number:,.0f}" if number >= 0.95 else "< 1" if number >= 0.05 else "0"
 
 
-def _image_id(review: Review, image: int) -> str:
-    return f"{int(review.candidates.columns.image_ids[image]):016x}"
+def _image_id(review: Review, image: int | None) -> str:
+    """Return the name of an image in addresses; empty for none."""
+    return "" if image is None else f"{int(review.candidates.columns.image_ids[image]):016x}"
 
 
 def _order_classes(review: Review, rates: NDArray[np.float64]) -> list[ClassProgress]:

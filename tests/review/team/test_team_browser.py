@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,26 @@ RELEASE = """() => fetch("/api/leases", { method: "POST", headers: { "Content-Ty
   lease: document.body.dataset.lease, reviewer: "anna", class_number: 3, ids: [] }) })"""
 
 
+def change_token(page: Any) -> None:
+    """Have the server refuse the CSRF token of the page, and give it another one when asked."""
+    own = page.get_attribute("body", "data-csrf-token")
+
+    def answer(route: Any) -> None:
+        headers = route.request.headers
+        if headers["x-csrf-token"] == own:
+            route.fulfill(status=403, json={"problem": "csrf", "detail": ""})
+        else:
+            route.continue_(headers={**headers, "x-csrf-token": own})
+
+    page.route("**/api/session", lambda route: route.fulfill(json={"csrf_token": "another"}))
+    page.route(re.compile("/api/(leases|decisions)"), answer)
+
+
 def test_a_page_whose_lease_is_lost_takes_it_again_and_marks_what_another_has(chromium: Any, review: Review) -> None:
     with run_server(review, reviewer="anna") as client:
         anna = opened(chromium, f"{client.address}class/3?size=12")
-        anna.evaluate(RELEASE)  # as after a restart of the server
+        anna.evaluate(RELEASE)
+        change_token(anna)  # as after a restart of the server
         ben = client.another("ben")
         ben.enter()
         page = ben.request("/class/3?size=4").text

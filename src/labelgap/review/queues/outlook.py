@@ -48,6 +48,8 @@ def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
     """Return a plan of the next minutes of a person."""
     classes, speed = review.candidates.classes, _speed(review, reviewer)
     steps = next_minutes(MINUTES, *_open_candidates(review), speed.by_class)
+    rates = class_rates(review, reviewer)
+    steps.sort(key=lambda step: -rates[step.class_number])  # as the list of classes
     finds = round_to_sum(np.array([step.finds for step in steps])).tolist()
     rows = [
         {"number": step.class_number, "name": classes[step.class_number], "answers": step.answers, "finds": found}

@@ -1,5 +1,7 @@
 // A class that nobody labeled: adding it, and images that look alike.
 
+import { post } from "./requests.js";
+
 // `page`: store, csrfToken, reviewer; `leave(address)` opens another page.
 export function setUpNewClass(page, leave) {
   const input = document.getElementById("new-class");
@@ -17,25 +19,14 @@ export function setUpNewClass(page, leave) {
     button.disabled = true;
     show("");
     try {
-      const answer = await send({ store: page.store, reviewer: page.reviewer, name });
+      const message = { reviewer: page.reviewer, name };
+      const { answer } = await post(page, "/api/classes", message, { signal: AbortSignal.timeout(60000) });
       if (answer.number === undefined) show(answer.detail ?? "The server refuses this name.");
       else leave(`/class/${answer.number}`);
     } catch {
       show("The server does not answer. Try again in a moment.");
     }
     button.disabled = false;
-  }
-  async function send(message, again = true) {
-    const response = await fetch("/api/classes", {
-      method: "POST",
-      headers: { "Content-Type": "application/json", "X-CSRF-Token": page.csrfToken },
-      body: JSON.stringify(message),
-      signal: AbortSignal.timeout(60000),
-    });
-    const answer = await response.json();
-    if (answer.problem !== "csrf" || !again) return answer;
-    page.csrfToken = (await (await fetch("/api/session")).json()).csrf_token; // the server has restarted
-    return send(message, false);
   }
   button.addEventListener("click", add);
   input.addEventListener("keydown", (event) => {

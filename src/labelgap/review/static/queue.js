@@ -1,6 +1,8 @@
 // The queue of decisions for the server. Each stays in this browser until the server has it on disk, so a lost server or
 // a reload loses nothing. Each has a unique request id, so one that is sent twice is stored once.
 
+import { post } from "./requests.js";
+
 const MAX_BATCH = 200;
 const RETRY_DELAYS = [300, 1000, 2000, 4000];
 
@@ -111,13 +113,8 @@ export class Queue {
     const { client, reviewer } = batch[0];
     let response, answer;
     try {
-      response = await fetch(`/api/decisions${this.page.number === "" ? "" : `?class=${this.page.number}`}`, {
-        method: "POST",
-        headers: { "Content-Type": "application/json", "X-CSRF-Token": this.page.csrfToken },
-        body: JSON.stringify({ store: this.page.store, client, reviewer, actions }),
-        signal: AbortSignal.timeout(20000),
-      });
-      answer = await response.json();
+      const path = `/api/decisions${this.page.number === "" ? "" : `?class=${this.page.number}`}`;
+      ({ response, answer } = await post(this.page, path, { client, reviewer, actions }, { signal: AbortSignal.timeout(20000) }));
     } catch {
       this.onError("lost");
       return false;
@@ -128,20 +125,9 @@ export class Queue {
       this.onAnswer(answer, batch);
       return true;
     }
-    if (answer.problem === "csrf") await this.renewToken();
-    else if (["store", "token", "unsaved"].includes(answer.problem)) this.onError(answer.problem, answer.detail);
+    if (["store", "token", "unsaved"].includes(answer.problem)) this.onError(answer.problem, answer.detail);
     else if (response.status >= 500) this.onError("lost");
     else this.onError("refused", answer.detail);
     return false;
-  }
-
-  // The server restarted since this page was loaded: get its CSRF token.
-  async renewToken() {
-    try {
-      const answer = await (await fetch("/api/session")).json();
-      if (answer.csrf_token) this.page.csrfToken = answer.csrf_token;
-    } catch {
-      this.onError("lost");
-    }
   }
 }

@@ -1,5 +1,7 @@
 // Other people at the same review: the lease of what this page shows, and who else is at work here.
 
+import { post } from "./requests.js";
+
 export class Team {
   // `page`: store, lease, number, reviewer, csrfToken; `entries`: the candidates on the page.
   constructor(page, entries) {
@@ -30,14 +32,10 @@ export class Team {
   async post(ids) {
     if (!this.page.lease) return null;
     try {
-      const response = await fetch("/api/leases", {
-        method: "POST",
-        keepalive: true,
-        headers: { "Content-Type": "application/json", "X-CSRF-Token": this.page.csrfToken },
-        body: JSON.stringify({ store: this.page.store, lease: this.page.lease, reviewer: this.page.reviewer, ids,
-          class_number: this.page.number === "" ? null : Number(this.page.number) }),
-      });
-      return response.ok ? await response.json() : null;
+      const { number, lease, reviewer } = this.page;
+      const { response, answer } = await post(this.page, "/api/leases",
+        { lease, reviewer, ids, class_number: number === "" ? null : Number(number) }, { keepalive: true });
+      return response.ok ? answer : null;
     } catch {
       return null;
     }
