@@ -14,6 +14,7 @@ from typing import Final
 
 from labelgap import __version__
 from labelgap.core.errors import InputError
+from labelgap.core.files import DISK_FULL
 from labelgap.core.system import format_bytes
 
 __all__ = ["DEBUG_VARIABLE", "check_system", "describe_failure", "report_bug"]
@@ -33,7 +34,6 @@ _PASSWORD: Final = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+@|(?<=password=)[^\s
 """The password in the URL of a database."""
 _LEAST_MEMORY: Final = 640 << 20
 """Bytes of address space without which the libraries abort the process while they are imported."""
-_DISK: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
 
 def check_system() -> None:
@@ -69,7 +69,7 @@ def describe_failure(error: BaseException) -> str | None:
             return f"there is not enough memory. {remedy} {_INTACT}"
         if number in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in text:
             return f"too many files are open. Raise the limit (`ulimit -n 1024`), or use fewer --workers. {_INTACT}"
-        if number in _DISK:
+        if number in DISK_FULL:
             return f"the disk is full{_where(each)}. Free some space and try again. {_INTACT}"
         if number == errno.EAGAIN or "can't start new thread" in text:
             return f"no further process or thread can be started. Use fewer --workers. {_INTACT}"

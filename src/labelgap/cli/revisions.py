@@ -12,6 +12,7 @@ import typer
 
 from labelgap.cli.printing import print_json
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
     from labelgap.review.store.events import DecisionEvent
@@ -104,7 +105,7 @@ def _revert(run: Path, numbers: list[int], reviewer: str | None, since: datetime
         undos = [Undo(event.id, uuid.uuid4().hex) for event in reversed(selected)]
         store.append(undos, reviewer=user_name(), client=f"revert-{uuid.uuid4().hex[:12]}")
         count = len(accepted) - len(store.accepted())
-    print(f"{count:,} {'decision' if count == 1 else 'decisions'} reverted; they stay in the list")
+    print(f"{pluralize(count, 'decision')} reverted; they stay in the list")
 
 
 def _recover(run: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelgap.cli.options import AsJson
+from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
     from labelgap.verification import Verification
@@ -54,7 +55,7 @@ def verify(
 
 def _lines(result: Verification) -> list[str]:
     lines = [f"{file.name}: {file.problem}" for file in result.problems]
-    count = f"{result.path}: {len(result.files):,} file{'s' if len(result.files) != 1 else ''}"
+    count = f"{result.path}: {pluralize(len(result.files), 'file')}"
     if lines:
         return [*lines, f"{count}, {len(lines):,} with a problem"]
     if result.finished:

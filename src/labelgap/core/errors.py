@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from labelgap.core.text import join_names
+from labelgap.core.text import join_names, pluralize
 
 __all__ = [
     "InputError",
@@ -142,7 +142,7 @@ class ProblemsError(InputError):
         self.problems = tuple(sorted(problems))
         self.unit = unit
         count = len(self.problems)
-        lines = [f"{path} cannot be used yet: {count:,} problem{'s' if count != 1 else ''}, {outcome}"]
+        lines = [f"{path} cannot be used yet: {pluralize(count, 'problem')}, {outcome}"]
         listed = self.problems if count <= shown else merge_repeated(self.problems)
         left_out = max(len(listed) - shown, 0)
         listed = _some_of_each_kind(listed, shown)

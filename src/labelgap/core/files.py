@@ -18,6 +18,7 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, LabelGapError, RunError
 
 __all__ = [
+    "DISK_FULL",
     "DiskError",
     "atomic_path",
     "display_path",
@@ -33,7 +34,7 @@ __all__ = [
     "write_text",
 ]
 
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PROBE_SIZE: Final = 1 << 16
 """Bytes that are written to find out whether the disk is full, where a writer failed without an error number."""
@@ -161,9 +162,9 @@ def _as_disk_error(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.errno not in _DISK_FULL | _DENIED:
+        if error.errno is None or error.errno not in DISK_FULL | _DENIED:
             raise
-        raise DiskError.of(path, os.strerror(error.errno), error.errno in _DISK_FULL) from error
+        raise DiskError.of(path, os.strerror(error.errno), error.errno in DISK_FULL) from error
 
 
 def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
@@ -179,7 +180,7 @@ def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
         number = int(match[1])
     if number is None and isinstance(error, OSError | RuntimeError):
         number = _probe_write(temporary)
-    return os.strerror(number) if number is not None and number in _DISK_FULL else None
+    return os.strerror(number) if number is not None and number in DISK_FULL else None
 
 
 def _probe_write(path: Path) -> int | None:

@@ -45,10 +45,12 @@ __all__ = [
     "read_arrays",
     "read_bytes",
     "read_json",
+    "read_json_object",
     "read_table",
     "reading",
     "validate",
     "validation_problem",
+    "validation_reason",
 ]
 
 MAX_JSON_BYTES: Final = 256 << 20
@@ -149,16 +151,22 @@ def read_json(path: Path, model: type[M], *, format: int | None = None, remedy: 
         format: what the key ``format`` has to be.
         remedy: the last sentence of the error.
     """
-    content = read_bytes(path, remedy=remedy)
-    with reading(path, remedy):
-        value = parse_json(content)
-    if not isinstance(value, dict):
-        raise damaged(path, "it is not a JSON object", remedy)
+    value = read_json_object(path, remedy=remedy)
     if format is not None and value.get("format") != format:
         found = truncate_text(repr(value.get("format")), 40)
         raise RunError(f"{path} is of format {found}; this version of labelgap reads format {format}.")
     value.pop(SIGNATURE, None)
     return validate(value, model, path, remedy)
+
+
+def read_json_object(path: Path, *, remedy: str = "") -> dict[str, Any]:
+    """Read JSON that has to be an object, whatever is in it."""
+    content = read_bytes(path, remedy=remedy)
+    with reading(path, remedy):
+        value = parse_json(content)
+    if not isinstance(value, dict):
+        raise damaged(path, "it is not a JSON object", remedy)
+    return value
 
 
 def validate(value: Mapping[str, Any], model: type[M], path: Path, remedy: str = "") -> M:
@@ -179,8 +187,13 @@ def validation_problem(item: Any, model: type[BaseModel]) -> str:
         close = nearest(key, model.model_fields)
         return f"there is no setting '{key}'" + (f"; did you mean '{close}'?" if close else "")
     value = truncate_text(repr(item["input"]), 80)
-    message = item["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{key}={value}: {message[:1].lower()}{message[1:]}"
+    return f"{key}={value}: {validation_reason(item)}"
+
+
+def validation_reason(item: Any) -> str:
+    """Return what an error of pydantic says, as the end of a sentence."""
+    message = truncate_text(item["msg"].removeprefix("Value error, ").rstrip("."), 300)
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 def read_arrays(path: Path, *, limit: int = MAX_ARRAY_BYTES, remedy: str = "") -> Arrays:

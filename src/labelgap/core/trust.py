@@ -26,7 +26,7 @@ import platformdirs
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import sync_folder, write_json
-from labelgap.core.stored import SIGNATURE, damaged, parse_json, read_bytes, reading
+from labelgap.core.stored import SIGNATURE, read_json_object, reading
 from labelgap.core.text import truncate_text
 
 __all__ = [
@@ -53,14 +53,14 @@ def write_signed_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def sign_file(path: Path) -> None:
     """Sign a document that somebody else made: from now on this user trusts what it names."""
-    write_signed_json(path, _unsigned(_read(path)))
+    write_signed_json(path, _unsigned(read_json_object(path)))
 
 
 def is_trusted(path: Path) -> bool:
     """Whether this user made or signed a document, or trusts its folder."""
     if is_named(path.parent):
         return True
-    value = _read(path)
+    value = read_json_object(path)
     signature = value.get(SIGNATURE)
     return isinstance(signature, str) and hmac.compare_digest(signature.encode(), _sign(_unsigned(value)).encode())
 
@@ -132,15 +132,6 @@ def _sign(value: Mapping[str, Any]) -> str:
 
 def _unsigned(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: each for key, each in value.items() if key != SIGNATURE}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content = read_bytes(path)
-    with reading(path):
-        value = parse_json(content)
-    if not isinstance(value, dict):
-        raise damaged(path, "it is not a JSON object")
-    return value
 
 
 def _key() -> bytes:

@@ -33,6 +33,7 @@ from labelgap.models.backbone import WeightsInfo
 __all__ = [
     "NO_WEIGHTS",
     "WeightFile",
+    "check_finite",
     "check_weight_file",
     "describe_mismatch",
     "load_tensors",
@@ -195,9 +196,15 @@ def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor], file: Weight
             f"{file.path} does not fit {name}: of {len(network.state_dict()):,} tensors {reasons}. "
             "Are they the weights of another network?"
         )
-    for wrong in (key for key, value in tensors.items() if not value.isfinite().all()):
-        raise InputError(f"{file.path}: {wrong} holds values that are not finite: the weights are damaged.")
+    check_finite(file.path, tensors)
     network.load_state_dict(tensors, strict=False)  # very old files have no batch counters
+
+
+def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights of a file that are not finite."""
+    for name, values in tensors.items():
+        if not values.isfinite().all():
+            raise InputError(f"{path}: {name} holds values that are not finite: the weights are damaged.")
 
 
 def _shape(tensor: Tensor) -> str:

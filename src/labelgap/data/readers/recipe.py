@@ -28,6 +28,7 @@ from pydantic import (
 )
 
 from labelgap.core.errors import InputError
+from labelgap.core.stored import validation_reason
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.shards.location import is_shard_url
@@ -210,8 +211,7 @@ class Recipe(_Strict):
 def _problem(item: Any) -> str:
     parts = [str(part) for part in item["loc"]]
     place = truncate_text(".".join(part for part, before in zip(parts, ["", *parts], strict=False) if part != before))
-    message = truncate_text(item["msg"].removeprefix("Value error, ").rstrip("."), 300)
-    return f"{place}: {message[:1].lower()}{message[1:]}"
+    return f"{place}: {validation_reason(item)}"
 
 
 def _check_stored(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from labelgap.models.backbone import RANDOM_WEIGHTS, InputSpec, WeightsInfo
 from labelgap.models.module_backbone import FORWARD_ERRORS
 from labelgap.models.timm.library import import_timm
 from labelgap.models.timm.pretrained import pretrained_file
-from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors
+from labelgap.models.weight_files import WeightFile, check_finite, describe_mismatch, load_tensors, match_tensors
 
 __all__ = ["Clip", "ClipName", "OPEN_CLIP_PREFIX", "import_open_clip", "load_clip", "parse_name"]
 
@@ -193,8 +193,7 @@ def _load_checkpoint(network: Any, path: Path, name: str) -> None:
             f"{path} cannot be loaded as the weights of {name} ({' '.join(str(error).split())[:300]}). "
             "Are they the weights of another network?"
         ) from error
-    for wrong in (key for key, value in network.state_dict().items() if not value.isfinite().all()):
-        raise InputError(f"{path}: {wrong} holds values that are not finite: the weights are damaged.")
+    check_finite(path, network.state_dict())
 
 
 @contextmanager
