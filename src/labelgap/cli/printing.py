@@ -76,7 +76,7 @@ def print_skipped(data: Dataset) -> None:
 
 def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     """Print the metrics of a split, with intervals when they were computed."""
-    from labelgap.training.evaluation import describe_estimated, describe_groups
+    from labelgap.training.checkpoints.measures import describe_estimated, describe_groups
 
     estimated = describe_estimated(measured)
     if measured["map"] is None:
@@ -211,8 +211,8 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
 
 def print_run(run: Run, report: Path, data: Dataset) -> None:
     """Print the metrics of a run, where its files are, and what to do next: without an accuracy, to get one."""
+    from labelgap.training.checkpoints.measures import describe_kept_epoch, has_accuracy, unseen_splits
     from labelgap.training.config.review_commands import run_review_commands
-    from labelgap.training.evaluation import describe_kept_epoch, has_accuracy, unseen_splits
 
     metrics = run.metrics
     kept = describe_kept_epoch(metrics)

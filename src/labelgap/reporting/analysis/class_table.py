@@ -24,7 +24,7 @@ from labelgap.metrics.calibration import PlattCalibration
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.reporting.analysis.calibration import CalibrationCurves, bin_probabilities
 from labelgap.training import Run
-from labelgap.training.evaluation import has_estimate, unseen_splits
+from labelgap.training.checkpoints.measures import has_estimate, unseen_splits
 from labelgap.training.predictions import read_predictions
 
 __all__ = ["ClassTable", "class_table", "evidence_split"]

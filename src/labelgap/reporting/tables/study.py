@@ -11,7 +11,7 @@ from labelgap.core.text import join_names
 from labelgap.reporting.formatting import NO_VALUE, format_class_count, format_elapsed, format_measure, single_line
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies import Study
-from labelgap.training.evaluation import describe_estimated
+from labelgap.training.checkpoints.measures import describe_estimated
 
 __all__ = ["STUDY_COLUMNS", "StudyRow", "study_notes", "study_rows", "study_table"]
 
