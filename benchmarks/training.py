@@ -44,7 +44,8 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.models import as_backbone
 from labelgap.training.checkpoints.checkpoint import TrainingState
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, Inputs

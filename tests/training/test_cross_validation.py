@@ -23,8 +23,9 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.config.candidates import auto_methods, candidate_configs, resolve_folds
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.rerun import fit_arguments
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.cross_validation import (
     CROSS_VALIDATION_FILE,

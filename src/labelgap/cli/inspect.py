@@ -183,7 +183,7 @@ def training_time(data: Dataset) -> str | None:
     """
     from labelgap.core.text import format_duration
     from labelgap.data.images import StoredImages
-    from labelgap.training.config.resolve import TrainingRequest
+    from labelgap.training.config.request import TrainingRequest
     from labelgap.training.fit import dry_run
 
     if not isinstance(data.train.images, StoredImages):

@@ -15,7 +15,7 @@ from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, 
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
-    from labelgap.training.config.resolve import TrainingRequest
+    from labelgap.training.config.request import TrainingRequest
 
 __all__ = ["ModelOptions", "TrainingOptions", "train"]
 
@@ -171,7 +171,7 @@ def train(
     from labelgap.reporting import write_report
     from labelgap.training import fit
     from labelgap.training.config.check import check_request
-    from labelgap.training.config.resolve import TrainingRequest
+    from labelgap.training.config.request import TrainingRequest
     from labelgap.training.devices import choose_device
     from labelgap.training.loggers import check_loggers
     from labelgap.training.loop.processes import fail_together, init_distributed

@@ -30,7 +30,8 @@ from labelgap.training.config.check import as_started
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import describe_missing_settings
-from labelgap.training.config.resolve import TrainingRequest, describe_random_features, prepare_data, resolve_config
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import describe_random_features, prepare_data, resolve_config
 from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
 from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity

@@ -23,7 +23,7 @@ from labelgap.models.batch_norm import synchronize_batch_norm
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous
 from labelgap.training.checkpoints.weights import load_weights
 from labelgap.training.config.candidates import candidate_configs
-from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.cross_validation import CrossValidation, cross_validate
 from labelgap.training.features.extract import extract_features

@@ -31,7 +31,7 @@ from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, LabelTable
 from labelgap.labels.provenance import provenance_path, read_provenance
-from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.config.request import TrainingRequest
 
 __all__ = ["handle_reviewed_absents", "leave_out_ranked_absents", "reviewed_labels"]
 

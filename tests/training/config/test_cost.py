@@ -16,7 +16,8 @@ from labelgap.data.dataset import Dataset
 from labelgap.models import Classifier, create_backbone
 from labelgap.training.config import cost
 from labelgap.training.config.cost import CostEstimate, _bytes_on_gpu
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.features.extract import count_uncached, extract_features
 from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.fit import dry_run

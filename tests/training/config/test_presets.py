@@ -14,8 +14,9 @@ from labelgap.data.dataset import Dataset
 from labelgap.models import inference
 from labelgap.training.config.check import check_request
 from labelgap.training.config.presets import PRESETS, describe_missing_settings, preset
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.rerun import fit_arguments
-from labelgap.training.config.resolve import TrainingRequest, describe_random_features, resolve_config
+from labelgap.training.config.resolve import describe_random_features, resolve_config
 from labelgap.training.config.schema import LinearPhase, RunConfig
 
 

@@ -23,8 +23,9 @@ from labelgap.cli.train import TrainingOptions
 from labelgap.data.dataset import Dataset
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import PRESETS
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.rerun import DATA_OPTIONS, fit_arguments, train_command, train_script, without_directories
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.config.schema import RunConfig
 
 Parse = Callable[[str], RunConfig]

@@ -20,7 +20,8 @@ import labelgap.training.loop.graphed_step as graphed_step
 from labelgap.losses import ElementwiseLoss, Loss
 from labelgap.models import InputSpec, as_backbone
 from labelgap.training.checkpoints.checkpoint import TrainingState
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured

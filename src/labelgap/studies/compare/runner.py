@@ -31,7 +31,8 @@ from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.compare.settings import CompareSettings, check_settings
 from labelgap.studies.compare.variants import GRID_SETTINGS, method_variants, variant_name
 from labelgap.training.config.defaults import default_linear_backbone
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.folds import fold_groups

@@ -12,7 +12,7 @@ from labelgap.studies.compare.grid import Hyperparameters, hyperparameter_grid
 from labelgap.studies.compare.label_views import LabelView
 from labelgap.studies.compare.variants import GRID_SETTINGS, Variation, check_variation
 from labelgap.training.config.check import check_request
-from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.config.request import TrainingRequest
 
 __all__ = ["CompareSettings", "check_settings", "method_names"]
 

@@ -32,7 +32,7 @@ from labelgap.training import Run, fit
 from labelgap.training.checkpoints.history import read_history, trained_epochs
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import PRESETS, preset
-from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
 

@@ -17,7 +17,8 @@ from labelgap.data.identity import DataIdentity
 from labelgap.losses import method_options
 from labelgap.studies.sweep.search_space import Parameter, Value, is_option, parse_parameter, search_space
 from labelgap.training.config.check import check_request
-from labelgap.training.config.resolve import TrainingRequest, prepare_data, resolve_config
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import prepare_data, resolve_config
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.selection import Selection
@@ -148,7 +149,7 @@ def _usual_values(
 
 def _fixed(request: TrainingRequest) -> dict[str, Any]:
     """Return the settings and options that the user gave."""
-    return {**{name: value for name, value in request.training.items() if value is not None}, **request.options}
+    return {**request.given_settings(), **request.options}
 
 
 def _digest(value: Any) -> str:

@@ -17,7 +17,7 @@ from labelgap.core.errors import LabelGapError
 from labelgap.core.text import pluralize
 from labelgap.studies.sweep.plan import SweepPlan, with_values
 from labelgap.studies.sweep.results import SweepTrial
-from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.features.precomputed import initial_network
 from labelgap.training.fit import fit

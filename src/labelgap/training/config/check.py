@@ -12,7 +12,7 @@ from labelgap.models import HeadName, check_backbone
 from labelgap.models.weight_files import NO_WEIGHTS, check_weight_file
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import PRESETS
-from labelgap.training.config.resolve import TrainingRequest
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import check_rule
@@ -49,7 +49,7 @@ def check_request(request: TrainingRequest) -> None:
 
 def _check_settings(request: TrainingRequest) -> None:
     """Check the value of every setting on its own, in a configuration that is otherwise valid."""
-    given: dict[str, Any] = {name: value for name, value in request.training.items() if value is not None}
+    given = request.given_settings()
     phase = {name: given.pop(f"linear_{name}", value) for name, value in _PHASE.items()}
     if (precision := given.get("precision")) == "auto":
         del given["precision"]

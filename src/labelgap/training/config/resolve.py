@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,37 +22,19 @@ from labelgap.models.inference import inference_precision
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.training.config.auto_method import choose_method
 from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
-from labelgap.training.config.defaults import TrainingSettings, default_linear_backbone, resolve_settings
+from labelgap.training.config.defaults import default_linear_backbone, resolve_settings
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import BackboneInput, RunConfig
 from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["TrainingRequest", "describe_random_features", "prepare_data", "resolve_config"]
-
+__all__ = ["describe_random_features", "prepare_data", "resolve_config"]
 
 FEW_IMAGES = 2000
 """Fewer images without a split of their own are trained on by a linear head, on a GPU too."""
-
-
-@dataclass(frozen=True)
-class TrainingRequest:
-    """The arguments of ``fit``; None, or a default, where the choice is left open."""
-
-    method: str | Loss = "auto"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    preset: str | None = None
-    backbone: str | Backbone | None = None
-    weights: str | None = None
-    protocol: str | None = None
-    head: str = "linear"
-    seed: int = 0
-    select: str = "auto"
-    trace: str | int = "auto"
-    allow_micro_batch: bool = False
-    training: TrainingSettings = field(default_factory=TrainingSettings)
 
 
 def resolve_config(
@@ -73,7 +55,7 @@ def resolve_config(
     name = backbone.name if isinstance(backbone, Backbone) else backbone
     check_feature_data(data, name, protocol)
     _check_feature_options(data, request)
-    given: dict[str, Any] = {key: value for key, value in request.training.items() if value is not None}
+    given = request.given_settings()
     folds = resolve_folds(data, given.get("folds"), protocol)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
     method, why, options, loss_fn = _resolve_method(data, request, protocol, folds, pretrained)

@@ -15,7 +15,8 @@ from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.training.config.candidates import FOLDS, candidate_configs
 from labelgap.training.config.defaults import TrainingSettings
-from labelgap.training.config.resolve import TrainingRequest, resolve_config
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.cross_validation import CrossValidation, cross_validate
 from labelgap.training.folds import assign_folds, equal_row_groups
