@@ -68,6 +68,6 @@ def load_csv(
         path,
         images,
         lambda file, finder: read_csv(file, options, encoding=encoding, delimiter=delimiter, check_image=finder),
-        ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
+        ImageOptions(on_bad_image, duplicates, allow_leaks),
         {"val": val, "test": test},
     )

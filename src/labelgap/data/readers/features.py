@@ -65,7 +65,7 @@ def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLik
         if name in arrays and arrays[name].ndim != dimensions:
             raise InputError(f"{path}: {name} has the shape {arrays[name].shape}; it needs {dimensions} dimensions.")
     try:
-        parts = {name: _split(name, arrays, path) for name in SPLITS if f"{name}_features" in arrays}
+        parts = {name: _split(name, arrays) for name in SPLITS if f"{name}_features" in arrays}
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     widths = {split.images.width for split in parts.values() if isinstance(split.images, FeatureVectors)}
@@ -114,7 +114,7 @@ def _join(names: Iterable[str]) -> str:
     return ", ".join(map(truncate_text, sorted(names)[:10]))
 
 
-def _split(name: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> Split:
+def _split(name: str, arrays: Mapping[str, NDArray[Any]]) -> Split:
     vectors = arrays[f"{name}_features"]
     if not len(vectors):
         raise InputError(f"{name}_features has no rows.")

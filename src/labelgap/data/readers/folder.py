@@ -68,7 +68,7 @@ def load_folder(
         raise InputError(
             f"{root} is not a folder, or does not exist: it holds a folder of photos per tag.{suggest_path(root)}"
         )
-    options = ImageOptions(on_bad_image, duplicates, allow_leaks, seed)
+    options = ImageOptions(on_bad_image, duplicates, allow_leaks)
     folders = _tag_folders(root)
     others: Counter[str] = Counter()
     found = _find_images(root, folders, others)

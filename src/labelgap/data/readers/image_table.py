@@ -39,13 +39,11 @@ class ImageOptions:
         duplicates: which copies are searched for: "near" (images that look the same, too), "exact" or "off". In any
             case every image is decoded once, small, to find those that cannot be read; the result is cached.
         allow_leaks: whether an image may be in two splits.
-        seed: of the val that is held out where a network is trained and the table has none.
     """
 
     on_bad_image: str = "error"
     duplicates: str = "near"
     allow_leaks: bool = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
         check_choice("on_bad_image", self.on_bad_image, ("error", "skip"))

@@ -43,6 +43,6 @@ def load_parquet(
         path,
         images,
         lambda file, finder: read_parquet(file, options, check_image=finder),
-        ImageOptions(on_bad_image, duplicates, allow_leaks, seed),
+        ImageOptions(on_bad_image, duplicates, allow_leaks),
         {"val": val, "test": test},
     )

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, draw_value, make_figure, set_rows, swap_grid
-from labelgap.studies.sweep.results import Sweep, SweepTrial
+from labelgap.studies.sweep.results import Sweep
 from labelgap.studies.sweep.search_space import Parameter, Value
 
 __all__ = ["importance_figure", "parallel_figure"]
@@ -50,7 +50,7 @@ def parallel_figure(sweep: Sweep, score: str, *, width: float = WIDE) -> Figure:
     figure, (axis,) = make_figure(width=width, height=4.2)
     axis.grid(False)
     axis.spines["bottom"].set_visible(False)
-    columns = [_Column.of(parameter, trials) for parameter in sweep.space]
+    columns = [_Column.of(parameter) for parameter in sweep.space]
     scores = [100 * (trial.score or 0.0) for trial in trials]
     columns.append(_Column("score", min(scores), max(scores)))
     ranks = {trial.number: rank for rank, trial in enumerate(sweep.ranked)}
@@ -85,7 +85,7 @@ class _Column:
         self.name, self.low, self.high, self.log, self.choices = name, low, high, log, list(choices)
 
     @classmethod
-    def of(cls, parameter: Parameter, trials: Sequence[SweepTrial]) -> _Column:
+    def of(cls, parameter: Parameter) -> _Column:
         if parameter.choices:
             numbers = all(isinstance(value, int | float) for value in parameter.choices)
             ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices

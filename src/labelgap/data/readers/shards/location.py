@@ -66,7 +66,7 @@ class RemoteFolder:
         found = self._retry(name, lambda system, address: system.size(address))
         return None if found is None else int(found)
 
-    def read(self, name: str, size: int | None = None) -> bytes:
+    def read(self, name: str) -> bytes:
         """Return the content of a small file."""
         content: bytes = self._retry(name, lambda system, address: system.cat_file(address))
         return content

@@ -76,7 +76,7 @@ def scan_shard(path: Path) -> ShardContent:
         digest = file_digest(path).hex()
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = _members(tar, path)
-            found = [(_read(file, members[key], path, key)) for key in members]
+            found = [_read(file, parts, path) for parts in members.values()]
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
@@ -121,9 +121,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, dict[str, tarfile.Ta
     return {key: parts for key, parts in found.items() if parts}
 
 
-def _read(
-    file: Any, parts: Mapping[str, tarfile.TarInfo], path: Path, key: str
-) -> tuple[str, _Labels, tarfile.TarInfo, bytes]:
+def _read(file: Any, parts: Mapping[str, tarfile.TarInfo], path: Path) -> tuple[str, _Labels, tarfile.TarInfo, bytes]:
     """Return the name, the labels, the member and the digest of an image."""
     image, labels = parts["image"], parts[LABEL_SUFFIX]
     if labels.size > _MAX_LABEL_BYTES:
