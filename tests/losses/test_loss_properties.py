@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -188,6 +190,24 @@ def test_the_number_options_of_a_method_are_tried_per_head(name: str) -> None:
     missing = numbers - {key for key, value in method_options(name).items() if isinstance(value, bool)}
     missing -= {*reference_of(name).heads, *getattr(loss(name), "shared_options", ())}
     assert not missing, f"name them in heads=… of the reference of '{name}': {sorted(missing)}"
+
+
+@pytest.mark.parametrize("name", methods())
+def test_the_graph_of_a_step_is_freed_with_its_loss(name: str) -> None:
+    batch = next(some_batches())
+    made = prepared(name, batch, reference_of(name).plain)
+    forward(made, batch, tensor(batch).requires_grad_())
+    gc.collect()
+    gc.disable()
+    try:
+        logits = tensor(batch).requires_grad_() * 1.0
+        held = weakref.ref(logits)
+        cost = forward(made, batch, logits)
+        torch.autograd.backward(cost.sum())
+        del logits, cost
+        assert held() is None, "only the garbage collector would free the logits, and the graph behind them"
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", methods())

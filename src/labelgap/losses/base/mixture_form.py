@@ -184,27 +184,29 @@ _plain_columns = lru_cache(maxsize=256)(_columns_of)
 def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:
     """Return the weights of a block's entries; plain numbers where all entries have the same."""
     masks: dict[int, Tensor] = {}
-
-    def mask(number: int) -> Tensor:
-        if number not in masks:
-            if number == KNOWN:
-                masks[KNOWN] = mask_of(labels, like, ABSENT).add_(mask(PRESENT))
-            elif number == MODIFIED:
-                assert modified is not None
-                masks[MODIFIED] = modified.view(torch.uint8).to(like.dtype)
-            else:
-                masks[number] = mask_of(labels, like, number)
-        return masks[number]
-
     found = []
     for total, terms in columns:
         for number, weight in terms:
+            mask = _mask(number, like, labels, modified, masks)
             if equals(total, 0):
-                total = mask(number) if equals(weight, 1) else mask(number) * constant(weight, like)
+                total = mask if equals(weight, 1) else mask * constant(weight, like)
             else:
-                total = linear(mask(number), weight, total)
+                total = linear(mask, weight, total)
         found.append(total)
     return found
+
+
+def _mask(number: int, like: Tensor, labels: Tensor, modified: Tensor | None, masks: dict[int, Tensor]) -> Tensor:
+    """Return 1 where an entry has a state, 0 elsewhere; ``masks`` keeps what was computed."""
+    if number not in masks:
+        if number == KNOWN:
+            masks[KNOWN] = mask_of(labels, like, ABSENT).add_(_mask(PRESENT, like, labels, modified, masks))
+        elif number == MODIFIED:
+            assert modified is not None
+            masks[MODIFIED] = modified.view(torch.uint8).to(like.dtype)
+        else:
+            masks[number] = mask_of(labels, like, number)
+    return masks[number]
 
 
 def _form(mixture: Mixture, like: Tensor, exact: bool) -> Form:
