@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 from tests.review.sample_run import likely_rows, write_candidates
 
 import labelgap as lg
@@ -18,7 +20,7 @@ from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, open_review_folder
 from labelgap.review.estimates import describe_estimate, order_decisions
 from labelgap.review.queues.feeds import class_feed
-from labelgap.review.queues.outlook import expected_next
+from labelgap.review.queues.outlook import expected_next, plan_context
 from labelgap.review.store.events import ASKED, Decision, place_on_page
 
 
@@ -128,14 +130,37 @@ def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
     review = Review(open_review_folder(folder))
     assert expected_next(review, 3) is None, "without an estimate of the audit there are no probabilities"
     review.close()
-    about: dict[str, Any] = json.loads(pq.read_schema(path).metadata[b"labelgap"])
-    about["estimate"] = MissingEstimate(np.full(10, 20.0), np.ones(10, np.int64)).to_json(data.classes)
-    with replacing(folder, [path.name]):
-        pq.write_table(pq.read_table(path).replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
+    write_estimate(path, data, np.full(10, 20.0))
     review = Review(open_review_folder(folder))
     expected, numbers = expected_next(review, 3, 5), class_feed(review, 3).numbers
     assert expected is not None and expected.candidates == 5
     assert expected.present == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
+    review.close()
+
+
+def write_estimate(path: Path, data: lg.Dataset, missing: NDArray[np.float64]) -> None:
+    """Add to candidates what an audit estimates to be missing of each class."""
+    about: dict[str, Any] = json.loads(pq.read_schema(path).metadata[b"labelgap"])
+    about["estimate"] = MissingEstimate(missing, np.ones(10, np.int64)).to_json(data.classes)
+    with replacing(path.parent, [path.name]):
+        pq.write_table(pq.read_table(path).replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
+
+
+def test_no_class_promises_more_finds_than_are_still_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.5), data)
+    write_estimate(folder / "candidates.parquet", data, np.arange(10.0))
+    review = Review(open_review_folder(folder))
+    place, sure = np.arange(len(review.candidates)), np.full(len(review.candidates), 0.9)
+    ranking = SimpleNamespace(number=1, position=place, probability=sure)  # it learned from finds alone
+    monkeypatch.setattr(Review, "ranking", lambda self, aim="missing": ranking)
+    plan, total = plan_context(review, "anna"), review.estimate()
+    assert total is not None and plan["finds"] <= total.still_missing + 1
+    for step in [*plan["steps"], *plan["more"]]:
+        own, following = review.estimate(step["number"]), expected_next(review, step["number"])
+        assert own is not None and following is not None
+        assert step["finds"] <= max(own.still_missing, 1)
+        assert following.present <= max(own.still_missing, 0.5) + 1e-9
     review.close()
 
 

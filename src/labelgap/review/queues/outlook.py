@@ -21,6 +21,8 @@ __all__ = ["MINUTES", "aims_context", "class_rates", "expected_next", "plan_cont
 
 MINUTES: Final = 10
 _SHOWN: Final = 5
+_LITTLE: Final = 0.5
+"""Labels that are still missing where the estimate is rounded to 0."""
 
 
 def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
@@ -75,7 +77,23 @@ def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
 def expected_next(review: Review, class_number: int, count: int = NEXT) -> ExpectedPresent | None:
     """Return what the next candidates of a class are expected to hold; None without a model."""
     first = class_feed(review, class_number).numbers[:count]
-    return expect_next(review.estimates(), first, review.live_probability()[first])
+    return expect_next(review.estimates(), first, _probability(review)[first])
+
+
+def _probability(review: Review) -> NDArray[np.float64]:
+    """Return ``(C,)`` how probable the candidates are; NaN without a model.
+
+    A ranking learns from answers about likely labels, and may promise more in a class than random answers leave there:
+    the open candidates of a class hold no more than is still missing by its estimate.
+    """
+    probability, columns, by_class = review.live_probability(), review.candidates.columns, review.estimates().by_class
+    if review.ranking() is None:
+        return probability
+    with review.current.lock:
+        is_open = ~review.current.decided & (columns.kind != WRONG)
+    promised = np.bincount(columns.class_number[is_open], np.nan_to_num(probability[is_open]), len(by_class))
+    most = np.array([np.inf if each is None else max(each.still_missing, _LITTLE) for each in by_class])
+    return probability * np.minimum(1, most / np.maximum(promised, _LITTLE))[columns.class_number]
 
 
 def _speed(review: Review, reviewer: str) -> AnswerSpeed:
@@ -86,7 +104,7 @@ def _speed(review: Review, reviewer: str) -> AnswerSpeed:
 
 def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Return class numbers and probabilities of the open candidates, in the order in which they are asked."""
-    columns, ranking, probability = review.candidates.columns, review.ranking(), review.live_probability()
+    columns, ranking, probability = review.candidates.columns, review.ranking(), _probability(review)
     if not review.is_estimated:
         probability = np.where(np.isnan(probability), correct_scores(review.current), probability)
     with review.current.lock:
