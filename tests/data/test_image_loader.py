@@ -8,14 +8,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from tests.data.splitmix64 import MASK, mix
 
 from labelgap.core.errors import InputError
 from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, FileImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
-
-MASK = (1 << 64) - 1
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +36,7 @@ def everything(batches: ImageLoader) -> tuple[list[int], torch.Tensor]:
 
 
 def reference_flip(seed: int, epoch: int, row: int) -> bool:
-    """SplitMix64's finaliser in Python's whole numbers."""
-
-    def mix(value: int) -> int:
-        value = (value + 0x9E3779B97F4A7C15) & MASK
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
-        return value ^ (value >> 31)
-
+    """The last of three numbers of SplitMix64."""
     state = mix(mix(seed & MASK) ^ epoch)
     state = mix(mix(state) ^ row)
     return bool(mix(state) >> 63)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from tests.data.splitmix64 import MASK, STEP, mix
 
 from labelgap.core.errors import InputError
 from labelgap.data.counter_rng import CounterRNG, flip_mask, hash_rows
@@ -18,7 +19,6 @@ from labelgap.data.images import ArrayImages, FileImages
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform, random_crop_box, resize
 
-MASK = (1 << 64) - 1
 TRANSFORMS: list[Transform] = [Resize(16), Resize(16, flip_seed=3), RandomResizedCrop(16, seed=3), CenterCrop(16, 20)]
 
 
@@ -45,19 +45,12 @@ def everything(batches: ImageLoader) -> torch.Tensor:
 
 
 def reference_numbers(seed: int, epoch: int, row: int) -> Iterator[float]:
-    """The uniform numbers of an image, in Python's whole numbers: SplitMix64 from the hash on."""
-
-    def mix(value: int) -> int:
-        value = (value + 0x9E3779B97F4A7C15) & MASK
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
-        return value ^ (value >> 31)
-
+    """The uniform numbers of an image: SplitMix64 from the hash on."""
     state = mix(mix(mix(mix(seed & MASK) ^ epoch)) ^ row)
     state = mix(state)
     while True:
         yield (mix(state) >> 11) / 2**53
-        state = (state + 0x9E3779B97F4A7C15) & MASK
+        state = (state + STEP) & MASK
 
 
 def test_the_numbers_of_an_image_follow_their_definition() -> None:

@@ -20,26 +20,6 @@ from labelgap.losses.asymmetric import asymmetric
 PRIORS = np.linspace(0.05, 1.0, 20).round(2).tolist()
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (("asl", {"gamma_neg": 0.0, "margin": 0.0}), ("an", {})),
-        (("asl", {"gamma_neg": 0.0, "margin": 0.0, "eps": 1e-5}), ("an", {"eps": 1e-5})),
-        (("csl", {"mode": "negative", "gamma_neg": 0.0, "gamma_unknown": 0.0}), ("an", {})),
-        (("csl", {"mode": "ignore", "gamma_neg": 0.0}), ("iu", {})),
-        (("csl", {"mode": "negative"}), ("csl", {"likelihood_topk": 0})),
-        (("csl", {"mode": "ignore"}), ("csl", {"likelihood_topk": 20})),
-        (("csl", {"mode": "ignore"}), ("csl", {"likelihood_topk": 0, "priors": [1.0] * 20})),
-        (("csl", {}), ("csl", {"priors": [0.5] * 20})),
-    ],
-)
-def test_methods_are_each_other_where_they_should_be(one: Any, other: Any) -> None:
-    for batch in some_batches():
-        logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-        losses = [loss(name, **options)(logits, labels) for name, options in (one, other)]
-        torch.testing.assert_close(*losses)
-
-
 @pytest.mark.parametrize("options", [dict(item) for item in reference_of("asl").options])
 def test_asl_passes_the_gradient_through_its_focus_unless_told_not_to(options: dict[str, Any]) -> None:
     random = torch.Generator().manual_seed(0)

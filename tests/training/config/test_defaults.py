@@ -34,7 +34,7 @@ def test_an_optimizer_that_is_asked_for_comes_with_its_own_rates() -> None:
 
 
 def test_an_unknown_optimizer_is_named_by_the_error(tmp_path: Path) -> None:
-    data = lg.load("digits")
+    data = lg.load("digits", train=16, val=8, test=8)
     given: Any = {"optimizer": "sdg", "lr": 1e-3}
     with pytest.raises(InputError, match="optimizer='sdg'") as error:
         lg.fit(data, "an", backbone="efficientnet-lite0", protocol="end-to-end", out=tmp_path / "a", **given)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.training.untrained_run import make_run
 
 from labelgap.core.errors import InputError
 from labelgap.data import Dataset, FeatureVectors, Split, load
@@ -69,6 +70,5 @@ def test_a_network_is_rejected_for_vectors(tmp_path: Path) -> None:
 
 
 def test_a_run_on_images_rejects_vectors(tmp_path: Path) -> None:
-    made = fit(load("digits", train=16, val=8, test=8), "an", out=tmp_path / "a", epochs=1, device="cpu", quiet=True)
     with pytest.raises(InputError, match="it needs pixels"):
-        made.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
+        make_run(tmp_path / "a").predict(np.zeros((2, 7), dtype=np.float32), device="cpu")

@@ -80,7 +80,12 @@ def train_alone(plan: HeadPlan, features: Tensor, *, epochs: int = EPOCHS) -> Al
 def train_together(plans: list[HeadPlan], features: Tensor, *, epochs: int = EPOCHS, **settings: Any) -> LinearEngine:
     """Train all heads to the end."""
     engine = LinearEngine(features, plans, epochs=epochs, batch_size=BATCH, dtype=features.dtype, **settings)
-    for epoch in range(1, epochs + 1):
+    return train_epochs(engine, 1, epochs)
+
+
+def train_epochs(engine: LinearEngine, first: int, last: int) -> LinearEngine:
+    """Train all heads of an engine for some epochs."""
+    for epoch in range(first, last + 1):
         engine.train_epoch(epoch)
         engine.end_epoch()
     return engine

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.losses.reference import reference_of
-from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, some_labels, train_together
+from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, some_labels, train_epochs, train_together
 
 import labelgap as lg
 from labelgap.training.heads import HeadPlan, LinearEngine, train_heads
@@ -63,15 +63,9 @@ def test_a_resumed_engine_ends_with_the_same_numbers() -> None:
     def made() -> LinearEngine:
         return LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, device="cuda", dtype=torch.float64)
 
-    def go_on(engine: LinearEngine, first: int, last: int) -> LinearEngine:
-        for epoch in range(first, last + 1):
-            engine.train_epoch(epoch)
-            engine.end_epoch()
-        return engine
-
-    whole, resumed = go_on(made(), 1, EPOCHS), made()
-    resumed.load_state_dict(go_on(made(), 1, 3).state_dict())
-    go_on(resumed, 4, EPOCHS)
+    whole, resumed = train_epochs(made(), 1, EPOCHS), made()
+    resumed.load_state_dict(train_epochs(made(), 1, 3).state_dict())
+    train_epochs(resumed, 4, EPOCHS)
     for found, expected in zip(resumed.heads, whole.heads, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 

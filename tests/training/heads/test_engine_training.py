@@ -16,6 +16,7 @@ from tests.training.heads.reference_loop import (
     IMAGES,
     some_features,
     some_labels,
+    train_epochs,
     train_together,
 )
 from torch import Tensor
@@ -48,13 +49,6 @@ def plans_for(*methods: str, rates: tuple[float, ...] = (1e-2, 1e-3)) -> list[He
 
 def engine_of(plans: list[HeadPlan], **settings: Any) -> LinearEngine:
     return LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, **settings)
-
-
-def train_epochs(engine: LinearEngine, first: int, last: int) -> LinearEngine:
-    for epoch in range(first, last + 1):
-        engine.train_epoch(epoch)
-        engine.end_epoch()
-    return engine
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd", "momentum": 0.9}])
