@@ -61,3 +61,13 @@ def test_the_schedule_stays_where_it_ends() -> None:
 def test_the_powers_lie_between_cross_entropy_and_absolute_error(option: str, value: float) -> None:
     with pytest.raises(InputError, match=rf"gr: {option}={value}: it lies between 0 \(not included\) and 1"):
         loss("gr", **{option: value})
+
+
+def test_a_schedule_that_ended_early_is_a_warning_that_names_prepare() -> None:
+    made = loss("gr")
+    made.set_epoch(10)
+    with pytest.warns(UserWarning, match=r"after the 10 epochs that it assumes: prepare\(table, epochs=…\)"):
+        made.set_epoch(11)
+    made.prepare(LabelTable.from_dense([[1, -1]]), epochs=25)
+    made.set_epoch(25)
+    made.set_epoch(30)

@@ -124,7 +124,7 @@ def test_a_bad_option_says_what_is_allowed(options: dict[str, float], message: s
 @pytest.mark.parametrize("name", TWO_WAY)
 def test_labels_that_leave_nothing_to_contrast_are_refused(name: str) -> None:
     positives = LabelTable.from_dense([[1, -1], [-1, 1]])
-    with pytest.raises(InputError, match='unknown="negative"'):
+    with pytest.raises(InputError, match='unknown="negative", --option unknown=negative'):
         loss(name).prepare(positives)
     loss(name, unknown="negative").prepare(positives)
 

@@ -8,6 +8,8 @@ that is expected in the epoch gets little weight.
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -132,7 +134,7 @@ class GeneralizedRobustLoss(LogLoss):
     def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
         self.register_options(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
-        self.last_epoch = 10
+        self.last_epoch, self._prepared = 10, False
         self.register_buffer("epochs", torch.tensor(10), persistent=False)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
@@ -140,6 +142,17 @@ class GeneralizedRobustLoss(LogLoss):
         super().prepare(table, epochs, seed)
         self.last_epoch = epochs
         self.epochs.fill_(epochs)
+        self._prepared = True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch; warn where it is beyond the last one that the schedule assumes."""
+        super().set_epoch(epoch)
+        if epoch > self.last_epoch and not self._prepared:
+            warnings.warn(
+                f"{self.name}: its schedule has ended, after the {self.last_epoch} epochs that it assumes: "
+                "prepare(table, epochs=…) tells it how many there are.",
+                stacklevel=2,
+            )
 
     def shares(self, logits: Tensor) -> tuple[Number, Number]:
         """Return which share of the training is done with this epoch, and which before it.

@@ -223,7 +223,7 @@ class ContrastLoss(MultiHead, Loss, ABC):
         if self.unknown == "ignore" and not table.counts().total[1]:
             raise InputError(
                 f"'{self.name}' contrasts positives with negatives, and no label is known to be absent: there is "
-                'nothing to learn. Take unknown labels as negatives with unknown="negative".'
+                'nothing to learn. Take unknown labels as negatives: unknown="negative", --option unknown=negative.'
             )
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:

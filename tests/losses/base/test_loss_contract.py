@@ -303,6 +303,17 @@ def test_what_cannot_be_a_batch_is_refused_in_words(name: str, logits: Tensor, l
         loss(name)(logits, labels)
 
 
+@pytest.mark.parametrize("name", ["an", "ll-r", "two-way", "csl"])
+def test_what_is_no_tensor_is_refused_with_the_way_to_make_one(name: str) -> None:
+    logits, labels = torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int8)
+    given: list[tuple[Any, Any, str]] = [(logits, labels.numpy(), "ndarray"), (logits, labels.tolist(), "list")]
+    for x, y, kind in [*given, (logits.numpy(), labels, "ndarray")]:
+        with pytest.raises(InputError, match=f"must be tensors: torch.as_tensor makes one of a {kind}"):
+            loss(name)(x, y)
+    with pytest.raises(InputError, match=r"takes a LabelTable: lg\.LabelTable\.from_dense\(labels\) makes one"):
+        loss(name).prepare(labels)  # type: ignore[arg-type]
+
+
 def test_what_a_loss_needs_is_asked_for() -> None:
     made = EveryHook()
     made.prepare(LABELS)
@@ -314,6 +325,10 @@ def test_what_a_loss_needs_is_asked_for() -> None:
         made(logits, labels, index)
     with pytest.raises(InputError, match="one row number for each of 2 images"):
         made(logits, labels, torch.arange(3), FEATURES[index])
+    wrong: list[tuple[Any, str]] = [(index.numpy(), "ndarray"), (index.bool(), r"torch\.bool"), ([0, 1], "list")]
+    for rows, given in wrong:
+        with pytest.raises(InputError, match=f"index must be a tensor of row numbers, int64 or int32, not {given}"):
+            made(logits, labels, rows, FEATURES[index])
     with pytest.raises(InputError, match="one row for each of 2 images"):
         made(logits, labels, index, FEATURES)
 

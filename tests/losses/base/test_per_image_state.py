@@ -53,6 +53,15 @@ def test_prepare_comes_first(name: str) -> None:
         made(torch.zeros(2, 3), TABLE.batch([0, 1]), index=torch.arange(2), features=torch.zeros(2, 4))
 
 
+@pytest.mark.parametrize("name", SCORING)
+def test_scores_that_were_called_already_are_refused_with_the_way_out(name: str) -> None:
+    made = plain(name)
+    made.prepare(TABLE, epochs=20)
+    made.set_epoch(12)
+    with pytest.raises(InputError, match=r"pass the function itself, end_epoch\(scores\), not what it returns"):
+        made.end_epoch(scores_of(torch.zeros(5, 3), [0, 1, 2, 3, 4])())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("row", [5, -1, 2**40])
 @pytest.mark.parametrize("name", OF_ONE_IMAGE)
 def test_a_row_that_is_not_in_the_table_is_refused(name: str, row: int) -> None:

@@ -96,6 +96,8 @@ class Loss(nn.Module, ABC):
             epochs: how many will be trained.
             seed: of whatever the loss draws at random.
         """
+        if not isinstance(table, LabelTable):
+            raise InputError("prepare(table, …) takes a LabelTable: lg.LabelTable.from_dense(labels) makes one.")
         if epochs < 1:
             raise InputError(f"epochs={epochs}: at least one is needed.")
         self.skip_step()
@@ -128,6 +130,9 @@ class Loss(nn.Module, ABC):
         if index is None:
             if "index" in self.needs:
                 raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
+        elif not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32):
+            given = index.dtype if isinstance(index, Tensor) else type(index).__name__
+            raise InputError(f"index must be a tensor of row numbers, int64 or int32, not {given}.")
         elif index.shape != (rows,):
             raise InputError(f"index has shape {tuple(index.shape)}: one row number for each of {rows} images.")
         if features is None:

@@ -151,6 +151,11 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
             raise InputError(
                 f"'{self.name}' scores all training images after an epoch: end_epoch(scores) needs scores."
             )
+        if not callable(scores):
+            raise InputError(
+                f"'{self.name}': scores must be a function without arguments that yields (rows, logits): pass the "
+                "function itself, end_epoch(scores), not what it returns."
+            )
         gathered = self._full(dtype, torch.nan)
         seen = torch.zeros(images, dtype=torch.bool, device=gathered.device)
         invalid = torch.zeros((), dtype=torch.bool, device=gathered.device)

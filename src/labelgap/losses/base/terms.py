@@ -300,6 +300,9 @@ def reduce(entries: Tensor, reduction: str) -> Tensor:
 
 def check_shapes(logits: Tensor, labels: Tensor) -> None:
     """Raise ``InputError`` where logits and labels are not one batch."""
+    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
+        other = labels if isinstance(logits, Tensor) else logits
+        raise InputError(f"logits and labels must be tensors: torch.as_tensor makes one of a {type(other).__name__}.")
     if not logits.is_floating_point():
         raise InputError(f"logits must be floats, not {logits.dtype}.")
     if logits.ndim < 2:

@@ -97,7 +97,8 @@ def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:
     data, path = source.data(training.protocol)
     if data is None:
         return (
-            f"{source.features_path} holds features, and {training.protocol} trains on images: add --data {name}=PATH"
+            f"{source.features_path} holds features, and {training.protocol} trains on images: add a second --data "
+            f"{name}=PATH, of the images"
         )
     for split in ("val", "test"):
         if getattr(data, split) is None and not (split == "val" and training.protocol == "linear-eval"):
