@@ -68,6 +68,7 @@ _INTRODUCTION = """# Results
 
 Every number has a command beside it, on the page that is linked. What was measured, and on what:
 
+- [What we found](findings.md): which methods help with which labels, and which claims of the papers held, on one page.
 - [Digits](../digits.md): every method on the embedded data set, three seeds.
 - [PASCAL VOC](../voc2012.md): methods on the features and photos of VOC 2012.
 - [Small albums](../albums.md): a few hundred photos with few labels, against a scikit-learn script.

@@ -40,6 +40,7 @@ TUTORIALS = {
 }
 RESULTS = {
     "results/index.md": "Overview",
+    "results/findings.md": "What we found",
     "digits.md": "Digits",
     "voc2012.md": "PASCAL VOC",
     "albums.md": "Small albums",
