@@ -95,6 +95,7 @@ def test_the_summary_counts_people_and_what_was_found(reviewed: Path, capsys: py
     said = capsys.readouterr().out
     assert "4 of 9; 1 answered" in said and "2 missing labels" in said
     assert "anna 3, ben 1" in said and "labelgap apply tags-review" in said
+    assert "labelgap evaluate RUN tags-review" in said
     assert call("review", "tags-review", "--summary", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["progress"]["found"] == 2 and told["reviewers"] == {"anna": 3, "ben": 1}

@@ -374,13 +374,27 @@ def test_a_budget_counts_down_from_the_first_page(review: Review) -> None:
         assert remaining <= 900 and client.request("/api/changes?since=0").json["remaining"] <= remaining
 
 
+def test_a_finished_review_of_random_images_leads_to_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    review = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))
+    with run_server(review) as client:
+        for number in range(len(review.candidates)):
+            client.decide(f"{int(review.candidates.columns.ids[number]):016x}", number % 2, asked="random")
+        page = client.request("/").text
+        assert f"labelgap evaluate RUN {tmp_path / 'review'}" in page and "labelgap apply" in page
+        assert "expected from a random order" not in page, "this order is random"
+    review.close()
+
+
 def test_a_review_of_random_images_shows_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data = make_photos(tmp_path)
     review = Review(create_random_review(data, "train", 5, 0, tmp_path / "review"))
     with run_server(review) as client:
         page = client.request("/class/0").text
-        assert "data-score" not in page and "expected" not in client.request("/").text
+        assert "data-score" not in page and 'id="scores"' not in page and "expected" not in client.request("/").text
     review.close()
     write_candidates(
         tmp_path / "review" / "candidates.parquet", [("0.jpg", "train", "dog", 0.5, "missing", -1, 1, 1)], data
@@ -449,3 +463,4 @@ def test_an_address_that_cannot_be_is_told_on_a_page(client: ReviewClient) -> No
     page = client.request("/class/person", headers={"Accept": "text/html"})
     assert page.status == 422 and "This page cannot be shown" in page.text and "valid integer" in page.text
     assert client.request("/class/person").json["problem"] == "invalid"
+    assert "<p>There is no such class.</p>" in client.request("/class/99", headers={"Accept": "text/html"}).text

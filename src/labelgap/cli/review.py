@@ -213,7 +213,14 @@ def _print_end(opened: Review) -> None:
     progress = opened.progress()
     print(f"{progress.decided:,} of {progress.total:,} decided, {progress.found:,} missing labels found")
     print(f"{'missing':<10}{describe_estimate(opened.estimate())}")
-    print(f"{'next':<10}labelgap apply {opened.path} --out better.csv", flush=True)
+    _print_next(opened)
+
+
+def _print_next(opened: Review) -> None:
+    folder = shlex.quote(str(opened.path))
+    if opened.folder.random:
+        print(f"{'next':<10}labelgap evaluate RUN {folder}    what a run is worth on these images")
+    print(f"{'' if opened.folder.random else 'next':<10}labelgap apply {folder} --out better.csv", flush=True)
 
 
 def _print_summary(opened: Review, as_json: bool) -> None:
@@ -247,7 +254,7 @@ def _print_summary(opened: Review, as_json: bool) -> None:
         print(f"{keyword:<10}{line}")
     print(f"{'missing':<10}{describe_estimate(estimate)}")
     if progress.decided or progress.wrong_decided:
-        print(f"{'next':<10}labelgap apply {opened.path} --out better.csv")
+        _print_next(opened)
 
 
 def _export(opened: Review, to: str, out: Path | None, prefix: str | None, force: bool) -> None:

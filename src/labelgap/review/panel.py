@@ -40,7 +40,8 @@ def panel_context(review: Review, class_number: int | None) -> dict[str, Any]:
 
 def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
     estimate = review.estimate()
-    share = estimate.missing[0] / estimate.unknown if estimate is not None and estimate.has_interval else None
+    compared = estimate is not None and estimate.has_interval and not review.folder.random
+    share = estimate.missing[0] / estimate.unknown if estimate is not None and compared else None
     return {
         "chart": chart_context(review.current.found_curve(), share),
         "estimates": _estimates(review, estimate, class_number),
