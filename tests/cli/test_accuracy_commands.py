@@ -31,7 +31,8 @@ def test_train_evaluate_and_the_pages_end_with_commands_that_run(
     assert call("train", *tagged, "--out", RUN, "--epochs", "1", "--method", "an", "--device", "cpu") == 0
     said = capsys.readouterr().out
     review, evaluate = copied_commands(said)
-    assert said.endswith(f"{review}\n          {evaluate}\n") and "accuracy  not measured" in said
+    audit = f"next      labelgap audit {QUOTED}    ranks the labels that are probably missing"
+    assert said.endswith(f"{review}\n          {evaluate}\n{audit}\n") and "accuracy  not measured" in said
     words = check_command(review, f"review {QUOTED} --random 4")
     check_command(evaluate, f"evaluate {QUOTED} ")
     for page in (Path(RUN, "MODEL_CARD.md"), Path(RUN, "report.html")):

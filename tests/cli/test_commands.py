@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ def test_train_evaluate_and_report_on_ones_own_photos(
     assert "12 images, 2 classes" in said.out and "blank = unknown" in said.out
     assert "gr (50 %" in said.err and "val is fully known" in said.err
     assert "mAP" in said.out and "report" in said.out
+    assert re.search(r"^gr +epoch \d+ of 2 was kept, \d+ s in all$", said.out, re.M)
     assert said.out.endswith("next      labelgap audit runs/a    ranks the labels that are probably missing\n")
     assert (photos / "runs" / "a" / "report.html").exists()
 

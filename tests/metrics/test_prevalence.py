@@ -17,7 +17,7 @@ from labelgap.metrics.prevalence import estimate_prevalence
 Array = NDArray[Any]
 
 
-def prevalence(scores: list[float], labels: list[int]) -> float:
+def prevalence(scores: list[float], labels: list[int], first: float | None = None) -> float:
     """The estimated share of presents of one class, from the definition."""
     present = [x for x, label in zip(scores, labels, strict=True) if label == PRESENT]
     absent = [x for x, label in zip(scores, labels, strict=True) if label == ABSENT]
@@ -29,7 +29,8 @@ def prevalence(scores: list[float], labels: list[int]) -> float:
     def weight(cut: float) -> float:
         return max(0.5 - share(present, cut), 0) + 1e-3
 
-    first = sum(weight(t) * share(scores, t) for t in present) / sum(weight(t) * share(present, t) for t in present)
+    if first is None:
+        first = sum(weight(t) * share(scores, t) for t in present) / sum(weight(t) * share(present, t) for t in present)
     first = min(max(first, low), high)
     above = below = 0.0
     for t in present:
@@ -56,6 +57,17 @@ def test_the_prevalence_is_what_the_definition_says(absents: int) -> None:
     labels = with_absents(truth, observed, absents)
     expected = [prevalence(scores[:, k].tolist(), labels[:, k].tolist()) for k in range(labels.shape[1])]
     np.testing.assert_allclose(estimate_prevalence(scores, labels), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("absents", [0, 30])
+def test_a_first_value_of_the_prevalence_takes_the_place_of_that_of_the_highest_scores(absents: int) -> None:
+    scores, truth, observed = world(1, images=120)
+    labels = with_absents(truth, observed, absents)
+    first = np.linspace(0.05, 0.6, labels.shape[1])
+    expected = [prevalence(scores[:, k].tolist(), labels[:, k].tolist(), first[k]) for k in range(labels.shape[1])]
+    found = corrected_average_precision(scores, labels, prevalence=first).chance
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert not np.allclose(found, estimate_prevalence(scores, labels), rtol=1e-3)
 
 
 def reference(scores: list[float], labels: list[int]) -> float:

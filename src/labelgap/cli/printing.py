@@ -209,8 +209,15 @@ def print_predictions(run: Run, result: PredictionSummary) -> None:
     print(f"{'wrote':<10}{result.path}: {pluralize(result.images, 'image')}")
 
 
-def print_run(run: Run, report: Path, data: Dataset) -> None:
-    """Print the metrics of a run, where its files are, and what to do next: without an accuracy, to get one."""
+def print_run(run: Run, report: Path, data: Dataset, seconds: float | None = None) -> None:
+    """Print the metrics of a run, where its files are, and what to do next: without an accuracy, to get one.
+
+    Args:
+        run: a finished run.
+        report: its report.
+        data: that it was trained on.
+        seconds: of everything, with features, cross-validation and report; None for those of its epochs alone.
+    """
     from labelgap.training.checkpoints.measures import describe_kept_epoch, has_accuracy, unseen_splits
     from labelgap.training.config.review_commands import run_review_commands
 
@@ -218,7 +225,8 @@ def print_run(run: Run, report: Path, data: Dataset) -> None:
     kept = describe_kept_epoch(metrics)
     if run.config.folds:
         kept = f"cross-validated over {run.config.folds} folds, trained on all images"
-    print(f"{run.config.method:<9} {kept}, {metrics['seconds']:.0f} s")
+    spent = f"{metrics['seconds']:.0f} s" if seconds is None else f"{seconds:.0f} s in all"
+    print(f"{run.config.method:<9} {kept}, {spent}")
     for split, heading in reversed(unseen_splits(metrics).items()):
         print_metrics(heading, metrics[split])
     print(f"{'run':<10}{run.path}")
@@ -230,7 +238,7 @@ def print_run(run: Run, report: Path, data: Dataset) -> None:
             print(f"{'to get it':<10}measure on other labeled images: labelgap evaluate {run_path} DATA")
         else:
             print("\n".join(_to_get_it(run_review_commands(run.path, run.config, data))))
-    elif not data.train.labels.complete:
+    if not data.train.labels.complete:
         print(f"{'next':<10}labelgap audit {run_path}    ranks the labels that are probably missing")
 
 

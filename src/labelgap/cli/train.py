@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -177,6 +178,7 @@ def train(
     from labelgap.training.loop.processes import fail_together, init_distributed
     from labelgap.training.run_folder import check_folder
 
+    started = time.perf_counter()
     request = {**model.arguments(), "trace": trace, "allow_micro_batch": allow_micro_batch}
     resumed: dict[str, Any] = {"resume": resume, "accept_changes": accept_changes}
     requested = TrainingRequest(**request, training=asdict(training))  # type: ignore[arg-type]
@@ -194,7 +196,8 @@ def train(
     with _exit_when_stopped(out):
         run = fit(opened, out=out, device=device, workers=workers, log=logs, **resumed, **request, **asdict(training))
         if run.finished and is_main_process():
-            print_run(run, write_report(run, data=opened, images=not no_images), run.with_val(opened))
+            report = write_report(run, data=opened, images=not no_images)
+            print_run(run, report, run.with_val(opened), time.perf_counter() - started)
 
 
 @contextmanager

@@ -9,8 +9,9 @@ reach 0.98. With the prevalence :math:`\pi`, the share of *all* images in which 
 
 The estimate of :math:`\pi` assumes that **labels are missing at random**: the known presents of a class score as its
 unknown ones do. Then :math:`q = \pi r + (1 - \pi) f` at every :math:`t`. Among the highest scores nearly all images are
-present, which gives a first value; it says what :math:`f` is where few absents are known; and least squares over all
-cuts give the second value:
+present, which gives a first value, too high a one where some are not; calibrated probabilities of all classes together
+(``labelgap.metrics.shared_calibration``) give a better one. It says what :math:`f` is where few absents are known; and
+least squares over all cuts give the second value:
 
 .. math:: \pi_0 = \frac{\sum_t w q}{\sum_t w r},\; w = \max(\tfrac12 - r, 0), \qquad
           \hat f = \frac{A f + c f_0}{A + c},\; f_0 = \frac{q - \pi_0 r}{1 - \pi_0}, \qquad
@@ -69,13 +70,19 @@ class PartialCuts:
         """Return the sum of one number per cut for each class, ``(R,)``."""
         return np.bincount(self.ranking, weights=values, minlength=len(self.present)).astype(np.float64)
 
-    def prevalence(self) -> NDArray[np.float64]:
-        """Return π of each class, ``(R,)``; the module's docstring has the formula. NaN without a known present."""
+    def prevalence(self, first: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Return π of each class, ``(R,)``; the module's docstring has the formula. NaN without a known present.
+
+        Args:
+            first: π₀ of each class; None for that of the highest scores.
+        """
         low = self.present / max(self.images, 1)
         high = self.present / np.maximum(self.present + self.absent, 1)
         weight = np.maximum(0.5 - self.recall, 0) + 1e-3  # one known present has a recall of 1 alone
         with np.errstate(divide="ignore", invalid="ignore"):
-            first = np.clip(self.sums(weight * self.share) / self.sums(weight * self.recall), low, high)
+            if first is None:
+                first = self.sums(weight * self.share) / self.sums(weight * self.recall)
+            first = np.clip(first, low, high)
             implied = self.smoothed_false_share(first)
             slope, rise = self.recall - implied, self.share - implied
             steep = self.sums(slope * slope)
@@ -122,7 +129,9 @@ def partial_cuts(scores: Floats, codes: Codes) -> PartialCuts:
     )
 
 
-def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrecision:
+def corrected_average_precision(
+    scores: Scores, labels: Labels, *, prevalence: NDArray[np.float64] | None = None
+) -> CorrectedPrecision:
     r"""Average precision of each class over all images, estimated from the known labels.
 
     .. math:: \mathrm{AP} = \frac1P \sum_{i=1}^{P} \frac{\pi\, r_i}{\pi\, r_i + (1 - \pi)\, \hat f_i}
@@ -133,6 +142,7 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
     Args:
         scores: ``(N, K)`` finite numbers, probabilities or logits alike.
         labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
+        prevalence: ``(K,)`` :math:`\pi_0`, e.g. of calibrated probabilities; None for that of the highest scores.
 
     Example:
         >>> random = np.random.default_rng(0)
@@ -149,11 +159,11 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
 
     def measure(chunk: slice) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         cuts = partial_cuts(to_rows(formatted.T[chunk]), to_rows(codes.T[chunk]))
-        prevalence = cuts.prevalence()
-        hits = prevalence[cuts.ranking] * cuts.recall
-        misses = (1 - prevalence[cuts.ranking]) * cuts.smoothed_false_share(prevalence)
+        share = cuts.prevalence(None if prevalence is None else prevalence[chunk])
+        hits = share[cuts.ranking] * cuts.recall
+        misses = (1 - share[cuts.ranking]) * cuts.smoothed_false_share(share)
         mean = cuts.sums(hits / np.maximum(hits + misses, 1e-300)) / np.maximum(cuts.present, 1)
-        return np.where(cuts.present > 0, mean, np.nan), prevalence
+        return np.where(cuts.present > 0, mean, np.nan), share
 
     for chunk, part in map_chunks(measure, *formatted.shape[::-1]):
         values[chunk], chance[chunk] = part

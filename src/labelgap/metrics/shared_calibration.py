@@ -30,7 +30,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics.sorting import slices
+from labelgap.metrics.sorting import map_chunks, slices
 from labelgap.metrics.validation import Codes, Floats
 
 __all__ = ["SharedCalibration", "fit_shared_calibration", "ranks_presents"]
@@ -85,16 +85,22 @@ class SharedCalibration:
         result: Array = expit(self.scale * logits[:, columns].astype(np.float64) + self.offset[columns])
         return result
 
-    def posterior(self, logits: Floats, codes: Codes) -> Array:
+    def posterior(self, logits: Floats, codes: Codes, columns: slice = slice(None)) -> Array:
         """Return the probability that each label is present, given what is known of it, ``(N, K)``.
 
         1 and 0 for known labels. An unknown one is less often present than ``probabilities`` says where people label
         mostly what is present. The sum over the images estimates how many are present.
         """
-        chance = self.probabilities(logits)
-        hidden, rest = (1 - np.nan_to_num(self.present_known)) * chance, (1 - self.absent_known) * (1 - chance)
+        chance, codes = self.probabilities(logits, columns), codes[:, columns]
+        hidden = (1 - np.nan_to_num(self.present_known[columns])) * chance
+        rest = (1 - self.absent_known[columns]) * (1 - chance)
         known: Array = np.where(codes == PRESENT, 1.0, 0.0)
         return np.where(codes == UNKNOWN, hidden / np.maximum(hidden + rest, 1e-300), known)
+
+    def prevalence(self, logits: Floats, codes: Codes) -> Array:
+        """Return the estimated share of the images in which each class is present, ``(K,)``."""
+        means = map_chunks(lambda part: self.posterior(logits, codes, part).mean(axis=0), *codes.shape[::-1])
+        return np.concatenate([each for _, each in means])
 
 
 def ranks_presents(logits: Floats, codes: Codes) -> bool:

@@ -14,6 +14,7 @@ from labelgap.core.text import join_names
 from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
+from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
 from labelgap.training.checkpoints.measures import has_estimate
@@ -33,6 +34,7 @@ def evaluate_scores(
     ``map_estimated`` is the mAP over all images that ``corrected_average_precision`` estimates, with the mAP of random
     scores in ``chance_estimated`` and the number of classes with at least five known presents in
     ``classes_estimated``; None where every label is known, or less than three quarters of the way from chance to 1.
+    ``estimated`` has the estimate and the prevalence of each of these classes.
 
     Args:
         logits: ``(N, K)``
@@ -134,13 +136,18 @@ def evaluate_in_full(
 def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any]:
     """Return the estimated mAP over all images, where labels are unknown and scores rank better than at random."""
     counts = labels.counts()
-    enough = counts.present >= MIN_PRESENT
-    found = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0}
-    if labels.complete or not enough.any():
+    enough = np.flatnonzero(counts.present >= MIN_PRESENT)
+    found: dict[str, Any] = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0}
+    found["estimated"] = {}
+    if labels.complete or not enough.size:
         return found
-    estimate = corrected_average_precision(logits, labels)
-    values = float(estimate.values[enough].mean()), float(estimate.chance[enough].mean()), int(enough.sum())
-    supported = dict(zip(found, values, strict=True))
+    codes = labels.to_dense()
+    calibration = fit_shared_calibration(logits, codes) if ranks_presents(logits, codes) else None
+    first = None if calibration is None else calibration.prevalence(logits, codes)
+    estimate = corrected_average_precision(logits, codes, prevalence=first)
+    values, chance = estimate.values[enough], estimate.chance[enough]
+    rows = {labels.classes[column]: row for column, *row in zip(enough, values.tolist(), chance.tolist(), strict=True)}
+    supported = dict(zip(found, (float(values.mean()), float(chance.mean()), len(enough), rows), strict=True))
     return supported if has_estimate(supported) else found
 
 

@@ -18,13 +18,11 @@ from labelgap.audit.candidates import FILE as CANDIDATES_FILE
 from labelgap.audit.candidates import read_metadata
 from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
-from labelgap.metrics import corrected_average_precision
 from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.metrics.calibration import PlattCalibration
-from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.reporting.analysis.calibration import CalibrationCurves, bin_probabilities
 from labelgap.training import Run
-from labelgap.training.checkpoints.measures import has_estimate, unseen_splits
+from labelgap.training.checkpoints.measures import unseen_splits
 from labelgap.training.predictions import read_predictions
 
 __all__ = ["ClassTable", "class_table", "evidence_split"]
@@ -115,7 +113,6 @@ class _Measured:
     """What was computed of the scores so far, class by class."""
 
     ends: list[NDArray[np.float64]] = field(default_factory=list)
-    estimated: list[NDArray[np.float64]] = field(default_factory=list)
     scores: list[CalibrationCurves] = field(default_factory=list)
     probabilities: list[CalibrationCurves] = field(default_factory=list)
 
@@ -141,8 +138,10 @@ def class_table(run: Run, data: Dataset | None = None) -> ClassTable:
     """
     classes, metrics = run.config.classes, run.metrics
     name = evidence_split(metrics)
-    stored = (metrics.get(name) or {}).get("average_precision", {})
-    precision = np.array([_number(stored.get(each)) for each in classes])
+    measures = metrics.get(name) or {}
+    precision = np.array([_number(measures.get("average_precision", {}).get(each)) for each in classes])
+    rows, none = measures.get("estimated", {}), (float("nan"), float("nan"))
+    estimated = np.array([rows.get(each, none) for each in classes], dtype=np.float64).reshape(-1, 2)
     values: dict[str, Any] = {}
     if run.finished:
         values["thresholds"], values["marks"] = run.thresholds.values, run.thresholds.marks
@@ -159,7 +158,8 @@ def class_table(run: Run, data: Dataset | None = None) -> ClassTable:
             values["missing"] = np.array([float(estimate["missing_per_class"].get(each, 0)) for each in classes])
     split = next((each for each in (data.splits if data is not None else ()) if each.name == name), None)
     blank = np.full(len(classes), np.nan)
-    measured: dict[str, Any] = dict.fromkeys(("low", "high", "estimated_precision", "prevalence"), blank)
+    measured: dict[str, Any] = {"low": blank, "high": blank}
+    measured |= {"estimated_precision": estimated[:, 0], "prevalence": estimated[:, 1]}
     if split is not None:
         measured |= _measure(run, split, precision)
     return ClassTable(classes, name, precision, **{**values, **measured})
@@ -169,13 +169,8 @@ def _measure(run: Run, split: Split, precision: NDArray[np.float64]) -> dict[str
     """Return intervals, estimates and calibration curves, from the stored scores; nothing where there are none."""
     labels, found = split.evaluation_labels, _Measured()
     full, calibration = np.flatnonzero(np.diff(labels.starts) == len(labels.classes)), run.calibration
-    estimates = has_estimate(run.metrics[split.name])
     for columns, scores, codes in _blocks(run, split):
         found.ends.append(average_precision_intervals(scores, codes))
-        if estimates:
-            estimate = corrected_average_precision(scores, codes)
-            few = np.count_nonzero(codes == PRESENT, axis=0) < MIN_PRESENT
-            found.estimated.append(np.where(few, np.nan, np.stack([estimate.values, estimate.chance])))
         if len(full):
             found.scores.append(bin_probabilities(scores[full], codes[full]))
             if calibration is not None:
@@ -185,8 +180,6 @@ def _measure(run: Run, split: Split, precision: NDArray[np.float64]) -> dict[str
     if found.ends:
         ends = np.where(np.isnan(precision)[:, None], np.nan, np.concatenate(found.ends))
         values |= {"low": ends[:, 0], "high": ends[:, 1], "calibration_images": len(full)}
-    if found.estimated:
-        values["estimated_precision"], values["prevalence"] = np.concatenate(found.estimated, axis=1)
     for name in ("scores", "probabilities"):
         if parts := getattr(found, name):
             values[name] = CalibrationCurves.concatenate(parts)

@@ -85,6 +85,7 @@ class SplitMeasures(_Stored):
     map_estimated: Share | None = None
     chance_estimated: Share | None = None
     classes_estimated: Count = 0
+    estimated: dict[str, tuple[Share, Share]] = {}
     map_samples: Share | None
     images_counted: Count
     f1_micro: Share | None

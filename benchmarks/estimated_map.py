@@ -1,0 +1,108 @@
+"""Does the estimated mAP of small albums come true? Its error over the out-of-fold scores that it is estimated from.
+
+    python benchmarks/estimated_map.py [FEATURES.npz]
+
+Albums of 100, 200 and 500 images of VOC 2012 with 8 or 20 of its classes are drawn, and labels are hidden as in
+``small_albums.py``. `auto` trains on each; the estimate of its run is compared with the mAP of the same scores over all
+labels. Only estimates that are shown count. "Highest scores" is the estimate whose first value of the prevalence comes
+from the highest scores of each class alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import logit
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.small_albums import DATA, FILES, Codes, Features, hide
+
+import labelgap as lg
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.labels import PRESENT, LabelTable
+from labelgap.metrics import corrected_average_precision
+from labelgap.metrics.thresholds import MIN_PRESENT
+from labelgap.models import create_backbone
+from labelgap.training.checkpoints.measures import has_estimate
+from labelgap.training.features.extract import split_features
+from labelgap.training.predictions import read_predictions
+from labelgap.training.progress import Reporter
+
+SIZES, CLASSES, SEEDS = (100, 200, 500), (8, 20), (0, 1)
+KINDS = ("present-only", "patchy", "half")
+
+
+def read_features(path: Path) -> tuple[Features, Codes, tuple[str, ...]]:
+    """Return the features and labels of all images, and the classes."""
+    data = lg.load("features", path)
+    names = [split.name for split in data.splits]
+    found = split_features(data, names, lambda: create_backbone("features"), torch.device("cpu"), 0, Reporter())
+    truth = np.concatenate([split.evaluation_labels.to_dense() for split in data.splits])
+    return np.concatenate([found[name].astype(np.float32) for name in names]), truth, data.classes
+
+
+def measure(features: Features, truth: Codes, codes: Codes, classes: list[str]) -> tuple[float, float]:
+    """Return the errors of both estimates, in points; NaN for one that is not shown."""
+    names = [str(row) for row in range(len(codes))]
+    table = LabelTable.from_dense(codes, classes=classes, images=names)
+    data = lg.Dataset("album", lg.Split("train", FeatureVectors(features, names), table), backbone="features")
+    with tempfile.TemporaryDirectory() as folder:
+        run = lg.fit(data, out=Path(folder) / "run", quiet=True)
+        scores = read_predictions(run.path, "train", names, classes)
+    assert scores is not None
+    enough = np.count_nonzero(codes == PRESENT, axis=0) >= MIN_PRESENT
+    if not enough.any():
+        return np.nan, np.nan
+    exact = float(lg.average_precision(scores[:, enough], truth[:, enough]))
+    plain = corrected_average_precision(logit(np.clip(scores, 1e-6, 1 - 1e-6)), codes)
+    highest = {"map_estimated": plain.values[enough].mean(), "chance_estimated": plain.chance[enough].mean()}
+    shown = [each["map_estimated"] if has_estimate(each) else np.nan for each in (run.metrics["train"], highest)]
+    return 100 * (shown[0] - exact), 100 * (shown[1] - exact)
+
+
+def describe(errors: NDArray[np.float64]) -> str:
+    """Return the number of estimates that are shown, and the mean, root mean square and highest of their errors."""
+    shown = errors[~np.isnan(errors)]
+    if not shown.size:
+        return f"{'0':>6}"
+    return f"{shown.size:>6}{shown.mean():>+8.1f}{np.sqrt(np.square(shown).mean()):>8.1f}{shown.max():>+8.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("features", nargs="?", type=Path, default=DATA / FILES["resnet50"])
+    features, truth, classes = read_features(parser.parse_args().features)
+    header = f"{'shown':>6}{'mean':>8}{'rms':>8}{'highest':>8}"
+    print(f"{'albums':<30}{'run: ' + header:<34} highest scores: {header}")
+    everything = []
+    for kind in KINDS:
+        for size in SIZES:
+            errors = []
+            for seed in SEEDS:
+                for count in CLASSES:
+                    random = np.random.default_rng([seed, size, count])
+                    chosen = np.sort(random.permutation(len(classes))[:count])
+                    rows = random.permutation(np.flatnonzero((truth[:, chosen] == PRESENT).any(axis=1)))[:size]
+                    answers = truth[rows][:, chosen]
+                    codes = hide(answers, kind, random)
+                    known = (codes == PRESENT).any(axis=0)
+                    names = [classes[column] for column in chosen[known]]
+                    errors.append(measure(features[rows], answers[:, known], codes[:, known], names))
+            everything += errors
+            found = np.array(errors)
+            print(f"{f'{size} images, {kind}, {len(found)}':<30}{describe(found[:, 0]):<34} {describe(found[:, 1])}")
+    found = np.array(everything)
+    print(f"{f'all {len(found)}':<30}{describe(found[:, 0]):<34} {describe(found[:, 1])}")
+    rms = np.sqrt(np.nanmean(np.square(found), axis=0))
+    print(f"ratio error_of_estimated_map {rms[1] / rms[0]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
