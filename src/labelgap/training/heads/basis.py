@@ -98,6 +98,16 @@ class FeatureBasis:
         weight = weight * self.scale.to(weight)
         return (weight if self.components is None else weight @ self.components.to(weight)), bias
 
+    def curvatures(self, classes: int, weight: Tensor) -> list[Tensor]:
+        """Return a bound of the second derivatives of a mean loss in the weights and biases of a head.
+
+        Args:
+            classes: of the head.
+            weight: what gives the device and the type.
+        """
+        variances = self.variances.to(weight) / (4 * classes)
+        return [variances.repeat(classes), variances.new_full((classes,), 1 / (4 * classes))]
+
 
 def _principal_components(values: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Return orthonormal directions ``(D, R)`` and the mean squares ``(R,)`` of values ``(N, D)`` along them."""

@@ -106,9 +106,11 @@ class LinearEngine(HeadStack):
         bias = self.stacked_parameter(self.bias, decays=not self.full_batch)
         stacked = [self.stacked_parameter(self.weight), bias, *self._loss_parameters()]
         if self.full_batch:
-            self._start_from_frequencies()
+            start = torch.from_numpy(np.stack([plan.frequency_logits() for plan in self.plans]))
+            self._set_weights(torch.zeros(*start.shape, self.features.shape[1]), start)
+        curvatures = [] if self.basis is None else self.basis.curvatures(self.classes, self.weight)
         self.optimizer = create_optimizer(
-            optimizer, stacked, self.active, momentum=momentum, nesterov=nesterov, curvatures=self._curvatures()
+            optimizer, stacked, self.active, momentum=momentum, nesterov=nesterov, curvatures=curvatures
         )
         self.weight_gradient = torch.empty_like(self.weight)
         self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
@@ -143,20 +145,6 @@ class LinearEngine(HeadStack):
                     self.loss_parameters.append((group, parameter))
                     slots = range(group.slots.start, group.slots.stop)
                     yield StackedParameter(group.with_axis(parameter.detach()), rates, slots)
-
-    def _start_from_frequencies(self) -> None:
-        """Start from weights of 0, and biases that give how often each class is known to be present."""
-        counts = [(plan.labels.counts().present, len(plan.labels)) for plan in self.plans]
-        odds = [np.log((present + 0.5) / (images - present + 0.5)) for present, images in counts]
-        bias = torch.from_numpy(np.stack(odds))
-        self._set_weights(torch.zeros(*bias.shape, self.features.shape[1]), bias)
-
-    def _curvatures(self) -> list[Tensor]:
-        """Return a bound of the second derivatives of a mean loss in the weights and biases of a head."""
-        if self.basis is None:
-            return []
-        variances = self.basis.variances.to(self.weight) / (4 * self.classes)
-        return [variances.repeat(self.classes), variances.new_full((self.classes,), 1 / (4 * self.classes))]
 
     @torch.no_grad()
     def train_epoch(self, epoch: int, hook: StepHook | None = None) -> NDArray[np.float64]:

@@ -37,6 +37,11 @@ class HeadPlan:
     weight_decay: float = 0.0
     name: str = ""
 
+    def frequency_logits(self) -> NDArray[np.float64]:
+        """Return the logits ``(K,)`` of how often each class is known to be present."""
+        present, images = self.labels.counts().present, len(self.labels)
+        return np.asarray(np.log((present + 0.5) / (images - present + 0.5)))
+
     def __str__(self) -> str:
         """Return the name, or the method and the learning rate."""
         return self.name or f"{self.method}, lr {self.lr:g}"
