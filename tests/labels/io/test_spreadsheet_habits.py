@@ -137,12 +137,19 @@ def test_a_row_per_tag_is_told_that_a_clean_copy_merges_the_rows(csv: Path) -> N
     rows = "".join(f"{image}.jpg,{tag}\n" for image in "ab" for tag in ("dog", "cat"))
     with pytest.raises(ProblemsError) as told:
         read(csv, f"image,label\n{rows}")
-    hint = "; a row per tag? A clean copy (--fix) has a row per image"
+    hint = "a row per tag? A clean copy (--fix) has a row per image"
+    (problem,) = told.value.problems
+    assert (problem.line, problem.message) == (3, f"this and 1 other row list an image again: {hint}")
+    assert told.value.fixable
+    with pytest.raises(ProblemsError) as told:
+        read(csv, f"image,label\n{rows},dog\n")
+    assert [each.line for each in told.value.problems] == [3, 6], "other problems stay"
+    with pytest.raises(ProblemsError) as told:
+        read(csv, "image,present,absent\na.jpg,dog,\na.jpg,,dog\nb.jpg,cat,\nb.jpg,dog,\n")
     assert [each.message for each in told.value.problems] == [
-        f"a.jpg is listed again (first in line 2){hint}",
+        f"a.jpg is listed again (first in line 2); 'dog' contradicts it; {hint}",
         "b.jpg is listed again (first in line 4)",
     ]
-    assert told.value.fixable
     with pytest.raises(ProblemsError, match="again") as told:
         read(csv, f"image,label\n{rows}c.jpg,dog;cat\n")
     assert hint not in str(told.value)

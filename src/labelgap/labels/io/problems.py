@@ -54,6 +54,12 @@ class ProblemList:
         problem = self._found[number]
         self._found[number] = Problem(problem.line, problem.message + text)
 
+    def merge(self, numbers: Sequence[int], text: str) -> None:
+        """Replace some problems by one with a text, in the place of the first; ``numbers`` are as in ``extend``."""
+        self._found[numbers[0]] = Problem(self._found[numbers[0]].line, text)
+        others = {*numbers[1:]}
+        self._found = [each for number, each in enumerate(self._found) if number not in others]
+
     @property
     def found(self) -> tuple[Problem, ...]:
         """The problems so far."""

@@ -301,7 +301,12 @@ class _RowParser:
             lambda row: {**dict.fromkeys(present[row], PRESENT), **dict.fromkeys(absent[row], ABSENT)}
         )
         if len(self.repeated) > 1 and max(map(len, chain(present, absent))) == 1:
-            self.problems.extend(self.repeated[0][0], "; a row per tag? A clean copy (--fix) has a row per image")
+            hint = "a row per tag? A clean copy (--fix) has a row per image"
+            if self.columns.absent is None:  # no row can contradict another: the other problems matter more
+                again = f"this and {pluralize(len(self.repeated) - 1, 'other row')} list an image again"
+                self.problems.merge([number for number, *_ in self.repeated], f"{again}: {hint}")
+            else:
+                self.problems.extend(self.repeated[0][0], f"; {hint}")
         self.refuse_problems(Counter(chain.from_iterable(present)) + Counter(chain.from_iterable(absent)))
         table = LabelTable.from_lists(
             present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
