@@ -56,7 +56,7 @@ def apply(
 
 def _notes(result: ApplyResult) -> list[tuple[str, str]]:
     """Return what is special about a result: a word, and a sentence."""
-    from labelgap.core.text import truncate_text
+    from labelgap.core.text import pluralize, truncate_text
 
     notes = []
     if result.added:
@@ -65,7 +65,7 @@ def _notes(result: ApplyResult) -> list[tuple[str, str]]:
         if result.own_format is None and result.data.recipe.get("options", {}).get("unlisted") == "absent":
             notes.append(("format", "a column per class: lists where an unlisted class is absent cannot say unknown"))
     if result.contradicted:
-        labels = "1 label was" if result.contradicted == 1 else f"{result.contradicted:,} labels were"
+        labels = pluralize(result.contradicted, "label was", "labels were")
         notes.append(("merged", f"{labels} decided differently in two reviews: the newer decision counts"))
     if result.kept:
         notes.append(("kept", f'{result.kept:,} answered "can\'t tell": these lists cannot say unknown'))

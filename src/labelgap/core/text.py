@@ -113,14 +113,14 @@ def plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
 
 
-def pluralize(count: int, noun: str) -> str:
-    """Return a number and its noun, in the plural where needed.
+def pluralize(count: int, noun: str, several: str | None = None) -> str:
+    """Return a number and its noun, in the plural where needed; ``several`` is the plural where it is no -s or -es.
 
     Example:
-        >>> pluralize(1, "label"), pluralize(2_000, "label")
-        ('1 label', '2,000 labels')
+        >>> pluralize(1, "label"), pluralize(2_000, "label"), pluralize(2, "label is", "labels are")
+        ('1 label', '2,000 labels', '2 labels are')
     """
-    return f"{count:,} {noun if count == 1 else plural(noun)}"
+    return f"{count:,} {noun if count == 1 else several or plural(noun)}"
 
 
 def join_names(names: Sequence[str], most: int = 20) -> str:

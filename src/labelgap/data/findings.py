@@ -87,8 +87,8 @@ class ImageNamesCompleted(Finding, topic="images"):
     file: str
 
     def __str__(self) -> str:
-        verb = "s were" if self.count > 1 else " was"
-        return f"{self.count:,} image name{verb} completed: {self.name} is {self.file}"
+        names = pluralize(self.count, "image name was", "image names were")
+        return f"{names} completed: {self.name} is {self.file}"
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,8 @@ class ImagesSkipped(Finding, topic="images"):
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        count = len(self.names)
-        start = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
-        return f"{start} left out: {_some(self.names)}"
+        images = pluralize(len(self.names), "image cannot be read and is", "images cannot be read and are")
+        return f"{images} left out: {_some(self.names)}"
 
 
 @dataclass(frozen=True)
@@ -125,11 +124,9 @@ class BoxesWithoutArea(Finding, topic="images", warning=True):
     places: tuple[str, ...]
 
     def __str__(self) -> str:
-        one = len(self.places) == 1
-        start = "1 box has" if one else f"{len(self.places):,} boxes have"
-        return (
-            f"{start} no area inside the image, and {'counts' if one else 'count'} as one pixel: {_some(self.places)}"
-        )
+        no_area = "no area inside the image, and"
+        boxes = pluralize(len(self.places), f"box has {no_area} counts", f"boxes have {no_area} count")
+        return f"{boxes} as one pixel: {_some(self.places)}"
 
 
 @dataclass(frozen=True)
@@ -139,9 +136,8 @@ class BoxesOutsideImage(Finding, topic="images", warning=True):
     places: tuple[str, ...]
 
     def __str__(self) -> str:
-        count = len(self.places)
-        start = "1 box reaches beyond its image" if count == 1 else f"{count:,} boxes reach beyond their images"
-        return f"{start}: {_some(self.places)}"
+        boxes = pluralize(len(self.places), "box reaches beyond its image", "boxes reach beyond their images")
+        return f"{boxes}: {_some(self.places)}"
 
 
 @dataclass(frozen=True)
@@ -151,9 +147,9 @@ class ObjectsOfNoClass(Finding, topic="images", warning=True):
     places: tuple[str, ...]
 
     def __str__(self) -> str:
-        one = len(self.places) == 1
-        start = "1 object is" if one else f"{len(self.places):,} objects are"
-        return f"{start} of no class of the lists, and {'is' if one else 'are'} left out: {_some(self.places)}"
+        no_class = "of no class of the lists, and"
+        objects = pluralize(len(self.places), f"object is {no_class} is", f"objects are {no_class} are")
+        return f"{objects} left out: {_some(self.places)}"
 
 
 @dataclass(frozen=True)
@@ -163,8 +159,7 @@ class BoxFilesMissing(Finding, topic="images", warning=True):
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        start = "1 image has" if len(self.names) == 1 else f"{len(self.names):,} images have"
-        return f"{start} no file of boxes: {_some(self.names)}"
+        return f"{pluralize(len(self.names), 'image has', 'images have')} no file of boxes: {_some(self.names)}"
 
 
 @dataclass(frozen=True)
@@ -175,10 +170,9 @@ class ShardsSkipped(Finding, topic="images"):
     images: int
 
     def __str__(self) -> str:
-        count = len(self.names)
-        start = "1 shard cannot be read and is" if count == 1 else f"{count:,} shards cannot be read and are"
+        shards = pluralize(len(self.names), "shard cannot be read and is", "shards cannot be read and are")
         with_images = f", with {pluralize(self.images, 'image')}" if self.images else ""
-        return f"{start} left out{with_images}: {_some(self.names)}"
+        return f"{shards} left out{with_images}: {_some(self.names)}"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.stored import READ_ERRORS
-from labelgap.core.text import truncate_text
+from labelgap.core.text import pluralize, truncate_text
 from labelgap.models.backbone import WeightsInfo
 
 __all__ = [
@@ -176,7 +176,7 @@ def describe_mismatch(tensors: Mapping[str, Tensor], network: nn.Module) -> str:
     shapes = [f"{name}: {_shape(a)} for {_shape(b)}" for name, (a, b) in present.items() if a.shape != b.shape]
     types = [name for name, (a, b) in present.items() if a.is_floating_point() != b.is_floating_point()]
     reasons = [
-        f"{len(names):,} {one if len(names) == 1 else many} ({', '.join(map(truncate_text, names[:_SHOWN]))}"
+        f"{pluralize(len(names), one, many)} ({', '.join(map(truncate_text, names[:_SHOWN]))}"
         f"{', …' if len(names) > _SHOWN else ''})"
         for names, one, many in (
             (missing, "is missing", "are missing"),

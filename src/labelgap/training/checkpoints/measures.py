@@ -84,7 +84,7 @@ def describe_estimated(measured: Mapping[str, Any]) -> str | None:
         100 * measured["chance_estimated"],
         measured["known_absent"],
     )
-    known = f"{pluralize(absent, 'absent label')} {'is' if absent == 1 else 'are'}" if absent else "no absent label is"
+    known = pluralize(absent, "absent label is", "absent labels are") if absent else "no absent label is"
     over = f"{measured['classes_estimated']:,} of {measured['classes']:,} classes"
     return f"about {value:.1f} over {over} (chance {chance:.1f}), if labels are missing at random; {known} known"
 
