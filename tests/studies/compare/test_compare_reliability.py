@@ -96,6 +96,22 @@ def test_a_finished_comparison_has_a_manifest_that_finds_changes(tmp_path: Path)
         Comparison.open(made.path)
 
 
+def test_estimates_of_classes_can_be_read_again_and_other_things_in_their_place_are_refused(tmp_path: Path) -> None:
+    made = run(tmp_path, seeds=1)
+    assert Comparison.open(tmp_path).methods == made.methods
+    file = tmp_path / "compare.json"
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    (tmp_path / MANIFEST_FILE).unlink()
+    for estimated, refused in (({"a": [0.5, 0.1]}, False), ({"a": ["x", 0.1]}, True), ([1], True)):
+        stored["methods"][0]["seeds"][0]["test"]["estimated"] = estimated
+        file.write_text(json.dumps(stored))
+        if refused:
+            with pytest.raises(RunError, match=r"'a' is no metric|estimated is not a mapping"):
+                Comparison.open(tmp_path)
+        else:
+            assert Comparison.open(tmp_path).methods[0].seeds[0].test
+
+
 def test_a_damaged_compare_json_is_a_run_error_or_can_be_shown(tmp_path: Path) -> None:
     made = run(tmp_path / "c")
     (made.path / MANIFEST_FILE).unlink()

@@ -169,6 +169,8 @@ def test_what_cannot_be_used_is_refused_before_anything_is_trained(
     assert "Did you mean 'cole-table1'?" in capsys.readouterr().err
     with pytest.raises(UnknownNameError, match="'voc2012'"):
         reproduce("cole-table2", ["voc12=vectors.npz"])
+    with pytest.raises(InputError, match=r"no such row, column or cell\. Several are separated by ';'"):
+        reproduce("cole-table2", [vectors], cells=["an,role"])
     with pytest.raises(InputError, match=r"no such row, column or cell\. Did you mean 'role'"):
         reproduce("cole-table2", [vectors], cells=["rolle"])
     with pytest.raises(InputError, match=r"--cells names no cell\. Rows of cole-table2: an, an-ls, role"):

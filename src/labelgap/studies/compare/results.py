@@ -34,12 +34,13 @@ MethodName = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 
 
 def _check_metrics(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check the metrics of a split: numbers or None, and one such mapping per class."""
-    per_class = metrics.get("average_precision") or {}
-    if not isinstance(per_class, Mapping):
-        raise ValueError("average_precision is not a mapping")
-    plain = {name: value for name, value in metrics.items() if name != "average_precision"}
-    for name, value in (*plain.items(), *per_class.items()):
+    """Check the metrics of a split: numbers or None; of the classes one such mapping, and one of lists of numbers."""
+    per_class, estimated = metrics.get("average_precision") or {}, metrics.get("estimated") or {}
+    if not isinstance(per_class, Mapping) or not isinstance(estimated, Mapping):
+        raise ValueError("average_precision or estimated is not a mapping")
+    plain = {name: value for name, value in metrics.items() if name not in ("average_precision", "estimated")}
+    rows = [(name, value) for name, row in estimated.items() for value in (row if isinstance(row, list) else [row])]
+    for name, value in (*plain.items(), *per_class.items(), *rows):
         if value is not None and (not isinstance(value, int | float) or not 0 <= value <= 10**12):
             raise ValueError(f"{name[:80]!r} is no metric")
     return metrics

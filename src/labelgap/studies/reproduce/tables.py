@@ -198,6 +198,8 @@ class PaperTable:
                 names = {part for cell in self.cells for part in (cell.row.name, cell.column.name, cell.name)}
                 near = nearest(pattern, sorted(names))
                 hint = f"Did you mean '{near}'?" if near else f"Rows: {', '.join(self.rows)}."
+                if "," in pattern:
+                    hint = "Several are separated by ';'."
                 raise InputError(f"--cells {pattern}: {self.name} has no such row, column or cell. {hint}")
             chosen |= {cell.name: cell for cell in found}
         return [cell for cell in self.cells if cell.name in chosen]
