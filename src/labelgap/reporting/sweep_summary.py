@@ -20,8 +20,8 @@ def describe_progress(sweep: Sweep) -> str:
     parts = [f"{states[name]:,} {name}" for name in ("complete", "pruned", "failed") if states[name]]
     if states["running"]:
         parts.append(f"{states['running']:,} running in other processes: the last of them trains the best settings")
-    elif not sweep.finished:
-        parts.append("the same command trains the others")
+    elif sweep.retrained_score is None:
+        parts.append(f"the same command trains {'the best settings' if sweep.finished else 'the others'}")
     total = f"{len(sweep.trials):,} of {pluralize(sweep.asked, 'trial')}"
     return f"{total}: {', '.join(parts)}" if parts else total
 

@@ -125,8 +125,26 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     assert finished.best is not None
     said = capsys.readouterr().err
     assert f"trial {finished.best.number} is the best: its run is in {finished.path}" in said and "training" not in said
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runner, "_train_best", Mock(side_effect=KeyboardInterrupt))
+        lg.sweep(data, "ll-r", trials=15, **settings)
+    left = Sweep.open(finished.path)
+    assert len(left.trials) == 15 and left.best_run() is None, "best/ holds the best one of the first 12"
+    assert describe_progress(left).endswith("15 complete, the same command trains the best settings")
+    assert "test mAP" not in write_report(left).read_text(encoding="utf-8")
     more = lg.sweep(data, "ll-r", trials=15, **settings)
-    assert more.trials[:12] == finished.trials and len(more.trials) == 15 and len(trained) == 3
+    assert more.trials[:12] == finished.trials and more.trials == left.trials and len(trained) == 3
+    assert more.best_run() is not None and describe_progress(more) == "15 of 15 trials: 15 complete"
+
+
+def test_a_process_that_ends_after_another_one_finished_the_sweep_keeps_that_result(
+    finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = Sweep.open(finished.path)
+    stale = replace(stored, trials=(*stored.trials[:-1], replace(stored.trials[-1], state="running")))
+    monkeypatch.setattr(runner, "_run_trials", Mock(return_value=replace(stale, retrained_score=None)))
+    settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
+    assert lg.sweep(data, "ll-r", trials=12, **settings) == stored == Sweep.open(finished.path)
 
 
 def test_test_labels_change_nothing_but_what_is_measured_at_the_end(finished: Sweep, data: Dataset) -> None:

@@ -127,8 +127,8 @@ class Sweep:
         return len(self.trials) >= self.asked and all(trial.state != "running" for trial in self.trials)
 
     def best_run(self) -> Run | None:
-        """Return the run with the best settings; None before it is trained."""
-        if not (self.path / BEST_FOLDER / CONFIG_FILE).exists():
+        """Return the run with the best settings; None before it is trained, also where ``best/`` has an earlier one."""
+        if self.retrained_score is None or not (self.path / BEST_FOLDER / CONFIG_FILE).exists():
             return None
         run = open_run(self.path / BEST_FOLDER)
         return run if run.finished else None

@@ -116,6 +116,8 @@ def sweep(
     with reporter.resumable(), lock_folder(folder, "finishing a sweep", wait=_WAIT):
         if result.finished:
             result = _train_best(result, data, plan, execution)
+        elif (stored := Sweep.open(folder)).retrained_score is not None and stored.asked >= result.asked:
+            return stored  # another process has finished the sweep in the meantime
         result.write()
     return result
 
