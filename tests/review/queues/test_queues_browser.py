@@ -95,7 +95,7 @@ def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium:
         page.wait_for_url("**/?aim=classifier")
         page.wait_for_selector("html[data-ready]")
         page.click("text=Start with what the model is least sure of")
-        page.wait_for_selector("h1:has-text('Does it show')")
+        page.wait_for_selector("h1:has-text('Does each image show')")
         page.wait_for_selector("html[data-ready]")
         captions = page.eval_on_selector_all(".caption", "list => list.map((each) => each.textContent)")
         names = page.eval_on_selector_all(".entry", "list => list.map((each) => each.dataset.className + '?')")
