@@ -33,6 +33,26 @@ from labelgap.core.files import (
 )
 
 
+def test_a_folder_that_another_process_removes_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    look = Path.is_dir
+
+    def look_after_its_removal(path: Path) -> bool:  # mkdir asks, once it has found that the folder exists
+        monkeypatch.undo()
+        folder.rmdir()
+        return look(path)
+
+    monkeypatch.setattr(Path, "is_dir", look_after_its_removal)
+    make_folder(folder)
+    assert folder.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"file cannot be created \(File exists\): choose another folder"):
+        make_folder(tmp_path / "file")
+
+
 def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(RunError, match=r"manifest\.json is a folder, where a file belongs: remove it"):

@@ -36,6 +36,8 @@ __all__ = [
 
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_ATTEMPTS: Final = 10
+"""To create a folder that other processes create and remove at the same time."""
 _PROBE_SIZE: Final = 1 << 16
 """Bytes that are written to find out whether the disk is full, where a writer failed without an error number."""
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
@@ -149,7 +151,12 @@ def make_folder(path: Path) -> None:
     """Create a folder and its parents unless they exist; raise a ``RunError`` where that is impossible."""
     try:
         with _as_disk_error(path):
-            path.mkdir(parents=True, exist_ok=True)
+            for left in reversed(range(_ATTEMPTS)):
+                try:
+                    return path.mkdir(parents=True, exist_ok=True)
+                except (FileExistsError, FileNotFoundError):  # a file, or a folder that another process removed since
+                    if not left:
+                        raise
     except LabelGapError:
         raise
     except OSError as error:
