@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from tests.training.test_cross_validation import album
+from tests.training.test_search import album
 
 import labelgap as lg
 from labelgap.labels import ABSENT, LabelTable, Revision

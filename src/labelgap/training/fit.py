@@ -25,7 +25,7 @@ from labelgap.losses import Loss, loss
 from labelgap.models import Backbone
 from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.checkpoints.weights import copy_backbone
-from labelgap.training.config.candidates import auto_methods
+from labelgap.training.config.candidates import auto_methods, is_searched, open_settings
 from labelgap.training.config.check import as_started
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.config.defaults import TrainingSettings
@@ -33,7 +33,6 @@ from labelgap.training.config.presets import describe_missing_settings
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import describe_random_features, prepare_data, resolve_config
 from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
-from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features.precomputed import initial_network
@@ -52,7 +51,6 @@ from labelgap.training.progress import Reporter
 from labelgap.training.protocols import (
     FOLDS_REASON,
     PhaseResult,
-    cross_validation_phase,
     linear_features,
     linear_init_phase,
     linear_phase,
@@ -62,6 +60,7 @@ from labelgap.training.results import write_results
 from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.run import Run
 from labelgap.training.run_folder import check_links, clean_folder, is_run_folder, prepare_folder, reopen_folder
+from labelgap.training.search import Search, search_settings
 from labelgap.training.selection import Selection
 
 __all__ = ["dry_run", "fit"]
@@ -166,7 +165,7 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
     device, reporter, resume = execution.device, execution.reporter, execution.resume
     data = replace(data, recipe=broadcast_object(data.recipe))  # another machine may have them at another path
     with fail_together():
-        data, request, config, selection, loss_fn, identity, validation = _prepare(data, request, folder, execution)
+        data, request, config, selection, loss_fn, identity, search = _prepare(data, request, folder, execution)
         run = Run(folder) if resume else None
         backbone = request.backbone if isinstance(request.backbone, Backbone) else None
     check_same({"settings": config.fingerprint(), "data": identity.digest()} if is_distributed() else {})
@@ -198,14 +197,14 @@ def _fit(data: Dataset, request: TrainingRequest, folder: Path, execution: _Exec
             features = linear_features(context)
             with fail_together(), single_process():
                 if is_main_process():
-                    _train_head(context, request, features, validation)
+                    _train_head(context, request, features, search)
     barrier()
     return Run(folder, backbone=backbone)
 
 
 def _prepare(
     data: Dataset, request: TrainingRequest, folder: Path, execution: _Execution
-) -> tuple[Dataset, TrainingRequest, RunConfig, Selection, Loss, DataIdentity, CrossValidation | None]:
+) -> tuple[Dataset, TrainingRequest, RunConfig, Selection, Loss, DataIdentity, Search | None]:
     """Resolve everything before anything is written, and make the folder."""
     device, log, resume = execution.device, execution.reporter.log, execution.resume
     stored = read_config(folder) if resume and is_run_folder(folder) else None
@@ -221,17 +220,17 @@ def _prepare(
         raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
     if changes.rows and "index" in loss_fn.needs:
         raise RunError(f"{loss_fn.name} keeps state for every image, and {changes}: train into a new folder.")
-    validation, started = None, config
-    if resume and config.folds:
-        methods = auto_methods(data.train.labels) if request.method == "auto" else (config.method,)
-        validation = CrossValidation.load(folder, config.fingerprint(), data.train.labels, methods)
-    if validation is not None:
-        config = config.model_copy(update=dict(validation.settings))
+    search, started = None, config
+    if resume and _searches(data, config, request):
+        methods = auto_methods(data) if request.method == "auto" else (config.method,)
+        search = Search.load(folder, config.fingerprint(), data.train.labels, methods)
+    if search is not None:
+        config = config.model_copy(update=dict(search.settings))
     if config.protocol != "linear":
         check_batch_size(config.batch_size)
     loss_fn.to(device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
     prepare_folder(folder, config, resume, started)
-    return data, request, started, selection, loss_fn, identity, validation
+    return data, request, started, selection, loss_fn, identity, search
 
 
 def _description(
@@ -244,7 +243,7 @@ def _description(
 ) -> Iterator[str]:
     """Yield what a user should know before the training."""
     reason = "" if config.why is None else f" ({config.why})"
-    method = "auto" if request.method == "auto" and config.folds else config.method
+    method = "auto" if request.method == "auto" and _searches(data, config, request) else config.method
     yield f"{method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}"
     if untrained := describe_random_features(config):
         yield untrained
@@ -258,26 +257,42 @@ def _description(
         yield f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images{loss_fn.state_form}"
 
 
-def _with_chosen_settings(context: TrainingContext, validation: CrossValidation, fingerprint: str) -> TrainingContext:
-    """Store a cross-validation and the settings that it chose; return the context with them."""
-    config = context.config.model_copy(update={**validation.settings, "why": validation.reason})
-    if validation.reason is not None:
-        context.reporter.log(f"{config.method}: {validation.reason}")
+def _searches(data: Dataset, config: RunConfig, request: TrainingRequest) -> bool:
+    """Return whether settings are searched before the training; folds are trained for their scores in any case."""
+    left = open_settings(request)
+    left_open = request.method == "auto" or left["decay"] or (left["rate"] and config.optimizer != "newton")
+    return config.folds > 0 or (left_open and is_searched(data, request, config.protocol, config.folds))
+
+
+def _with_chosen_settings(context: TrainingContext, search: Search, fingerprint: str) -> TrainingContext:
+    """Store a search and the settings that it chose; return the context with them."""
+    config = context.config.model_copy(update={**search.settings, "why": search.reason})
+    if search.reason is not None:
+        context.reporter.log(f"{config.method}: {search.reason}")
     if is_main_process():
-        validation.save(context.folder, fingerprint)
+        search.save(context.folder, fingerprint)
         write_config(context.folder, config)
     return replace(context, config=config)
 
 
 def _train_head(
-    context: TrainingContext, request: TrainingRequest, features: dict[str, Tensor], validation: CrossValidation | None
+    context: TrainingContext, request: TrainingRequest, features: dict[str, Tensor], search: Search | None
 ) -> None:
-    """Train a head on fixed features, in one process; first choose its settings, where there is no val."""
-    if context.config.folds:
+    """Train a head on fixed features, in one process, after a search for the settings that are open."""
+    if _searches(context.data, context.config, request):
         fingerprint = context.config.fingerprint()
-        validation = validation or cross_validation_phase(context, request, features)
-        context = _with_chosen_settings(context, validation, fingerprint)
-    write_results(context, linear_phase(context, features), validation)
+        if search is None:
+            search = search_settings(
+                context.data,
+                context.config,
+                request,
+                features,
+                context.selection,
+                device=context.device,
+                reporter=context.reporter,
+            )
+        context = _with_chosen_settings(context, search, fingerprint)
+    write_results(context, linear_phase(context, features), search)
 
 
 def _train_network(context: TrainingContext, loss_fn: Loss) -> PhaseResult:

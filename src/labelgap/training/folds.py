@@ -1,25 +1,32 @@
-"""Folds for out-of-fold scores: stratified by class, with duplicates of an image in one fold.
+"""Out-of-fold scores: every image is scored by a linear head that has not seen its labels.
 
-A model that has seen a duplicate of an image has seen its label, so duplicates share a fold.
+Folds are stratified by class. A model that has seen a duplicate of an image has seen its label, so duplicates share a
+fold.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.core.seeds import numpy_generator
+from labelgap.core.seeds import derive_seed, numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import StoredImages
 from labelgap.data.scanning.duplicates import cluster_ids, find_duplicates
 from labelgap.data.scanning.image_scan import scan_images
 from labelgap.labels import PRESENT, LabelTable
+from labelgap.training.config.schema import RunConfig
+from labelgap.training.heads.basis import FeatureBasis
+from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
 
-__all__ = ["assign_folds", "duplicate_groups", "equal_row_groups", "fold_groups"]
+__all__ = ["assign_folds", "duplicate_groups", "equal_row_groups", "fold_groups", "out_of_fold_logits", "select_rows"]
 
 
 def assign_folds(
@@ -95,3 +102,49 @@ def equal_row_groups(features: NDArray[Any]) -> NDArray[np.int64]:
         digest = hashlib.blake2b(np.ascontiguousarray(features[row]).tobytes(), digest_size=16).digest()
         numbers[row] = seen.setdefault(digest, len(seen))
     return numbers
+
+
+def out_of_fold_logits(
+    features: Tensor,
+    labels: LabelTable,
+    candidates: Sequence[RunConfig],
+    fold: NDArray[np.int64],
+    device: torch.device,
+    advance: Callable[[int], None] = lambda count: None,
+    *,
+    images: int | None = None,
+) -> list[NDArray[np.float32]]:
+    """Return the ``(N, K)`` out-of-fold logits of every candidate; NaN where its loss was not finite.
+
+    The penalty of the weights is the same for a fold as for all images: with fewer images the weight decay, which is
+    relative to the mean loss, is higher. All are N, or ``images`` where these are a part of more. Standardization uses
+    the features of all N images, and no labels.
+    """
+    heads = [HeadConfig.from_run(config, images or len(labels)) for config in candidates]
+    found = [np.full((len(labels), len(labels.classes)), np.nan, dtype=np.float32) for _ in candidates]
+    for members in group_configs(heads):
+        group = [heads[member] for member in members]
+        basis = _fit_basis(features, candidates[members[0]])
+        for number in range(int(fold.max()) + 1):
+            seen, held_out = (np.flatnonzero(rows) for rows in (fold != number, fold == number))
+            part, order_seed = {"train": select_rows(features, seen)}, derive_seed(candidates[0].seed, "fold", number)
+            results = train_group(part, labels.select(seen), group, order_seed=order_seed, device=device, basis=basis)
+            vectors = select_rows(features, held_out).float().cpu().numpy()
+            for member, result in zip(members, results, strict=True):
+                if result.failed is None:
+                    found[member][held_out] = vectors @ result.weight.T + result.bias
+            advance(1)
+    return found
+
+
+def _fit_basis(features: Tensor, config: RunConfig) -> FeatureBasis | None:
+    """Return the basis of all features, where the engine would otherwise fit one on those of a fold."""
+    newton = config.optimizer == "newton"
+    if not newton and not config.standardize:
+        return None
+    return FeatureBasis.fit(features, standardize=config.standardize, rotate=newton)
+
+
+def select_rows(features: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """Return some rows of features, on their device."""
+    return features.index_select(0, torch.from_numpy(rows).to(features.device))

@@ -22,13 +22,9 @@ from labelgap.losses import Loss
 from labelgap.models.batch_norm import synchronize_batch_norm
 from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous
 from labelgap.training.checkpoints.weights import load_weights
-from labelgap.training.config.candidates import candidate_configs
-from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import LinearPhase, RunConfig
-from labelgap.training.cross_validation import CrossValidation, cross_validate
 from labelgap.training.features.extract import extract_features
 from labelgap.training.features.precomputed import feature_inputs
-from labelgap.training.folds import assign_folds, fold_groups
 from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer, head_logits
 from labelgap.training.loop.logits import predict_logits
@@ -40,7 +36,6 @@ __all__ = [
     "FOLDS_REASON",
     "Handoff",
     "PhaseResult",
-    "cross_validation_phase",
     "linear_features",
     "linear_init_phase",
     "linear_phase",
@@ -126,29 +121,6 @@ def _linear_config(config: RunConfig, settings: LinearPhase) -> RunConfig:
     defaults = {name: RunConfig.model_fields[name].default for name in (*_NETWORK_SETTINGS, "linear")}
     own = {**settings.model_dump(), "backbone_lr": settings.lr, "protocol": "linear", "trace": "off"}
     return config.model_copy(update={**defaults, **own})
-
-
-def cross_validation_phase(
-    context: TrainingContext, request: TrainingRequest, features: dict[str, Tensor]
-) -> CrossValidation:
-    """Compare the settings that a request leaves open, out of fold; in one process."""
-    data, config, train = context.data, context.config, features["train"]
-    groups = fold_groups(data, "train", train.cpu().numpy())
-    left_open = {
-        "auto": request.method == "auto",
-        "decay": request.preset is None and request.training.get("weight_decay") is None,
-        "rate": request.preset is None and request.training.get("lr") is None,
-    }
-    candidates = candidate_configs(config, data.train.labels, train.shape[1], **left_open)
-    with context.reporter.bar("cross-validation", config.folds):
-        return cross_validate(
-            train,
-            data.train.labels,
-            candidates,
-            assign_folds(data.train.labels, config.folds, config.seed, groups),
-            device=context.device,
-            advance=context.reporter.advance,
-        )
 
 
 def linear_phase(context: TrainingContext, features: dict[str, Tensor], *, handoff: bool = False) -> PhaseResult:

@@ -13,18 +13,18 @@ from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.training.checkpoints.checkpoint import report_saved_epochs
 from labelgap.training.checkpoints.history import write_history
-from labelgap.training.cross_validation import CrossValidation
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import TrainingContext, should_stop
 from labelgap.training.predictions import write_predictions
 from labelgap.training.protocols import PhaseResult
 from labelgap.training.run_folder import finish_folder
+from labelgap.training.search import Search
 
 __all__ = ["write_results"]
 
 
-def write_results(context: TrainingContext, result: PhaseResult, validation: CrossValidation | None = None) -> None:
+def write_results(context: TrainingContext, result: PhaseResult, search: Search | None = None) -> None:
     """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
 
     With a cross-validation the training images are measured as well, by their out-of-fold scores.
@@ -32,11 +32,14 @@ def write_results(context: TrainingContext, result: PhaseResult, validation: Cro
     data, config, state = context.data, context.config, result.state
     if not state.epoch:
         return
-    measured = [split for split in data.splits if split.name != "train" or split.truth is not None or validation]
-    logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or not validation}
-    if validation is not None:
-        logits["train"] = validation.logits
-    chosen_on, backbone = data.val if validation is None else data.train, context.network.backbone
+    unseen = None if search is None else search.logits
+    measured = [
+        split for split in data.splits if split.name != "train" or split.truth is not None or unseen is not None
+    ]
+    logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or unseen is None}
+    if unseen is not None:
+        logits["train"] = unseen
+    chosen_on, backbone = data.val if unseen is None else data.train, context.network.backbone
     cuts, calibration = Thresholds.default(len(data.classes)), None
     if chosen_on is not None:
         cuts = choose_thresholds(expit(logits[chosen_on.name]), chosen_on.labels.to_dense())
@@ -61,9 +64,13 @@ def write_results(context: TrainingContext, result: PhaseResult, validation: Cro
         summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
     if not is_main_process():
         return
-    if validation is not None:
-        summary["cross_validation"] = {"folds": config.folds, "compared": list(validation.compared)}
-    scored = [split for split in measured if split.name != "train" or validation is not None]
+    if search is not None:
+        compared = list(search.compared)
+        if unseen is None:
+            summary["search"] = {"compared": compared}
+        else:
+            summary["cross_validation"] = {"folds": config.folds, "compared": compared}
+    scored = [split for split in measured if split.name != "train" or unseen is not None]
     held_out = {split.name: (split.labels.images, logits[split.name]) for split in scored}
     with report_saved_epochs(context.folder):
         write_predictions(context.folder, held_out, config.classes)

@@ -17,13 +17,13 @@ from labelgap.training.checkpoints.checkpoint import LAST, remove_previous
 from labelgap.training.checkpoints.history import METRICS_FILE
 from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
-from labelgap.training.cross_validation import CROSS_VALIDATION_FILE
 from labelgap.training.data_file import DATA_FILE
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
 from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.predictions import PREDICTIONS_FILE
 from labelgap.training.protocols import LINEAR_FOLDER
+from labelgap.training.search import SEARCH_FILE
 
 __all__ = [
     "RUN_FILES",
@@ -39,7 +39,7 @@ __all__ = [
 
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
-    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, CROSS_VALIDATION_FILE, PREDICTIONS_FILE, TRACE_FILE),
+    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, SEARCH_FILE, PREDICTIONS_FILE, TRACE_FILE),
     *(f"{LINEAR_FOLDER}/{name}" for name in (*_PHASE_FILES, HANDOFF_FILE)),
 )
 """What a training writes, as far as the run has it; the manifest lists these files."""

@@ -50,7 +50,7 @@ def data(rows: int = 120, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def quick(method: str = "an", **settings: Any) -> LabelGapClassifier:
-    return LabelGapClassifier(method, **{"epochs": 3, "lr": 0.05, **settings})
+    return LabelGapClassifier(method, **{"epochs": 3, "lr": 0.05, "weight_decay": 0.0, **settings})
 
 
 def test_scikit_learn_checks_pass_but_those_of_single_labels() -> None:
@@ -62,7 +62,8 @@ def test_scikit_learn_checks_pass_but_those_of_single_labels() -> None:
 
 def test_it_is_the_engine_with_one_head() -> None:
     X, full, Y = data()
-    model = quick("role", options={"expected_positives": 1.5}, random_state=3).fit(X, Y, X[:40], full[:40])
+    role = quick("role", options={"expected_positives": 1.5}, random_state=3, standardize=False)
+    model = role.fit(X, Y, X[:40], full[:40])
     vectors = torch.from_numpy(X.astype(np.float32))
     plan = HeadPlan("role", {"expected_positives": 1.5}, 0.05, LabelTable.from_dense(Y), seed=3)
     (head,) = train_heads(
@@ -89,22 +90,26 @@ def test_its_numbers_are_those_of_a_linear_run(tmp_path: Any) -> None:
     assert model.thresholds_ == pytest.approx(run.thresholds.values, abs=1e-4)
 
 
+@pytest.mark.parametrize("with_val", [False, True], ids=["without val", "val"])
 @pytest.mark.parametrize("method", ["auto", "an", "role"])
-def test_a_weight_decay_is_chosen_as_a_run_without_val_chooses_it(tmp_path: Any, method: str) -> None:
+def test_its_defaults_are_those_of_a_run(tmp_path: Any, method: str, with_val: bool) -> None:
     from labelgap.data.dataset import Dataset, Split
     from labelgap.data.feature_vectors import FeatureVectors
 
-    X, _, Y = data()
+    X, full, Y = data()
     vectors, options = X.astype(np.float32), {"expected_positives": 1.5} if method == "role" else {}
-    made = Dataset("x", Split("train", FeatureVectors(vectors), LabelTable.from_dense(Y)), backbone="features")
-    given: dict[str, Any] = {"lr": 0.05} if method == "role" else {}
-    run = lg.fit(made, method, options, out=tmp_path / "a", device="cpu", quiet=True, epochs=3, **given)
-    model = quick(method, options=options, weight_decay="auto").fit(X, Y)
+    train = Split("train", FeatureVectors(vectors), LabelTable.from_dense(Y))
+    val = Split("val", FeatureVectors(vectors[:40]), LabelTable.from_dense(full[:40])) if with_val else None
+    made = Dataset("x", train, val, backbone="features", flip=False)
+    given: dict[str, Any] = {"epochs": 3} | ({"lr": 0.05} if method == "role" else {})
+    run = lg.fit(made, method, options, out=tmp_path / "a", device="cpu", quiet=True, **given)
+    model = LabelGapClassifier(method, options, **given).fit(X, Y, *((X[:40], full[:40]) if with_val else ()))
     assert (model.method_, model.weight_decay_) == (run.config.method, run.config.weight_decay)
     assert model.predict_proba(X) == pytest.approx(run.predict(vectors, device="cpu"), abs=1e-4)
     assert model.thresholds_ == pytest.approx(run.thresholds.values, abs=1e-4)
-    assert model.cv_results_ == run.metrics["cross_validation"]["compared"] and "weight decay" in str(model.why_)
-    assert model.best_score_ == max(line["score"] for line in model.cv_results_ or ())
+    searched = run.metrics["search" if with_val else "cross_validation"]
+    assert model.cv_results_ == searched["compared"] and "weight decay" in str(model.why_)
+    assert model.best_score_ == pytest.approx(max(line["score"] for line in model.cv_results_ or ()), abs=1e-6)
 
 
 def test_plain_numbers_are_those_of_scikit_learn() -> None:
@@ -226,7 +231,7 @@ def test_positives_alone_have_an_order_and_no_score() -> None:
         ({"validation_fraction": 1.5}, None, "val fraction"),
         ({"validation_fraction": 0.001}, None, "leaves none"),
         ({"random_state": "a"}, None, "an integer"),
-        ({"epochs": 0}, None, "at least one"),
+        ({"epochs": 0}, None, "epochs"),
         ({"device": "tpu"}, None, "cpu, cuda"),
         ({}, np.ones(120), "a matrix is needed"),
         ({}, np.full((120, 3), 0.5), "continuous"),
@@ -234,10 +239,9 @@ def test_positives_alone_have_an_order_and_no_score() -> None:
         ({}, np.ones((3, 3)), "3 rows of labels for 120 rows"),
         ({}, [["yes", "no"]] * 120, "no label|must be numbers"),
         ({"method": "auto"}, np.full((120, 3), -1), "nothing to learn"),
-        ({"lr": 1e38}, None, "lower learning rate"),
+        ({"lr": 1e38, "weight_decay": 0.0}, None, "lower learning rate"),
         ({"weight_decay": -1.0}, None, "from 0, or 'auto'"),
         ({"weight_decay": "lots"}, None, "from 0, or 'auto'"),
-        ({"weight_decay": "auto", "validation_fraction": 0.2}, None, "needs no val"),
         ({"method": "warp", "optimizer": "newton"}, None, "element-wise losses"),
     ],
 )

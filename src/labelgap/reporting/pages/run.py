@@ -78,8 +78,8 @@ def _lead(config: RunConfig) -> str:
 
 
 def _compared(run: Run) -> list[tuple[str, list[str]]]:
-    """Return a row for every setting that cross-validation compared, the best first: method, weight decay, score."""
-    lines = (run.metrics.get("cross_validation") or {}).get("compared", [])
+    """Return a row for every setting that was compared, the best first: method, weight decay, score."""
+    lines = (run.metrics.get("cross_validation") or run.metrics.get("search") or {}).get("compared", [])
     ranked = sorted(lines, key=lambda line: -(line["score"] or 0.0))
     return [(line["method"], [f"{line['weight_decay']:.3g}", format_measure(line["score"])]) for line in ranked]
 

@@ -21,9 +21,9 @@ from labelgap.studies.compare.grid import Hyperparameters, option_combinations
 from labelgap.studies.compare.heads import HeadTask, HeadTrainingSetup, StoredHead, train_or_load_heads
 from labelgap.training.config.candidates import candidate_configs
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.cross_validation import cross_validate, out_of_fold_logits, selection_score
-from labelgap.training.folds import assign_folds
+from labelgap.training.folds import assign_folds, out_of_fold_logits
 from labelgap.training.heads import HeadPlan
+from labelgap.training.search import search_by_folds, selection_score
 
 __all__ = ["FoldSettings", "fold_configs", "train_out_of_fold"]
 
@@ -62,7 +62,7 @@ def fold_configs(
     """
     labels = plan.view.datasets[0].train.labels
     left_open = {"decay": given["weight_decay"] is None, "rate": given["lr"] is None}
-    configs = candidate_configs(plan.config, labels, width, auto=False, **left_open)
+    configs = candidate_configs(plan.config, labels, width, decay=left_open["decay"], rate=left_open["rate"])
     for name, values in given.items():
         if values is not None:
             configs = [each.model_copy(update={name: value}) for each in configs for value in values]
@@ -80,12 +80,13 @@ def train_out_of_fold(plan: MethodPlan, settings: FoldSettings, setup: HeadTrain
     numbered = list(enumerate(tables, plan.first_seed))
     folds = [assign_folds(table, settings.folds, seed, settings.groups) for seed, table in numbered]
     try:
-        found = cross_validate(features, tables[0], configs, folds[0], device=setup.device)
+        found = search_by_folds(features, tables[0], configs, folds[0], device=setup.device)
     except RunError as error:
         failed = _untrained(None, setup.epochs)
         return MethodHeads([[replace(failed, failed=str(error))]], None)
     scores = [line["score"] for line in found.compared]
     best = max(range(len(scores)), key=lambda number: -1.0 if scores[number] is None else scores[number])
+    assert found.logits is not None
     logits = [found.logits]
     for seed in range(1, len(tables)):
         config = configs[best].model_copy(update={"seed": plan.first_seed + seed})

@@ -146,11 +146,16 @@ class ComparedSettings(_Stored):
     score: Share | None
 
 
-class StoredCrossValidation(_Stored):
-    """The cross-validation of a run without val."""
+class StoredSearch(_Stored):
+    """The settings of a head that were compared, on val."""
+
+    compared: list[ComparedSettings]
+
+
+class StoredCrossValidation(StoredSearch):
+    """Those that were compared without val."""
 
     folds: Count
-    compared: list[ComparedSettings]
 
 
 class RunSummary(_Stored):
@@ -172,6 +177,7 @@ class RunSummary(_Stored):
     test: SplitMeasures | None = None
     revisions: StoredRevisionQuality | None = None
     cross_validation: StoredCrossValidation | None = None
+    search: StoredSearch | None = None
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None) -> None:

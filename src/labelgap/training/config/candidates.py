@@ -1,4 +1,4 @@
-r"""The settings that cross-validation compares: methods, and penalties of the weights.
+r"""The settings that a search compares, on val or by cross-validation: methods, and penalties of the weights.
 
 A penalty is :math:`\frac{\lambda}{2} \lVert w \rVert^2` beside the sum of the losses of all N images and K classes, on
 standardized features; as a weight decay, which is relative to the mean loss, it is :math:`\lambda / (N K)`. The best
@@ -32,7 +32,8 @@ ahead only where many labels are known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -44,16 +45,32 @@ from labelgap.losses import Loss
 from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.robust import GeneralizedRobustLoss
 from labelgap.training.config.auto_method import FEW_TAGGED, tagged_share
+from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import RunConfig
+from labelgap.training.selection import choose_selection
 
-__all__ = ["FOLDS", "auto_methods", "candidate_configs", "head_settings", "resolve_folds", "supports_newton"]
+__all__ = [
+    "FOLDS",
+    "auto_methods",
+    "candidate_configs",
+    "head_settings",
+    "is_searched",
+    "neighbors",
+    "open_settings",
+    "resolve_folds",
+    "supports_newton",
+]
 
 FOLDS: Final = 5
 NEWTON_LABELS: Final = 20_000_000
 """Heads are trained on all images at once up to so many labels."""
 NEWTON: Final = {"optimizer": "newton", "lr": 1.0, "epochs": 15}
-STRENGTHS: Final = (0.0015, 0.005, 0.015, 0.05, 0.15, 0.5)
-"""For a method that is not compared with others."""
+STRENGTHS: Final = (0.015, 0.15, 1.5)
+"""The first penalties that are compared, as s; ``neighbors`` has those between and beyond them."""
+STEP: Final = 10**0.5
+"""The ratio of a penalty and the next one."""
+CLOSE: Final = 0.01
+"""Penalties of a method are refined while its score is so close to that of the best one."""
 FEW_PRESENT: Final = 10
 """Known presents per class, in the mean, from which `gr` is compared where absents are known too."""
 MANY_KNOWN: Final = 1 / 3
@@ -62,27 +79,26 @@ RATES: Final = (1e-2, 1e-3, 1e-4)
 """For methods that are trained by Adam."""
 
 
-def auto_methods(table: LabelTable) -> Mapping[str, tuple[float, ...]]:
-    """Return the methods that `auto` compares, each with its strengths.
+def auto_methods(data: Dataset) -> tuple[str, ...]:
+    """Return the methods that `auto` compares.
 
-    Example:
-        >>> list(auto_methods(LabelTable.from_dense([[1, -1], [-1, 1]])))
-        ['em', 'gr']
+    On a val that supports an accuracy it compares all that are ahead somewhere, plain logistic regression (`an`) among
+    them; else those that the table above does not show to be worse.
     """
+    table = data.train.labels
     present, absent, unknown = table.counts().total
+    measured = data.val is not None and choose_selection(data.val.labels, None).rule in ("clean", "known")
     if not unknown:
-        return {"bce": (0.0015, 0.015, 0.05, 0.15)}
+        return ("bce", "bce-ls") if measured else ("bce",)
+    if measured:
+        return ("gr", "em", "wan", "an", "iu") if absent else ("gr", "em", "wan", "an")
     if not absent:
-        return {"em": (0.015, 0.05, 0.15), "gr": (0.015, 0.05, 0.15)}
+        return "em", "gr"
     if tagged_share(table) < FEW_TAGGED:
-        return {"iu": STRENGTHS}
-    methods: dict[str, tuple[float, ...]] = {}
-    if present >= FEW_PRESENT * len(table.classes):
-        methods["gr"] = (0.15, 0.5)
-    methods["wan"] = (0.015, 0.05, 0.15)
-    if present + absent >= MANY_KNOWN * len(table) * len(table.classes):
-        methods["iu"] = (0.005, 0.015, 0.05)
-    return methods
+        return ("iu",)
+    many_present = present >= FEW_PRESENT * len(table.classes)
+    many_known = present + absent >= MANY_KNOWN * len(table) * len(table.classes)
+    return (*(("gr",) if many_present else ()), "wan", *(("iu",) if many_known else ()))
 
 
 def supports_newton(loss_fn: Loss, labels: int) -> bool:
@@ -109,8 +125,25 @@ def resolve_folds(data: Dataset, given: int | None, protocol: str) -> int:
     return given
 
 
+def is_searched(data: Dataset, request: TrainingRequest, protocol: str, folds: int) -> bool:
+    """Return whether the data choose the settings of a linear head that a request leaves open.
+
+    They do without val, by folds, and on val; not with the settings of a paper, from the head of class names, or where
+    there are so many labels that a penalty hardly matters and a search would take hours.
+    """
+    if protocol != "linear" or request.preset is not None or request.head == "zero-shot":
+        return False
+    return folds > 0 or (data.val is not None and len(data.train) * len(data.classes) <= NEWTON_LABELS)
+
+
+def open_settings(request: TrainingRequest) -> dict[str, bool]:
+    """Return which numbers a request leaves to a search, as ``candidate_configs`` takes it."""
+    given, fixed = request.given_settings(), request.preset is not None
+    return {"decay": not fixed and "weight_decay" not in given, "rate": not fixed and "lr" not in given}
+
+
 def head_settings(
-    settings: Mapping[str, Any], loss_fn: Loss, data: Dataset, folds: int, given: Mapping[str, Any], *, preset: bool
+    settings: Mapping[str, Any], loss_fn: Loss, data: Dataset, request: TrainingRequest, folds: int
 ) -> dict[str, Any]:
     """Return the settings of a linear head that depend on the loss and the data.
 
@@ -118,16 +151,16 @@ def head_settings(
         settings: of the run so far.
         loss_fn: of the run.
         data: of the run.
+        request: the arguments of ``fit``.
         folds: of the cross-validation; 0 for none.
-        given: the settings of the user.
-        preset: whether a preset was asked for.
     """
-    images, changes = len(data.train), {"folds": folds}
-    if folds and not preset:
+    images, changes, given = len(data.train), {"folds": folds}, request.given_settings()
+    searched = is_searched(data, request, "linear", folds)
+    if searched:
         changes["standardize"] = given.get("standardize", True)
-    left_open = not preset and not {"optimizer", "lr", "batch_size", "momentum", "nesterov"} & set(given)
+    left_open = not {"optimizer", "lr", "batch_size", "momentum", "nesterov"} & set(given)
     supported = supports_newton(loss_fn, images * len(data.classes))
-    if settings.get("optimizer") != "newton" and not (folds and left_open and supported):
+    if settings.get("optimizer") != "newton" and not (searched and left_open and supported):
         return changes
     if not supported:
         raise InputError(
@@ -141,24 +174,62 @@ def head_settings(
 
 
 def candidate_configs(
-    config: RunConfig, table: LabelTable, width: int, *, auto: bool, decay: bool, rate: bool
+    config: RunConfig, table: LabelTable, width: int, *, methods: Sequence[str] = (), decay: bool, rate: bool
 ) -> list[RunConfig]:
-    """Return the configurations that cross-validation compares.
+    """Return the configurations that a search compares first.
 
     Args:
         config: of the run, with the first method and no weight decay.
         table: the observed labels of the training images.
         width: number of features.
-        auto: whether the method is open.
+        methods: the methods to compare; none where it is not open.
         decay: whether the weight decay is open.
         rate: whether the learning rate is open.
     """
-    methods: Mapping[str, tuple[float, ...]] = auto_methods(table) if auto else {config.method: STRENGTHS}
     unit = width / (len(table) * len(table.classes))
-    changes: list[dict[str, Any]] = []
-    for method, strengths in methods.items():
-        chosen: dict[str, Any] = {"method": method, "options": {}} if auto else {}
-        decays = [float(f"{strength * unit:.4g}") for strength in strengths] if decay else [config.weight_decay]
-        rates = RATES if rate and config.optimizer != "newton" else (config.lr,)
-        changes += [{**chosen, "weight_decay": each, "lr": lr, "backbone_lr": lr} for lr in rates for each in decays]
-    return [config.model_copy(update=change) for change in changes]
+    decays = [float(f"{strength * unit:.4g}") for strength in STRENGTHS] if decay else [config.weight_decay]
+    rates = RATES if rate and config.optimizer != "newton" else (config.lr,)
+    chosen: list[dict[str, Any]] = [{"method": method, "options": {}} for method in methods] or [{}]
+    return [
+        config.model_copy(update={**each, "weight_decay": decay, "lr": lr, "backbone_lr": lr})
+        for each in chosen
+        for lr in rates
+        for decay in decays
+    ]
+
+
+def neighbors(configs: Sequence[RunConfig], scores: Sequence[float], *, decay: bool, rate: bool) -> list[RunConfig]:
+    """Return the configurations that a search compares next: those around the best of each method that is close.
+
+    Args:
+        configs: those that were compared.
+        scores: of each, from 0 to 1; NaN where it failed.
+        decay: whether the weight decay is open.
+        rate: whether the learning rate is open.
+
+    Returns:
+        The penalties and rates next to the best ones that were not compared; empty where all were.
+    """
+    origin = configs[0]
+    known = {_place(config, origin) for config in configs}
+    best: dict[str, tuple[float, RunConfig]] = {}
+    for config, score in zip(configs, scores, strict=True):
+        if score > best.get(config.method, (-1.0, config))[0]:
+            best[config.method] = score, config
+    top = max((score for score, _ in best.values()), default=0.0)
+    around: list[RunConfig] = []
+    for score, config in best.values():
+        steps = [{"weight_decay": float(f"{config.weight_decay * step:.4g}")} for step in (1 / STEP, STEP) if decay]
+        if rate and config.optimizer != "newton":
+            rates = (config.lr / 10, config.lr * 10)
+            steps += [{"lr": lr, "backbone_lr": lr} for lr in (float(f"{rate:.4g}") for rate in rates)]
+        if score >= top - CLOSE:
+            around += [config.model_copy(update=step) for step in steps]
+    return [config for config in around if _place(config, origin) not in known]
+
+
+def _place(config: RunConfig, origin: RunConfig) -> tuple[Any, ...]:
+    """Return where a configuration is among those that a search can reach: in steps from the first one."""
+    pairs = ((config.weight_decay, origin.weight_decay), (config.lr, origin.lr))
+    steps = (round(math.log(value / start, STEP)) if value and start else 0 for value, start in pairs)
+    return config.method, repr(config.options), *steps

@@ -48,6 +48,8 @@ DATA_OPTIONS: Final = frozenset(
 """The options of the commands about DATA; a test compares them."""
 
 _ALWAYS: Final = ("epochs", "lr", "backbone_lr", "batch_size", "precision")
+_HEAD: Final = ("optimizer", "weight_decay", "standardize")
+"""Settings of a linear head that are searched, or depend on what is."""
 _NETWORK: Final = ("optimizer", "weight_decay", "schedule", "warmup", "transform", "average_flips")
 """Settings whose default depends on the network, where one is trained: those of the recipe."""
 _NUMBER: Final = re.compile(
@@ -98,7 +100,7 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
     whose default depends on it.
     """
     fields = type(config).model_fields
-    stated = _ALWAYS if config.protocol == "linear" else (*_ALWAYS, *_NETWORK)
+    stated = (*_ALWAYS, *(_HEAD if config.protocol == "linear" else _NETWORK))
     given: dict[str, Any] = {"method": config.method, "options": dict(config.options), "preset": config.preset}
     given |= {name: getattr(config, name) for name in ("backbone", "weights", "protocol")}
     given |= {"head": None if config.head == "linear" else config.head}

@@ -21,7 +21,7 @@ from labelgap.models.batch_norm import check_batch_norm
 from labelgap.models.inference import inference_precision
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.training.config.auto_method import choose_method
-from labelgap.training.config.candidates import auto_methods, head_settings, resolve_folds
+from labelgap.training.config.candidates import auto_methods, head_settings, is_searched, resolve_folds
 from labelgap.training.config.defaults import default_linear_backbone, resolve_settings
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
@@ -58,13 +58,14 @@ def resolve_config(
     given = request.given_settings()
     folds = resolve_folds(data, given.get("folds"), protocol)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
-    method, why, options, loss_fn = _resolve_method(data, request, protocol, folds, pretrained)
+    searched = is_searched(data, request, protocol, folds)
+    method, why, options, loss_fn = _resolve_method(data, request, protocol, searched, pretrained)
     recipe = protocol != "linear" and pretrained and request.preset is None
     batch_norm = not recipe or "optimizer" in given or has_batch_norm(backbone)
     network = {"batch_norm": batch_norm, "flip": data.flip}
     settings = resolve_settings(protocol, pretrained, from_preset, request.training, **network)
     if protocol == "linear":
-        settings |= head_settings(settings, loss_fn, data, folds, given, preset=request.preset is not None)
+        settings |= head_settings(settings, loss_fn, data, request, folds)
     if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:
         raise InputError(
             f"the loss of '{method}' depends on the whole batch, and with accumulated gradients it would see a part at "
@@ -199,7 +200,7 @@ def _resolve_trace(
 
 
 def _resolve_method(
-    data: Dataset, request: TrainingRequest, protocol: str, folds: int, pretrained: bool
+    data: Dataset, request: TrainingRequest, protocol: str, searched: bool, pretrained: bool
 ) -> tuple[str, str | None, dict[str, Any], Loss]:
     """Return the method, the reason for it, its options and its loss.
 
@@ -216,11 +217,11 @@ def _resolve_method(
         raise InputError("options belong to a method: name it with --method, or leave the options out.")
     else:
         (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
-        if folds:
-            compared = list(auto_methods(data.train.labels))
-            method, why = compared[0], f"{compared[0]} fits such labels; cross-validation chooses its weight decay"
+        if searched:
+            compared, judge = list(auto_methods(data)), "cross-validation" if data.val is None else "val"
+            method, why = compared[0], f"{compared[0]} fits such labels; {judge} chooses its weight decay"
             if len(compared) > 1:
-                why = f"cross-validation chooses among {', '.join(compared)}"
+                why = f"{judge} chooses among {', '.join(compared)}"
     options = {name: _as_json(value) for name, value in given.items()}
     options = {**published_options(method, data.recipe.get("name")), **options}
     loss_fn = loss(method, **options)

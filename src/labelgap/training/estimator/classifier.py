@@ -14,22 +14,25 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.labels import LabelTable, paper_split
-from labelgap.losses import loss
 from labelgap.metrics import choose_thresholds
-from labelgap.training.config.auto_method import choose_method
-from labelgap.training.config.candidates import supports_newton
+from labelgap.training.config.candidates import FOLDS, is_searched, open_settings
+from labelgap.training.config.defaults import TrainingSettings
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.resolve import resolve_config
 from labelgap.training.devices import choose_device
 from labelgap.training.estimator.labels import as_label_table, class_names
 from labelgap.training.estimator.scorers import average_precision_scorer
-from labelgap.training.estimator.search import search_settings
+from labelgap.training.folds import equal_row_groups
 from labelgap.training.heads import HeadPlan, train_heads
-from labelgap.training.selection import choose_selection
+from labelgap.training.progress import Reporter
+from labelgap.training.search import Search, search_settings
 
 __all__ = ["LabelGapClassifier"]
 
 _Val = tuple[NDArray[np.float32], LabelTable]
-_HEAD_SETTINGS = ("lr", "batch_size", "optimizer", "standardize")
 
 
 class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,21 +51,22 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         method: one of ``labelgap.methods()``, or "auto", which chooses by the states of the labels.
         options: of the method; its defaults where left out.
-        lr: learning rate.
+        lr: learning rate; None, like all that is left open, leaves it to ``labelgap.fit``'s choice.
         batch_size: rows per step.
         epochs: how many.
         weight_decay: times the weights, added to their gradient; not for the biases under "newton". "auto" compares
-            several, and methods too where ``method`` is "auto", by cross-validation over all rows on what is known, as
-            ``labelgap.fit`` does without a val.
-        standardize: whether the head is trained on standardized features; ``coef_`` is on X all the same. None: only
-            with ``weight_decay="auto"``.
+            several, and methods and rates where they are open, on val or, without one, by cross-validation over all
+            rows on what is known.
+        standardize: whether the head is trained on standardized features; ``coef_`` is on X all the same. None: where
+            something is compared.
         optimizer: "adam", "sgd", or "newton", which steps on all rows at once, ten times in an epoch, with a rate of
-            its own. None: "adam"; with ``weight_decay="auto"`` "newton", where the method allows it.
-        validation_fraction: share of the rows held out to select the epoch, where ``fit`` gets no val.
+            its own. None: "newton" where something is compared, the method allows it, and neither a rate nor a batch
+            size is given; else "adam".
+        validation_fraction: share of the rows held out as val, where ``fit`` gets none.
         select: "auto", "clean", "known", "observed" or "last": how the epoch is selected; see ``training.selection``.
         stop_below: stop when the score of an epoch is so far below the best, from 0 to 1; None never stops.
-        threshold: the probability from which ``predict`` returns 1; "auto" chooses one per class on val or, with
-            ``weight_decay="auto"``, on the out-of-fold scores of all rows; else it is 0.5.
+        threshold: the probability from which ``predict`` returns 1; "auto" chooses one per class on val, or on the
+            out-of-fold scores of cross-validated rows where labels are unknown; else it is 0.5.
         random_state: seed of the first weights, the order of the rows and the rows held out; None is 0.
         device: "auto", "cpu", "cuda" or "mps".
 
@@ -73,11 +77,11 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method_: the method that was used, and ``options_`` its options.
         why_: the reason why "auto" chose the method or the weight decay; None where they were given.
         weight_decay_: the weight decay that was used.
-        cv_results_: with ``weight_decay="auto"`` a line for each setting that was compared: its method, options, weight
-            decay, learning rate and score. Else None.
+        cv_results_: a line for each setting that was compared: its method, options, weight decay, learning rate and
+            score. None where nothing was.
         select_: the rule that selected the epoch.
         best_epoch_: the selected epoch; ``n_iter_`` were trained, and ``history_`` has an entry for each.
-        best_score_: its score on val, or of the chosen setting out of fold; None where the last epoch was kept.
+        best_score_: its score on val, or that of the chosen setting out of fold; None where the last epoch was kept.
         thresholds_: ``(K,)`` from which ``predict`` returns 1.
         n_features_in_: D; ``feature_names_in_`` where X has names.
 
@@ -93,10 +97,10 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: str = "auto",
         options: Mapping[str, Any] | None = None,
         *,
-        lr: float = 1e-3,
-        batch_size: int = 16,
-        epochs: int = 25,
-        weight_decay: float | str = 0.0,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        weight_decay: float | str = "auto",
         standardize: bool | None = None,
         optimizer: str | None = None,
         validation_fraction: float = 0.0,
@@ -210,92 +214,72 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     cv_results_: list[dict[str, Any]] | None
 
     def _train(self, features: NDArray[np.float32], table: LabelTable, val: _Val | None) -> None:
-        features, device = np.ascontiguousarray(features), choose_device(self.device)
-        val_features, val_labels = (None, None) if val is None else val
-        if self.weight_decay == "auto":
-            settings, scores = self._search(features, table, val, device)
-        else:
-            settings, scores = self._given_settings(table, val_labels), None
-        self.select_ = choose_selection(val_labels, None, self.select).rule
-        plan = HeadPlan(
-            self.method_, self.options_, settings.pop("lr"), table, self._seed(), weight_decay=self.weight_decay_
-        )
+        device, request = choose_device(self.device), self._request(features, val)
+        rows = {"train": (features, table)} | ({} if val is None else {"val": val})
+        vectors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, (values, _) in rows.items()}
+        splits = {
+            name: Split(name, FeatureVectors(vectors[name].numpy()), labels) for name, (_, labels) in rows.items()
+        }
+        data = Dataset("X", splits["train"], splits.get("val"), backbone=FEATURES)
+        config, selection, _ = resolve_config(data, request, device)
+        found: Search | None = None
+        unseen: NDArray[np.floating[Any]] | None = None
+        if is_searched(data, request, "linear", config.folds) and (
+            request.method == "auto" or any(open_settings(request).values())
+        ):
+            quiet = Reporter(quiet=True)
+            found = search_settings(data, config, request, vectors, selection, device=device, reporter=quiet)
+            config, unseen = config.model_copy(update={**found.settings, "why": found.reason}), found.logits
+        self.method_, self.options_, self.why_ = config.method, dict(config.options), config.why
+        self.weight_decay_, self.select_ = config.weight_decay, selection.rule
+        self.cv_results_ = None if found is None else [dict(line) for line in found.compared]
+        plan = HeadPlan(config.method, config.options, config.lr, table, config.seed, config.weight_decay)
         (result,) = train_heads(
-            torch.from_numpy(features),
+            vectors["train"],
             [plan],
-            epochs=self.epochs,
-            order_seed=self._seed(),
-            val_features=None if val_features is None else torch.from_numpy(np.ascontiguousarray(val_features)),
-            val_labels=val_labels,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            order_seed=config.seed,
+            val_features=vectors.get("val"),
+            val_labels=None if val is None else val[1],
             select=self.select_,
             stop_below=self.stop_below,
             device=device,
-            **settings,
+            optimizer=config.optimizer,
+            momentum=config.momentum,
+            standardize=config.standardize,
         )
         if result.failed is not None:
             raise InputError(f"{plan}: {result.failed}, or a StandardScaler before it.")
         self.coef_ = np.array(result.weight, dtype=np.float32)
         self.intercept_ = np.array(result.bias, dtype=np.float32)
-        self.best_epoch_ = result.best_epoch
+        self.best_epoch_, self.best_score_ = result.best_epoch, result.best_score
         self.n_iter_, self.history_ = len(result.history), list(result.history)
-        if scores is None:
-            self.best_score_ = result.best_score
-        if scores is None and val is not None:
-            scores, table = self._logits(val[0]), val[1]
+        if found is not None and unseen is not None:
+            self.best_score_, unseen = found.best_score, None if table.complete else unseen
+        elif val is not None:
+            unseen, table = self._logits(val[0]), val[1]
         self.thresholds_ = np.full(len(self.intercept_), 0.5 if self.threshold == "auto" else float(self.threshold))
-        if self.threshold == "auto" and scores is not None:
-            self.thresholds_ = np.array(choose_thresholds(expit(scores), table.to_dense()).values)
+        if self.threshold == "auto" and unseen is not None:
+            self.thresholds_ = np.array(choose_thresholds(expit(unseen), table.to_dense()).values)
 
-    def _search(
-        self, features: NDArray[np.float32], table: LabelTable, val: _Val | None, device: torch.device
-    ) -> tuple[dict[str, Any], NDArray[np.floating[Any]]]:
-        """Cross-validate; return the settings of the head, and the out-of-fold logits of all rows."""
-        if val is not None:
-            raise InputError(
-                "weight_decay='auto' cross-validates over all rows and needs no val: leave X_val and "
-                "validation_fraction out, or give a number."
-            )
-        given: dict[str, Any] = {"epochs": self.epochs, "standardize": self.standardize, "optimizer": self.optimizer}
-        config, found = search_settings(
-            features,
-            table,
-            method=self.method,
-            options=dict(self.options or {}),
-            seed=self._seed(),
-            training={name: value for name, value in given.items() if value is not None},
-            minibatch={"lr": self.lr, "batch_size": self.batch_size},
-            device=device,
-        )
-        self.method_, self.options_, self.why_ = config.method, dict(config.options), found.reason
-        self.weight_decay_, self.cv_results_ = config.weight_decay, [dict(line) for line in found.compared]
-        self.best_score_ = max((line["score"] for line in found.compared if line["score"] is not None), default=None)
-        return {name: getattr(config, name) for name in _HEAD_SETTINGS}, found.logits
-
-    def _given_settings(self, table: LabelTable, val: LabelTable | None) -> dict[str, Any]:
-        """Return the settings of the head where nothing is searched."""
-        self._choose_method(table, val)
-        if isinstance(self.weight_decay, str) or not 0 <= self.weight_decay < float("inf"):
+    def _request(self, features: NDArray[np.float32], val: _Val | None) -> TrainingRequest:
+        """Return the arguments of ``fit`` that these parameters are; folds where there are enough different rows."""
+        if self.weight_decay != "auto" and (isinstance(self.weight_decay, str) or not self.weight_decay >= 0):
             raise InputError(f"weight_decay={self.weight_decay!r}: it is a number from 0, or 'auto'.")
-        self.weight_decay_, self.cv_results_ = float(self.weight_decay), None
-        newton = self.optimizer == "newton"
-        if newton and not supports_newton(loss(self.method_, **self.options_), len(table) * len(table.classes)):
-            raise InputError(f"optimizer='newton' is for element-wise losses without a state, not '{self.method_}'.")
-        return {
-            "lr": 1.0 if newton else self.lr,
-            "batch_size": self.batch_size,
-            "optimizer": self.optimizer or "adam",
-            "standardize": bool(self.standardize),
-        }
-
-    def _choose_method(self, table: LabelTable, val: LabelTable | None) -> None:
+        names = ("lr", "batch_size", "epochs", "standardize", "optimizer")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.weight_decay != "auto":
+            given["weight_decay"] = self.weight_decay
+        elif val is None:
+            given["folds"] = FOLDS if len(np.unique(equal_row_groups(features))) >= 2 * FOLDS else 0
+        given.setdefault("folds", 0)
+        training = TrainingSettings(**given)  # type: ignore[typeddict-item]
         options = dict(self.options or {})
-        if self.method == "auto":
-            if options:
-                raise InputError("options belong to a method: name it, or leave the options out.")
-            self.method_, self.why_ = choose_method(table, "linear")
-        else:
-            self.method_, self.why_ = self.method, None
-        self.options_ = {**options, **loss(self.method_, **options).initialize_from(table, val)}
+        seed = self._seed()
+        return TrainingRequest(
+            self.method, options, protocol="linear", seed=seed, select=self.select, training=training
+        )
 
     def _logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         logits: NDArray[np.float64] = features.astype(np.float64) @ self.coef_.T.astype(np.float64) + self.intercept_

@@ -22,20 +22,20 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, choose_thresholds
-from labelgap.training.config.candidates import auto_methods, candidate_configs, resolve_folds
+from labelgap.training.config.candidates import auto_methods, candidate_configs, neighbors, resolve_folds
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.rerun import fit_arguments
 from labelgap.training.config.resolve import resolve_config
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.cross_validation import (
-    CROSS_VALIDATION_FILE,
-    CrossValidation,
-    cross_validate,
-    out_of_fold_logits,
-    selection_score,
-)
+from labelgap.training.folds import out_of_fold_logits
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.predictions import read_predictions
+from labelgap.training.search import (
+    SEARCH_FILE,
+    Search,
+    search_by_folds,
+    selection_score,
+)
 from labelgap.training.selection import choose_selection
 
 IMAGES, WIDTH, CLASSES = 80, 12, 3
@@ -107,19 +107,20 @@ def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
         config_for(data, weight_decay=100.0),
         config_for(data, weight_decay=0.01, epochs=10),
     ]
-    found = cross_validate(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
     assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
     assert np.isfinite(found.logits).all() and found.reason is not None
     with pytest.raises(RunError, match="diverged in every fold"):
-        cross_validate(features, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
+        search_by_folds(features, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
 
 
 def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelgap.training.cross_validation.MAX_SEARCH_IMAGES", 40)
+    monkeypatch.setattr("labelgap.training.search.MIN_SEARCH_IMAGES", 40)
+    monkeypatch.setattr("labelgap.training.search.MAX_SEARCH_VALUES", 0)
     data, fold = album(), np.arange(IMAGES) % 4
     features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 100.0)]
-    found = cross_validate(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
     (alone,) = out_of_fold_logits(features, data.train.labels, configs[:1], fold, torch.device("cpu"))
     np.testing.assert_array_equal(found.logits, alone)
     part, rows = data.train.labels.select(np.arange(40)), features[:40]
@@ -134,7 +135,7 @@ def test_a_run_without_val_is_cross_validated(tmp_path: Path, absents: bool) -> 
     data = album(absents=absents)
     run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True)
     compared = run.metrics["cross_validation"]["compared"]
-    assert {line["method"] for line in compared} == set(auto_methods(data.train.labels))
+    assert {line["method"] for line in compared} == set(auto_methods(data))
     best = max(compared, key=lambda line: line["score"])
     assert (run.config.method, run.config.weight_decay) == (best["method"], best["weight_decay"])
     assert run.config.folds == 5 and run.config.standardize and run.config.why is not None
@@ -177,13 +178,13 @@ def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
 def test_a_method_with_a_state_is_cross_validated_with_adam(tmp_path: Path) -> None:
     run = lg.fit(album(), "role", {"expected_positives": 1.0}, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
     assert run.config.optimizer == "adam" and run.config.batch_size == 16
-    assert {line["lr"] for line in run.metrics["cross_validation"]["compared"]} == {1e-2, 1e-3, 1e-4}
+    assert {line["lr"] for line in run.metrics["cross_validation"]["compared"]} >= {1e-2, 1e-3, 1e-4}
 
 
 def test_without_folds_the_last_epoch_is_kept(tmp_path: Path) -> None:
     run = lg.fit(album(), "an", out=tmp_path / "run", device="cpu", quiet=True, folds=0, epochs=2)
     assert run.config.optimizer == "adam" and not run.config.standardize
-    assert "cross_validation" not in run.metrics and not (run.path / CROSS_VALIDATION_FILE).exists()
+    assert "cross_validation" not in run.metrics and not (run.path / SEARCH_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -201,11 +202,24 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str
 
 def test_the_candidates_are_penalties_per_feature() -> None:
     data = album()
-    config = config_for(data)
-    found = candidate_configs(config, data.train.labels, WIDTH, auto=False, decay=True, rate=True)
-    assert [round(each.weight_decay * IMAGES * CLASSES / WIDTH, 4) for each in found] == [
-        *(0.0015, 0.005, 0.015, 0.05, 0.15, 0.5)
+    found = candidate_configs(config_for(data), data.train.labels, WIDTH, decay=True, rate=True)
+    strengths = [each.weight_decay * IMAGES * CLASSES / WIDTH for each in found]
+    assert strengths == pytest.approx([0.015, 0.15, 1.5], rel=1e-3)
+
+
+def test_the_neighbors_of_the_best_of_each_close_method_are_compared_next() -> None:
+    data = album()
+    configs = [config_for(data, method=method, weight_decay=decay) for method in ("an", "em") for decay in (0.1, 1.0)]
+    found = neighbors(configs, [0.5, 0.7, 0.695, 0.2], decay=True, rate=True)
+    assert [(each.method, each.weight_decay) for each in found] == [
+        *(("an", 0.3162), ("an", 3.162)),
+        *(("em", 0.03162), ("em", 0.3162)),
     ]
+    behind = neighbors([*configs, *found[:2]], [0.5, 0.7, 0.6, 0.2, 0.65, float("nan")], decay=True, rate=True)
+    assert behind == [], "the penalties around the best one were compared, and the other method is not close"
+    assert neighbors(configs, [float("nan")] * 4, decay=True, rate=True) == []
+    adam = config_for(data, optimizer="adam", lr=1e-3, backbone_lr=1e-3, weight_decay=0.1)
+    assert {each.lr for each in neighbors([adam], [0.5], decay=False, rate=True)} == {1e-2, 1e-4}
 
 
 @pytest.mark.parametrize(
@@ -219,10 +233,65 @@ def test_the_candidates_are_penalties_per_feature() -> None:
     ],
 )
 def test_auto_compares_what_the_number_of_known_labels_allows(row: list[int], images: int, methods: list[str]) -> None:
-    assert list(auto_methods(LabelTable.from_dense([row] * images))) == methods
+    def compared(rows: list[list[int]]) -> list[str]:
+        vectors = FeatureVectors(np.zeros((len(rows), 1), dtype=np.float32))
+        return list(auto_methods(Dataset("x", Split("train", vectors, LabelTable.from_dense(rows)))))
+
+    assert compared([row] * images) == methods
     if 0 in row and -1 in row:
         untagged = [[-1 if label == 1 else label for label in row]] * (2 * images)
-        assert list(auto_methods(LabelTable.from_dense([row] * images + untagged))) == ["iu"], "a third is tagged"
+        assert compared([row] * images + untagged) == ["iu"], "a third is tagged"
+
+
+def with_val(*, absents: bool = False, complete: bool = True) -> Dataset:
+    """An album whose features have another scale each, with a val."""
+    data, held_out = album(absents=absents), album(images=60, seed=1, complete=complete).train
+    scale = 10.0 ** np.arange(-3, 9, dtype=np.float32)
+    train, val = (
+        Split(name, FeatureVectors(split.images.vectors * scale), split.labels)  # type: ignore[attr-defined]
+        for name, split in (("train", data.train), ("val", held_out))
+    )
+    return Dataset("album", train, val, backbone="features", protocol="linear")
+
+
+@pytest.mark.parametrize("absents", [False, True], ids=["presents", "absents too"])
+def test_a_run_with_val_searches_its_penalty_on_it(tmp_path: Path, absents: bool) -> None:
+    data = with_val(absents=absents)
+    run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True)
+    compared = run.metrics["search"]["compared"]
+    assert {line["method"] for line in compared} == {"gr", "em", "wan", "an"} | ({"iu"} if absents else set())
+    best = max(compared, key=lambda line: line["score"])
+    assert (run.config.method, run.config.weight_decay) == (best["method"], best["weight_decay"])
+    assert run.metrics["score"] == pytest.approx(best["score"], abs=1e-6)
+    assert run.config.standardize and run.config.optimizer == "newton" and not run.config.folds
+    again = lg.fit(data, out=tmp_path / "again", device="cpu", quiet=True, **fit_arguments(run.config))
+    assert "search" not in again.metrics, "a repeated run states what was found"
+    np.testing.assert_allclose(again.predict(data.train.images), run.predict(data.train.images), atol=1e-6)
+
+
+def test_a_val_of_observed_positives_compares_what_a_cross_validation_would(tmp_path: Path) -> None:
+    data = with_val(complete=False)
+    assert auto_methods(data) == auto_methods(replace(data, val=None))
+    run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
+    assert run.config.select == "observed" and len(run.metrics["search"]["compared"]) > 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "searched"),
+    [
+        ({"method": "an", "weight_decay": 0.1}, False),
+        ({"method": "an", "select": "last"}, True),
+        ({"method": "an", "lr": 0.01, "standardize": False}, True),
+        ({"method": "an", "preset": "cole2021"}, False),
+    ],
+    ids=["penalty given", "last epoch", "rate given", "preset"],
+)
+def test_what_is_given_is_not_searched(tmp_path: Path, settings: dict[str, Any], searched: bool) -> None:
+    run = lg.fit(with_val(), out=tmp_path / "run", device="cpu", quiet=True, epochs=2, **settings)
+    assert ("search" in run.metrics) == searched
+    for name in {"weight_decay", "lr", "standardize"} & set(settings):
+        assert getattr(run.config, name) == settings[name]
+    assert run.config.standardize == ("preset" not in settings and settings.get("standardize", True))
 
 
 QUICK: dict[str, Any] = {"folds": 2, "epochs": 2, "device": "cpu", "quiet": True}
@@ -239,11 +308,11 @@ def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str, un
         os.kill(os.getpid(), signal.SIGKILL)
 
     def train_until_killed() -> None:
-        save = CrossValidation.save
+        save = Search.save
         if stage == "folds":
-            sys.modules[lg.fit.__module__].cross_validation_phase = stop  # type: ignore[attr-defined]
+            sys.modules[lg.fit.__module__].search_settings = stop  # type: ignore[attr-defined]
         elif stage == "storing":
-            CrossValidation.save = lambda *arguments: stop(save(*arguments))  # type: ignore[method-assign]
+            Search.save = lambda *arguments: stop(save(*arguments))  # type: ignore[method-assign]
         else:
             LinearTrainer.train_epoch = stop  # type: ignore[method-assign]
         lg.fit(album(), out=tmp_path / "a", **QUICK)
@@ -262,13 +331,13 @@ def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str, un
 def test_settings_that_are_no_choice_of_ours_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
     data, chosen = album(), {"method": "an", "options": {}, "weight_decay": 0.1, "lr": 1.0, "backbone_lr": 1.0}
     logits, fold = np.zeros((IMAGES, CLASSES), dtype=np.float32), np.zeros(IMAGES, dtype=np.int64)
-    CrossValidation({**chosen, **settings}, [{**chosen, "score": 0.5}], logits, fold).save(tmp_path, "mark")
+    Search({**chosen, **settings}, [{**chosen, "score": 0.5}], logits, fold).save(tmp_path, "mark")
     with pytest.raises(RunError, match="Train into a new folder"):
-        CrossValidation.load(tmp_path, "mark", data.train.labels, ["an"])
-    CrossValidation(chosen, [{**chosen, "score": None}], logits, fold).save(tmp_path, "mark")
-    assert CrossValidation.load(tmp_path, "mark", data.train.labels, ["an"]) is not None
+        Search.load(tmp_path, "mark", data.train.labels, ["an"])
+    Search(chosen, [{**chosen, "score": None}], logits, fold).save(tmp_path, "mark")
+    assert Search.load(tmp_path, "mark", data.train.labels, ["an"]) is not None
     with pytest.raises(RunError, match="other images"):
-        CrossValidation.load(tmp_path, "mark", album(images=5).train.labels, ["an"])
+        Search.load(tmp_path, "mark", album(images=5).train.labels, ["an"])
 
 
 def test_copies_leave_fewer_folds() -> None:

@@ -1,0 +1,301 @@
+"""The search for the settings of a linear head that were left open: its method, penalty and learning rate.
+
+Where there is a val, each candidate is trained on all training images and scored on it. Without one the candidates are
+cross-validated: nothing is held out, every image is scored by a head that has not seen its labels, and thresholds,
+calibration and, where the labels support one, an accuracy come from these scores. The final head is trained on all
+images in both cases.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from labelgap.core.errors import RunError
+from labelgap.core.seeds import numpy_generator
+from labelgap.core.stored import damaged, parse_json, reading, validate
+from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.data.dataset import Dataset
+from labelgap.labels import LabelTable
+from labelgap.metrics import average_precision
+from labelgap.training.checkpoints.history import finite
+from labelgap.training.config.candidates import auto_methods, candidate_configs, neighbors, open_settings
+from labelgap.training.config.request import TrainingRequest
+from labelgap.training.config.schema import Name, Options, Rate, RunConfig
+from labelgap.training.folds import assign_folds, fold_groups, out_of_fold_logits, select_rows
+from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
+from labelgap.training.progress import Reporter
+from labelgap.training.selection import Selection, choose_selection
+
+__all__ = ["SEARCH_FILE", "Search", "search_by_folds", "search_on_val", "search_settings", "selection_score"]
+
+SEARCH_FILE: Final = "search.safetensors"
+CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
+"""The settings that a search chooses."""
+MIN_SEARCH_IMAGES: Final = 2000
+"""Of more images, so many are enough to compare settings: the best penalty hardly depends on their number."""
+MAX_SEARCH_VALUES: Final = 100_000_000
+"""They are compared on all images whose number, times features and classes, is no larger."""
+ROUNDS: Final = 5
+"""Rounds of a search: the first candidates, then those around the best ones so far."""
+CLOSED: Final[Mapping[str, bool]] = {"decay": False, "rate": False}
+_REMEDY: Final = "Train into a new folder."
+
+
+class _StoredSettings(BaseModel):
+    """The settings that a search chooses, as a file has them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: Name
+    options: Options
+    lr: Rate
+    backbone_lr: Rate
+    weight_decay: float = Field(ge=0, allow_inf_nan=False)
+
+
+class _StoredCandidate(_StoredSettings):
+    score: float | None = Field(ge=0, le=1)
+
+
+class _StoredSearch(BaseModel):
+    settings: _StoredSettings
+    compared: list[_StoredCandidate] = Field(min_length=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """The settings that were found, and what they were compared with.
+
+    Attributes:
+        settings: those of the candidate with the highest score that were searched.
+        compared: a line for each candidate: its method, weight decay, learning rate and score (None where nothing can
+            be ranked).
+        logits: ``(N, K)`` out-of-fold logits of the chosen candidate; None where it was chosen on val.
+        fold: ``(N,)`` the fold of every image; None likewise.
+    """
+
+    settings: Mapping[str, Any]
+    compared: Sequence[Mapping[str, Any]]
+    logits: NDArray[np.float32] | None = None
+    fold: NDArray[np.int64] | None = None
+
+    @property
+    def best_score(self) -> float | None:
+        """The highest score; None where nothing can be ranked."""
+        return max((line["score"] for line in self.compared if line["score"] is not None), default=None)
+
+    @property
+    def reason(self) -> str | None:
+        """What was chosen among how many settings, and by which scores; None where nothing was open."""
+        if len(self.compared) == 1:
+            return None
+        best: dict[str, float] = {}
+        for line in self.compared:
+            if line["score"] is not None:
+                best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
+        scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
+        by = "on val" if self.fold is None else "by cross-validation on the known labels"
+        best_of = f"it was the best of {len(self.compared)} settings {by}"
+        return f"with weight decay {self.settings['weight_decay']:.3g} {best_of} ({scores})"
+
+    def save(self, folder: Path, fingerprint: str) -> None:
+        """Write it to the folder of a run."""
+        arrays = {"logits": self.logits, "fold": self.fold}
+        tensors = {name: torch.from_numpy(values) for name, values in arrays.items() if values is not None}
+        about = {"settings": dict(self.settings), "compared": [dict(each) for each in self.compared]}
+        metadata = {"fingerprint": fingerprint, **{name: json.dumps(value) for name, value in about.items()}}
+        write_tensors(folder / SEARCH_FILE, tensors, metadata)
+
+    @classmethod
+    def load(cls, folder: Path, fingerprint: str, labels: LabelTable, methods: Collection[str]) -> Search | None:
+        """Read that of some labels and methods; None where there is none, or one of other settings.
+
+        The folder may be somebody else's: a method can name code, so only one of ``methods`` is taken from it.
+        """
+        path = folder / SEARCH_FILE
+        if not path.exists():
+            return None
+        tensors, metadata = read_tensors(path, remedy=_REMEDY)
+        if metadata.get("fingerprint") != fingerprint:
+            return None
+        with reading(path, _REMEDY):
+            about = {name: parse_json(metadata[name].encode()) for name in ("settings", "compared")}
+            logits, fold = (tensors[name].numpy() if tensors else None for name in ("logits", "fold"))
+        stored = validate(about, _StoredSearch, path, _REMEDY)
+        shapes = None if logits is None or fold is None else (logits.shape, fold.shape)
+        expected = (len(labels), len(labels.classes)), (len(labels),)
+        if stored.settings.method not in methods or shapes not in (None, expected):
+            raise damaged(path, "it is of other images, classes or methods", _REMEDY)
+        lines = [each.model_dump() for each in (stored.settings, *stored.compared)]
+        return cls(lines[0], lines[1:], logits, fold)
+
+
+def search_settings(
+    data: Dataset,
+    config: RunConfig,
+    request: TrainingRequest,
+    features: Mapping[str, Tensor],
+    selection: Selection,
+    *,
+    device: torch.device,
+    reporter: Reporter,
+) -> Search:
+    """Compare the settings that a request leaves open, on val or by the folds of the configuration.
+
+    Args:
+        data: the data set.
+        config: the settings that are not searched.
+        request: the arguments of ``fit``.
+        features: ``(N, D)`` of "train" and, where there is one, of "val".
+        selection: the rule that selects the epoch. "last" is about epochs: val still chooses the settings.
+        device: where to train.
+        reporter: shows the progress.
+    """
+    labels, train, left_open = data.train.labels, features["train"], open_settings(request)
+    methods = auto_methods(data) if request.method == "auto" and request.preset is None else ()
+    candidates = candidate_configs(config, labels, train.shape[1], methods=methods, **left_open)
+    how: dict[str, Any] = {"device": device, "left_open": left_open, "advance": reporter.advance}
+    if data.val is not None:
+        judge = selection if selection.labels is not None else choose_selection(data.val.labels, None)
+        with reporter.bar("search on val", ROUNDS):
+            return search_on_val(features, labels, candidates, judge, **how)
+    fold = assign_folds(labels, config.folds, config.seed, fold_groups(data, "train", train.cpu().numpy()))
+    with reporter.bar("cross-validation", ROUNDS):
+        return search_by_folds(train, labels, candidates, fold, **how)
+
+
+def search_on_val(
+    features: Mapping[str, Tensor],
+    labels: LabelTable,
+    candidates: Sequence[RunConfig],
+    selection: Selection,
+    *,
+    device: torch.device,
+    left_open: Mapping[str, bool] = CLOSED,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Search:
+    """Train every candidate, and choose the one with the best score on val.
+
+    Args:
+        features: ``(N, D)`` of "train" and of "val".
+        labels: the observed labels of train.
+        candidates: the settings to compare first; of equal scores the first one is chosen.
+        selection: the rule that scores an epoch, and the labels of val; that of the best epoch is the score.
+        device: where to train.
+        left_open: of ``neighbors``; by default only the candidates are compared.
+        advance: called with 1 after each round of candidates.
+    """
+    rows = _searched_rows(labels, features["train"].shape[1], candidates)
+    part = {"train": select_rows(features["train"], rows), "val": features["val"]}
+    searched = labels.select(rows)
+
+    def score(configs: Sequence[RunConfig]) -> list[float]:
+        heads = [HeadConfig.from_run(config, len(labels)) for config in configs]
+        scores = [math.nan] * len(configs)
+        for members in group_configs(heads):
+            group = [heads[member] for member in members]
+            results = train_group(part, searched, group, selection, order_seed=configs[0].seed, device=device)
+            for member, result in zip(members, results, strict=True):
+                if result.failed is None:
+                    scores[member] = -math.inf if result.best_score is None else result.best_score
+        advance(1)
+        return scores
+
+    compared, chosen = _search(candidates, score, left_open, "with all settings")
+    return Search(_searched(chosen), compared)
+
+
+def search_by_folds(
+    features: Tensor,
+    labels: LabelTable,
+    candidates: Sequence[RunConfig],
+    fold: NDArray[np.int64],
+    *,
+    device: torch.device,
+    left_open: Mapping[str, bool] = CLOSED,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Search:
+    """Score candidates out of fold, and return the scores of the best one on all images.
+
+    Args:
+        features: ``(N, D)`` of the training images.
+        labels: their observed labels.
+        candidates: the settings to compare first; of equal scores the first one is chosen.
+        fold: ``(N,)`` of every image.
+        device: where to train.
+        left_open: of ``neighbors``; by default only the candidates are compared.
+        advance: called with 1 after each round of candidates.
+    """
+    rows = _searched_rows(labels, features.shape[1], candidates)
+    part, searched = select_rows(features, rows), labels.select(rows)
+    selection = choose_selection(searched, None)
+
+    def score(configs: Sequence[RunConfig]) -> list[float]:
+        found = out_of_fold_logits(part, searched, configs, fold[rows], device, images=len(labels))
+        advance(1)
+        return [selection_score(selection, logits) for logits in found]
+
+    compared, chosen = _search(candidates, score, left_open, "in every fold")
+    (logits,) = out_of_fold_logits(features, labels, [chosen], fold, device)
+    return Search(_searched(chosen), compared, logits, fold)
+
+
+def _search(
+    candidates: Sequence[RunConfig],
+    score: Callable[[Sequence[RunConfig]], list[float]],
+    left_open: Mapping[str, bool],
+    where: str,
+) -> tuple[list[dict[str, Any]], RunConfig]:
+    """Score candidates, then those around the best ones; return a line for each, and the best configuration.
+
+    A score is NaN where training has diverged, and -inf where nothing can be ranked.
+    """
+    configs, scores = list(candidates), score(candidates)
+    for _ in range(ROUNDS - 1):
+        if not (more := neighbors(configs, scores, **left_open)):
+            break
+        configs, scores = [*configs, *more], [*scores, *score(more)]
+    if all(map(math.isnan, scores)):
+        raise RunError(f"training has diverged {where}: give a lower --lr, or a higher --weight-decay.")
+    chosen = configs[int(np.nanargmax(scores))]
+    lines = zip(configs, scores, strict=True)
+    return [{**_searched(config), "score": finite(value)} for config, value in lines], chosen
+
+
+def selection_score(selection: Selection, logits: NDArray[np.float32]) -> float:
+    """Return the average precision by a selection rule, each class weighted by its known presents.
+
+    With few images the average precision of a rare class is mostly chance; the weights keep it from deciding.
+    """
+    if not np.isfinite(logits).all():
+        return math.nan
+    if selection.labels is None:
+        return -math.inf
+    unknown: Literal["absent", "ignore"] = "absent" if selection.rule == "observed" else "ignore"
+    values = average_precision(logits, selection.labels.to_dense(), average=None, unknown=unknown)
+    counted = np.isfinite(values)
+    weights = selection.labels.counts().present[counted]
+    return float(np.average(values[counted], weights=weights)) if weights.sum() else -math.inf
+
+
+def _searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig]) -> NDArray[np.int64]:
+    """Return the training images on which candidates are compared: all, or a part that is drawn."""
+    rows, most = np.arange(len(labels)), max(MIN_SEARCH_IMAGES, MAX_SEARCH_VALUES // (width * len(labels.classes)))
+    if len(rows) <= most or len(candidates) == 1:
+        return rows
+    return np.sort(numpy_generator(candidates[0].seed, "search").permutation(rows)[:most])
+
+
+def _searched(config: RunConfig) -> dict[str, Any]:
+    return config.model_dump(include=set(CHOSEN))
