@@ -109,7 +109,7 @@ def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
     ]
     found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
     assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
-    assert np.isfinite(found.logits).all() and found.reason is not None
+    assert found.logits is not None and np.isfinite(found.logits).all() and found.reason is not None
     with pytest.raises(RunError, match="diverged in every fold"):
         search_by_folds(features, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
 
