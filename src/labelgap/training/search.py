@@ -240,14 +240,21 @@ def search_by_folds(
     rows = _searched_rows(labels, features.shape[1], candidates)
     part, searched = select_rows(features, rows), labels.select(rows)
     selection = choose_selection(searched, None)
+    best: list[tuple[RunConfig, NDArray[np.float32]]] = []  # the best candidate of each round, and its logits
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
         found = out_of_fold_logits(part, searched, configs, fold[rows], device, images=len(labels))
+        scores = [selection_score(selection, logits) for logits in found]
+        if not np.isnan(scores).all():
+            number = int(np.nanargmax(scores))
+            best.append((configs[number], found[number]))
         advance(1)
-        return [selection_score(selection, logits) for logits in found]
+        return scores
 
     compared, chosen = _search(candidates, score, left_open, "in every fold")
-    (logits,) = out_of_fold_logits(features, labels, [chosen], fold, device)
+    logits = next(logits for config, logits in best if config is chosen)
+    if len(rows) < len(labels):
+        (logits,) = out_of_fold_logits(features, labels, [chosen], fold, device)
     return Search(_searched(chosen), compared, logits, fold)
 
 
