@@ -162,7 +162,7 @@ class Loss(nn.Module, ABC):
         if left == math.inf or not (self.training and torch.is_grad_enabled() and isinstance(rows, int)):
             return
         if left is not None and left >= rows:
-            self._images_left = left - rows
+            vars(self)["_images_left"] = left - rows  # setting an attribute of a module takes long
             return
         self._images = self._images_left = math.inf
         seen = f"has been {self.epoch} for more than {MOST_EPOCHS} times the training images"
