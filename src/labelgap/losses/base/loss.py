@@ -26,6 +26,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
@@ -46,6 +47,17 @@ MOST_EPOCHS = 1.5
 
 TrainingScores = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Yields ``(index, logits)`` batches of every training image once, in eval mode and without augmentation."""
+
+
+@dataclass
+class _Images:
+    """How many images an epoch allows, and how many are left; None before ``set_epoch``.
+
+    They are no numbers of the module: a step that changes those is not captured as a CUDA graph.
+    """
+
+    allowed: float = math.inf
+    left: float | None = None
 
 
 class Loss(nn.Module, ABC):
@@ -84,8 +96,7 @@ class Loss(nn.Module, ABC):
         self.epoch = 1
         self.state_bytes, self.state_form = 0, ""
         self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
-        self._images: float = math.inf
-        self._images_left: float | None = None
+        self._images = _Images()
         self._marks: list[tuple[Tensor, ...]] = []
         self._last_marks: tuple[Tensor, ...] | None = None
 
@@ -110,7 +121,7 @@ class Loss(nn.Module, ABC):
             raise InputError("prepare(table, …) takes a LabelTable: lg.LabelTable.from_dense(labels) makes one.")
         if epochs < 1:
             raise InputError(f"epochs={epochs}: at least one is needed.")
-        self._images = MOST_EPOCHS * table.shape[0]
+        self._images.allowed = MOST_EPOCHS * table.shape[0]
         self.skip_step()
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -123,7 +134,7 @@ class Loss(nn.Module, ABC):
             raise InputError(f"epoch {epoch}: epochs are counted from 1.")
         self.epoch = epoch
         self.epoch_tensor.fill_(epoch)
-        self._images_left = self._images
+        self._images.left = self._images.allowed
 
     def forward(
         self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
@@ -158,13 +169,13 @@ class Loss(nn.Module, ABC):
 
     def _count_images(self, rows: int) -> None:
         """Warn once where a loop trains with the loss without ``set_epoch``, or for long after the last call of it."""
-        left = self._images_left
+        left = self._images.left
         if left == math.inf or not (self.training and torch.is_grad_enabled() and isinstance(rows, int)):
             return
         if left is not None and left >= rows:
-            vars(self)["_images_left"] = left - rows  # setting an attribute of a module takes long
+            self._images.left = left - rows
             return
-        self._images = self._images_left = math.inf
+        self._images = _Images(math.inf, math.inf)
         seen = f"has been {self.epoch} for more than {MOST_EPOCHS} times the training images"
         warnings.warn(
             f"{self.name} depends on the epoch, which {'was never set' if left is None else seen}: "
