@@ -46,8 +46,8 @@ MIN_SEARCH_IMAGES: Final = 2000
 """Of more images, so many are enough to compare settings: the best penalty hardly depends on their number."""
 MAX_SEARCH_VALUES: Final = 80_000_000
 """They are compared on all images whose number, times features and classes, is no larger."""
-QUICK_EPOCHS: Final = 5
-"""Of "newton", from a fifth of these values on: the order of penalties shows before the last digits have converged."""
+QUICK_EPOCHS: Final = {False: 15, True: 5}
+"""Of "newton" at most; fewer from a fifth of these values on: the order of penalties shows before they converge."""
 ROUNDS: Final = 5
 """Rounds of a search: the first candidates, then those around the best ones so far."""
 CLOSED: Final[Mapping[str, bool]] = {"decay": False, "rate": False}
@@ -200,11 +200,10 @@ def search_on_val(
     """
     rows = _searched_rows(labels, features["train"].shape[1], candidates)
     part = {"train": select_rows(features["train"], rows), "val": features["val"]}
-    searched, large = labels.select(rows), _is_large(part["train"], labels, candidates)
+    searched = labels.select(rows)
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
-        trained = map(_shortened, configs) if large else configs
-        heads = [HeadConfig.from_run(config, len(labels)) for config in trained]
+        heads = [HeadConfig.from_run(config, len(labels)) for config in _quick(configs, part["train"], labels)]
         scores = [math.nan] * len(configs)
         for members in group_configs(heads):
             group = [heads[member] for member in members]
@@ -242,13 +241,12 @@ def search_by_folds(
     """
     rows = _searched_rows(labels, features.shape[1], candidates)
     part, searched = select_rows(features, rows), labels.select(rows)
-    large = _is_large(part, labels, candidates)
     selection = choose_selection(searched, None)
     best: list[tuple[RunConfig, NDArray[np.float32]]] = []  # the best candidate of each round, and its logits
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
-        trained = list(map(_shortened, configs)) if large else configs
-        found = out_of_fold_logits(part, searched, trained, fold[rows], device, images=len(labels))
+        quick = _quick(configs, part, labels)
+        found = out_of_fold_logits(part, searched, quick, fold[rows], device, images=len(labels))
         scores = [selection_score(selection, logits) for logits in found]
         if not np.isnan(scores).all():
             number = int(np.nanargmax(scores))
@@ -258,7 +256,7 @@ def search_by_folds(
 
     compared, chosen = _search(candidates, score, left_open, "in every fold")
     logits = next(logits for config, logits in best if config is chosen)
-    if len(rows) < len(labels) or large:
+    if len(rows) < len(labels) or _quick([chosen], part, labels) != [chosen]:
         (logits,) = out_of_fold_logits(features, labels, [chosen], fold, device)
     return Search(_searched(chosen), compared, logits, fold)
 
@@ -309,15 +307,15 @@ def _searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfi
     return np.sort(numpy_generator(candidates[0].seed, "search").permutation(rows)[:most])
 
 
-def _is_large(features: Tensor, labels: LabelTable, candidates: Sequence[RunConfig]) -> bool:
-    """Return whether settings are compared after fewer epochs than they are trained for."""
-    return len(candidates) > 1 and 5 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES
-
-
-def _shortened(config: RunConfig) -> RunConfig:
-    """Return a configuration with as many epochs as a comparison needs; those of Adam are part of what is compared."""
-    epochs = min(config.epochs, QUICK_EPOCHS) if config.optimizer == "newton" else config.epochs
-    return config.model_copy(update={"epochs": epochs})
+def _quick(configs: Sequence[RunConfig], features: Tensor, labels: LabelTable) -> list[RunConfig]:
+    """Return configurations with as many epochs as a comparison needs; those of Adam are part of what is compared."""
+    epochs = QUICK_EPOCHS[5 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
+    return [
+        config.model_copy(update={"epochs": epochs})
+        if config.optimizer == "newton" and config.epochs > epochs
+        else config
+        for config in configs
+    ]
 
 
 def _searched(config: RunConfig) -> dict[str, Any]:
