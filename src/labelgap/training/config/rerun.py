@@ -48,6 +48,8 @@ DATA_OPTIONS: Final = frozenset(
 """The options of the commands about DATA; a test compares them."""
 
 _ALWAYS: Final = ("epochs", "lr", "backbone_lr", "batch_size", "precision")
+_HEAD: Final = ("standardize", "weight_decay")
+"""Settings of a linear head whose default depends on the data: those that a cross-validation chooses."""
 _NETWORK: Final = ("optimizer", "weight_decay", "schedule", "warmup", "transform", "average_flips")
 """Settings whose default depends on the network, where one is trained: those of the recipe."""
 _NUMBER: Final = re.compile(
@@ -94,11 +96,11 @@ def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
 def fit_arguments(config: RunConfig) -> dict[str, Any]:
     """Return the arguments of ``fit`` that give this configuration, without those at their default.
 
-    With a preset all are there, since the preset would replace the defaults; where a network is trained, also those
-    whose default depends on it.
+    With a preset all are there, since the preset would replace the defaults; otherwise also those whose default depends
+    on the network or on the data.
     """
     fields = type(config).model_fields
-    stated = _ALWAYS if config.protocol == "linear" else (*_ALWAYS, *_NETWORK)
+    stated = (*_ALWAYS, *(_HEAD if config.protocol == "linear" else _NETWORK))
     given: dict[str, Any] = {"method": config.method, "options": dict(config.options), "preset": config.preset}
     given |= {name: getattr(config, name) for name in ("backbone", "weights", "protocol")}
     given |= {"head": None if config.head == "linear" else config.head}
