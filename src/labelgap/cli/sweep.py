@@ -89,6 +89,9 @@ def _print(result: Sweep, report: Path) -> None:
         print_metrics("test", run.metrics["test"])
     if run is not None:
         console.print(f"run       {run.path}")
+    if (auto := result.auto_run()) is not None:
+        measured = (auto.metrics.get("test") or {}).get("map")
+        console.print(f"auto      {auto.path}" + (f"  test mAP {100 * measured:.2f}" if measured else ""))
     console.print(f"report    {report}")
     console.print(f"table     {result.path / TABLE}")
     if command := best_command(result):

@@ -18,8 +18,8 @@ def describe_progress(sweep: Sweep) -> str:
     """Return how many trials there are, of each state."""
     states = Counter(trial.state for trial in sweep.trials)
     parts = [f"{states[name]:,} {name}" for name in ("complete", "pruned", "failed") if states[name]]
-    if states["running"]:
-        parts.append(f"{states['running']:,} running in other processes: the last of them trains the best settings")
+    if sweep.running:
+        parts.append(f"{sweep.running:,} running in other processes: the last of them trains the best settings")
     elif sweep.retrained_score is None:
         parts.append(f"the same command trains {'the best settings' if sweep.finished else 'the others'}")
     total = f"{len(sweep.trials):,} of {pluralize(sweep.asked, 'trial')}"

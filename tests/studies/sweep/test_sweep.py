@@ -99,6 +99,9 @@ def test_auto_is_the_line_to_beat_as_fit_alone_trains_it(finished: Sweep, data: 
     above = sum((trial.score or 0) > (auto.score or 0) for trial in finished.trials)
     assert f"{above} of 12 trials above it" in describe_auto(finished) or not above
     assert f"auto: {alone.config.method}" in {name for name, _ in sweep_rows(finished)}
+    assert describe_progress(replace(finished, auto=replace(auto, state="running"), retrained_score=None)) == (
+        "12 of 12 trials: 12 complete, 1 running in other processes: the last of them trains the best settings"
+    )
     behind = replace(finished, auto=replace(auto, score=1.0))
     assert describe_auto(behind).endswith("no trial is above it") and sweep_rows(behind)[0][0].startswith("auto")
     assert describe_auto(replace(finished, auto=replace(auto, state="failed", score=None, reason="of a reason"))) == (

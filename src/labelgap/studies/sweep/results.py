@@ -141,8 +141,12 @@ class Sweep:
     @property
     def finished(self) -> bool:
         """Whether all trials that were asked for have ended, and ``auto``."""
-        running = any(trial is not None and trial.state == "running" for trial in (self.auto, *self.trials))
-        return len(self.trials) >= self.asked and not running
+        return len(self.trials) >= self.asked and not self.running
+
+    @property
+    def running(self) -> int:
+        """How many trials other processes train, ``auto`` included."""
+        return sum(trial is not None and trial.state == "running" for trial in (self.auto, *self.trials))
 
     def best_run(self) -> Run | None:
         """Return the run with the best settings; None before it is trained, also where ``best/`` has an earlier one."""
