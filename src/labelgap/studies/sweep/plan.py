@@ -160,8 +160,8 @@ def plan_sweep(
         selection = replace(choose_selection(data.train.labels, None), why=FOLDS_REASON.format(folds=usual.folds))
     if selection.labels is None:
         raise InputError(
-            f"a sweep selects settings by their score, and here {selection.why}. Give a val split, or without one at "
-            f"least {2 * FOLDS} images with known labels, which are cross-validated."
+            f"a sweep selects settings by their score, and here {selection.why}. Give a val split; without one linear "
+            f"heads are cross-validated on at least {2 * FOLDS} images with known labels, unless --folds is 0."
         )
     request, default = _default_space(data, request, usual, loss_fn, given)
     space = search_space(own, fixed, default)
