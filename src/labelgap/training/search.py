@@ -32,7 +32,7 @@ from labelgap.training.checkpoints.history import finite
 from labelgap.training.config.candidates import auto_methods, candidate_configs, neighbors, open_settings
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import Name, Options, Rate, RunConfig
-from labelgap.training.folds import assign_folds, fold_groups, out_of_fold_logits, select_rows
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows
 from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
@@ -238,16 +238,17 @@ def search_by_folds(
         advance: called with 1 after each round of candidates.
     """
     rows = _searched_rows(labels, features.shape[1], candidates)
-    part, searched = select_rows(features, rows), labels.select(rows)
+    part, searched, part_fold = select_rows(features, rows), labels.select(rows), fold[rows]
     selection = choose_selection(searched, None)
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
-        found = out_of_fold_logits(part, searched, configs, fold[rows], device, images=len(labels))
+        tasks = [FoldTask(config, searched, part_fold) for config in configs]
+        found = out_of_fold_logits(part, tasks, device, images=len(labels))
         advance(1)
         return [selection_score(selection, logits) for logits in found]
 
     compared, chosen = _search(candidates, score, left_open, "in every fold")
-    (logits,) = out_of_fold_logits(features, labels, [chosen], fold, device)
+    (logits,) = out_of_fold_logits(features, [FoldTask(chosen, labels, fold)], device)
     return Search(_searched(chosen), compared, logits, fold)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from labelgap.training.heads.scoring import ValScorer
 from labelgap.training.selection import choose_selection
 
 __all__ = ["train_heads"]
+
+SMALL_STEP: Final = 1 << 25
+"""Products of weights and images in a step, below which one thread computes it."""
 
 
 def train_heads(
@@ -39,7 +43,7 @@ def train_heads(
     """Train linear heads on fixed features, all at once, and keep the best epoch of each.
 
     Args:
-        features: ``(N, D)`` of the training images.
+        features: ``(N, D)`` of the training images, or ``(P, N, D)``: see ``LinearEngine``.
         plans: the heads.
         epochs: how many, counted from 1.
         batch_size: images per step; all heads see the same batches.
@@ -69,15 +73,28 @@ def train_heads(
     engine = LinearEngine(features, plans, epochs=epochs, batch_size=batch_size, **settings)
     scorer = _val_scorer(engine, val_features, val_labels, select)
     best = BestEpochs(engine, stop_below)
-    for epoch in range(1, epochs + 1):
-        losses = engine.train_epoch(epoch)
-        engine.end_epoch(list_revisions=False)
-        best.update(epoch, losses, None if scorer is None else scorer.scores())
-        if progress is not None:
-            progress(epoch, epochs)
-        if not bool(engine.active.any()):
-            break
+    with _threads(engine):
+        for epoch in range(1, epochs + 1):
+            losses = engine.train_epoch(epoch)
+            engine.end_epoch(list_revisions=False)
+            best.update(epoch, losses, None if scorer is None else scorer.scores())
+            if progress is not None:
+                progress(epoch, epochs)
+            if not bool(engine.active.any()):
+                break
     return best.results()
+
+
+@contextmanager
+def _threads(engine: LinearEngine) -> Iterator[None]:
+    """Use one thread for small steps: several would wait for one another, on a busy machine ten times as long."""
+    before = torch.get_num_threads()
+    if engine.weight.numel() * engine.batch_size < SMALL_STEP:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _val_scorer(
