@@ -37,6 +37,8 @@ __all__ = [
     "select_rows",
 ]
 
+LEFT_OUT: Final = 0.01
+"""A fold leaves out so many more of its images at most, to have as many as another and to be trained with it."""
 MAX_VALUES: Final = 1 << 23
 """Folds are trained together while their features have no more values than this."""
 
@@ -137,8 +139,8 @@ def out_of_fold_logits(
     found = [np.full(task.labels.shape, np.nan, dtype=np.float32) for task in tasks]
     for members in group_configs(heads):
         basis = _fit_basis(features, tasks[members[0]].config)
-        for parts in _groups_of_parts(tasks, members, features.shape[1]):
-            rows = [np.flatnonzero(fold != number) for fold, number, _ in parts]
+        for size, parts in _groups_of_parts(tasks, members, features.shape[1]):
+            rows = [np.flatnonzero(fold != number)[:size] for fold, number, _ in parts]
             jobs = sorted((member, part) for part, (_, _, own) in enumerate(parts) for member in own)
             labels = {(id(tasks[member].labels), part): tasks[member].labels for member, part in jobs}
             tables = {key: table.select(rows[key[1]]) for key, table in labels.items()}
@@ -162,19 +164,23 @@ _Part = tuple[NDArray[np.int64], int, list[int]]
 """The fold of every image, the number of the one that is held out, and the tasks that are trained on the others."""
 
 
-def _groups_of_parts(tasks: Sequence[FoldTask], members: Sequence[int], width: int) -> Iterator[list[_Part]]:
-    """Yield folds that are trained together: those of as many images, as far as their features fit."""
+def _groups_of_parts(
+    tasks: Sequence[FoldTask], members: Sequence[int], width: int
+) -> Iterator[tuple[int, list[_Part]]]:
+    """Yield folds that are trained together, as far as their features fit, and on how many images: all but a few."""
     parts: dict[tuple[int, int], _Part] = {}
     for member in members:
         fold = tasks[member].fold
         for number in range(int(fold.max()) + 1):
             parts.setdefault((id(fold), number), (fold, number, []))[2].append(member)
     by_size: dict[int, list[_Part]] = {}
-    for fold, number, own in parts.values():
-        by_size.setdefault(int((fold != number).sum()), []).append((fold, number, own))
+    for part in sorted(parts.values(), key=lambda part: int((part[0] != part[1]).sum())):
+        seen = int((part[0] != part[1]).sum())
+        fewest = next((size for size in by_size if seen <= size * (1 + LEFT_OUT)), seen)
+        by_size.setdefault(fewest, []).append(part)
     for size, equal in by_size.items():
         together = max(1, MAX_VALUES // (size * width))
-        yield from (equal[first : first + together] for first in range(0, len(equal), together))
+        yield from ((size, equal[first : first + together]) for first in range(0, len(equal), together))
 
 
 def _fit_basis(features: Tensor, config: RunConfig) -> FeatureBasis | None:

@@ -37,7 +37,16 @@ from labelgap.training.heads.configs import HeadConfig, group_configs, train_gro
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["SEARCH_FILE", "Search", "search_by_folds", "search_on_val", "search_settings", "selection_score"]
+__all__ = [
+    "ROUNDS",
+    "SEARCH_FILE",
+    "Search",
+    "search_by_folds",
+    "search_on_val",
+    "search_settings",
+    "searched_rows",
+    "selection_score",
+]
 
 SEARCH_FILE: Final = "search.safetensors"
 CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
@@ -196,7 +205,7 @@ def search_on_val(
         left_open: of ``neighbors``; by default only the candidates are compared.
         advance: called with 1 after each round of candidates.
     """
-    rows = _searched_rows(labels, features["train"].shape[1], candidates)
+    rows = searched_rows(labels, features["train"].shape[1], candidates, seed=candidates[0].seed)
     part = {"train": select_rows(features["train"], rows), "val": features["val"]}
     searched = labels.select(rows)
 
@@ -237,7 +246,7 @@ def search_by_folds(
         left_open: of ``neighbors``; by default only the candidates are compared.
         advance: called with 1 after each round of candidates.
     """
-    rows = _searched_rows(labels, features.shape[1], candidates)
+    rows = searched_rows(labels, features.shape[1], candidates, seed=candidates[0].seed)
     part, searched, part_fold = select_rows(features, rows), labels.select(rows), fold[rows]
     selection = choose_selection(searched, None)
 
@@ -290,12 +299,12 @@ def selection_score(selection: Selection, logits: NDArray[np.float32]) -> float:
     return float(np.average(values[counted], weights=weights)) if weights.sum() else -math.inf
 
 
-def _searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig]) -> NDArray[np.int64]:
+def searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig], *, seed: int) -> NDArray[np.int64]:
     """Return the training images on which candidates are compared: all, or a part that is drawn."""
     rows, most = np.arange(len(labels)), max(MIN_SEARCH_IMAGES, MAX_SEARCH_VALUES // (width * len(labels.classes)))
     if len(rows) <= most or len(candidates) == 1:
         return rows
-    return np.sort(numpy_generator(candidates[0].seed, "search").permutation(rows)[:most])
+    return np.sort(numpy_generator(seed, "search").permutation(rows)[:most])
 
 
 def _searched(config: RunConfig) -> dict[str, Any]:

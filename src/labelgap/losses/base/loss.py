@@ -68,6 +68,7 @@ class Loss(nn.Module, ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     batch_dependent: bool = False
     reduction: str = "mean"
+    initialized: str = ""
     epoch_tensor: Tensor
 
     def __init__(self) -> None:

@@ -65,8 +65,9 @@ class HeadConfig:
         return {"epochs": self.epochs, "batch_size": self.batch_size, **dict(self.optimizer)}
 
     def group_key(self) -> tuple[Any, ...]:
-        """Return the settings that heads trained together must share."""
-        return self.epochs, self.batch_size, self.stop_below, self.optimizer
+        """Return the settings that heads trained together must share; under "newton" a method converges on its own."""
+        newton = dict(self.optimizer).get("optimizer") == "newton"
+        return self.epochs, self.batch_size, self.stop_below, self.optimizer, self.method if newton else ""
 
 
 def group_configs(configs: Sequence[HeadConfig]) -> list[list[int]]:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
+from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.terms import widest_float
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
@@ -68,6 +69,7 @@ class LinearEngine(HeadStack):
 
     Attributes:
         graph_runner: replays steps from a CUDA graph; None where there are none.
+        steady: whether all heads minimize the same function in every step, so that they can converge.
 
     The initial weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator is not
     changed. Methods that draw in every step (`warp` with sampled ranks) use the global generator; only they differ
@@ -102,6 +104,10 @@ class LinearEngine(HeadStack):
             self.groups, self.table_of_slot, classes=self.classes, epochs=epochs, dtype=dtype, device=self.device
         )
         self.autograd_groups = [group for group in self.groups if group.mixture is None]
+        self.steady = self.full_batch and all(
+            isinstance(group.loss_fn, MixtureLoss) and group.loss_fn.weights(self.classes).modified is None
+            for group in self.groups
+        )
         self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
         self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []
         bias = self.stacked_parameter(self.bias, decays=not self.full_batch)

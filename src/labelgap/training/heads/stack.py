@@ -36,7 +36,7 @@ def initial_head(width: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
         [(3, 8), (3,)]
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "initialisation"))
+        torch.default_generator.manual_seed(derive_seed(seed, "initialisation"))  # others take 1 ms without a GPU
         head = LinearHead(width, classes)
     return head.weight.detach(), head.bias.detach()
 
@@ -110,8 +110,11 @@ class HeadStack:
         self.failed_step = torch.zeros_like(self.failed_epoch)
         self.host_syncs = self.all_active = device.type == "cpu"
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
-        first = [initial_head(self.features.shape[-1], self.classes, plan.seed) for plan in plans]
-        self._set_weights(torch.stack([weight for weight, _ in first]), torch.stack([bias for _, bias in first]))
+        first = {
+            seed: initial_head(self.features.shape[-1], self.classes, seed) for seed in {plan.seed for plan in plans}
+        }
+        weights, biases = zip(*(first[plan.seed] for plan in plans), strict=True)
+        self._set_weights(torch.stack(weights), torch.stack(biases))
 
     def index(self, numbers: Sequence[int]) -> Tensor:
         """Return numbers as an index on the device."""
