@@ -27,7 +27,7 @@ from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.rerun import fit_arguments
 from labelgap.training.config.resolve import resolve_config
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.folds import out_of_fold_logits
+from labelgap.training.folds import FoldTask, out_of_fold_logits
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.predictions import read_predictions
 from labelgap.training.search import (
@@ -69,7 +69,7 @@ def test_an_image_is_scored_by_a_head_that_has_not_seen_its_labels() -> None:
     codes = data.train.labels.to_dense()
     changed = LabelTable.from_dense(np.where(fold[:, None] == 1, 1 - np.abs(codes), codes))
     before, after = (
-        out_of_fold_logits(features, table, configs, fold, torch.device("cpu"))
+        out_of_fold_logits(features, [FoldTask(each, table, fold) for each in configs], torch.device("cpu"))
         for table in (data.train.labels, changed)
     )
     for old, new in zip(before, after, strict=True):
@@ -81,7 +81,7 @@ def test_the_penalty_of_a_fold_is_that_of_all_images() -> None:
     data, fold = album(), np.arange(IMAGES) % 4
     features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
     config = config_for(data, weight_decay=0.02, epochs=20, standardize=False)
-    (logits,) = out_of_fold_logits(features, data.train.labels, [config], fold, torch.device("cpu"))
+    (logits,) = out_of_fold_logits(features, [FoldTask(config, data.train.labels, fold)], torch.device("cpu"))
     seen = fold != 2
     from sklearn.linear_model import LogisticRegression
 
@@ -123,12 +123,12 @@ def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest
     features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 100.0)]
     found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
-    (alone,) = out_of_fold_logits(features, data.train.labels, configs[:1], fold, torch.device("cpu"))
+    (alone,) = out_of_fold_logits(features, [FoldTask(configs[0], data.train.labels, fold)], torch.device("cpu"))
     np.testing.assert_array_equal(found.logits, alone)
     part, rows = data.train.labels.select(np.arange(40)), features[:40]
-    (of_all,) = out_of_fold_logits(rows, part, configs[:1], fold[:40], torch.device("cpu"), images=IMAGES)
-    double = [config_for(data, weight_decay=0.02)]  # the same penalty, relative to the loss of half of the images
-    (expected,) = out_of_fold_logits(rows, part, double, fold[:40], torch.device("cpu"))
+    (of_all,) = out_of_fold_logits(rows, [FoldTask(configs[0], part, fold[:40])], torch.device("cpu"), images=IMAGES)
+    double = config_for(data, weight_decay=0.02)  # the same penalty, relative to the loss of half of the images
+    (expected,) = out_of_fold_logits(rows, [FoldTask(double, part, fold[:40])], torch.device("cpu"))
     np.testing.assert_allclose(of_all, expected)
 
 

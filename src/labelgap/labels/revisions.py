@@ -43,6 +43,7 @@ _SCHEMA = pa.schema(
         ("author", pa.string()),
     ]
 )
+_NO_REVISIONS: Final = _SCHEMA.empty_table()
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Revisions(Sequence[Revision]):
 
     def __init__(self, revisions: Iterable[Revision] = ()) -> None:
         rows = [_row(revision) for revision in revisions]
-        self._table = _checked(pa.Table.from_pylist(rows, schema=_SCHEMA))
+        self._table = _checked(pa.Table.from_pylist(rows, schema=_SCHEMA)) if rows else _NO_REVISIONS
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Revisions:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from labelgap.core.errors import InputError
+from labelgap.core.text import pluralize
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
 from labelgap.losses.base.mixture import IGNORED, Mixture
@@ -24,21 +25,23 @@ from labelgap.losses.base.terms import Number
 __all__ = ["ExpectedPositiveRegularization", "ExpectedPositivesLoss", "mean_positives"]
 
 MIN_IMAGES = 100
-"""Fully labeled images that are enough to estimate the number of positives."""
+"""Fully labeled images that are enough to estimate the number of positives, where others are labeled in part."""
 
 
-def mean_positives(table: LabelTable) -> float | None:
-    """Return the mean number of positives over the images whose labels are all known; None for fewer than 100.
+def mean_positives(table: LabelTable) -> tuple[float, int] | None:
+    """Return the mean number of positives over the images whose labels are all known, and how many these are.
+
+    None where they are few and not all: which images were labeled in full may depend on what they show.
 
     Example:
-        >>> mean_positives(LabelTable.from_dense([[1, 0], [1, 1]] * 50))
-        1.5
+        >>> mean_positives(LabelTable.from_dense([[1, 0], [1, 1]]))
+        (1.5, 2)
     """
     full = np.diff(table.starts) == len(table.classes)
-    if full.sum() < MIN_IMAGES:
+    if not full.any() or (full.sum() < MIN_IMAGES and not full.all()):
         return None
     present = np.bincount(table.rows[table.values == PRESENT], minlength=len(table))
-    return round(float(present[full].mean()), 4)
+    return round(float(present[full].mean()), 4), int(full.sum())
 
 
 class ExpectedPositivesLoss(MixtureLoss, ABC):
@@ -68,11 +71,12 @@ class ExpectedPositivesLoss(MixtureLoss, ABC):
 
     def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
         """Take the mean over fully labeled validation images, where the number is not given and there are enough."""
-        mean = None if val is None or self._expected_positives is not None else mean_positives(val)
-        if mean is None:
+        found = None if val is None or self._expected_positives is not None else mean_positives(val)
+        if found is None or not found[0]:
             return {}
-        self.expected_positives = mean
-        return {"expected_positives": mean}
+        self.expected_positives, count = found
+        self.initialized = f"expected_positives={found[0]:g}, the mean of {pluralize(count, 'fully known val image')}"
+        return {"expected_positives": found[0]}
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Raise ``InputError`` without the number, or with one that is larger than the number of classes."""
@@ -85,7 +89,7 @@ class ExpectedPositivesLoss(MixtureLoss, ABC):
             raise InputError(
                 f"'{self.name}' must know how many positives an image has on average: give expected_positives=…, or "
                 "set `loss_fn.expected_positives` before training. The papers use 1.5 for VOC, 2.9 for COCO, 1.9 for "
-                "NUS-WIDE and 31.4 for CUB; a hundred images with all labels known are enough to estimate it."
+                "NUS-WIDE and 31.4 for CUB. It is estimated where val is fully known, or a hundred of its images are."
             )
         return self._expected_positives
 

@@ -178,7 +178,7 @@ class _Stored(BaseModel):
 
 def compare_shares(
     data: Dataset,
-    methods: str | Iterable[str] = "all",
+    methods: str | Iterable[str] = "short",
     *,
     shares: Sequence[float] = SHARES,
     out: str | os.PathLike[str] = "runs/shares",
@@ -194,7 +194,7 @@ def compare_shares(
 
     Args:
         data: the data set.
-        methods: "all", or names of methods; ``bce`` sees all labels, where they are known.
+        methods: "short", "all", or names of methods; ``bce`` sees all labels, where they are known.
         shares: of the training images, above 0, at most 1.
         out: the folder.
         device: "auto", "cpu", "cuda", "mps".
@@ -202,11 +202,11 @@ def compare_shares(
         quiet: print nothing.
         **settings: those of ``compare``.
     """
-    _, chosen = check_settings(methods, settings)
+    methods = methods if isinstance(methods, str) else list(methods)
+    chosen = check_settings(methods, settings)
     wanted, folder, reporter = check_shares(shares), Path(out), Reporter(quiet)
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
-    names = methods if isinstance(methods, str) else list(methods)
     execution: dict[str, Any] = {"device": device, "workers": workers, "reporter": reporter}
     points: dict[tuple[float, int], Comparison] = {}
     with lock_folder(folder, "comparing training shares"), reporter.resumable(partial(has_heads, folder)):
@@ -221,7 +221,7 @@ def compare_shares(
                     part = f"{100 * share:g} % of the images, seed {seed}"
                     reporter.advance(0, part.__str__)
                     with reporter.muted():
-                        points[share, seed] = found = compare(drawn, names, out=place, **execution, **given)
+                        points[share, seed] = found = compare(drawn, methods, out=place, **execution, **given)
                     reporter.advance()
                     if not reporter.draws_bars:
                         reporter.log(f"{part}: {_describe(found)}")
@@ -286,7 +286,7 @@ def _collect(
         {split.name: len(split) for split in data.splits},
         len(data.classes),
         str(first.metadata["backbone"]),
-        settings.epochs,
+        settings.adam_epochs,
         settings.observe,
         first.metric,
         first.rule,

@@ -253,6 +253,8 @@ def _description(
     yield selection.why if not config.folds else FOLDS_REASON.format(folds=config.folds)
     if config.trace == "off" and request.trace == "auto" and device.type == "cuda":
         yield "single labels are not traced on a GPU; --trace all does"
+    if loss_fn.initialized:
+        yield f"{loss_fn.name}: {loss_fn.initialized}"
     if loss_fn.state_bytes:
         yield f"{loss_fn.name} stores {format_bytes(loss_fn.state_bytes)} for the training images{loss_fn.state_form}"
 

@@ -7,8 +7,8 @@ fold.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,9 +24,23 @@ from labelgap.data.scanning.image_scan import scan_images
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.heads.basis import FeatureBasis
-from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
+from labelgap.training.heads.configs import HeadConfig, group_configs
+from labelgap.training.heads.train import train_heads
 
-__all__ = ["assign_folds", "duplicate_groups", "equal_row_groups", "fold_groups", "out_of_fold_logits", "select_rows"]
+__all__ = [
+    "FoldTask",
+    "assign_folds",
+    "duplicate_groups",
+    "equal_row_groups",
+    "fold_groups",
+    "out_of_fold_logits",
+    "select_rows",
+]
+
+LEFT_OUT: Final = 0.01
+"""A fold leaves out so many more of its images at most, to have as many as another and to be trained with it."""
+MAX_VALUES: Final = 1 << 23
+"""Folds are trained together while their features have no more values than this."""
 
 
 def assign_folds(
@@ -104,37 +118,69 @@ def equal_row_groups(features: NDArray[Any]) -> NDArray[np.int64]:
     return numbers
 
 
+class FoldTask(NamedTuple):
+    """A configuration that is cross-validated: with the labels of the images, and the fold of each."""
+
+    config: RunConfig
+    labels: LabelTable
+    fold: NDArray[np.int64]
+
+
 def out_of_fold_logits(
-    features: Tensor,
-    labels: LabelTable,
-    candidates: Sequence[RunConfig],
-    fold: NDArray[np.int64],
-    device: torch.device,
-    advance: Callable[[int], None] = lambda count: None,
-    *,
-    images: int | None = None,
+    features: Tensor, tasks: Sequence[FoldTask], device: torch.device, *, images: int | None = None
 ) -> list[NDArray[np.float32]]:
-    """Return the ``(N, K)`` out-of-fold logits of every candidate; NaN where its loss was not finite.
+    """Return the ``(N, K)`` out-of-fold logits of every task; NaN where its loss was not finite.
 
     The penalty of the weights is the same for a fold as for all images: with fewer images the weight decay, which is
     relative to the mean loss, is higher. All are N, or ``images`` where these are a part of more. Standardization uses
-    the features of all N images, and no labels.
+    the features of all N images, and no labels. Folds of as many images are trained together where they are small.
     """
-    heads = [HeadConfig.from_run(config, images or len(labels)) for config in candidates]
-    found = [np.full((len(labels), len(labels.classes)), np.nan, dtype=np.float32) for _ in candidates]
+    heads = [HeadConfig.from_run(task.config, images or len(task.labels)) for task in tasks]
+    found = [np.full(task.labels.shape, np.nan, dtype=np.float32) for task in tasks]
     for members in group_configs(heads):
-        group = [heads[member] for member in members]
-        basis = _fit_basis(features, candidates[members[0]])
-        for number in range(int(fold.max()) + 1):
-            seen, held_out = (np.flatnonzero(rows) for rows in (fold != number, fold == number))
-            part, order_seed = {"train": select_rows(features, seen)}, derive_seed(candidates[0].seed, "fold", number)
-            results = train_group(part, labels.select(seen), group, order_seed=order_seed, device=device, basis=basis)
-            vectors = select_rows(features, held_out).float().cpu().numpy()
-            for member, result in zip(members, results, strict=True):
+        basis = _fit_basis(features, tasks[members[0]].config)
+        for size, parts in _groups_of_parts(tasks, members, features.shape[1]):
+            rows = [np.flatnonzero(fold != number)[:size] for fold, number, _ in parts]
+            jobs = sorted((member, part) for part, (_, _, own) in enumerate(parts) for member in own)
+            labels = {(id(tasks[member].labels), part): tasks[member].labels for member, part in jobs}
+            tables = {key: table.select(rows[key[1]]) for key, table in labels.items()}
+            results = train_heads(
+                torch.stack([select_rows(features, each) for each in rows]),
+                [heads[member].plan(tables[id(tasks[member].labels), part], part) for member, part in jobs],
+                order_seed=derive_seed(heads[members[0]].seed, "fold"),
+                device=device,
+                basis=basis,
+                **heads[members[0]].shared(),
+            )
+            for (member, part), result in zip(jobs, results, strict=True):
+                held_out = np.flatnonzero(parts[part][0] == parts[part][1])
                 if result.failed is None:
+                    vectors = select_rows(features, held_out).float().cpu().numpy()
                     found[member][held_out] = vectors @ result.weight.T + result.bias
-            advance(1)
     return found
+
+
+_Part = tuple[NDArray[np.int64], int, list[int]]
+"""The fold of every image, the number of the one that is held out, and the tasks that are trained on the others."""
+
+
+def _groups_of_parts(
+    tasks: Sequence[FoldTask], members: Sequence[int], width: int
+) -> Iterator[tuple[int, list[_Part]]]:
+    """Yield folds that are trained together, as far as their features fit, and on how many images: all but a few."""
+    parts: dict[tuple[int, int], _Part] = {}
+    for member in members:
+        fold = tasks[member].fold
+        for number in range(int(fold.max()) + 1):
+            parts.setdefault((id(fold), number), (fold, number, []))[2].append(member)
+    by_size: dict[int, list[_Part]] = {}
+    for part in sorted(parts.values(), key=lambda part: int((part[0] != part[1]).sum())):
+        seen = int((part[0] != part[1]).sum())
+        fewest = next((size for size in by_size if seen <= size * (1 + LEFT_OUT)), seen)
+        by_size.setdefault(fewest, []).append(part)
+    for size, equal in by_size.items():
+        together = max(1, MAX_VALUES // (size * width))
+        yield from ((size, equal[first : first + together]) for first in range(0, len(equal), together))
 
 
 def _fit_basis(features: Tensor, config: RunConfig) -> FeatureBasis | None:

@@ -30,13 +30,16 @@ class Reporter:
 
     Of several processes only the first prints. Where standard error is no terminal, as in the log of a batch job,
     progress is a line now and then, without control characters.
+
+    Attributes:
+        done: the steps of the innermost bar that are done.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet or not is_main_process()
         self.console = make_console(stderr=True, quiet=self.quiet, soft_wrap=True)
         self._move: _Move | None = None
-        self._done = 0
+        self.done = 0
         self._muted = False
         self._progress: Progress | None = None
 
@@ -77,22 +80,22 @@ class Reporter:
         if self.quiet:
             yield
             return
-        outer, show = (self._move, self._done), self._draw_bar if self.draws_bars else self._print_lines
+        outer, show = (self._move, self.done), self._draw_bar if self.draws_bars else self._print_lines
         with show(title, total, done) as self._move:
-            self._done = done
+            self.done = done
             try:
                 yield
             finally:
-                self._move, self._done = outer
+                self._move, self.done = outer
 
     def advance(self, steps: int = 1, note: Note | None = None) -> None:
         """Move the progress; 0 steps say that the work continues."""
-        self.move_to(self._done + steps, note)
+        self.move_to(self.done + steps, note)
 
     def move_to(self, done: int, note: Note | None = None) -> None:
         """Show that so many steps are done; fewer than before where a part of the work is done again."""
         if self._move is not None:
-            self._done = done
+            self.done = done
             self._move(done, note)
 
     @contextmanager

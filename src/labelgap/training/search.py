@@ -33,12 +33,21 @@ from labelgap.training.checkpoints.history import finite
 from labelgap.training.config.candidates import auto_methods, candidate_configs, neighbors, open_settings
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import Name, Options, Rate, RunConfig
-from labelgap.training.folds import assign_folds, fold_groups, out_of_fold_logits, select_rows
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows
 from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["SEARCH_FILE", "Search", "search_by_folds", "search_on_val", "search_settings", "selection_score"]
+__all__ = [
+    "ROUNDS",
+    "SEARCH_FILE",
+    "Search",
+    "search_by_folds",
+    "search_on_val",
+    "search_settings",
+    "searched_rows",
+    "selection_score",
+]
 
 SEARCH_FILE: Final = "search.safetensors"
 CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
@@ -202,7 +211,7 @@ def search_on_val(
         left_open: of ``neighbors``; by default only the candidates are compared.
         advance: called with 1 after each round of candidates.
     """
-    rows = _searched_rows(labels, features["train"].shape[1], candidates)
+    rows = searched_rows(labels, features["train"].shape[1], candidates, seed=candidates[0].seed)
     part = {"train": select_rows(features["train"], rows), "val": features["val"]}
     searched = labels.select(rows)
 
@@ -280,14 +289,14 @@ def search_by_folds(
         left_open: of ``neighbors``; by default only the candidates are compared.
         advance: called with 1 after each round of candidates.
     """
-    rows = _searched_rows(labels, features.shape[1], candidates)
-    part, searched = select_rows(features, rows), labels.select(rows)
+    rows = searched_rows(labels, features.shape[1], candidates, seed=candidates[0].seed)
+    part, searched, part_fold = select_rows(features, rows), labels.select(rows), fold[rows]
     selection = choose_selection(searched, None)
     best: list[tuple[RunConfig, NDArray[np.float32]]] = []  # the best candidate of each round, and its logits
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
-        quick = _quick(configs, part, labels)
-        found = out_of_fold_logits(part, searched, quick, fold[rows], device, images=len(labels))
+        tasks = [FoldTask(config, searched, part_fold) for config in _quick(configs, part, labels)]
+        found = out_of_fold_logits(part, tasks, device, images=len(labels))
         scores = [selection_score(selection, logits) for logits in found]
         if not np.isnan(scores).all():
             number = int(np.nanargmax(scores))
@@ -298,7 +307,7 @@ def search_by_folds(
     compared, chosen = _search(candidates, score, left_open, "in every fold")
     logits = next(logits for config, logits in best if config is chosen)
     if len(rows) < len(labels) or _quick([chosen], part, labels) != [chosen]:
-        (logits,) = out_of_fold_logits(features, labels, [chosen], fold, device)
+        (logits,) = out_of_fold_logits(features, [FoldTask(chosen, labels, fold)], device)
     return Search(_searched(chosen), compared, logits, fold)
 
 
@@ -340,12 +349,12 @@ def selection_score(selection: Selection, logits: NDArray[np.float32]) -> float:
     return float(np.average(values[counted], weights=weights)) if weights.sum() else -math.inf
 
 
-def _searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig]) -> NDArray[np.int64]:
+def searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig], *, seed: int) -> NDArray[np.int64]:
     """Return the training images on which candidates are compared: all, or a part that is drawn."""
     rows, most = np.arange(len(labels)), max(MIN_SEARCH_IMAGES, MAX_SEARCH_VALUES // (width * len(labels.classes)))
     if len(rows) <= most or len(candidates) == 1:
         return rows
-    return np.sort(numpy_generator(candidates[0].seed, "search").permutation(rows)[:most])
+    return np.sort(numpy_generator(seed, "search").permutation(rows)[:most])
 
 
 def _quick(configs: Sequence[RunConfig], features: Tensor, labels: LabelTable) -> list[RunConfig]:

@@ -115,8 +115,13 @@ def test_every_loss_can_be_made_again_from_its_options(name: str) -> None:
 def test_the_number_of_positives_comes_from_fully_labeled_validation_images(name: str) -> None:
     table = lg.LabelTable.from_dense([[1, -1, -1]])
     labels = np.tile([[1, 0, 0], [1, 1, 0]], (50, 1))
-    val, few = lg.LabelTable.from_dense(labels), lg.LabelTable.from_dense(labels[:99])
-    assert lg.loss(name).initialize_from(table, val) == {"expected_positives": 1.5}
-    assert lg.loss(name).initialize_from(table, few) == lg.loss(name).initialize_from(table, None) == {}
+    val = lg.LabelTable.from_dense(labels[:2])
+    known = lg.loss(name)
+    assert known.initialize_from(table, val) == {"expected_positives": 1.5} and "2 fully known" in known.initialized
+    for full, found in ((99, {}), (100, {"expected_positives": 1.5})):
+        partly = lg.LabelTable.from_dense([*labels[:full], [1, -1, -1]])
+        assert lg.loss(name).initialize_from(table, partly).keys() == found.keys()
+    nothing = lg.LabelTable.from_dense(0 * labels)
+    assert lg.loss(name).initialize_from(table, nothing) == lg.loss(name).initialize_from(table, None) == {}
     assert lg.loss(name, expected_positives=2.0).initialize_from(table, val) == {}
     assert lg.loss("an").initialize_from(table, val) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine, stack, train_heads
 from labelgap.training.heads import label_tables as tables
+from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.optimizers import StackedAdam, StackedParameter
 from labelgap.training.heads.train import BestEpochs
 from labelgap.training.selection import measurable_labels
@@ -65,6 +67,27 @@ def test_a_resumed_engine_ends_with_the_same_bytes(settings: dict[str, Any]) -> 
     for found, expected in zip(resumed.groups, whole.groups, strict=True):
         states = [group.loss_fn.state_dict() for group in (found, expected)]
         assert all(torch.equal(states[0][key].nan_to_num(-1), states[1][key].nan_to_num(-1)) for key in states[1])
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "newton"])
+def test_heads_of_several_parts_end_where_those_of_each_part_alone_end(optimizer: str) -> None:
+    methods = ("an", "em", "gr") if optimizer == "newton" else ("an", "ll-r", "epr", *OPTIONS)
+    options = {**OPTIONS, "epr": {"expected_positives": 2.0}, "imcl": {}}
+    rows = [np.arange(20), np.arange(10, IMAGES)]
+    labels, parts = [TABLE.select(each) for each in rows], torch.stack([FEATURES[each] for each in rows])
+    plans = [
+        HeadPlan(name, options.get(name, {}), 1e-2, table, weight_decay=1e-3, part=part)
+        for name in methods
+        for part, table in enumerate(labels)
+    ]
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": BATCH, "optimizer": optimizer}
+    settings["basis"] = FeatureBasis.fit(FEATURES, rotate=True)
+    together = train_heads(parts, plans, **settings)
+    for part, features in enumerate(parts):
+        own = [replace(plan, part=0) for plan in plans if plan.part == part]
+        for alone, beside in zip(train_heads(features, own, **settings), together[part::2], strict=True):
+            np.testing.assert_allclose(beside.weight, alone.weight, atol=2e-5)
+            np.testing.assert_allclose(beside.bias, alone.bias, atol=2e-5)
 
 
 def test_the_state_of_other_heads_is_not_loaded() -> None:

@@ -88,6 +88,7 @@ class Loss(nn.Module, ABC):
     batch_dependent: bool = False
     epoch_dependent: bool = False
     reduction: str = "mean"
+    initialized: str = ""
     epoch_tensor: Tensor
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from labelgap.studies.compare.grid import Hyperparameters
 from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.label_views import LabelView
 from labelgap.studies.compare.metric import MetricEvaluator, choose_metric
-from labelgap.studies.compare.results import MethodResult, SeedResult, SkippedMethod, Trial
+from labelgap.studies.compare.results import BASELINE, MethodResult, SeedResult, SkippedMethod, Trial
 from labelgap.studies.compare.significance import GapToBest, draw_resamples, gaps_to_best
 from labelgap.studies.compare.variants import variant_name
 from labelgap.training.config.schema import RunConfig
@@ -29,9 +29,9 @@ from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = ["MethodHeads", "MethodPlan", "evaluate_methods", "select_setting"]
+__all__ = ["DIVERGED", "MethodHeads", "MethodPlan", "evaluate_methods"]
 
-DIVERGED = "training has diverged in a fold: give a lower --lr, or a higher --weight-decay"
+DIVERGED: Final = "training has diverged in a fold: give a lower --lr, or a higher --weight-decay"
 
 HeadGrid = Sequence[Sequence[StoredHead]]
 """The heads of a method: for each setting of its grid, one for each seed."""
@@ -46,22 +46,31 @@ class MethodPlan:
         method: its name.
         view: the labels it sees.
         config: before any search.
-        grid: the settings that val chooses from.
         variant: the values that set it apart from other rows of the method.
         first_seed: of its seeds.
+        baseline: whether it is logistic regression, by the method `an`, and not a method of its own.
+        candidates: the settings that are compared first.
+        left_open: which of them are searched further, as ``neighbors`` takes it.
     """
 
     method: str
     view: LabelView
     config: RunConfig
-    grid: tuple[Hyperparameters, ...]
     variant: Mapping[str, Any] = field(default_factory=dict)
     first_seed: int = 0
+    baseline: bool = False
+    candidates: Sequence[RunConfig] = ()
+    left_open: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name of the method in results."""
+        return BASELINE if self.baseline else self.method
 
     @property
     def name(self) -> str:
         """The method, and the values of its variant."""
-        return variant_name(self.method, self.variant)
+        return variant_name(self.label, self.variant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +79,14 @@ class MethodHeads:
 
     Attributes:
         grid: for each setting those of each seed; of a cross-validation, the final heads of the chosen setting.
+        settings: that were compared.
         best: the chosen setting; None where training failed.
         out_of_fold: ``(N, K)`` logits of the training images for each seed, by heads that have not seen their labels;
             None where val chose the setting.
     """
 
     grid: HeadGrid
+    settings: Sequence[Hyperparameters]
     best: int | None
     out_of_fold: Sequence[NDArray[np.float32]] | None = None
 
@@ -106,7 +117,7 @@ def evaluate_methods(
             results.append(result)
             trials += [
                 Trial(
-                    plan.method,
+                    plan.label,
                     **asdict(setting),
                     seed=seed,
                     epoch=head.epoch,
@@ -114,7 +125,7 @@ def evaluate_methods(
                     selected=number == best,
                     failed=head.failed,
                 )
-                for number, (setting, seeds) in enumerate(zip(plan.grid, grid, strict=True))
+                for number, (setting, seeds) in enumerate(zip(trained.settings, grid, strict=True))
                 for seed, head in enumerate(seeds, plan.first_seed)
             ]
             if not plan.view.extra_labels and evaluator.codes is not None:
@@ -125,16 +136,6 @@ def evaluate_methods(
     title = f"Which method on {data.name}?"
     parts = tuple(results), tuple(skipped), tuple(trials)
     return Comparison(folder, title, {}, selection.rule, evaluator.metric, *parts)
-
-
-def select_setting(grid: HeadGrid) -> int | None:
-    """Return the setting with the highest mean score over seeds, the first of equals; None where all failed."""
-    scores = {
-        number: float(np.mean([head.score or 0.0 for head in seeds]))
-        for number, seeds in enumerate(grid)
-        if all(head.failed is None for head in seeds)
-    }
-    return max(scores, key=lambda number: scores[number]) if scores else None
 
 
 def _evaluate_method(
@@ -162,16 +163,36 @@ def _evaluate_method(
         seeds.append(SeedResult(plan.first_seed + seed, plan.view.label_seeds[seed], *measured, known))
         logits.append(scores)
     result = MethodResult(
-        plan.method,
-        **asdict(plan.grid[best]),
+        plan.label,
+        **asdict(trained.settings[best]),
         label_view=plan.view.description,
         extra_labels=plan.view.extra_labels,
         settings_tried=len(grid),
         seconds=sum(head.seconds for each in grid for head in each),
         seeds=tuple(seeds),
         variant=dict(plan.variant),
+        baseline=plan.baseline,
+        at_edge=_edges(trained, best, 0 if trained.out_of_fold is not None else plan.candidates[0].epochs),
     )
     return result, logits
+
+
+def _edges(trained: MethodHeads, best: int, epochs: int) -> dict[str, Literal["lowest", "highest", "last"]]:
+    """Return which of the chosen values are the lowest or highest that were compared with the others as chosen.
+
+    The epoch is "last" where it is so for most seeds; not where val selects none, with 0 ``epochs``, nor of "newton".
+    """
+    chosen = trained.settings[best]
+    edges: dict[str, Literal["lowest", "highest", "last"]] = {}
+    for name in ("weight_decay", "lr"):
+        value = getattr(chosen, name)
+        values = [getattr(each, name) for each in trained.settings if replace(each, **{name: value}) == chosen]
+        if min(values) < max(values) and value in (min(values), max(values)):
+            edges[name] = "lowest" if value == min(values) else "highest"
+    late = [head.epoch == epochs > 1 and bool(head.scores) for head in trained.grid[best]]
+    if chosen.optimizer != "newton" and 2 * sum(late) > len(late):
+        edges["epoch"] = "last"
+    return edges
 
 
 def _gaps(

@@ -1,4 +1,4 @@
-"""The hyperparameter grids of a comparison, from the papers.
+"""The hyperparameter grids of a comparison: those of the papers, beside "auto", which ``search`` makes.
 
 - small: learning rates 1e-3 and 1e-4 at batch size 16, with the options that the papers state for the data set, or the
   method's defaults. Most methods do best at one of the two.
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.training.config.schema import RunConfig
 
 __all__ = ["GRIDS", "Hyperparameters", "hyperparameter_grid", "option_combinations", "option_grid"]
 
-GRIDS: Final = ("small", "full")
+GRIDS: Final = ("auto", "small", "full")
+"""By default, and where there is no val, settings are searched as ``fit`` searches them."""
 
 _Values = dict[str, tuple[float, ...]]
 
@@ -116,13 +116,6 @@ def hyperparameter_grid(
         >>> len(hyperparameter_grid("an", {}, "full")), len(hyperparameter_grid("ll-r", {}, "full"))
         (8, 40)
     """
-    if grid not in GRIDS:
-        raise UnknownNameError("grid", grid, GRIDS)
-    for name, values, example in (("--lr", learning_rates, "1e-3,1e-4"), ("--batch-size", batch_sizes, "16")):
-        if values is not None and (not values or min(values) <= 0):
-            raise InputError(f"{name} {values}: give numbers above 0, e.g. {name} {example}")
-    if weight_decays is not None and (not weight_decays or min(weight_decays) < 0):
-        raise InputError(f"--weight-decay {weight_decays}: give numbers from 0, e.g. --weight-decay 0,1e-3")
     return [
         Hyperparameters({**options, **combination}, float(lr), int(batch_size), decay, standardize=standardize)
         for combination in option_combinations(method, grid, fixed)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,17 +31,20 @@ from labelgap.labels import LabelTable
 from labelgap.studies.compare.comparison import HEADS_FOLDER
 from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
+from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
 __all__ = [
     "HeadTask",
     "HeadTrainingSetup",
-    "Progress",
     "StoredHead",
     "check_head",
     "damaged_heads",
+    "group_tasks",
     "train_or_load_heads",
 ]
+
+T = TypeVar("T")
 
 _VERSION: Final = 2
 """Raised when the same plan gives other weights than before, or another file."""
@@ -51,19 +54,29 @@ _METADATA_KEY: Final = "labelgap"
 
 
 class HeadTask(NamedTuple):
-    """A head to train, and what the heads that are trained with it share: the order of the batches, too."""
+    """A head to train, and what the heads that are trained with it share.
+
+    Attributes:
+        plan: of the head.
+        epochs: how many.
+        batch_size: images per batch.
+        optimizer: "adam" or "newton".
+        standardize: whether it is trained on standardized features.
+        order_seed: of the order of the batches.
+        last: whether its last epoch is kept, whatever val says: that of a convex problem is the solution.
+    """
 
     plan: HeadPlan
+    epochs: int
     batch_size: int
     optimizer: str = "adam"
     standardize: bool = False
     order_seed: int = 0
+    last: bool = False
 
 
 Shape = tuple[int, int]
 """Number of classes and of features."""
-Progress = Callable[[int, int, str], None]
-"""Called with the epochs done of a group (0 at its start), its number of heads, and its description."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +86,12 @@ class HeadTrainingSetup:
     Attributes:
         features: name of a split → ``(N, D)``, on the device.
         selection: the rule that selects epochs and settings.
-        epochs: how many.
         device: where to train.
         fingerprint: of the images and the network behind the features.
     """
 
     features: Mapping[str, Tensor]
     selection: Selection
-    epochs: int
     device: torch.device
     fingerprint: str
 
@@ -130,17 +141,12 @@ class StoredHead:
 
 
 def train_or_load_heads(
-    tasks: Sequence[HeadTask],
-    setup: HeadTrainingSetup,
-    folder: Path,
-    *,
-    progress: Progress = lambda done, heads, text: None,
-    log: Callable[[str], None] = lambda text: None,
+    tasks: Sequence[HeadTask], setup: HeadTrainingSetup, folder: Path, reporter: Reporter
 ) -> list[StoredHead]:
     """Train the heads that are not stored in the folder, or damaged there, and return all of them.
 
-    Heads with the same seed and batch size are trained together, as many as fit into memory. Each group is stored when
-    it is done, so Ctrl-C loses one group at most; the manifest of a finished comparison stays true meanwhile.
+    Heads with the same batch size and optimizer are trained together, as many as fit into memory. Each group is stored
+    when it is done, so Ctrl-C loses one group at most; the manifest of a finished comparison stays true meanwhile.
     """
     make_folder(folder / HEADS_FOLDER)
     remove_partials(folder / HEADS_FOLDER)
@@ -153,23 +159,27 @@ def train_or_load_heads(
             try:
                 heads[path] = _load(path, (len(task.plan.labels.classes), width))
             except RunError as error:
-                log(f"note: {error} It is trained again.")
+                reporter.log(f"note: {error} It is trained again.")
     missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in heads}
-    with replacing(folder, [f"{HEADS_FOLDER}/{path.name}" for path in missing]):
-        for group in _groups(missing, setup):
-            heads |= _train(group, setup, progress)
+    names = [f"{HEADS_FOLDER}/{path.name}" for path in missing]
+    with replacing(folder, names), reporter.bar("training", sum(task.epochs for task in missing.values())):
+        for group in group_tasks(missing, setup):
+            heads |= _train(group, setup, reporter)
     return [heads[path] for path in paths]
 
 
-def _groups(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[Path, HeadTask]]:
-    """Yield groups of heads with one seed and batch size that fit into memory."""
-    groups: dict[tuple[Any, ...], list[Path]] = {}
-    for path, task in tasks.items():
-        groups.setdefault((task.plan.seed, *task[1:]), []).append(path)
-    for _, paths in sorted(groups.items()):
-        size = _group_size(setup, tasks[paths[0]].plan.labels)
-        for first in range(0, len(paths), size):
-            yield {path: tasks[path] for path in paths[first : first + size]}
+def group_tasks(tasks: Mapping[T, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[T, HeadTask]]:
+    """Yield groups of heads that are trained together: those with the same settings that fit into memory.
+
+    Under "newton" a method is trained on its own, until it has converged.
+    """
+    groups: dict[tuple[Any, ...], list[T]] = {}
+    for key, task in tasks.items():
+        groups.setdefault((*task[1:], task.plan.method if task.optimizer == "newton" else ""), []).append(key)
+    for _, keys in sorted(groups.items(), key=lambda group: group[0]):
+        size = _group_size(setup, tasks[keys[0]].plan.labels)
+        for first in range(0, len(keys), size):
+            yield {key: tasks[key] for key in keys[first : first + size]}
 
 
 def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
@@ -180,26 +190,31 @@ def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
     return _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
 
 
-def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, progress: Progress) -> dict[Path, StoredHead]:
+def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, reporter: Reporter) -> dict[Path, StoredHead]:
     first, count = next(iter(tasks.values())), len(tasks)
-    text = f"seed {first.plan.seed}, batch {first.batch_size}"
-    folds = "val" not in setup.features
-    progress(0, count, text)
-    started = time.perf_counter()
+    selection, val = setup.selection, setup.features.get("val")
+    selected = val is not None and selection.labels is not None and not first.last
+    started, before = time.perf_counter(), reporter.done
     results = train_heads(
         setup.features["train"],
         [task.plan for task in tasks.values()],
-        epochs=setup.epochs,
+        epochs=first.epochs,
         batch_size=first.batch_size,
         order_seed=first.order_seed,
-        val_features=None if folds or setup.selection.labels is None else setup.features["val"],
-        val_labels=None if folds else setup.selection.labels,
-        select="last" if folds else setup.selection.rule,
+        val_features=val if selected else None,
+        val_labels=selection.labels if selected else None,
+        select=selection.rule if selected else "last",
         device=setup.device,
         optimizer=first.optimizer,
         standardize=first.standardize,
-        progress=lambda done, _: progress(done, count, text),
+        progress=lambda done, _: reporter.move_to(before + done * count),
     )
+    reporter.move_to(before + first.epochs * count)
+    if first.last and val is not None:
+        scores = val.cpu().numpy()
+        for result in results:
+            measured = selection.score(scores @ result.weight.T + result.bias) if result.failed is None else None
+            result.best_score = None if measured is None else measured.value
     seconds = (time.perf_counter() - started) / count
     return {path: _write(path, result, seconds) for path, result in zip(tasks, results, strict=True)}
 
@@ -217,13 +232,14 @@ def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[
         "options": dict(sorted(plan.options.items())),
         "lr": plan.lr,
         "batch_size": task.batch_size,
-        "epochs": setup.epochs,
+        "epochs": task.epochs,
         "seed": plan.seed,
         "order": task.order_seed,
         "rule": setup.selection.rule,
         "val": digests[id(setup.selection.labels)],
     }
     later = {"weight_decay": plan.weight_decay, "optimizer": task.optimizer, "standardize": task.standardize}
+    later |= {"last": task.last}
     parts |= {name: value for name, value in later.items() if value not in (0.0, "adam", False)}
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
     return folder / HEADS_FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"

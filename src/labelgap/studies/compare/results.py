@@ -14,6 +14,7 @@ from labelgap.studies.compare.significance import GapToBest
 from labelgap.studies.compare.variants import variant_name
 
 __all__ = [
+    "BASELINE",
     "ComparisonMetric",
     "FORMAT",
     "MethodResult",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 FORMAT: Final = 1
+BASELINE: Final = "logistic regression"
+"""The row that every comparison has: scikit-learn's, of each class alone, with unknown labels as absent."""
 STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
@@ -117,6 +120,9 @@ class MethodResult:
         optimizer: of its heads.
         standardize: whether they were trained on standardized features.
         variant: the values that set it apart from other rows of the same method, where these were asked for.
+        baseline: whether it is plain logistic regression, with unknown labels as absent; trained as the method `an`.
+        at_edge: "weight_decay" and "lr" → "lowest" or "highest", where one beyond those that were compared may be
+            better; "epoch" → "last".
     """
 
     __pydantic_config__ = STRICT
@@ -135,6 +141,8 @@ class MethodResult:
     optimizer: Text = "adam"
     standardize: bool = False
     variant: Mapping[str, Any] = field(default_factory=dict)
+    baseline: bool = False
+    at_edge: Mapping[str, Literal["lowest", "highest", "last"]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

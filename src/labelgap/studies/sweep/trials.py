@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import shutil
 import time
@@ -30,7 +29,7 @@ from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.features.precomputed import initial_network
 from labelgap.training.fit import fit
-from labelgap.training.folds import assign_folds, fold_groups, out_of_fold_logits
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.loop.trainer import EpochCallback, TrainingContext
 from labelgap.training.progress import Reporter
@@ -155,12 +154,10 @@ def _cross_validate(
 ) -> list[_Result]:
     """Train heads of one group in every fold, and score all training images by the heads that have not seen them."""
     assert inputs.fold is not None
-    done = itertools.count(1)
-
-    def advance(_: int) -> None:
-        _report(reporter, pluralize(len(configs), "head"), "fold", next(done), plan.config.folds)
-
-    found = out_of_fold_logits(inputs.features["train"], plan.data.train.labels, configs, inputs.fold, device, advance)
+    trained = f"{pluralize(len(configs), 'head')} in {plan.config.folds} folds"
+    reporter.advance(0, note=lambda: trained)
+    tasks = [FoldTask(config, plan.data.train.labels, inputs.fold) for config in configs]
+    found = out_of_fold_logits(inputs.features["train"], tasks, device)
     scores = [selection_score(plan.selection, logits) for logits in found]
     epochs = configs[0].epochs
     return [(score, epochs, epochs, "") if math.isfinite(score) else (None, 0, epochs, DIVERGED) for score in scores]

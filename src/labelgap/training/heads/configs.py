@@ -55,9 +55,19 @@ class HeadConfig:
         defaults = defaults_for("linear", True)
         return cls(**common, **(linear or {name: defaults[name] for name in ("lr", "epochs", "batch_size")}))
 
+    def plan(self, labels: LabelTable, part: int = 0) -> HeadPlan:
+        """Return the plan of a head on some images."""
+        decay = self.penalty / len(labels)
+        return HeadPlan(self.method, self.options, self.lr, labels, self.seed, decay, part=part)
+
+    def shared(self) -> dict[str, Any]:
+        """Return the settings that ``train_heads`` takes for all heads; those of epochs that val selects apart."""
+        return {"epochs": self.epochs, "batch_size": self.batch_size, **dict(self.optimizer)}
+
     def group_key(self) -> tuple[Any, ...]:
-        """Return the settings that heads trained together must share."""
-        return self.epochs, self.batch_size, self.stop_below, self.optimizer
+        """Return the settings that heads trained together must share; under "newton" a method converges on its own."""
+        newton = dict(self.optimizer).get("optimizer") == "newton"
+        return self.epochs, self.batch_size, self.stop_below, self.optimizer, self.method if newton else ""
 
 
 def group_configs(configs: Sequence[HeadConfig]) -> list[list[int]]:
@@ -86,12 +96,7 @@ def train_group(
     val_labels = None if selection is None else selection.labels
     return train_heads(
         _tensor(features["train"]),
-        [
-            HeadPlan(config.method, config.options, config.lr, labels, config.seed, config.penalty / len(labels))
-            for config in configs
-        ],
-        epochs=first.epochs,
-        batch_size=first.batch_size,
+        [config.plan(labels) for config in configs],
         order_seed=order_seed,
         val_features=None if val_labels is None else _tensor(features["val"]),
         val_labels=val_labels,
@@ -99,7 +104,7 @@ def train_group(
         stop_below=None if selection is None else first.stop_below,
         device=device,
         basis=basis,
-        **dict(first.optimizer),
+        **first.shared(),
     )
 
 

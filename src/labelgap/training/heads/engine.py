@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
+from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.terms import widest_float
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
@@ -51,7 +52,8 @@ class LinearEngine(HeadStack):
     """Linear heads in training.
 
     Args:
-        features: ``(N, D)`` of the training images, a row for each row of the label tables.
+        features: ``(N, D)`` of the training images, a row for each row of the label tables; or ``(P, N, D)``, and each
+            plan says which part it is trained on: those of several folds.
         plans: the heads; the number of a head is its position in this list.
         epochs: how many will be trained; some methods depend on it.
         batch_size: images per step. The last batch of an epoch may be smaller.
@@ -67,6 +69,7 @@ class LinearEngine(HeadStack):
 
     Attributes:
         graph_runner: replays steps from a CUDA graph; None where there are none.
+        steady: whether all heads minimize the same function in every step, so that they can converge.
 
     The initial weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator is not
     changed. Methods that draw in every step (`warp` with sampled ranks) use the global generator; only they differ
@@ -93,7 +96,7 @@ class LinearEngine(HeadStack):
         self.full_batch = optimizer == "newton"
         if basis is None and (standardize or self.full_batch):
             basis = FeatureBasis.fit(features, standardize=standardize, rotate=self.full_batch)
-        size = len(features) if self.full_batch else batch_size
+        size = features.shape[-2] if self.full_batch else batch_size
         target = torch.device(device)
         super().__init__(features, plans, epochs=epochs, batch_size=size, device=target, dtype=dtype, basis=basis)
         self.order_seed, self.epochs = order_seed, epochs
@@ -101,13 +104,17 @@ class LinearEngine(HeadStack):
             self.groups, self.table_of_slot, classes=self.classes, epochs=epochs, dtype=dtype, device=self.device
         )
         self.autograd_groups = [group for group in self.groups if group.mixture is None]
+        self.steady = self.full_batch and all(
+            isinstance(group.loss_fn, MixtureLoss) and group.loss_fn.weights(self.classes).modified is None
+            for group in self.groups
+        )
         self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
         self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []
         bias = self.stacked_parameter(self.bias, decays=not self.full_batch)
         stacked = [self.stacked_parameter(self.weight), bias, *self._loss_parameters()]
         if self.full_batch:
             start = torch.from_numpy(np.stack([plan.frequency_logits() for plan in self.plans]))
-            self._set_weights(torch.zeros(*start.shape, self.features.shape[1]), start)
+            self._set_weights(torch.zeros(*start.shape, self.features.shape[-1]), start)
         curvatures = [] if self.basis is None else self.basis.curvatures(self.classes, self.weight)
         self.optimizer = create_optimizer(
             optimizer, stacked, self.active, momentum=momentum, nesterov=nesterov, curvatures=curvatures
@@ -176,8 +183,8 @@ class LinearEngine(HeadStack):
     def order(self, epoch: int) -> Tensor:
         """Return the order of the images in an epoch, ``(N,)``; all of them ten times over under "newton"."""
         if self.full_batch:
-            return torch.arange(len(self.features)).repeat(NEWTON_STEPS)
-        return torch.from_numpy(numpy_generator(self.order_seed, "order", epoch).permutation(len(self.features)))
+            return torch.arange(self.features.shape[-2]).repeat(NEWTON_STEPS)
+        return torch.from_numpy(numpy_generator(self.order_seed, "order", epoch).permutation(self.features.shape[-2]))
 
     def _batches(self, order: Tensor) -> Iterator[tuple[Tensor, BatchWeights]]:
         """Yield the rows of every batch and the weights of its entries."""
@@ -202,17 +209,22 @@ class LinearEngine(HeadStack):
 
     def _step(self, rows: Tensor, batch: BatchWeights, hook: StepHook | None = None) -> Tensor:
         """Train all heads on a batch; return their losses ``(M,)`` by slot."""
-        features = self.features if self.full_batch else self.features.index_select(0, rows)
-        logits = torch.addmm(self.bias[:, None], self.weight, features.t())
+        features = self.features if self.full_batch else self.features.index_select(-2, rows)
+        parts = (features,) if features.ndim == 2 else features.unbind(0)
+        own = list(zip(self.part_rows, parts, strict=True))
+        logits = torch.cat(
+            [torch.addmm(self.bias[place, None], self.weight[place], each.t().contiguous()) for place, each in own]
+        )
         logits = logits.view(len(self.plans), self.classes, len(rows))
         logits = logits.index_select(0, self.row_of_slot) if self.reordered else logits
         if hook is not None:
             self._call_hook(hook, rows, logits, batch)
-        loss, gradient = self._losses(logits, batch, rows, features)
+        loss, gradient = self._losses(logits, batch, rows, parts)
         self.steps_done.add_(1)
         self._freeze_failed(loss, gradient)
         gradient = gradient.index_select(0, self.slot_of_row) if self.reordered else gradient
-        torch.mm(gradient.view(-1, len(rows)), features, out=self.weight_gradient)
+        for place, each in own:
+            torch.mm(gradient.view(-1, len(rows))[place], each, out=self.weight_gradient[place])
         torch.sum(gradient, 2, out=self.gradients[1])
         penalties: dict[nn.Parameter, Tensor] = {}
         for group in self.penalty_groups:
@@ -223,17 +235,19 @@ class LinearEngine(HeadStack):
             group.loss_fn.after_step()
         return loss
 
-    def _losses(self, logits: Tensor, batch: BatchWeights, rows: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _losses(
+        self, logits: Tensor, batch: BatchWeights, rows: Tensor, parts: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Return all losses ``(M,)`` and their derivatives in the logits, ``(M, K, B)``."""
         if self.kernel.empty and len(self.groups) == 1:
             labels = self.kernel.labels(self.groups[0], batch)
-            return self.groups[0].loss_and_gradient(logits, labels, rows, features)
+            return self.groups[0].loss_and_gradient(logits, labels, rows, parts[self.groups[0].part])
         if self.kernel.empty:
             loss, gradient = logits.new_empty(len(logits)), torch.empty_like(logits)
         else:
             loss, gradient = self.kernel.evaluate(logits, batch, rows)
         for group in self.autograd_groups:
-            found = group.loss_and_gradient(logits, self.kernel.labels(group, batch), rows, features)
+            found = group.loss_and_gradient(logits, self.kernel.labels(group, batch), rows, parts[group.part])
             loss[group.slots], gradient[group.slots] = found
         return loss, gradient
 
@@ -262,7 +276,7 @@ class LinearEngine(HeadStack):
                 return {}
             found = torch.autograd.grad(penalty.sum(), [*leaves, *own], allow_unused=True, materialize_grads=True)
         for total, gradient in zip(self.gradients, found[:2], strict=True):
-            total.index_add_(0, rows, gradient.flatten(1))
+            total[rows] += gradient.flatten(1)
         return dict(zip(own, found[2:], strict=True))
 
     def _loss_gradients(self, penalties: dict[nn.Parameter, Tensor]) -> Iterator[Tensor]:
@@ -309,7 +323,7 @@ class LinearEngine(HeadStack):
         Returns:
             what each head's method revised in this epoch.
         """
-        revisions = [Revisions() for _ in self.plans]
+        revisions = [Revisions()] * len(self.plans)
         for group in self.groups:
             scores = partial(self.training_logits, group) if "scores" in group.loss_fn.needs else None
             found = group.loss_fn.end_epoch(scores)

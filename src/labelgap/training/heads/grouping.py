@@ -38,12 +38,14 @@ class HeadGroup:
         slots: their positions in the logits and losses of all heads.
         mixture: of the loss; None where it is none, where a subclass has replaced the cost, and where a kernel
             computes it.
+        part: which features the loss sees; that of its first head where it needs none.
     """
 
     loss_fn: Loss
     plans: tuple[int, ...]
     slots: slice
     mixture: Mixture | None
+    part: int = 0
 
     @property
     def multi_head(self) -> MultiHead:
@@ -116,7 +118,8 @@ def group_plans(
             found.append((some, own, _mixture(own, rows, classes)))
     groups, slot = [], 0
     for numbers, loss_fn, mixture in sorted(found, key=lambda group: _mixture_kind(group[2])):
-        groups.append(HeadGroup(loss_fn, tuple(numbers), slice(slot, slot + len(numbers)), mixture))
+        slots, part = slice(slot, slot + len(numbers)), plans[numbers[0]].part
+        groups.append(HeadGroup(loss_fn, tuple(numbers), slots, mixture, part))
         slot += len(numbers)
     return groups
 
@@ -162,7 +165,8 @@ def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tup
         if name in loss_fn.shared_options or not _is_number(value)
     )
     state = (table, plan.seed) if "index" in loss_fn.needs else ()
-    return plan.method, fixed, state
+    part = plan.part if "features" in loss_fn.needs else 0
+    return plan.method, fixed, state, part
 
 
 def _create_loss(

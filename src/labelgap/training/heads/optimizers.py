@@ -104,7 +104,7 @@ class StackedOptimizer(ABC):
 
 
 class _FusedArguments(NamedTuple):
-    """The arguments of the fused kernel of one learning rate and decay."""
+    """The arguments of the fused kernel of one learning rate."""
 
     ranges: list[tuple[int, slice]]
     values: list[Tensor]
@@ -136,18 +136,18 @@ class StackedAdam(StackedOptimizer):
         return {"steps": self.steps, **moments, **{f"square {n}": values for n, values in enumerate(self.squares)}}
 
     def active_changed(self) -> None:
-        """Collect the arguments of the fused kernels: runs of active heads with one learning rate and decay."""
-        self.fused_arguments: dict[tuple[float, float], _FusedArguments] = {}
+        """Collect the arguments of the fused kernels: runs of active heads with one learning rate."""
+        self.fused_arguments: dict[float, _FusedArguments] = {}
         if not self.fused:
             return
         active = self.active.tolist()
         for number, parameter in enumerate(self.parameters):
-            heads_of = zip(parameter.rates, parameter.decays, parameter.slots, strict=True)
-            keys = [(rate if active[slot] else 0.0, decay) for rate, decay, slot in heads_of]
-            for key, run in groupby(range(len(keys)), key=keys.__getitem__):
+            heads_of = zip(parameter.rates, parameter.slots, strict=True)
+            rates = [rate if active[slot] else 0.0 for rate, slot in heads_of]
+            for rate, run in groupby(range(len(rates)), key=rates.__getitem__):
                 heads = list(run)
-                if key[0]:
-                    arguments = self.fused_arguments.setdefault(key, _FusedArguments([], [], [], []))
+                if rate:
+                    arguments = self.fused_arguments.setdefault(rate, _FusedArguments([], [], [], []))
                     part = slice(heads[0], heads[-1] + 1)
                     arguments.ranges.append((number, part))
                     arguments.values.append(parameter.values[part])
@@ -159,10 +159,11 @@ class StackedAdam(StackedOptimizer):
         self.steps.add_(1)
         if not self.fused:
             super().step(gradients)
-        for (rate, decay), (ranges, values, means, squares) in self.fused_arguments.items():
+        decayed = [self.decayed(number, gradient) for number, gradient in enumerate(gradients)] if self.fused else []
+        for rate, (ranges, values, means, squares) in self.fused_arguments.items():
             torch._fused_adam_(
                 values,
-                [gradients[number][part] for number, part in ranges],
+                [decayed[number][part] for number, part in ranges],
                 means,
                 squares,
                 [],
@@ -170,7 +171,7 @@ class StackedAdam(StackedOptimizer):
                 lr=rate,
                 beta1=BETAS[0],
                 beta2=BETAS[1],
-                weight_decay=decay,
+                weight_decay=0.0,
                 eps=EPS,
                 amsgrad=False,
                 maximize=False,

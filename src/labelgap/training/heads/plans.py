@@ -27,6 +27,7 @@ class HeadPlan:
         weight_decay: times the weights, added to their gradient; not for the parameters of losses, and not for the
             biases under the optimizer "newton".
         name: for tables and messages.
+        part: which features it is trained on, where there are several: those of its fold.
     """
 
     method: str
@@ -36,6 +37,7 @@ class HeadPlan:
     seed: int = 0
     weight_decay: float = 0.0
     name: str = ""
+    part: int = 0
 
     def frequency_logits(self) -> NDArray[np.float64]:
         """Return the logits ``(K,)`` of how often each class is known to be present."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +36,7 @@ def initial_head(width: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
         [(3, 8), (3,)]
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "initialisation"))
+        torch.default_generator.manual_seed(derive_seed(seed, "initialisation"))  # others take 1 ms without a GPU
         head = LinearHead(width, classes)
     return head.weight.detach(), head.bias.detach()
 
@@ -53,7 +55,8 @@ class HeadStack:
         reordered: whether slots and rows differ.
         basis: the coordinates of the features in which heads are trained; None for the features themselves.
         width: D, the number of features.
-        features: ``(N, R)`` coordinates of the training images.
+        features: ``(N, R)`` or ``(P, N, R)`` coordinates of the training images.
+        part_rows: the rows of weights of each of the P parts.
         weight: ``(M · K, R)``, by row.
         bias: ``(M · K,)``, by row.
         active: ``(M,)`` bool by slot; False for frozen heads.
@@ -77,35 +80,41 @@ class HeadStack:
     ) -> None:
         self.plans, self.batch_size, self.device, self.dtype = tuple(plans), batch_size, device, dtype
         _check(features, self.plans, batch_size, dtype)
-        self.classes, self.width, self.basis = len(plans[0].labels.classes), features.shape[1], basis
+        self.classes, self.width, self.basis = len(plans[0].labels.classes), features.shape[-1], basis
         _check_memory(features, len(plans) * self.classes, device, dtype)
         self.features = self.coordinates(features)
-        self.tables = LabelTables([plan.labels for plan in plans], device)
+        self.tables = LabelTables([plan.labels for plan in plans], device, [plan.part for plan in plans])
         self.groups = group_plans(
             self.plans,
             self.tables.number,
             epochs=epochs,
             device=device,
             dtype=dtype,
-            batch_size=min(batch_size, len(features)),
+            batch_size=min(batch_size, features.shape[-2]),
         )
         self.plan_of_slot = [plan for group in self.groups for plan in group.plans]
-        settings = [(-plans[plan].lr, plans[plan].weight_decay) for plan in self.plan_of_slot]
+        settings = [(plans[plan].part, -plans[plan].lr, plans[plan].weight_decay) for plan in self.plan_of_slot]
         by_rate = sorted(range(len(plans)), key=settings.__getitem__)
         self.slot_of_plan, self.slot_of_row = self.index(self.plan_of_slot).argsort(), self.index(by_rate)
         self.row_of_slot = self.slot_of_row.argsort()
         self.row_of_plan = self.row_of_slot[self.slot_of_plan]
         self.reordered = by_rate != list(range(len(plans)))
+        counts = np.bincount([plan.part for plan in plans], minlength=1 if features.ndim == 2 else len(features))
+        ends = (self.classes * counts).cumsum().tolist()
+        self.part_rows = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
         self.table_of_slot = [self.tables.number[plan] for plan in self.plan_of_slot]
-        self.weight = torch.empty(len(plans) * self.classes, self.features.shape[1], dtype=dtype, device=device)
+        self.weight = torch.empty(len(plans) * self.classes, self.features.shape[-1], dtype=dtype, device=device)
         self.bias = torch.empty(len(plans) * self.classes, dtype=dtype, device=device)
         self.active = torch.ones(len(plans), dtype=torch.bool, device=device)
         self.failed_epoch = torch.zeros(len(plans), dtype=torch.int64, device=device)
         self.failed_step = torch.zeros_like(self.failed_epoch)
         self.host_syncs = self.all_active = device.type == "cpu"
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
-        first = [initial_head(self.features.shape[1], self.classes, plan.seed) for plan in plans]
-        self._set_weights(torch.stack([weight for weight, _ in first]), torch.stack([bias for _, bias in first]))
+        first = {
+            seed: initial_head(self.features.shape[-1], self.classes, seed) for seed in {plan.seed for plan in plans}
+        }
+        weights, biases = zip(*(first[plan.seed] for plan in plans), strict=True)
+        self._set_weights(torch.stack(weights), torch.stack(biases))
 
     def index(self, numbers: Sequence[int]) -> Tensor:
         """Return numbers as an index on the device."""
@@ -175,7 +184,8 @@ class HeadStack:
     def training_logits(self, group: HeadGroup) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all training images and their logits for the loss of a group; 0 for failed heads."""
         bad = (self.failed_epoch[group.slots] > 0)[:, None, None]
-        for images, logits in self.iterate_logits(self.features, self.row_of_slot[group.slots]):
+        features = self.features if self.features.ndim == 2 else self.features[group.part]
+        for images, logits in self.iterate_logits(features, self.row_of_slot[group.slots]):
             yield images, group.without_axis(logits.masked_fill(bad, 0.0))
 
     def stack_state(self) -> dict[str, Any]:
@@ -202,7 +212,7 @@ def _check(features: Tensor, plans: Sequence[HeadPlan], batch_size: int, dtype: 
         raise InputError(f"dtype={dtype}: heads are trained in torch.float32 or torch.float64.")
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: it must be at least 1.")
-    if features.ndim != 2 or len(features) != len(plans[0].labels) or not len(features):
+    if features.ndim not in (2, 3) or features.shape[-2] != len(plans[0].labels) or not features.shape[-2]:
         raise InputError(
             f"features have shape {tuple(features.shape)}: it needs a row for each of {len(plans[0].labels):,} images "
             "of the labels, and at least one."
@@ -211,12 +221,12 @@ def _check(features: Tensor, plans: Sequence[HeadPlan], batch_size: int, dtype: 
 
 def _check_memory(features: Tensor, rows: int, device: torch.device, dtype: torch.dtype) -> None:
     """Refuse heads, with their gradient and the moments of Adam, and copies of features that do not fit in memory."""
-    needed = 4 * rows * (features.shape[1] + 1) * dtype.itemsize
+    needed = 4 * rows * (features.shape[-1] + 1) * dtype.itemsize
     if features.device != device or features.dtype != dtype:
         needed += features.numel() * dtype.itemsize
     free = free_memory(device)
     if free is not None and needed > free:
         raise InputError(
-            f"{rows:,} rows of weights × {features.shape[1]:,} features and their optimizer state take "
+            f"{rows:,} rows of weights × {features.shape[-1]:,} features and their optimizer state take "
             f"{format_bytes(needed)}, and {format_bytes(free)} are free. Train fewer heads at a time."
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -17,7 +18,12 @@ from labelgap.training.heads.plans import HeadPlan, HeadResult
 from labelgap.training.heads.scoring import ValScorer
 from labelgap.training.selection import choose_selection
 
-__all__ = ["train_heads"]
+__all__ = ["few_threads", "train_heads"]
+
+CONVERGED: Final = 1e-4
+"""Share of its largest weight by which a head that has converged changes in an epoch at most."""
+SMALL_STEP: Final = 1 << 25
+"""Products of weights and images in a step, below which one thread computes it."""
 
 
 def train_heads(
@@ -39,9 +45,9 @@ def train_heads(
     """Train linear heads on fixed features, all at once, and keep the best epoch of each.
 
     Args:
-        features: ``(N, D)`` of the training images.
+        features: ``(N, D)`` of the training images, or ``(P, N, D)``: see ``LinearEngine``.
         plans: the heads.
-        epochs: how many, counted from 1.
+        epochs: how many, counted from 1; fewer where all heads have converged, under the optimizer "newton".
         batch_size: images per step; all heads see the same batches.
         order_seed: of the order of the images.
         val_features: of val; without them the last epoch is kept.
@@ -69,15 +75,36 @@ def train_heads(
     engine = LinearEngine(features, plans, epochs=epochs, batch_size=batch_size, **settings)
     scorer = _val_scorer(engine, val_features, val_labels, select)
     best = BestEpochs(engine, stop_below)
-    for epoch in range(1, epochs + 1):
-        losses = engine.train_epoch(epoch)
-        engine.end_epoch(list_revisions=False)
-        best.update(epoch, losses, None if scorer is None else scorer.scores())
-        if progress is not None:
-            progress(epoch, epochs)
-        if not bool(engine.active.any()):
-            break
+    with few_threads(engine):
+        for epoch in range(1, epochs + 1):
+            before = engine.weight.clone() if engine.steady else None
+            losses = engine.train_epoch(epoch)
+            engine.end_epoch(list_revisions=False)
+            best.update(epoch, losses, None if scorer is None else scorer.scores())
+            if progress is not None:
+                progress(epoch, epochs)
+            if not bool(engine.active.any()) or (before is not None and _converged(engine, before)):
+                break
     return best.results()
+
+
+def _converged(engine: LinearEngine, before: Tensor) -> bool:
+    """Return whether an epoch has changed the weights of no head by more than a small share of its largest one."""
+    shape = len(engine.plans), -1
+    change, size = ((values.abs().view(shape)).amax(dim=1) for values in (engine.weight - before, engine.weight))
+    return bool((change <= CONVERGED * size).all())
+
+
+@contextmanager
+def few_threads(engine: LinearEngine) -> Iterator[None]:
+    """Use one thread for small steps: several would wait for one another, on a busy machine ten times as long."""
+    before = torch.get_num_threads()
+    if engine.weight.numel() * engine.batch_size < SMALL_STEP:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _val_scorer(

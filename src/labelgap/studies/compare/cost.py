@@ -1,0 +1,65 @@
+"""How long the heads of a comparison will take to train, by a few steps of every group of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import torch
+
+from labelgap.studies.compare.evaluation import MethodPlan
+from labelgap.studies.compare.heads import HeadTask, HeadTrainingSetup, group_tasks
+from labelgap.studies.compare.search import head_tasks
+from labelgap.training.heads import LinearEngine
+from labelgap.training.heads.engine import NEWTON_STEPS
+from labelgap.training.heads.train import few_threads
+
+__all__ = ["estimate_seconds"]
+
+IMAGES: Final = 500
+"""Images of a measured step of "newton"."""
+NEWTON_EPOCHS: Final = 6
+"""After so many, most heads have converged."""
+FURTHER: Final = 1.5
+"""How long the settings around the best ones take, relative to the first ones."""
+
+
+def estimate_seconds(plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folds: int) -> float:
+    """Return about how many seconds the heads of a comparison take to train, those of ``folds`` folds too."""
+    first = [task for plan in plans for config in plan.candidates for task in head_tasks(plan, config)]
+    if folds:
+        final = [task for plan in plans for task in head_tasks(plan, plan.candidates[0])]
+        first = [task for task in first if task.plan.seed in (0, plans[0].first_seed)]
+        return (1 + FURTHER) * _seconds(first * folds, setup) + _seconds(final * (folds + 1), setup)
+    searched = any(any(plan.left_open.values()) for plan in plans)
+    return (1 + FURTHER * searched) * _seconds(first, setup)
+
+
+def _seconds(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> float:
+    """Measure a step of every group of heads, after another one; of "newton" on a part of the images."""
+    features, seconds = setup.features["train"], 0.0
+    for group in group_tasks(dict(enumerate(tasks)), setup):
+        first = next(iter(group.values()))
+        newton = first.optimizer == "newton"
+        rows = np.arange(min(len(features), IMAGES if newton else first.batch_size))
+        engine = LinearEngine(
+            features[: len(rows)],
+            [replace(task.plan, labels=task.plan.labels.select(rows)) for task in group.values()],
+            epochs=first.epochs,
+            batch_size=first.batch_size,
+            device=setup.device,
+            optimizer=first.optimizer,
+            standardize=first.standardize,
+        )
+        with few_threads(engine), torch.no_grad():
+            for _ in range(2):
+                started = time.perf_counter()
+                engine.train_batch(torch.from_numpy(rows).to(setup.device))
+                if setup.device.type == "cuda":
+                    torch.cuda.synchronize(setup.device)
+        epochs = min(first.epochs, NEWTON_EPOCHS) * NEWTON_STEPS if newton else first.epochs
+        seconds += (time.perf_counter() - started) * epochs * len(features) / len(rows)
+    return seconds
