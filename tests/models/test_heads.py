@@ -162,6 +162,7 @@ def test_any_objective_trains_a_boosted_network(method: str) -> None:
     model = Classifier(Colours(), 3, head="boostlu")
     images, labels = torch.rand(8, 3, 4, 4), torch.randint(-1, 2, (8, 3))
     loss_fn = loss(method, **({"expected_positives": 1.0} if method == "epr" else {}))
+    loss_fn.set_epoch(1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     losses = []
     for _ in range(10):

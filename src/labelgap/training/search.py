@@ -57,7 +57,7 @@ MIN_SEARCH_IMAGES: Final = 2000
 MAX_SEARCH_VALUES: Final = 80_000_000
 """They are compared on all images whose number, times features and classes, is no larger."""
 QUICK_EPOCHS: Final = {False: 15, True: 5}
-"""Of "newton" at most; fewer from a fifth of these values on: the order of penalties shows before they converge."""
+"""Of "newton" at most; fewer from half of these values on: the order of penalties shows before they converge."""
 RESAMPLES: Final = 200
 ROUNDS: Final = 5
 """Rounds of a search: the first candidates, then those around the best ones so far."""
@@ -359,7 +359,7 @@ def searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig
 
 def _quick(configs: Sequence[RunConfig], features: Tensor, labels: LabelTable) -> list[RunConfig]:
     """Return configurations with as many epochs as a comparison needs; those of Adam are part of what is compared."""
-    epochs = QUICK_EPOCHS[5 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
+    epochs = QUICK_EPOCHS[2 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
     return [
         config.model_copy(update={"epochs": epochs})
         if config.optimizer == "newton" and config.epochs > epochs
