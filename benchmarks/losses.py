@@ -67,7 +67,7 @@ def method_step(name: str, logits: Tensor, labels: Tensor) -> Step:
     rows = len(labels)
     loss_fn = lg.loss(name, **OPTIONS.get(name, {})).to(logits.device)
     loss_fn.prepare(lg.LabelTable.from_dense(labels.cpu().numpy()), epochs=EPOCHS, seed=0)
-    loss_fn.set_epoch(EPOCH)
+    loss_fn.eval().set_epoch(EPOCH)  # no training: this epoch does not end
     index = torch.arange(rows, device=logits.device)
     features = torch.randn(rows, FEATURES, generator=torch.Generator().manual_seed(1)).to(logits.device)
     leaves = [logits, *loss_fn.parameters()]

@@ -102,7 +102,7 @@ def make_loss(method: str, classes: int, device: str, epoch: int, **options: Any
     assert isinstance(loss_fn, LogLoss)
     table = lg.LabelTable.from_dense(torch.zeros(1, classes, dtype=torch.int8).numpy())
     loss_fn.to(device).prepare(table, epochs=EPOCHS, seed=0)
-    loss_fn.set_epoch(epoch)
+    loss_fn.eval().set_epoch(epoch)  # no training: this epoch does not end
     return loss_fn
 
 

@@ -127,7 +127,8 @@ def _settings(name: str) -> list[str]:
 
 def _searched(space: dict[str, Any], options: dict[str, Any]) -> list[str]:
     rest = [f"`{parameter}`" for name, parameter in space.items() if name not in options]
-    return [f"[`labelgap sweep`](../sweep.md) also searches {' and '.join(rest)}."] if rest else []
+    head = "of a linear head also its weight decay and standardization; one that newton trains has no rates and batches"
+    return [f"[`labelgap sweep`](../sweep.md) also searches {' and '.join(rest)}, {head}."]
 
 
 def _results() -> dict[str, list[dict[str, str]]]:

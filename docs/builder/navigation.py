@@ -44,6 +44,7 @@ RESULTS = {
     "digits.md": "Digits",
     "voc2012.md": "PASCAL VOC",
     "albums.md": "Small albums",
+    "results/logistic-regression.md": "Beside logistic regression",
     "results/reproduce.md": "Tables of papers",
     "results/hyperparameters.md": "Hyper-parameters",
     "results/fewer-labels.md": "Fewer labels",

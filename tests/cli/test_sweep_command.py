@@ -22,9 +22,10 @@ def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_be
     searched = ("--search", "lr=1e-4..1e-1:log", "--search", "batch-size=8,16", "--option", "eps=1e-5")
     assert call("sweep", "vectors.npz", "--method", "em", "--trials", "9", *searched, *QUICK) == 0
     said, found = capsys.readouterr(), Sweep.open("runs/sweep")
-    assert [each.name for each in found.space] == ["lr", "batch_size", "alpha"] and len(found.trials) == 9
-    assert "9 of 9 trials: 9 complete" in said.out and "to the same val score" in said.out
-    assert f"trial {found.ranked[0].number}: val score" in said.err
+    assert [each.name for each in found.space] == ["lr", "batch_size", "alpha", "weight_decay", "standardize"]
+    assert [trial.number for trial in found.trials] == list(range(1, 10)) and found.auto is not None
+    assert "9 of 9 trials: 9 complete" in said.out and "to the same score" in said.out
+    assert f"trial {found.ranked[0].number}: score" in said.err
     undraw(monkeypatch)
     (command,) = (line.split("again", 1)[1] for line in said.out.splitlines() if line.startswith("again "))
     assert call(*shlex.split(command)[1:], "--device", "cpu") == 0
@@ -32,7 +33,8 @@ def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_be
     assert found.best is not None and again.metrics["score"] == found.best.score
     assert again.metrics["test"] == lg.open_run("runs/sweep/best").metrics["test"]
     page = Path("runs/sweep/report.html").read_text(encoding="utf-8")
-    assert str(vectors) not in page and "--method em" in page and page.count("<svg") == 2 * 5
+    assert str(vectors) not in page and "--method em" in page and page.count("<svg") == 2 * 7
+    assert f"auto {100 * (found.auto.score or 0):.2f}" in page and "auto, what labelgap train does" in said.out
     look_at(vectors / "runs" / "sweep" / "report.html")
     assert call("report", "runs/sweep") == 0 and call("verify", "runs/sweep") == 0
 
@@ -49,7 +51,7 @@ def look_at(page: Path) -> None:
             opened.goto(page.as_uri())
             shown = "() => [...document.querySelectorAll('svg')].filter((each) => each.checkVisibility()).length"
             wide = "() => document.documentElement.scrollWidth > innerWidth"
-            assert opened.evaluate(shown) == 5 and not opened.evaluate(wide) and not problems
+            assert opened.evaluate(shown) == 7 and not opened.evaluate(wide) and not problems
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def look_at(page: Path) -> None:
         (("--method", "ll-r", "--search", "delta_rell=0.1,0.2"), "Did you mean 'delta_rel'"),
         (("--method", "ll-r", "--search", "lr"), "write it as key=value"),
         (("--method", "ll-r", "--search", "lr=1e-2..1e-5"), "is empty"),
-        (("--method", "ll-r", "--lr", "1e-3", "--option", "delta_rel=0.2"), "nothing is left to search"),
+        (("--preset", "cole2021", "--lr", "1e-3", "--option", "delta_rel=0.2"), "nothing is left to search"),
         (("--method", "ll-r", "--search", "weight_decay=-1,0"), "weight_decay"),
         (("--method", "ll-r", "--trials", "0"), "at least one is needed"),
         (("--storage", "nonsense"), "is not the URL of a database"),

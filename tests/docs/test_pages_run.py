@@ -63,7 +63,9 @@ PAGES = {
     **dict.fromkeys(ALBUM, ""),
     "docs/tutorials/own-loop.md": "",
     "docs/tutorials/scikit-learn.md": "",
-    "README.md": ARRAYS + "logits, labels, scores = torch.randn(40, 3), torch.tensor(Y), torch.rand(40, 3)",
+    "README.md": ARRAYS
+    + "epoch, logits, labels = 1, torch.randn(40, 3, requires_grad=True), torch.tensor(Y)\n"
+    + "scores = torch.rand(40, 3)",
     "docs/compare.md": OBSERVED + "X_new = X",
     "docs/extending.md": ARRAYS
     + """

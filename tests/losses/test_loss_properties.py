@@ -221,6 +221,7 @@ def test_twenty_steps_on_one_batch_lower_the_loss(name: str) -> None:
     features = torch.from_numpy(batch.features).float()
     losses = []
     for _ in range(21):
+        made.set_epoch(batch.epoch)
         loss = forward(made, batch, network(features)) + made.penalty(network.parameters())
         losses.append(float(loss.detach()))
         optimizer.zero_grad()

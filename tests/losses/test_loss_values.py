@@ -111,7 +111,7 @@ def test_the_gradient_is_the_derivative_of_the_loss(name: str) -> None:
     for labels in ("partial", "single"):
         batch = batch_of(some_labels(labels, (4, 6), random), logits, epoch=5)
         for options in known.options:
-            made = prepared(name, batch, options)
+            made = prepared(name, batch, options).eval()  # no training: it is computed many times in one epoch
             variable = torch.from_numpy(logits).requires_grad_()
             assert torch.autograd.gradcheck(
                 lambda x, made=made, batch=batch: forward(made, batch, x), variable, fast_mode=True

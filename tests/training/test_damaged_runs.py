@@ -171,7 +171,7 @@ def test_no_damage_to_a_finished_run_is_accepted(original: Path, data: Dataset, 
     shutil.copytree(original, tmp_path / "run")
     listed = json.loads((original / MANIFEST_FILE).read_text())["files"]
     names = {"config.json", "data.parquet", "metrics.jsonl", BEST, LAST, PREDICTIONS_FILE, "revisions.parquet"}
-    assert {*names, "traces.npz"} == set(listed)
+    assert {*names, "search.safetensors", "traces.npz"} == set(listed)
     for name in set(listed) - {LAST}:
         content = (tmp_path / "run" / name).read_bytes()
         for damaged in mutations(content, 6):

@@ -178,15 +178,15 @@ def test_an_interrupted_run_has_a_manifest_until_it_is_resumed(
         monkeypatch.setattr(Reporter, "move_to", advance)
 
     stopping_after(1, KeyboardInterrupt)
-    run = train(tmp_path, data, "an", epochs=4)
+    run = train(tmp_path, data, "an", epochs=4, weight_decay=0.0)
     assert run.metrics["interrupted"] and (run.path / MANIFEST_FILE).exists()
     assert (run.path / "last.previous.pt").exists() and {file.state for file in verify_folder(run.path)} == {"intact"}
     stopping_after(1, RuntimeError)
     with pytest.raises(RuntimeError):
-        train(tmp_path, data, "an", epochs=4, resume=True)
+        train(tmp_path, data, "an", epochs=4, weight_decay=0.0, resume=True)
     assert not (run.path / MANIFEST_FILE).exists() and not lg.open_run(run.path).finished
     monkeypatch.undo()
-    assert not train(tmp_path, data, "an", epochs=4, resume=True).metrics["interrupted"]
+    assert not train(tmp_path, data, "an", epochs=4, weight_decay=0.0, resume=True).metrics["interrupted"]
     assert (run.path / MANIFEST_FILE).exists() and not list(run.path.glob("*previous*"))
 
 

@@ -28,7 +28,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="Range or values of a setting or option: lr=1e-5..1e-2:log, batch_size=8,16; repeatable.",
-            show_default="those of the method's paper",
+            show_default="those of the method's paper; of a linear head its weight decay too",
         ),
     ] = None,
     storage: Annotated[
@@ -45,7 +45,7 @@ def sweep(
     workers: Workers = None,
     out: Annotated[Path, typer.Option(help="Folder; a sweep that was stopped in it is resumed.")] = Path("runs/sweep"),
 ) -> None:
-    """Search the settings of one method by the score of val, and train the best ones."""
+    """Search the settings of one method, by val or by cross-validation, and train the best ones."""
     from labelgap.cli.parsing import parse_pairs
     from labelgap.cli.printing import print_data
     from labelgap.reporting import write_report
@@ -72,7 +72,7 @@ def _print(result: Sweep, report: Path) -> None:
     """Print the best trials, what test says about the first, and the command that repeats it."""
     from labelgap.cli.printing import print_metrics
     from labelgap.core.terminal.console import make_console
-    from labelgap.reporting.sweep_summary import best_command, describe_progress, describe_retraining
+    from labelgap.reporting.sweep_summary import best_command, describe_auto, describe_progress, describe_retraining
     from labelgap.reporting.tables.sweep import sweep_table
     from labelgap.studies.sweep.results import TABLE
 
@@ -81,7 +81,7 @@ def _print(result: Sweep, report: Path) -> None:
     if result.best is not None:
         make_console().print(sweep_table(result))
         console.print()
-    for text in (describe_progress(result), describe_retraining(result)):
+    for text in (describe_progress(result), describe_auto(result), describe_retraining(result)):
         if text:
             console.print(text)
     run = result.best_run()
@@ -89,6 +89,9 @@ def _print(result: Sweep, report: Path) -> None:
         print_metrics("test", run.metrics["test"])
     if run is not None:
         console.print(f"run       {run.path}")
+    if (auto := result.auto_run()) is not None:
+        measured = (auto.metrics.get("test") or {}).get("map")
+        console.print(f"auto      {auto.path}" + (f"  test mAP {100 * measured:.2f}" if measured else ""))
     console.print(f"report    {report}")
     console.print(f"table     {result.path / TABLE}")
     if command := best_command(result):

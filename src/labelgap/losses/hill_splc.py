@@ -120,6 +120,7 @@ class SelfPacedCorrection(LogLoss):
         super().__init__(eps, reduction)
         self.register_options(tau=check_number("tau", tau, 0, 1), gamma=check_number("gamma", gamma, 0))
         self.register_options(warmup=check_integer("warmup", warmup))
+        self.epoch_dependent = bool(torch.as_tensor(warmup).any())
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:

@@ -181,6 +181,7 @@ class RelativeLargeLoss(MixtureLoss, ABC):
     """
 
     batch_dependent = True
+    epoch_dependent = True
     delta_rel: Number
     share: Tensor
 
@@ -242,6 +243,7 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
         eps: added inside the logarithm of the cost; the loss that is compared with R(t) is exact.
     """
 
+    epoch_dependent = True
     r0: Number
     delta_abs: Number
     warmup: Number

@@ -87,6 +87,7 @@ class PseudoLabelRounds(PerImageState, ABC):
     """
 
     needs = frozenset({"index", "scores"})
+    epoch_dependent = True
     warmup: Number
     _assigned: Tensor | None = None
 

@@ -127,6 +127,7 @@ class GeneralizedRobustLoss(LogLoss):
         q3: robustness of the negative side, above 0.
     """
 
+    epoch_dependent = True
     q2: Number
     q3: Number
     epochs: Tensor

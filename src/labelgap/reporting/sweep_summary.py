@@ -1,14 +1,14 @@
-"""What a sweep shows: how far it is, whether the best trial was trained again to the same score, and its command."""
+"""What a sweep shows: how far it is, what it gained, whether the best trial was trained again to the same score."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from labelgap.core.text import pluralize
-from labelgap.studies.sweep.results import Sweep
+from labelgap.studies.sweep.results import Sweep, format_values
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 
-__all__ = ["best_command", "describe_progress", "describe_retraining"]
+__all__ = ["best_command", "describe_auto", "describe_progress", "describe_retraining"]
 
 _OUT = "runs/best"
 _TOLERANCE = 1e-6
@@ -18,12 +18,28 @@ def describe_progress(sweep: Sweep) -> str:
     """Return how many trials there are, of each state."""
     states = Counter(trial.state for trial in sweep.trials)
     parts = [f"{states[name]:,} {name}" for name in ("complete", "pruned", "failed") if states[name]]
-    if states["running"]:
-        parts.append(f"{states['running']:,} running in other processes: the last of them trains the best settings")
+    if sweep.running:
+        parts.append(f"{sweep.running:,} running in other processes: the last of them trains the best settings")
     elif sweep.retrained_score is None:
         parts.append(f"the same command trains {'the best settings' if sweep.finished else 'the others'}")
     total = f"{len(sweep.trials):,} of {pluralize(sweep.asked, 'trial')}"
     return f"{total}: {', '.join(parts)}" if parts else total
+
+
+def describe_auto(sweep: Sweep) -> str:
+    """Return how the trials stand to what ``labelgap train`` does without settings; "" before that is known."""
+    auto, name = sweep.auto, "auto, what labelgap train does without settings,"
+    if auto is None or auto.state == "running":
+        return ""
+    if auto.score is None:
+        return f"{name} has no score: {auto.reason}"
+    gains = [100 * (trial.score - auto.score) for trial in sweep.ranked if trial.score and trial.score > auto.score]
+    above = (
+        f"{len(gains):,} of {pluralize(len(sweep.ranked), 'trial')} above it, by up to {max(gains):.2f}"
+        if gains
+        else ""
+    )
+    return f"{name} has {100 * auto.score:.2f} with {format_values(auto.values)}: {above or 'no trial is above it'}"
 
 
 def describe_retraining(sweep: Sweep) -> str:
@@ -32,9 +48,9 @@ def describe_retraining(sweep: Sweep) -> str:
         return ""
     score, again = sweep.best.score, sweep.retrained_score
     if abs(score - again) < _TOLERANCE:
-        return f"Trial {sweep.best.number} was trained again as a run, to the same val score {100 * again:.2f}"
+        return f"Trial {sweep.best.number} was trained again as a run, to the same score {100 * again:.2f}"
     return (
-        f"Trial {sweep.best.number} had the val score {100 * score:.2f}, and {100 * again:.2f} when it was trained "
+        f"Trial {sweep.best.number} had the score {100 * score:.2f}, and {100 * again:.2f} when it was trained "
         "again as a run: on another device, or by operations of a GPU that are not deterministic"
     )
 

@@ -31,7 +31,7 @@ from labelgap.studies.compare.comparison import TABLE, TRIALS
 from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
 from labelgap.studies.reproduce.results import FILES as REPRODUCTION
 from labelgap.studies.study import FILE as STUDY
-from labelgap.studies.sweep.results import BEST_FOLDER
+from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER
 from labelgap.studies.sweep.results import FILES as SWEEP
 from labelgap.studies.training_shares import FILES as SHARES
 from labelgap.training.checkpoints.history import read_history
@@ -106,7 +106,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
     Args:
-        path: of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its best run, the
+        path: of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its runs, the
             tables of papers with all that was trained for them, or a review.
 
     Raises:
@@ -208,8 +208,8 @@ def _kind(folder: Path) -> Kind:
 
 def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
     """Return the names of the results that a folder has in it, and functions that return their folders."""
-    if kind == "sweep" and (folder / BEST_FOLDER).exists():
-        return [(BEST_FOLDER, partial(Path, folder / BEST_FOLDER))]
+    if kind == "sweep":
+        return [(name, partial(Path, folder / name)) for name in (AUTO_FOLDER, BEST_FOLDER) if (folder / name).exists()]
     if kind in ("reproduction", "training shares"):
         found = sorted({path.parent for name in _DOCUMENTS for path in folder.glob(f"*/*/{name}")})
         return [(path.relative_to(folder).as_posix(), partial(Path, path)) for path in found]

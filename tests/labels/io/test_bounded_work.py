@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import labelgap
 from labelgap.core.errors import InputError, nearest
 from labelgap.labels import LabelTable
 from labelgap.labels.io.class_names import resolve_aliases
 from labelgap.labels.io.csv import TableOptions, read_csv
 from labelgap.labels.io.findings import SimilarClasses
 from labelgap.labels.io.hierarchy import implied_labels
+
+PACKAGE = str(Path(labelgap.__file__).parent)
 
 
 class Name(str):
@@ -39,7 +42,7 @@ def work(act: Callable[[], object]) -> int:
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal count
-        if "labelgap" not in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         count += event == "line"
         return trace

@@ -62,7 +62,7 @@ def test_the_page_of_a_comparison_has_the_effect_and_the_epochs(tmp_path: Path, 
     varied(tmp_path).write()
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "ll-ct: delta_rel" in page and "81.00 ± 1.41" in page and "71.00 ± 1.41" in page and "5.5 ± 0.7" in page
-    assert "Each value is shown with the best of its settings on val" in page
+    assert "Each value is shown with the best of its settings by the same score" in page
     assert "Epoch by epoch" in page and "test is measured once" in page
 
 

@@ -6,7 +6,15 @@ import pytest
 
 from labelgap.core.errors import InputError
 from labelgap.losses import loss, method_options, methods
-from labelgap.studies.sweep.search_space import paper_space, parse_parameter, search_space
+from labelgap.studies.sweep.search_space import (
+    Parameter,
+    head_space,
+    paper_space,
+    parse_parameter,
+    parse_search,
+    search_space,
+)
+from labelgap.training.config.candidates import STRENGTHS
 
 COLE = {"lr": (1e-2, 1e-3, 1e-4, 1e-5), "batch_size": (8, 16)}
 QUARTERS = tuple(
@@ -44,8 +52,24 @@ def test_where_a_network_is_trained_the_rates_are_those_of_the_backbone() -> Non
     assert rates.choices[0] == 1e-4 and rates.choices[-1] == 0.1
 
 
+def test_a_linear_head_searches_its_weight_decay_and_newton_has_no_rate() -> None:
+    decay, standardize = head_space("an", 0.02, newton=True)
+    assert (decay.name, decay.low, decay.high, decay.log) == ("weight_decay", 1e-5, 0.1, True)
+    unit = 2048 / (5000 * 20)
+    strengths = [strength * unit for strength in STRENGTHS]
+    assert all(each in head_space("an", unit, newton=True)[0] for each in strengths), "all that `auto` compares"
+    assert standardize.choices == (True, False)
+    assert [each.name for each in head_space("em", 1.0, newton=False)] == [
+        *("lr", "batch_size", "alpha", "weight_decay", "standardize")
+    ]
+
+
+def space_of(method: str, given: dict[str, str], fixed: dict[str, float]) -> tuple[Parameter, ...]:
+    return search_space(parse_search(method, given, fixed), fixed, paper_space(method))
+
+
 def test_a_range_or_values_take_the_place_of_the_papers_and_what_is_fixed_is_not_searched() -> None:
-    space = search_space("em", {"lr": "1e-5..1e-2:log", "batch_size": "4..64"}, {"alpha": 0.1})
+    space = space_of("em", {"lr": "1e-5..1e-2:log", "batch_size": "4..64"}, {"alpha": 0.1})
     rate, batch = space
     assert (rate.low, rate.high, rate.log, rate.integer) == (1e-5, 1e-2, True, False)
     assert (batch.low, batch.high, batch.log, batch.integer, batch.size) == (4, 64, False, True, 61)
@@ -75,4 +99,4 @@ def test_a_wrong_name_and_an_empty_space_are_refused(
     given: dict[str, str], fixed: dict[str, float], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        search_space("ll-r", given, fixed)
+        space_of("ll-r", given, fixed)

@@ -21,6 +21,7 @@ import pytest
 import torch
 from tests.cli.conftest import undraw
 from tests.killing import run_forked, start_forked, wait_forked
+from tests.sample_photos import write_small_photos
 from tests.studies.compare.small_features import features
 from tests.studies.sweep.database import PASSWORD, postgresql
 from tests.waiting import wait_until
@@ -29,7 +30,8 @@ import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import write_report
-from labelgap.reporting.sweep_summary import describe_progress
+from labelgap.reporting.sweep_summary import describe_auto, describe_progress
+from labelgap.reporting.tables.sweep import sweep_rows
 from labelgap.studies.sweep import Sweep, runner, trials
 from labelgap.studies.sweep.plan import make_request, plan_sweep, with_values
 from labelgap.studies.sweep.results import SweepTrial
@@ -43,6 +45,8 @@ from labelgap.training.progress import Reporter
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
 text = pytest.importorskip("sqlalchemy").text
 SEARCH: dict[str, Any] = {"lr": "1e-4..1e-1:log", "delta_rel": [1, 5, 20]}
+HEAD: dict[str, Any] = {"weight_decay": 0.0, "standardize": False}
+"""The settings of linear heads that are searched by default."""
 QUICK: dict[str, Any] = {"epochs": 2, "device": "cpu", "quiet": True}
 CPU = torch.device("cpu")
 
@@ -71,21 +75,48 @@ def test_the_best_trial_is_a_run_of_the_same_score_and_each_trial_is_what_fit_ma
     assert best.score == max(trial.score or 0 for trial in finished.trials) == finished.retrained_score
     assert run.metrics["test"]["map"] is not None and sum(finished.importance.values()) == pytest.approx(1)
     worst = finished.ranked[-1]
-    settings = {"options": {"delta_rel": worst.values["delta_rel"]}, "lr": worst.values["lr"], "seed": 3}
-    alone = lg.fit(data, "ll-r", out=tmp_path / "alone", **settings, **QUICK)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {**worst.values, "options": {"delta_rel": worst.values["delta_rel"]}, "seed": 3}
+    del settings["delta_rel"]
+    assert settings["weight_decay"] > 0 and isinstance(settings["standardize"], bool)
+    alone = lg.fit(data, "ll-r", out=tmp_path / "alone", **settings, **QUICK)
     assert (alone.metrics["score"], alone.metrics["best_epoch"]) == (worst.score, worst.epoch)
     reopened = Sweep.open(finished.path)
     assert reopened == replace(finished, path=finished.path)
     assert lg.verify(finished.path).intact
+    assert [trial.number for trial in finished.trials] == list(range(1, 13))
+    assert (finished.path / "trials.csv").read_text().splitlines()[1].startswith("1,complete,")
+
+
+def test_auto_is_the_line_to_beat_as_fit_alone_trains_it(finished: Sweep, data: Dataset, tmp_path: Path) -> None:
+    auto, run = finished.auto, finished.auto_run()
+    alone = lg.fit(data, out=tmp_path / "alone", seed=3, device="cpu", quiet=True)
+    assert auto is not None and run is not None and auto.number == 0 and auto.state == "complete"
+    assert (auto.score, auto.epoch, auto.values["method"]) == (
+        *(alone.metrics["score"], alone.metrics["best_epoch"], alone.config.method),
+    )
+    assert run.metrics["test"] == alone.metrics["test"] and "epochs" not in auto.values
+    assert f"has {100 * (auto.score or 0):.2f} with method {auto.values['method']}" in describe_auto(finished)
+    above = sum((trial.score or 0) > (auto.score or 0) for trial in finished.trials)
+    assert f"{above} of 12 trials above it" in describe_auto(finished) or not above
+    assert f"auto: {alone.config.method}" in {name for name, _ in sweep_rows(finished)}
+    assert describe_progress(replace(finished, auto=replace(auto, state="running"), retrained_score=None)) == (
+        "12 of 12 trials: 12 complete, 1 running in other processes: the last of them trains the best settings"
+    )
+    behind = replace(finished, auto=replace(auto, score=1.0))
+    assert describe_auto(behind).endswith("no trial is above it") and sweep_rows(behind)[0][0].startswith("auto")
+    assert describe_auto(replace(finished, auto=replace(auto, state="failed", score=None, reason="of a reason"))) == (
+        "auto, what labelgap train does without settings, has no score: of a reason"
+    )
 
 
 def test_heads_on_random_weights_are_those_of_the_seed_and_the_features_are_said_to_be_untrained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = lg.load("digits", train=40, val=30, test=20)
-    settings = {**QUICK, "backbone": "small-cnn", "protocol": "linear", "search": {"lr": [1e-3, 1e-2]}, "quiet": False}
+    settings = {**QUICK, "backbone": "small-cnn", "protocol": "linear", "quiet": False, **HEAD}
+    settings |= {"search": {"lr": [1e-3, 1e-2]}}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runner, "load_features", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(runner, "load_inputs", Mock(side_effect=KeyboardInterrupt))
         lg.sweep(data, "an", trials=4, out=tmp_path / "a", **settings)
     assert "stopped before the first trial was finished" in capsys.readouterr().err
     found = list[Sweep]()
@@ -120,6 +151,7 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(runner, "_train", Mock(side_effect=KeyboardInterrupt))
         lg.sweep(data, "ll-r", trials=15, **settings)
+    monkeypatch.setattr(runner, "train_auto", Mock(side_effect=AssertionError("it is stored")))
     assert Sweep.open(finished.path) == finished, "a stop before the next trial ends loses nothing of what was there"
     assert lg.sweep(data, "ll-r", trials=12, **{**settings, "quiet": False}).trials == finished.trials and not trained
     assert finished.best is not None
@@ -197,6 +229,7 @@ def test_a_stop_while_a_result_is_stored_does_not_make_a_failed_trial_of_it(
         assert [(trial.state, trial.score) for trial in queue.results()] == [("complete", 0.5)]
         (again,) = queue.ask(2)
         assert queue.origin(again) == second.number and again.params == second.params
+        assert again.number == 2 and queue.number(again) == 2 == queue.number(second)
 
 
 def test_after_a_kill_the_lost_trials_are_run_again(
@@ -212,7 +245,7 @@ def test_after_a_kill_the_lost_trials_are_run_again(
 
     def work() -> None:
         setattr(trials, "train_heads", killed)  # noqa: B010 (in the copy of this process alone)
-        lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **QUICK)
+        lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **HEAD, **QUICK)
 
     batches: list[int] = []
     assert run_forked(work) == -signal.SIGKILL
@@ -222,10 +255,11 @@ def test_after_a_kill_the_lost_trials_are_run_again(
     assert len((left.path / "trials.csv").read_text().splitlines()) == 9
     page = write_report(left).read_text(encoding="utf-8")
     assert f"Trial {left.best.number} is the best" in page
-    found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **{**QUICK, "quiet": False})
+    found = lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **HEAD, **{**QUICK, "quiet": False})
     assert "12 trials, 8 of them done already" in capsys.readouterr().err
     assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 12
     assert len(set(keys(found))) == 12
+    assert [trial.number for trial in found.trials] == list(range(1, 13)), "a repeated trial keeps its number"
     with quiet_optuna(), open_storage(None, tmp_path / "s") as storage:
         stored = optuna.load_study(study_name=found.study, storage=storage).trials
     lost = [trial for trial in stored if trial.state.name == "FAIL" and not trial.user_attrs.get("dropped")]
@@ -234,8 +268,27 @@ def test_after_a_kill_the_lost_trials_are_run_again(
     assert sorted(str(trial.params) for trial in lost) == sorted(str(trial.params) for trial in again)
 
 
+def test_auto_is_trained_again_after_a_kill_and_a_failure_of_it_is_told(data: Dataset, tmp_path: Path) -> None:
+    def work() -> None:
+        def killed(*given: Any) -> None:
+            trials.train_auto(*given)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(runner, "train_auto", killed)  # noqa: B010
+        lg.sweep(data, "an", trials=2, out=tmp_path / "s", **QUICK)
+
+    assert run_forked(work) == -signal.SIGKILL
+    left = Sweep.open(tmp_path / "s")
+    assert left.auto is None and not left.trials and left.auto_run() is not None
+    found = lg.sweep(data, "an", trials=2, out=tmp_path / "s", **QUICK)
+    assert found.auto is not None and found.auto.score == lg.open_run(tmp_path / "s" / "auto").metrics["score"]
+    with mock.patch.object(trials, "train_run", Mock(side_effect=RunError("the disk is full"))):
+        failed = trials.train_auto(data, plan_sweep(data, make_request("an", {}), {}, CPU, print), tmp_path, "cpu", 0)
+    assert (failed.state, failed.score, failed.reason) == ("failed", None, "the disk is full")
+
+
 def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(data: Dataset, tmp_path: Path) -> None:
-    original, asked = train_heads, {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **QUICK, "quiet": False}
+    original, asked = train_heads, {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False}
 
     def stop(log: Path, ended: int) -> str:
         """Send a Ctrl-C to a sweep while a head trains after so many that have ended; return what it says."""
@@ -289,7 +342,12 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
                     time.sleep(0.01)
                 return original(*given, **named)
 
+            def count(*given: Any) -> SweepTrial:
+                (tmp_path / f"auto-{name}").touch()
+                return trials.train_auto(*given)
+
             setattr(trials, "train_heads", together)  # noqa: B010
+            setattr(runner, "train_auto", count)  # noqa: B010
             lg.sweep(data, "ll-r", trials=total, storage=url, out=tmp_path / f"out-{name}", **QUICK)
 
         processes = [start_forked(lambda: work("a", "b")), start_forked(lambda: work("b", "a"))]
@@ -298,6 +356,7 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
         last = max(found, key=lambda sweep: sum(trial.state != "running" for trial in sweep.trials))
         assert last.finished and len(set(keys(last))) == len(last.trials) == total
         assert last.retrained_score == last.best.score  # type: ignore[union-attr]
+        assert last.auto is not None and last.auto.state == "complete" and len(list(tmp_path.glob("auto-*"))) == 1
         with quiet_optuna(), open_storage(url, tmp_path) as storage:
             stored = optuna.load_study(study_name=last.study, storage=storage).trials
         assert len({trial.user_attrs[WORKER] for trial in stored if WORKER in trial.user_attrs}) == 2
@@ -331,7 +390,7 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
     values = {"lr": 3e-3, "delta_rel": 0.2}
     whole = Scripted(1, values)
     execution = ("cpu", 0, Reporter(quiet=True))
-    unbroken = trials.train_network_trial(whole, plan, tmp_path / "b", *execution)  # type: ignore[arg-type]
+    unbroken = trials.train_network_trial(2, whole, plan, tmp_path / "b", *execution)  # type: ignore[arg-type]
     assert unbroken.state == "complete" and list(whole.scores) == [1, 2, 3, 4]
     assert unbroken.score == max(whole.scores.values())
 
@@ -345,7 +404,7 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
 
     assert run_forked(work) == -signal.SIGKILL
     again = Scripted(2, values)
-    resumed = trials.train_network_trial(again, plan, tmp_path / "c", *execution)  # type: ignore[arg-type]
+    resumed = trials.train_network_trial(3, again, plan, tmp_path / "c", *execution)  # type: ignore[arg-type]
     assert again.scores == whole.scores and resumed.score == unbroken.score and resumed.epochs == 4
 
 
@@ -361,7 +420,7 @@ def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(
     assert sorted(trial.values["lr"] for trial in found.trials) == sorted(search["lr"]), "each point once"
     assert found.best is not None and found.retrained_score == found.best.score
     assert not (tmp_path / "s" / "trials").exists()
-    assert found.pruned and all(trial.epochs < 2 and trial.number >= 5 for trial in found.pruned)
+    assert found.pruned and all(trial.epochs < 2 and trial.number > 5 for trial in found.pruned)
     page = lg.write_report(found).read_text(encoding="utf-8")
     _, after = page.split("Stopped early")
     assert all(f"trial {trial.number}</th>" in after for trial in found.pruned), "they are listed apart"
@@ -408,14 +467,88 @@ def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, t
         lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "out": tmp_path / "notes"})
 
 
-def test_without_val_there_is_nothing_to_choose_by(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"by the score of val, and here there is no val split.*compare"):
-        lg.sweep(features(splits=("test",)), "an", out=tmp_path / "s", **QUICK)
+def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = features(splits=("test",))
+    settings: dict[str, Any] = {"options": {"alpha": 0.1}, "seed": 3, **QUICK}
+    found = lg.sweep(data, "em", trials=5, out=tmp_path / "s", **settings)
+    assert found.folds == 5 and found.rule == "observed" and found.finished
+    assert [each.name for each in found.space] == ["weight_decay", "standardize"], "newton has no rate"
+    assert found.best is not None and found.best.score == found.retrained_score
+    auto = lg.fit(data, out=tmp_path / "auto", seed=3, device="cpu", quiet=True)
+    assert found.auto is not None and found.auto.values["method"] == auto.config.method
+    assert found.auto.score == max(line["score"] for line in auto.metrics["cross_validation"]["compared"])
+    for trial in found.trials[:2]:
+        values: dict[str, Any] = dict(trial.values)
+        alone = lg.fit(data, "em", out=tmp_path / str(trial.number), **values, **settings)
+        (line,) = alone.metrics["cross_validation"]["compared"]
+        assert line["score"] == trial.score and alone.config.optimizer == "newton"
+    undraw(monkeypatch)
+    page = write_report(found).read_text(encoding="utf-8")
+    assert "5-fold cross-validation" in page and "observed ranking out of fold" in page and "val mAP" not in page
+
+
+def test_images_without_val_a_network_holds_some_out_and_heads_of_several_sizes_are_cross_validated(
+    tmp_path: Path,
+) -> None:
+    write_small_photos(tmp_path / "photos", 40)
+    rows = [f"{number:02d}.jpg,{number % 2},{number % 3 // 2}" for number in range(40)]
+    (tmp_path / "tags.csv").write_text("\n".join(["image,odd,third", *rows]))
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos")
+    settings: dict[str, Any] = {"trials": 2, "lr": 1e-2, "batch_size": 8, **QUICK}
+    found = lg.sweep(
+        data, "an", search={"clip": [1, 2]}, protocol="end-to-end", backbone="tiny-cnn", out=tmp_path / "a", **settings
+    )
+    assert found.images["val"] > 0 and sum(found.images.values()) == 40 and not found.folds
+    assert found.best is not None and found.best.score == found.retrained_score
+    heads = lg.sweep(
+        data,
+        "an",
+        search={"size": [32, 48]},
+        protocol="linear",
+        backbone="small-cnn",
+        out=tmp_path / "b",
+        **HEAD,
+        **settings,
+    )
+    assert heads.images == {"train": 40} and heads.folds == 5 and heads.auto is not None and heads.auto.score
+    assert heads.best is not None and heads.best.score == heads.retrained_score is not None
+
+
+def test_what_cannot_be_scored_is_refused(tmp_path: Path) -> None:
+    for folds in (0, None):
+        data = features(splits=())
+        few = data if folds == 0 else replace(data, train=data.train.select(np.arange(8)))
+        with pytest.raises(InputError, match=r"by their score, and here there is no val split.*at least 10 images"):
+            lg.sweep(few, "an", out=tmp_path / "s", folds=folds, **QUICK)
     assert not (tmp_path / "s").exists()
 
 
-def test_trials_that_all_fail_say_why(data: Dataset, tmp_path: Path) -> None:
-    vectors = np.full((len(data.train), 6), 1e30, dtype=np.float32)
+def test_newton_is_taken_where_nothing_asks_for_steps_and_a_preset_keeps_the_papers_space(data: Dataset) -> None:
+    def plan(method: str, search: dict[str, Any] | None = None, **settings: Any) -> tuple[str, list[str]]:
+        made = plan_sweep(data, make_request(method, settings), search or {}, CPU, print)
+        return made.config.optimizer, [each.name for each in made.space]
+
+    steps = ["lr", "batch_size"]
+    assert plan("an") == ("newton", ["weight_decay", "standardize"])
+    assert plan("an", weight_decay=0.1) == ("newton", ["standardize"])
+    assert plan("an", optimizer="adam") == ("adam", [*steps, "weight_decay", "standardize"])
+    assert plan("an", {"lr": [1e-3, 1e-2]}, batch_size=8) == ("adam", ["lr", "weight_decay", "standardize"])
+    assert plan("ll-r", options={"delta_rel": 0.2}) == ("adam", ["lr", "weight_decay", "standardize"])
+    assert plan("an", preset="cole2021") == ("adam", steps)
+    with pytest.raises(InputError, match="nothing is left to search: standardize, weight_decay"):
+        plan("an", **HEAD)
+
+
+@pytest.mark.parametrize("splits", [("val", "test"), ()])
+def test_trials_that_all_fail_say_why(splits: tuple[str, ...], tmp_path: Path) -> None:
+    data = features(splits=splits)
+    vectors = np.linspace(1e30, 2e30, 6 * len(data.train), dtype=np.float32).reshape(-1, 6)
     huge = replace(data, train=replace(data.train, images=type(data.train.images)(vectors)))  # type: ignore[call-arg]
-    with pytest.raises(RunError, match=r"no trial was successful.*lower learning rate"):
-        lg.sweep(huge, "an", search={"lr": [1e30, 1e31]}, batch_size=16, out=tmp_path / "s", **QUICK)
+    settings: dict[str, Any] = {"search": {"lr": [1e30, 1e31]}, "batch_size": 16, **HEAD, **QUICK}
+    with pytest.raises(RunError, match=r"no trial was successful.*lower (learning rate|--lr)"):
+        lg.sweep(huge, "an", out=tmp_path / "s", **settings)
+    left = Sweep.open(tmp_path / "s")
+    assert describe_auto(left).endswith("no trial is above it")
+    assert [trial.state for trial in left.trials] == ["failed", "failed"]

@@ -112,6 +112,7 @@ READERS: dict[str, Callable[[Path], tuple[Log, dict[str, str]]]] = {
 
 def fit(out: Path, log: str | Sequence[str], **arguments: Any) -> lg.Run:
     settings: dict[str, Any] = {"epochs": EPOCHS, "device": "cpu", "quiet": True, "select": "clean", "seed": 3}
+    settings |= {"lr": 1e-3, "weight_decay": 0.0}
     return lg.fit(features(), "an", out=out, log=log, **settings, **arguments)
 
 

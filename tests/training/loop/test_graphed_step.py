@@ -24,7 +24,7 @@ from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import resolve_config
 from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS
-from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured
+from labelgap.training.loop.graphed_step import GraphedStep, StepResult, host_state, why_not_captured
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.nan_guard import NanGuard
 from labelgap.training.loop.network_trainer import NetworkTrainer
@@ -135,6 +135,17 @@ def test_a_step_in_which_the_host_has_a_part_is_not_captured(layer: nn.Module, r
     with patch.object(GraphedStep, "_warm_up", lambda _, compute, *batch: compute(*batch)):
         step(compute, torch.ones(BATCH, 3), torch.ones(BATCH, 2), torch.arange(BATCH))
     assert (step.disabled or "").startswith(reason or "") and (step.disabled is None) == (reason is None)
+
+
+@pytest.mark.parametrize("method", ["an", "ll-r", "em-apl", "gr"])
+def test_the_images_that_a_loss_counts_do_not_prevent_a_capture(method: str) -> None:
+    table = lg.LabelTable.from_dense([[1, 0], [-1, 1]])
+    loss_fn = lg.loss(method)
+    loss_fn.prepare(table)
+    loss_fn.set_epoch(2)
+    before = host_state([loss_fn])
+    loss_fn(torch.zeros(2, 2, requires_grad=True), table.batch(torch.arange(2)), index=torch.arange(2)).backward()
+    assert host_state([loss_fn]) == before
 
 
 def test_a_loss_that_changes_in_every_step_is_not_captured() -> None:

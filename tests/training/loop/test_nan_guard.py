@@ -36,6 +36,7 @@ def test_a_head_on_fixed_features_stops_with_the_step_and_its_images_named_and_t
 ) -> None:
     data = lg.load("digits", train=44, val=20, test=20)
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "device": "cpu", "quiet": True, "trace": "off"}
+    settings |= {"lr": 1e-3, "weight_decay": 0.0}
     Breaks.calls = -1  # the sixth step of an epoch has four images
     with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
         lg.fit(data, Breaks(), backbone="small-cnn", protocol="linear", out=tmp_path / "run", **settings)

@@ -12,17 +12,21 @@ A loop calls the hooks in this order; a loss overrides those it needs::
             cost.backward(); optimizer.step(); loss_fn.after_step()
         revisions = loss_fn.end_epoch(scores)
 
-A stateless loss needs only ``loss_fn(logits, labels)`` and works in any loop. ``forward`` changes no state: no
-parameter, no buffer, no later result. A loss that revises labels step by step (`ll-cp`, `imcl`) records its marks in
-the backward pass, and ``after_step`` commits the marks of all backward passes since the last step: with gradient
-accumulation it is called once per optimizer step. Where no backward pass was recorded, it commits the marks of the last
-forward pass, which are the only thing that ``forward`` keeps.
+A stateless loss needs only ``loss_fn(logits, labels)`` and works in any loop; an ``epoch_dependent`` one needs
+``set_epoch`` too, and warns once where nobody calls it. ``forward`` changes no state: no parameter, no buffer, no later
+result. A loss that revises labels step by step (`ll-cp`, `imcl`) records its marks in the backward pass, and
+``after_step`` commits the marks of all backward passes since the last step: with gradient accumulation it is called
+once per optimizer step. Where no backward pass was recorded, it commits the marks of the last forward pass, which are
+the only thing that ``forward`` keeps beside the number of images that it has seen.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
@@ -38,8 +42,22 @@ __all__ = ["ElementwiseLoss", "Loss", "NEEDS", "ReducedLoss", "TrainingScores", 
 
 NEEDS = frozenset({"index", "features", "scores", "penalty"})
 
+MOST_EPOCHS = 1.5
+"""So many times the images of an epoch may be seen before the next ``set_epoch``: some loops repeat images."""
+
 TrainingScores = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Yields ``(index, logits)`` batches of every training image once, in eval mode and without augmentation."""
+
+
+@dataclass
+class _Images:
+    """How many images an epoch allows, and how many are left; None before ``set_epoch``.
+
+    They are no numbers of the module: a step that changes those is not captured as a CUDA graph.
+    """
+
+    allowed: float = math.inf
+    left: float | None = None
 
 
 class Loss(nn.Module, ABC):
@@ -51,6 +69,7 @@ class Loss(nn.Module, ABC):
         needs: what the loop must supply out of "index", "features", "scores", "penalty".
         batch_dependent: whether the cost of an image depends on the other images of its batch, so that the mean over
             two halves of a batch is not that of the whole.
+        epoch_dependent: whether the cost, or what is revised, depends on the epoch: a loop must call ``set_epoch``.
         reduction: "mean", "sum" or "none"; with "sum" the cost of a step is the sum of its micro-batches.
         name: the name it was created under.
         epoch: the current epoch, counted from 1.
@@ -67,6 +86,7 @@ class Loss(nn.Module, ABC):
 
     needs: ClassVar[frozenset[str]] = frozenset()
     batch_dependent: bool = False
+    epoch_dependent: bool = False
     reduction: str = "mean"
     initialized: str = ""
     epoch_tensor: Tensor
@@ -77,6 +97,7 @@ class Loss(nn.Module, ABC):
         self.epoch = 1
         self.state_bytes, self.state_form = 0, ""
         self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
+        self._images = _Images()
         self._marks: list[tuple[Tensor, ...]] = []
         self._last_marks: tuple[Tensor, ...] | None = None
 
@@ -101,6 +122,7 @@ class Loss(nn.Module, ABC):
             raise InputError("prepare(table, …) takes a LabelTable: lg.LabelTable.from_dense(labels) makes one.")
         if epochs < 1:
             raise InputError(f"epochs={epochs}: at least one is needed.")
+        self._images.allowed = MOST_EPOCHS * table.shape[0]
         self.skip_step()
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -113,6 +135,7 @@ class Loss(nn.Module, ABC):
             raise InputError(f"epoch {epoch}: epochs are counted from 1.")
         self.epoch = epoch
         self.epoch_tensor.fill_(epoch)
+        self._images.left = self._images.allowed
 
     def forward(
         self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
@@ -141,7 +164,25 @@ class Loss(nn.Module, ABC):
                 raise InputError(f"'{self.name}' uses the features: pass them, features=…")
         elif features.ndim < 2 or features.shape[-2] != rows:
             raise InputError(f"features have shape {tuple(features.shape)}: one row for each of {rows} images.")
+        if self.epoch_dependent and logits.requires_grad and not torch.compiler.is_compiling():
+            self._count_images(rows)
         return self.cost(widen(logits), labels, index, features)
+
+    def _count_images(self, rows: int) -> None:
+        """Warn once where a loop trains with the loss without ``set_epoch``, or for long after the last call of it."""
+        left = self._images.left
+        if left == math.inf or not (self.training and torch.is_grad_enabled() and isinstance(rows, int)):
+            return
+        if left is not None and left >= rows:
+            self._images.left = left - rows
+            return
+        self._images = _Images(math.inf, math.inf)
+        seen = f"has been {self.epoch} for more than {MOST_EPOCHS} times the training images"
+        warnings.warn(
+            f"{self.name} depends on the epoch, which {'was never set' if left is None else seen}: "
+            "call loss_fn.set_epoch(epoch) at the start of every epoch, counted from 1.",
+            stacklevel=5,  # beyond forward and the two functions of torch that call it
+        )
 
     def check_logits(self, logits: Tensor) -> None:
         """Refuse logits that do not fit the state of the loss; nothing to check here."""

@@ -200,9 +200,9 @@ def _gradients(
         gradient(context.earlier_logit)
         loss_fn.after_step()
         loss_fn.end_epoch(lambda: iter([(index, _with_entry(batch, context.earlier_logit))]))
-    loss_fn.set_epoch(context.epoch)
     found = []
     for value in points.tolist():
+        loss_fn.set_epoch(context.epoch)
         found.append(gradient(value))
         loss_fn.skip_step()
     return np.array(found)

@@ -76,7 +76,7 @@ def parameter_effects(what: Comparison | Sweep | Study) -> list[ParameterEffect]
     if isinstance(what, Sweep):
         trials = [_Setting(trial.values, [trial.score], [None], [trial.epoch]) for trial in what.ranked]
         names = [parameter.name for parameter in what.space]
-        return _effects(what.method, trials, names, val_score_name(what.rule))
+        return _effects(what.method, trials, names, val_score_name(what.rule, folds=bool(what.folds)))
     if isinstance(what, Comparison):
         return _comparison_effects(what)
     return _study_effects([run for member, run in what.runs if not member.extra_labels and run.finished])

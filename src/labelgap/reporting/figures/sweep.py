@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_COLOR, VERMILLION
+from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, GREEN, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, draw_value, make_figure, set_rows, swap_grid
 from labelgap.studies.sweep.results import Sweep
@@ -44,7 +45,8 @@ def importance_figure(sweep: Sweep, *, width: float = WIDE) -> Figure:
 def parallel_figure(sweep: Sweep, score: str, *, width: float = WIDE) -> Figure:
     """Draw every trial with a score as a line over an axis for each setting, and one for the score.
 
-    The best trial is thick, with markers; the best tenth is blue, the others are thin and gray.
+    The best trial is thick, with markers; the best tenth is blue, the others are thin and gray. A green mark beside the
+    axis of the score is ``auto``.
     """
     trials = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
     figure, (axis,) = make_figure(width=width, height=4.2)
@@ -52,7 +54,9 @@ def parallel_figure(sweep: Sweep, score: str, *, width: float = WIDE) -> Figure:
     axis.spines["bottom"].set_visible(False)
     columns = [_Column.of(parameter) for parameter in sweep.space]
     scores = [100 * (trial.score or 0.0) for trial in trials]
-    columns.append(_Column("score", min(scores), max(scores)))
+    line = None if sweep.auto is None or sweep.auto.score is None else 100 * sweep.auto.score
+    ends = scores if line is None else [*scores, line]
+    columns.append(_Column("score", min(ends), max(ends)))
     ranks = {trial.number: rank for rank, trial in enumerate(sweep.ranked)}
     good = max(round(_GOOD * len(ranks)), 2)
     for trial in sorted(trials, key=lambda each: -ranks.get(each.number, len(trials))):
@@ -68,8 +72,12 @@ def parallel_figure(sweep: Sweep, score: str, *, width: float = WIDE) -> Figure:
             dashes = (0, (3, 2)) if trial.state == "pruned" else "-"
             axis.plot(places, heights, color=MUTED_COLOR, linewidth=0.8, alpha=0.55, linestyle=dashes)
     _draw_columns(axis, columns)
-    names = [truncate_label(parameter.name.replace("_", " "), 16) for parameter in sweep.space]
-    labels = [*names, truncate_label(score, 24 if width > NARROW else 12)]
+    if line is not None:
+        _draw_auto(axis, len(columns) - 1, columns[-1].height(line), f"auto {line:.2f}")
+    names = [*(parameter.name.replace("_", " ") for parameter in sweep.space), score]
+    labels = [
+        textwrap.fill(truncate_label(name), 16 if width > NARROW else 9, break_long_words=False) for name in names
+    ]
     axis.set_xticks(range(len(columns)), labels, parse_math=False)
     axis.tick_params(axis="x", labelcolor=TEXT_COLOR, labelsize=12)
     axis.set_yticks([])
@@ -125,6 +133,22 @@ def _draw_columns(axis: Axes, columns: Sequence[_Column]) -> None:
                 parse_math=False,
             )
             label.set_bbox({"facecolor": BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
+
+
+def _draw_auto(axis: Axes, place: int, height: float, text: str) -> None:
+    """Mark a score beside its axis, to the left, where no value is written."""
+    axis.plot([place - 0.12, place], [height, height], color=GREEN, linewidth=2.6, zorder=7)
+    label = axis.annotate(
+        text,
+        (place - 0.12, height),
+        (-4, 0),
+        textcoords="offset points",
+        va="center",
+        ha="right",
+        color=GREEN,
+        zorder=7,
+    )
+    label.set_bbox({"facecolor": BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
 
 
 def _text(value: Value) -> str:

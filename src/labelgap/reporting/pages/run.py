@@ -53,6 +53,7 @@ def run_page(run: Run, data: Dataset | None, figures: FigureRenderer, *, images:
         "summary": summary_section(run, data, table),
         "selection": _FINAL_HEAD if config.folds else selection_rule_text(config.select),
         "compared": _compared(run),
+        "folds": config.folds,
         "curves": _curves(run, figures),
         **memorization_section({config.method: run}, data, figures),
         **label_scores_section({config.method: run}, data, figures),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
 from typing import Any, Final
@@ -14,19 +14,38 @@ import torch
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
-from labelgap.losses import method_options
-from labelgap.studies.sweep.search_space import Parameter, Value, is_option, parse_parameter, search_space
+from labelgap.losses import Loss, method_options
+from labelgap.models import Backbone
+from labelgap.studies.sweep.search_space import (
+    Parameter,
+    Value,
+    head_space,
+    is_option,
+    paper_space,
+    parse_parameter,
+    parse_search,
+    search_space,
+)
+from labelgap.training.config.candidates import FOLDS, supports_newton
 from labelgap.training.config.check import check_request
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import prepare_data, resolve_config
 from labelgap.training.config.schema import RunConfig
+from labelgap.training.features.precomputed import build_classifier, feature_width
+from labelgap.training.protocols import FOLDS_REASON
 from labelgap.training.reviewed_labels import handle_reviewed_absents
-from labelgap.training.selection import Selection
+from labelgap.training.selection import Selection, choose_selection
 
 __all__ = ["SweepPlan", "check_sweep", "make_request", "plan_sweep", "with_values"]
 
 _NOT_SHARED: Final = {"format", "data", "classes", "why", "trace", "precision", "weights", "backbone_input"}
 """Of a configuration: what differs between machines or is compared by itself."""
+
+_STEPS: Final = {"optimizer", "lr", "batch_size", "momentum", "nesterov"}
+"""Settings that ask for another optimizer than "newton"."""
+
+_OF_DATA: Final = ("folds", "reviewed_absents", "size", "average_flips", "precision")
+"""Settings of what is learned from, not of the learning."""
 
 Search = Mapping[str, str | Sequence[Value]]
 
@@ -71,6 +90,21 @@ class SweepPlan:
         """The name of the study in a storage: another for every method, data set, search space and setting."""
         return f"labelgap {self.config.method} {_digest(self.identity)}"
 
+    @property
+    def auto_request(self) -> TrainingRequest:
+        """What ``fit`` is asked for where nobody gives a method or settings: the same network, seed and folds alone."""
+        given, config = self.request, self.config
+        kept: Any = {name: value for name, value in given.training.items() if name in _OF_DATA}
+        return TrainingRequest(
+            backbone=given.backbone or config.backbone,
+            weights=given.weights,
+            protocol=config.protocol,
+            head=given.head,
+            seed=given.seed,
+            select="auto" if config.folds else config.select,
+            training=kept,
+        )
+
     def resolve(self, values: Mapping[str, Any], device: torch.device) -> RunConfig:
         """Return the configuration of a trial; ``InputError`` where its values do not fit together."""
         return resolve_config(self.data, with_values(self.request, values), device)[0]
@@ -102,36 +136,64 @@ def check_sweep(request: TrainingRequest, search: Search, trials: int) -> None:
         for name, values in search.items():
             parse_parameter(name, values)
         return
-    space = search_space(str(request.method), search, _fixed(request))
+    own = parse_search(str(request.method), search, _fixed(request))
     for number in range(2):
-        check_request(with_values(request, {each.name: each.ends[-number] for each in space}))
+        check_request(with_values(request, {each.name: each.ends[-number] for each in own}))
 
 
 def plan_sweep(
     data: Dataset, request: TrainingRequest, search: Search, device: torch.device, log: Callable[[str], None]
 ) -> SweepPlan:
-    """Resolve what a request leaves open; ``InputError`` where no val can select a trial."""
+    """Resolve what a request leaves open; ``InputError`` where nothing can be scored."""
     data = prepare_data(data, request, device)
     data, request = handle_reviewed_absents(data, request, log)
     data = replace(data, test=None)
     if request.method == "auto":
         config, _, _ = resolve_config(data, request, device)
-        log(f"{config.method}: {config.why}")
+        log(f"{config.method}: {'the first method that auto compares on such labels' if config.folds else config.why}")
         request = replace(request, method=config.method)
-    given = {name: parse_parameter(name, values).ends[0] for name, values in search.items()}
-    method = str(request.method)
-    search_space(method, search, _fixed(request))  # a wrong name is refused before it is set
-    usual, selection, _ = resolve_config(data, with_values(request, given), device)
+    fixed = _fixed(request)
+    own = parse_search(str(request.method), search, fixed)
+    given = {each.name: each.ends[0] for each in own}
+    usual, selection, loss_fn = resolve_config(data, with_values(request, given), device)
+    if usual.folds:
+        selection = replace(choose_selection(data.train.labels, None), why=FOLDS_REASON.format(folds=usual.folds))
     if selection.labels is None:
         raise InputError(
-            f"a sweep selects settings by the score of val, and here {selection.why}. Give a val split; "
-            "`labelgap compare` cross-validates without one."
+            f"a sweep selects settings by their score, and here {selection.why}. Give a val split; without one linear "
+            f"heads are cross-validated on at least {2 * FOLDS} images with known labels, unless --folds is 0."
         )
-    factor = None if usual.protocol == "linear" else usual.lr / usual.backbone_lr
-    space = search_space(method, search, _fixed(request), factor)
+    request, default = _default_space(data, request, usual, loss_fn, given)
+    space = search_space(own, fixed, default)
     values = {each.name: each.ends[0] for each in space}
     config, _, _ = resolve_config(data, with_values(request, values), device)
     return SweepPlan(data, request, config, selection, space, _usual_values(data, request, space, device))
+
+
+def _default_space(
+    data: Dataset, request: TrainingRequest, usual: RunConfig, loss_fn: Loss, search: Collection[str]
+) -> tuple[TrainingRequest, tuple[Parameter, ...]]:
+    """Return what is searched by default; and the request, with the optimizer "newton" where a head can have it.
+
+    Args:
+        data: the data set.
+        request: what is fixed.
+        usual: a configuration of the request.
+        loss_fn: of it.
+        search: the names that the user searches.
+    """
+    if usual.protocol != "linear":
+        return request, paper_space(usual.method, usual.lr / usual.backbone_lr)
+    if usual.head != "linear" or request.preset is not None:
+        return request, paper_space(usual.method)
+    labels = len(data.train) * len(data.classes)
+    left_open = not _STEPS & {*search, *request.given_settings()}
+    newton = (left_open and supports_newton(loss_fn, labels)) or request.training.get("optimizer") == "newton"
+    if newton:
+        request = replace(request, training={**request.training, "optimizer": "newton"})
+    backbone = request.backbone if isinstance(request.backbone, Backbone) else None
+    network = build_classifier(usual, feature_width(data), pretrained=False, backbone=backbone)
+    return request, head_space(usual.method, network.backbone.num_features / labels, newton=newton)
 
 
 def _usual_values(

@@ -17,12 +17,25 @@ from labelgap.studies.sweep.search_space import Parameter, Value
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = ["BEST_FOLDER", "FILE", "FILES", "FORMAT", "Sweep", "SweepTrial", "TABLE", "format_values", "is_sweep"]
+__all__ = [
+    "AUTO_FOLDER",
+    "BEST_FOLDER",
+    "FILE",
+    "FILES",
+    "FORMAT",
+    "Sweep",
+    "SweepTrial",
+    "TABLE",
+    "format_values",
+    "is_sweep",
+    "trial_name",
+]
 
 FORMAT: Final = 1
 FILE: Final = "sweep.json"
 TABLE: Final = "trials.csv"
 FILES: Final = (FILE, TABLE)
+AUTO_FOLDER: Final = "auto"
 BEST_FOLDER: Final = "best"
 
 State = Literal["complete", "pruned", "failed", "running"]
@@ -36,11 +49,10 @@ class SweepTrial:
     """One setting that was tried.
 
     Attributes:
-        number: of the trial in the storage, from 0, in the order of their start. Numbers are missing where a setting
-            had been tried already, or where the process of a trial died and another trial repeats it.
-        values: of the searched settings and options.
+        number: from 1, in the order of their start; 0 for ``auto``.
+        values: of the searched settings and options; of ``auto`` its method, and what it has of them.
         state: "complete"; "pruned", stopped since it was behind the others; "failed"; "running" in another process.
-        score: of val, in its best epoch; None where none was scored.
+        score: of val in its best epoch, or of all training images out of fold; None where none was scored.
         epoch: the best one.
         epochs: how many were trained.
         seconds: of the training; of heads that were trained together its share.
@@ -79,7 +91,10 @@ class Sweep:
         identity: digests of what all its trials share, by which another process recognizes it.
         trials: in the order of their numbers.
         importance: name → share of the variance of the scores that it explains; empty with few trials.
-        retrained_score: of val, of the run in ``best/``; None before it is trained.
+        retrained_score: of the run in ``best/``; None before it is trained.
+        folds: of the cross-validation that scores trials; 0 where val does.
+        auto: what ``fit`` does without settings, scored as the trials are: the line to beat. Its run is in ``auto/`` of
+            the process that trained it. None before it is started.
         seconds: of the training of all trials.
     """
 
@@ -99,6 +114,8 @@ class Sweep:
     trials: tuple[SweepTrial, ...] = field(default=(), repr=False)
     importance: Mapping[str, float] = field(default_factory=dict)
     retrained_score: float | None = None
+    folds: int = 0
+    auto: SweepTrial | None = None
 
     @property
     def ranked(self) -> list[SweepTrial]:
@@ -113,7 +130,7 @@ class Sweep:
 
     @property
     def best(self) -> SweepTrial | None:
-        """The trial with the highest score of val."""
+        """The trial with the highest score."""
         return next(iter(self.ranked), None)
 
     @property
@@ -123,15 +140,25 @@ class Sweep:
 
     @property
     def finished(self) -> bool:
-        """Whether all trials that were asked for have ended."""
-        return len(self.trials) >= self.asked and all(trial.state != "running" for trial in self.trials)
+        """Whether all trials that were asked for have ended, and ``auto``."""
+        return len(self.trials) >= self.asked and not self.running
+
+    @property
+    def running(self) -> int:
+        """How many trials other processes train, ``auto`` included."""
+        return sum(trial is not None and trial.state == "running" for trial in (self.auto, *self.trials))
 
     def best_run(self) -> Run | None:
         """Return the run with the best settings; None before it is trained, also where ``best/`` has an earlier one."""
-        if self.retrained_score is None or not (self.path / BEST_FOLDER / CONFIG_FILE).exists():
-            return None
-        run = open_run(self.path / BEST_FOLDER)
-        return run if run.finished else None
+        return None if self.retrained_score is None else self._run(BEST_FOLDER)
+
+    def auto_run(self) -> Run | None:
+        """Return the run of ``auto``; None before it is trained, and where a process with another folder trained it."""
+        return self._run(AUTO_FOLDER)
+
+    def _run(self, name: str) -> Run | None:
+        run = open_run(self.path / name) if (self.path / name / CONFIG_FILE).exists() else None
+        return run if run is not None and run.finished else None
 
     def write(self) -> None:
         """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
@@ -171,6 +198,8 @@ class _StoredSweep(BaseModel):
     trials: Annotated[tuple[SweepTrial, ...], Field(max_length=1_000_000)]
     importance: Annotated[dict[Text, Score], Field(max_length=1000)]
     retrained_score: Score | None
+    folds: Annotated[int, Field(ge=0)] = 0
+    auto: SweepTrial | None = None
 
     @model_validator(mode="after")
     def _check_values(self) -> _StoredSweep:
@@ -193,6 +222,11 @@ def format_values(values: Mapping[str, Value]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in shown.items())
 
 
+def trial_name(trial: SweepTrial) -> str:
+    """Return what people call a trial: by its number, or "auto"."""
+    return f"trial {trial.number}" if trial.number else "auto"
+
+
 def is_sweep(folder: Path) -> bool:
     """Return whether a folder holds a sweep."""
     return (folder / FILE).is_file()
@@ -204,4 +238,4 @@ def _to_csv(trials: Sequence[SweepTrial], names: Sequence[str]) -> str:
         score = "" if trial.score is None else f"{trial.score:.6f}"
         row = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
         rows.append([*row, *(trial.values.get(name, "") for name in names), trial.reason])
-    return csv_text(["trial", "state", "val_score", "epoch", "epochs", "seconds", *names, "reason"], rows)
+    return csv_text(["trial", "state", "score", "epoch", "epochs", "seconds", *names, "reason"], rows)

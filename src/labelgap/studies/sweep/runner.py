@@ -12,16 +12,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from torch import Tensor
-
 from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import lock_folder
 from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
+from labelgap.data.findings import ValidationHeldOut
 from labelgap.studies.sweep.plan import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
-from labelgap.studies.sweep.results import BEST_FOLDER, FILE, Sweep, SweepTrial, format_values, is_sweep
+from labelgap.studies.sweep.results import (
+    AUTO_FOLDER,
+    BEST_FOLDER,
+    FILE,
+    Sweep,
+    SweepTrial,
+    format_values,
+    is_sweep,
+    trial_name,
+)
 from labelgap.studies.sweep.storage import (
     Heartbeat,
     check_optuna,
@@ -31,18 +39,21 @@ from labelgap.studies.sweep.storage import (
 )
 from labelgap.studies.sweep.trial_queue import TrialQueue
 from labelgap.studies.sweep.trials import (
-    fit_arguments,
+    HeadInputs,
     is_head,
-    load_features,
+    is_trained,
+    load_inputs,
+    run_score,
+    train_auto,
     train_head_trials,
     train_network_trial,
+    train_run,
 )
-from labelgap.training import Run, open_run
+from labelgap.training import open_run
 from labelgap.training.checkpoints.checkpoint import LAST
 from labelgap.training.config.resolve import describe_random_features
 from labelgap.training.config.schema import read_config
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.fit import fit
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
 
@@ -83,17 +94,18 @@ def sweep(
     quiet: bool = False,
     **settings: Any,
 ) -> Sweep:
-    """Try settings of a method and train the best ones: the learning rate, the batch size, options of the method.
+    """Try settings of a method and train the best ones: options of the method, and how its weights are learned.
 
-    Settings are chosen by optuna's TPE sampler, from those that ``fit`` would use on. Val selects epochs and trials;
-    test is measured once, by the run of the best trial in ``out/best``. Linear heads are trained several at once; the
+    Settings are chosen by optuna's TPE sampler, from those that ``fit`` would use on. Val selects epochs and trials; a
+    linear head without val is cross-validated. Test is measured by the run of the best trial in ``out/best``, and by
+    that of ``fit`` without settings in ``out/auto``, the line to beat. Linear heads are trained several at once; the
     training of a network is stopped when its val score is below the median of the others at the same epoch.
 
     Args:
         data: the data set.
         method: one of ``methods()``; "auto" chooses by the label states.
-        search: name of a setting or option → its range ("1e-5..1e-2:log") or values (``[8, 16]``), instead of what the
-            method's paper searched.
+        search: name of a setting or option → its range ("1e-5..1e-2:log") or values (``[8, 16]``), instead of what is
+            searched by default (docs/sweep.md).
         trials: how many, over all processes; those that the storage has are not repeated.
         storage: URL of a database, for processes on several machines; by default a file in ``out``.
         out: folder; a sweep that was stopped in it is resumed.
@@ -133,14 +145,16 @@ def _run_trials(
         study = _open_study(storage, plan)
         with Heartbeat(storage) as heartbeat:
             queue = TrialQueue(study, plan.space, trials, heartbeat)
-            results = partial(_results, plan, queue, folder, shown, data)
+            auto = TrialQueue(_open_study(storage, plan, " auto"), (), 1, heartbeat)
+            results = partial(_results, plan, queue, auto, folder, shown, data)
             with lock_folder(folder, "starting a sweep", wait=60):
                 _check_folder(folder, plan)
                 if not is_sweep(folder):
                     results().write()
             queue.suggest(plan.first)
-            with execution.reporter.resumable(partial(_has_trained, queue, folder), "trial"), queue.releasing():
-                _train(queue, plan, folder, execution, partial(_write, results, folder))
+            resumable = execution.reporter.resumable(partial(_has_trained, queue, folder), "trial")
+            with resumable, queue.releasing(), auto.releasing():
+                _train(queue, auto, data, plan, folder, execution, partial(_write, results, folder))
         found = results()
         return replace(found, importance=_importance(study, found.trials, plan.space))
 
@@ -163,7 +177,7 @@ def _check_folder(folder: Path, plan: SweepPlan) -> None:
         return
     refuse_links(folder)
     if not is_sweep(folder):
-        known = (FILE, TRIALS_FOLDER, BEST_FOLDER)
+        known = (FILE, TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER)
         if any(not path.name.startswith((".", "sweep.")) and path.name not in known for path in folder.iterdir()):
             raise RunError(f"{folder} holds something else than a sweep: choose another --out.")
         return
@@ -176,11 +190,11 @@ def _check_folder(folder: Path, plan: SweepPlan) -> None:
             raise RunError(f"{folder} holds a sweep with {other}{shown}: choose another --out.")
 
 
-def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
-    """Open the study of a plan in a storage, or create it."""
+def _open_study(storage: RDBStorage, plan: SweepPlan, part: str = "") -> Study:
+    """Open the study of a plan in a storage, or create it; that of ``auto`` is another part."""
     import optuna
 
-    name = plan.study_name
+    name = f"{plan.study_name}{part}"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max(plan.config.epochs // 3, 1))
     open_settings: dict[str, Any] = {"storage": storage, "pruner": pruner, "load_if_exists": True}
     study = optuna.create_study(study_name=name, direction="maximize", **open_settings)
@@ -188,28 +202,55 @@ def _open_study(storage: RDBStorage, plan: SweepPlan) -> Study:
     return study
 
 
-def _train(queue: TrialQueue, plan: SweepPlan, folder: Path, execution: _Execution, write: Callable[[], None]) -> None:
-    """Train until there are as many trials as asked for; ``write`` their results each time some have ended."""
+def _train(
+    queue: TrialQueue,
+    auto: TrialQueue,
+    data: Dataset,
+    plan: SweepPlan,
+    folder: Path,
+    execution: _Execution,
+    write: Callable[[], None],
+) -> None:
+    """Train ``auto`` and as many trials as asked for; ``write`` their results each time some have ended."""
     device, workers, reporter = execution
     heads, on_device = is_head(plan), choose_device(device)
     done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
-    reporter.log(f"{plan.config.method}, {plan.config.protocol}: {'; '.join(map(str, plan.space))}")
-    if untrained := describe_random_features(plan.config):
-        reporter.log(untrained)
-    reporter.log(plan.selection.why)
+    _describe(plan, reporter)
     reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))
-    features: dict[str, Tensor] | None = None
+    inputs: HeadInputs | None = None
     with reporter.bar("trials", queue.total, done):
-        while asked := queue.ask(HEADS if heads else 1):
+        while True:
+            for claimed in auto.ask(1):
+                reporter.log("auto: what `labelgap train` does without settings is trained first, as the line to beat")
+                ended = train_auto(data, plan, folder / AUTO_FOLDER, device, workers)
+                auto.tell(claimed, ended)
+                reporter.log(_line(ended))
+                write()
+            asked = {queue.number(trial): trial for trial in queue.ask(HEADS if heads else 1)}
+            if not asked:
+                break
             if heads:
-                features = features or load_features(plan, on_device, choose_workers(workers, on_device), reporter)
-                claimed = {trial.number: trial for trial in asked}
-                for ended in train_head_trials(claimed, plan, features, on_device, reporter):
-                    _tell(queue, claimed[ended.number], ended, reporter)
+                inputs = inputs or load_inputs(plan, on_device, choose_workers(workers, on_device), reporter)
+                for ended in train_head_trials(asked, plan, inputs, on_device, reporter):
+                    _tell(queue, asked[ended.number], ended, reporter)
             else:
-                out = folder / TRIALS_FOLDER / f"{queue.origin(asked[0]):04d}"
-                _tell(queue, asked[0], train_network_trial(asked[0], plan, out, *execution), reporter)
+                ((number, trial),) = asked.items()
+                out = folder / TRIALS_FOLDER / f"{queue.origin(trial):04d}"
+                _tell(queue, trial, train_network_trial(number, trial, plan, out, *execution), reporter)
             write()
+
+
+def _describe(plan: SweepPlan, reporter: Reporter) -> None:
+    """Log what is searched, and by which score."""
+    config = plan.config
+    by = ", newton" if config.optimizer == "newton" else ""
+    reporter.log(f"{config.method}, {config.protocol}{by}: {'; '.join(map(str, plan.space))}")
+    if untrained := describe_random_features(config):
+        reporter.log(untrained)
+    for finding in plan.data.findings:
+        if isinstance(finding, ValidationHeldOut):
+            reporter.log(str(finding))
+    reporter.log(plan.selection.why)
 
 
 def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
@@ -218,20 +259,26 @@ def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter
     queue.tell(trial, ended)
     best = ended.state == "complete" and (ended.score or 0.0) > before
     if best or ended.state == "failed" or not reporter.draws_bars:
-        state = "" if ended.state == "complete" else f" {ended.state}"
-        score = "" if ended.score is None else f" val score {100 * ended.score:.2f}"
-        note = (", the best so far" if best else "") + (f": {ended.reason}" if ended.reason else "")
-        reporter.log(f"trial {ended.number}:{state}{score} ({format_values(ended.values)}){note}")
+        reporter.log(_line(ended) + (", the best so far" if best else ""))
     reporter.advance()
 
 
-def _results(plan: SweepPlan, queue: TrialQueue, folder: Path, storage: str, data: Dataset) -> Sweep:
+def _line(ended: SweepTrial) -> str:
+    """Return what became of a trial."""
+    state = "" if ended.state == "complete" else f" {ended.state}"
+    score = "" if ended.score is None else f" score {100 * ended.score:.2f}"
+    values = f" ({format_values(ended.values)})" if ended.values else ""
+    return f"{trial_name(ended)}:{state}{score}{values}" + (f": {ended.reason}" if ended.reason else "")
+
+
+def _results(plan: SweepPlan, queue: TrialQueue, auto: TrialQueue, folder: Path, storage: str, data: Dataset) -> Sweep:
     """Return the sweep as the storage has it now, without the importance of settings, which takes a while."""
     config = plan.config
     images = {split.name: len(split) for split in (*plan.data.splits, *((data.test,) if data.test else ()))}
     about = (data.name, images, config.protocol, config.backbone, config.epochs, plan.selection.rule, plan.space)
     where = (queue.total, storage, plan.study_name, plan.identity)
-    return Sweep(folder, config.method, *about, *where, queue.results())
+    line = next((replace(each, number=0) for each in auto.results()), None)
+    return Sweep(folder, config.method, *about, *where, queue.results(), folds=config.folds, auto=line)
 
 
 def _importance(study: Study, trials: Sequence[SweepTrial], space: Sequence[Any]) -> dict[str, float]:
@@ -258,20 +305,12 @@ def _train_best(result: Sweep, data: Dataset, plan: SweepPlan, execution: _Execu
     config = plan.resolve(best.values, choose_device(device))
     if is_run_folder(folder) and read_config(folder).model_copy(update=_open_settings(config)) != config:
         shutil.rmtree(folder)
-    there = is_run_folder(folder)
-    trained = there and _is_trained(open_run(folder))
+    trained = is_run_folder(folder) and is_trained(open_run(folder))
     reporter.log(f"trial {best.number} is the best: {'its run is' if trained else 'training it as a run'} in {folder}")
-    settings: dict[str, Any] = {"device": device, "workers": workers, "resume": there, "quiet": True}
     with reporter.bar("best trial", config.epochs):
-        run = fit(data, **fit_arguments(request), out=folder, on_epoch=lambda _: reporter.advance(), **settings)
-    if not _is_trained(run):
-        raise KeyboardInterrupt
+        run = train_run(data, request, folder, device, workers, lambda _: reporter.advance())
     shutil.rmtree(result.path / TRIALS_FOLDER, ignore_errors=True)
-    return replace(result, retrained_score=run.metrics["score"])
-
-
-def _is_trained(run: Run) -> bool:
-    return run.finished and not run.metrics["interrupted"]
+    return replace(result, retrained_score=run_score(run, plan))
 
 
 def _open_settings(config: Any) -> dict[str, Any]:

@@ -6,13 +6,16 @@
 
 The options are those of the grid of ``compare``. Where a whole network is trained, the rates of the papers are those of
 the backbone, and the head keeps its proportion to it.
+
+For linear heads the weight decay and the standardization of the features are searched as well. Where the optimizer is
+"newton", which needs no learning rate and takes all images at once, they are searched instead of rates and batches.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +25,17 @@ from labelgap.losses import loss, method_options
 from labelgap.studies.compare.grid import option_grid
 from labelgap.training.config.defaults import TrainingSettings
 
-__all__ = ["Parameter", "Value", "grid_points", "is_option", "paper_space", "parse_parameter", "search_space"]
+__all__ = [
+    "Parameter",
+    "Value",
+    "grid_points",
+    "head_space",
+    "is_option",
+    "paper_space",
+    "parse_parameter",
+    "parse_search",
+    "search_space",
+]
 
 Value = bool | int | float | str
 
@@ -33,6 +46,9 @@ KIM_RATES: Final = (
     *(1e-3, 2.5e-3, 5e-3, 7.5e-3, 1e-2),
 )
 _KIM: Final = "ll-"
+_WEAKEST: Final = 5e-4
+_DECADES: Final = 1e4
+"""The range of the weight decay, relative to the features: it has the penalties that ``candidates`` compares inside."""
 _FIXED: Final = ("folds", "precision", "reviewed_absents")
 """Settings that are not searched: they do not change the model, or what val is."""
 _SYNTAX: Final = "write 1e-5..1e-2:log (a range, logarithmic), 0..1 (a range) or 8,16,32 (values)"
@@ -128,34 +144,62 @@ def paper_space(method: str, head_factor: float | None = None) -> tuple[Paramete
     return (Parameter("lr", scaled), *batches, *options)
 
 
-def search_space(
-    method: str,
-    given: Mapping[str, str | Sequence[Value]],
-    fixed: Mapping[str, Any],
-    head_factor: float | None = None,
-) -> tuple[Parameter, ...]:
-    """Return what is searched: the paper's space, with the user's ranges instead of its own, without what is fixed.
+def head_space(method: str, unit: float, *, newton: bool) -> tuple[Parameter, ...]:
+    """Return the search space of a linear head.
 
     Args:
         method: one of ``methods()``.
-        given: name → values, or a text as ``parse_parameter`` takes it.
-        fixed: settings and options that the user set.
-        head_factor: see ``paper_space``.
+        unit: number of features for each label of train, to which the weight decay is relative.
+        newton: whether the optimizer is "newton".
+
+    Example:
+        >>> [str(parameter) for parameter in head_space("an", 0.02, newton=True)]
+        ['weight_decay=1e-05..0.1:log', 'standardize=True,False']
+    """
+    low = float(f"{_WEAKEST * unit:.1g}")
+    decay = Parameter("weight_decay", (), low, float(f"{_DECADES * low:.1g}"), log=True)
+    paper = [each for each in paper_space(method) if not (newton and each.name in ("lr", "batch_size"))]
+    return (*paper, decay, Parameter("standardize", (True, False)))
+
+
+def search_space(
+    given: Sequence[Parameter], fixed: Collection[str], default: Sequence[Parameter]
+) -> tuple[Parameter, ...]:
+    """Return what is searched: the default space, with the user's ranges instead of its own, without what is fixed.
+
+    Args:
+        given: what the user searches.
+        fixed: names of the settings and options that the user set.
+        default: what is searched otherwise.
 
     Raises:
-        InputError: a name or a range is wrong, or nothing is left to search.
+        InputError: nothing is left to search.
     """
-    own = [parse_parameter(name, values) for name, values in given.items()]
-    for parameter in own:
-        _check(method, parameter, fixed)
-    names = {*given, *fixed}
-    space = [*own, *(each for each in paper_space(method, head_factor) if each.name not in names)]
+    names = {*(each.name for each in given), *fixed}
+    space = [*given, *(each for each in default if each.name not in names)]
     if math.prod(each.size for each in space) == 1:
         raise InputError(
             f"nothing is left to search: {', '.join(sorted(names))} have one value each. Leave one of them out, or "
             "give its range, e.g. --search lr=1e-5..1e-2:log"
         )
     return tuple(space)
+
+
+def parse_search(method: str, search: Mapping[str, str | Sequence[Value]], fixed: Mapping[str, Any]) -> list[Parameter]:
+    """Parse what a user searches.
+
+    Args:
+        method: one of ``methods()``.
+        search: name → values, or a text as ``parse_parameter`` takes it.
+        fixed: settings and options that the user set.
+
+    Raises:
+        InputError: a name or a range is wrong, or it is fixed too.
+    """
+    own = [parse_parameter(name, values) for name, values in search.items()]
+    for parameter in own:
+        _check(method, parameter, fixed)
+    return own
 
 
 def parse_parameter(name: str, values: str | Sequence[Value]) -> Parameter:

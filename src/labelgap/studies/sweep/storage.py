@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -55,11 +56,16 @@ def check_optuna() -> None:
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Keep the messages of optuna from the terminal while the block runs."""
+    """Keep the messages of optuna from the terminal while the block runs, and those of SQLAlchemy.
+
+    A signal that comes while the database is read makes SQLAlchemy log the error of a cursor that is closed already.
+    """
     import optuna
 
-    verbosity = optuna.logging.get_verbosity()
+    verbosity, database = optuna.logging.get_verbosity(), logging.getLogger("sqlalchemy")
+    level = database.level
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    database.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -67,6 +73,7 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         optuna.logging.set_verbosity(verbosity)
+        database.setLevel(level)
 
 
 def hide_password(url: str) -> str:

@@ -2,6 +2,9 @@
 
 Every trial is claimed by one process. A trial whose process died is marked as failed, and its setting is queued again:
 at once where the process was on this machine, else when its heartbeat has stopped.
+
+People see the trials numbered from 1 without gaps: a repeated trial keeps the number of the first attempt, and one that
+was not trained has none. The numbers of optuna start from 0 and count every attempt.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["TrialQueue"]
 
 RESULT: Final = "labelgap"
-"""Attribute of an ended trial: what ``SweepTrial`` has beside its number and values."""
+"""Attribute of an ended trial: what ``SweepTrial`` has beside its number and state."""
 WORKER: Final = "worker"
 """Attribute of a claimed trial: the process that trains it."""
 DROPPED: Final = "dropped"
@@ -90,7 +93,7 @@ class TrialQueue:
         from optuna.trial import TrialState
 
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
-        result = {name: value for name, value in asdict(ended).items() if name not in ("number", "values", "state")}
+        result = {name: value for name, value in asdict(ended).items() if name not in ("number", "state")}
         with suppress(UpdateFinishedTrialError):
             trial.set_user_attr(RESULT, result)
             self.study.tell(trial, ended.score if ended.state == "complete" else None, state=states[ended.state])
@@ -112,10 +115,16 @@ class TrialQueue:
 
     def results(self) -> tuple[SweepTrial, ...]:
         """Return the trials that count, those of other processes too."""
-        return tuple(map(_result, self._counted()))
+        counted, numbers = self._counted(), self._numbers()
+        kept = [trial for trial in counted if _origin(trial) in numbers]  # another process may drop one meanwhile
+        return tuple(_result(numbers[_origin(trial)], trial) for trial in sorted(kept, key=_origin))
+
+    def number(self, trial: Trial) -> int:
+        """Return the number of a claimed trial as people see it, from 1."""
+        return self._numbers()[_origin(trial)]
 
     def origin(self, trial: Trial) -> int:
-        """Return the number of the trial that this one repeats, or its own."""
+        """Return the number in the storage of the trial that this one repeats, or its own."""
         return _origin(trial)
 
     def recover(self) -> None:
@@ -141,6 +150,13 @@ class TrialQueue:
         lost = [each for each in trials if each.state == TrialState.FAIL and not {RESULT, DROPPED} & {*each.user_attrs}]
         deaths = Counter(_origin(trial) for trial in lost if STOPPED not in trial.user_attrs)
         return [(trial, deaths[_origin(trial)]) for trial in lost if trial.number not in repeated]
+
+    def _numbers(self) -> dict[int, int]:
+        """Return the numbers that people see, by those of the first attempts in the storage."""
+        trials = self._trials()
+        repeated = {trial.user_attrs.get(RETRY_OF) for trial in trials}
+        kept = {_origin(each) for each in trials if DROPPED not in each.user_attrs and each.number not in repeated}
+        return {origin: number for number, origin in enumerate(sorted(kept), start=1)}
 
     def _counted(self) -> list[FrozenTrial]:
         """Return the trials that were asked for: they run, have a result, or are not repeated any more."""
@@ -236,17 +252,18 @@ def _counts(trial: FrozenTrial) -> bool:
     """Return whether a trial runs or has a result."""
     from optuna.trial import TrialState
 
-    return trial.state == TrialState.RUNNING or (trial.state.is_finished() and RESULT in trial.user_attrs)
+    ended = trial.state.is_finished() and RESULT in trial.user_attrs
+    return DROPPED not in trial.user_attrs and (trial.state == TrialState.RUNNING or ended)
 
 
-def _result(trial: FrozenTrial) -> SweepTrial:
+def _result(number: int, trial: FrozenTrial) -> SweepTrial:
     from optuna.trial import TrialState
 
     names = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
     state: Any = names.get(trial.state, "failed")
     given_up = {} if state == "running" else {"reason": "its process ended, three times"}
     result = given_up if state == "running" else trial.user_attrs.get(RESULT, given_up)
-    return SweepTrial(trial.number, dict(trial.params), state, **result)
+    return SweepTrial(number, state=state, **{"values": dict(trial.params), **result})
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

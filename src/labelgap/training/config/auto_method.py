@@ -36,7 +36,8 @@ From random weights another method is best: end-to-end on the digits with one pr
 one absent of each, `ll-r` 93.3, `iu` 90.8, `gr` 87.4, `an` 84.4; a tenth of all labels at random, `ll-r` 75.0, `iu`
 74.0, `gr` 66.3, `an` 58.6.
 
-Where there is no val, a linear head is cross-validated; ``candidates.auto_methods`` has the methods that are compared.
+For a linear head methods are compared on val, or by cross-validation: ``candidates.auto_methods`` has which. The rule
+here serves where nothing is compared: whole networks, presets, and very many labels.
 
 A pretrained network that is trained further, `linear-init` or `end-to-end`, gets the method of its fixed features. Val
 mAP on the whole of VOC2012, ResNet-50, 1 present of each: at 224 px, linear-init `gr` 83.9, `ll-r` 83.0, `em` 82.9

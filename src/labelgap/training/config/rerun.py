@@ -96,8 +96,8 @@ def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
 def fit_arguments(config: RunConfig) -> dict[str, Any]:
     """Return the arguments of ``fit`` that give this configuration, without those at their default.
 
-    With a preset all are there, since the preset would replace the defaults; where a network is trained, also those
-    whose default depends on it.
+    With a preset all are there, since the preset would replace the defaults; otherwise also those whose default depends
+    on the network or on the data.
     """
     fields = type(config).model_fields
     stated = (*_ALWAYS, *(_HEAD if config.protocol == "linear" else _NETWORK))

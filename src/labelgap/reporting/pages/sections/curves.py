@@ -115,7 +115,7 @@ def _caption(effect: ParameterEffect, seeds: int, tested: bool) -> str:
     if seeds > 1:
         parts.append("Dots are means over seeds, bars their standard deviation.")
     if (effect.tried > 1).any():
-        parts.append("Each value is shown with the best of its settings on val.")
+        parts.append("Each value is shown with the best of its settings by the same score.")
     if not tested:
         parts.append("Test was not measured for each value.")
     parts.append("The axis does not begin at zero.")
