@@ -22,6 +22,7 @@ from labelgap.training import progress
 from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 2, "device": "cpu", "quiet": True, "learning_rates": [1e-2]}
+QUICK |= {"grid": "small", "baseline": False}
 ONE_LABEL = {"positives": 1, "negatives": 0}
 
 
@@ -132,7 +133,7 @@ def test_a_log_shows_the_progress_within_a_share_and_a_line_for_each(
     monkeypatch.setattr(progress, "LINE_SHARE", 0.0)
     run(tmp_path / "s", [0.5, 1], ["an"], quiet=False, seeds=1, epochs=4, observe=ONE_LABEL)
     said = [re.sub("  about .*", "", line) for line in capsys.readouterr().err.splitlines()]
-    heads = [f"1 head, seed 0, batch 16: {share} %" for share in (25, 50, 75)]
+    heads = [f"training: {share} %" for share in (25, 50, 75)]
     assert [line for line in said if line in heads] == heads * 2
     assert said[0] == "shares: 0 %  50 % of the images, seed 0"
     results = [line.partition(": ")[0] for line in said if re.search(r" seed 0: an [0-9.]+$", line)]

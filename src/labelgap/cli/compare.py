@@ -25,12 +25,17 @@ _grid_option = partial(typer.Option, rich_help_panel="Methods and settings")
 class CompareOptions:
     """What to compare."""
 
-    methods: Annotated[str, _grid_option(help="all, or names: an,em,role. See `labelgap methods`.")] = "all"
+    methods: Annotated[
+        str, _grid_option(help="short (eight or nine worth a try), all, or names: an,em,role. See `labelgap methods`.")
+    ] = "short"
     seeds: Annotated[int, _grid_option(help="Number of seeds. One is quick and supports no conclusion.")] = 3
     grid: Annotated[
         str,
-        _grid_option(help="small: lr 1e-3 and 1e-4, batch 16. full: lr 1e-2…1e-5, batch 8 and 16, options as well."),
-    ] = "small"
+        _grid_option(
+            help="auto: weight decays and learning rates around the best ones. The papers': small (lr 1e-3 and 1e-4, "
+            "batch 16) and full (lr 1e-2…1e-5, batch 8 and 16, options as well)."
+        ),
+    ] = "auto"
     option: Annotated[
         list[str] | None,
         _grid_option(help="Fix an option of a method, e.g. role.expected_positives=1.5; repeatable."),
@@ -46,13 +51,13 @@ class CompareOptions:
     lr: Annotated[str | None, _grid_option(help="Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
     batch_size: Annotated[str | None, _grid_option(help="Batch sizes instead of the grid's, e.g. 8,16.")] = None
     weight_decay: Annotated[
-        str | None, _grid_option(help="Weight decays to compare, e.g. 0,1e-3.", show_default="0; several without val")
+        str | None, _grid_option(help="Weight decays to compare, e.g. 0,1e-3.", show_default="searched; small, full: 0")
     ] = None
     standardize: Annotated[
         bool | None,
-        _grid_option("--standardize/--no-standardize", help="Standardize features.", show_default="without val"),
+        _grid_option("--standardize/--no-standardize", help="Standardize features.", show_default="not small, full"),
     ] = None
-    epochs: Annotated[int, _grid_option(help="Epochs of every head.")] = 25
+    epochs: Annotated[int | None, _grid_option(help="Epochs of every head.", show_default="25; newton: 15")] = None
     backbone: Annotated[
         str | None, _grid_option(help="See `labelgap backbones`.", show_default="depends on the data")
     ] = None
@@ -63,10 +68,10 @@ class CompareOptions:
     )
 
     def method_names(self) -> str | list[str]:
-        """Return the methods: "all", or their names."""
+        """Return the methods: "short", "all", or their names."""
         from labelgap.cli.parsing import parse_names
 
-        return self.methods if self.methods == "all" else parse_names([self.methods], "--methods") or []
+        return self.methods if self.methods in ("short", "all") else parse_names([self.methods], "--methods") or []
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
@@ -102,7 +107,10 @@ def compare(
         "runs/compare"
     ),
 ) -> None:
-    """Train a linear head with every method on the same features, and rank the methods."""
+    """Train a linear head with each of several methods on the same features, and rank the methods.
+
+    Plain logistic regression, with unknown labels as absent, stands beside them.
+    """
     from labelgap.cli.parsing import parse_numbers, parse_observe
     from labelgap.cli.printing import print_data
     from labelgap.reporting import write_report

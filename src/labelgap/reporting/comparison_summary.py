@@ -88,16 +88,13 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
         amounts = ",".join(f"{name}={value}" for name, value in metadata["observe"].items())
         hidden = f" --observe {amounts} --label-seed {metadata['label_seed']}"
     backbone = "" if metadata["backbone"] == "features" else f" --backbone {shlex.quote(metadata['backbone'])}"
-    method = shlex.quote(row.method)
+    method = "an" if row.baseline else shlex.quote(row.method)
     rate = f" --lr {format_learning_rate(row.lr)} --batch-size {row.batch_size}"
     if row.optimizer == "newton":
-        rate = ""
-    if row.optimizer == "newton" or metadata["epochs"] != defaults_for("linear", pretrained=True)["epochs"]:
+        rate = " --optimizer newton"
+    if not row.baseline and metadata["epochs"] != defaults_for("linear", pretrained=True)["epochs"]:
         rate += f" --epochs {metadata['epochs']}"
-    if row.weight_decay or metadata.get("folds"):
-        rate += f" --weight-decay {row.weight_decay:g}"
-    if row.standardize != bool(metadata.get("folds")):
-        rate += " --standardize" if row.standardize else " --no-standardize"
+    rate += f" --weight-decay {row.weight_decay:g} --{'' if row.standardize else 'no-'}standardize"
     return (
         f"labelgap train {_data(metadata, whole_path)} --method {method}{options}{rate} --protocol linear"
         f"{backbone}{hidden} --out runs/{method}"

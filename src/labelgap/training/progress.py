@@ -48,6 +48,11 @@ class Reporter:
         """Whether standard error is a terminal; colors that are forced (FORCE_COLOR) do not make it one."""
         return self.console.is_interactive and self.console.file.isatty()
 
+    @property
+    def silent(self) -> bool:
+        """Whether messages are not shown."""
+        return self.quiet or self._muted
+
     def log(self, text: str) -> None:
         """Print a message."""
         if not self._muted:

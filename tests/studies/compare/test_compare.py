@@ -23,7 +23,9 @@ from labelgap.training import fit
 
 
 def run(data: Dataset, names: Any, out: Path, **settings: Any) -> Comparison:
-    return compare(data, names, out=out, **{"seeds": 2, "epochs": 2, "device": "cpu", "quiet": True, **settings})
+    """Compare methods with the small grid, without the baseline."""
+    given = {"seeds": 2, "epochs": 2, "grid": "small", "baseline": False, **settings}
+    return compare(data, names, out=out, device="cpu", quiet=True, **given)
 
 
 @pytest.fixture
@@ -62,9 +64,8 @@ def test_the_setting_with_the_highest_mean_val_score_is_selected(tmp_path: Path)
 def test_the_numbers_are_those_of_a_linear_run(tmp_path: Path) -> None:
     data = features()
     row = run(data, ["an"], tmp_path / "c", learning_rates=[1e-2], seeds=1).methods[0]
-    single = fit(
-        data, "an", out=tmp_path / "run", epochs=2, lr=1e-2, batch_size=16, device="cpu", quiet=True, trace="off"
-    )
+    given: dict[str, Any] = {"epochs": 2, "lr": 1e-2, "batch_size": 16, "weight_decay": 0.0, "standardize": False}
+    single = fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, trace="off", **given)
     assert row.seeds[0].epoch == single.metrics["best_epoch"]
     assert row.mean == pytest.approx(single.metrics["test"]["map"], abs=1e-3)
     assert row.mean_of("train_map") == pytest.approx(single.metrics["train"]["map"], abs=1e-3)
@@ -122,12 +123,12 @@ def test_a_seed_moves_the_hidden_labels_only_where_labels_are_hidden_on_purpose(
 
 def test_what_is_trained_is_not_trained_again(tmp_path: Path, trained: list[list[str]]) -> None:
     first = run(features(), ["an", "role"], tmp_path / "c")
-    assert len(trained) == 2, "a group for each seed"
+    assert len(trained) == 1, "both seeds together"
     again = run(features(), ["an", "role"], tmp_path / "c")
-    assert len(trained) == 2
+    assert len(trained) == 1
     assert [row.values for row in first.methods] == [row.values for row in again.methods]
     run(features(), ["an", "role", "wan"], tmp_path / "c", seeds=3)
-    assert sorted(trained[2] + trained[3]) == ["wan"] * 4 and sorted({*trained[4]}) == ["an", "role", "wan"]
+    assert sorted(trained[1]) == ["an"] * 2 + ["role"] * 2 + ["wan"] * 6, "two rates, and seeds that are new"
 
 
 def test_a_stopped_comparison_resumes(
@@ -144,8 +145,8 @@ def test_a_stopped_comparison_resumes(
 
     monkeypatch.setattr(compare_heads, "train_heads", stopped)
     with pytest.raises(KeyboardInterrupt):
-        run(features(), ["an"], tmp_path / "c")
-    assert len(run(features(), ["an"], tmp_path / "c").methods[0].seeds) == 2
+        run(features(), ["an"], tmp_path / "c", batch_sizes=[8, 16])
+    assert len(run(features(), ["an"], tmp_path / "c", batch_sizes=[8, 16]).methods[0].seeds) == 2
     assert len(trained) == 2, "the first group was kept"
 
 
@@ -160,7 +161,9 @@ def test_a_damaged_head_is_trained_again(tmp_path: Path, trained: list[list[str]
 def test_role_without_a_number_of_positives_is_listed_with_the_way_out(tmp_path: Path) -> None:
     data = features()
     assert data.val is not None
-    few = Split("val", data.val.images.select(range(40)), data.val.labels.select(range(40)))
+    labels = data.val.labels.to_dense()[:40]
+    labels[39, 0] = -1
+    few = Split("val", data.val.images.select(range(40)), LabelTable.from_dense(labels, CLASSES))
     made = run(replace(data, val=few), ["an", "role"], tmp_path / "c")
     assert [row.method for row in made.skipped] == ["role"]
     assert "expected_positives" in made.skipped[0].reason
@@ -240,7 +243,7 @@ def test_without_val_and_test_methods_are_ordered_out_of_fold(tmp_path: Path) ->
     assert made.methods[-1].method == "bce" and made.methods[-1].extra_labels
     known = run(features(splits=(), observed=False), ["an"], tmp_path / "b", learning_rates=[0.1], batch_sizes=[8, 16])
     assert known.metric.name == "out-of-fold mAP" and known.metric.is_accuracy and known.methods[0].lr == 0.1
-    assert known.methods[0].settings_tried == 12 and known.methods[0].optimizer == "adam"
+    assert known.methods[0].settings_tried >= 6 and known.methods[0].optimizer == "adam"
 
 
 def test_what_varies_has_a_row_for_each_value_with_its_own_setting_and_test(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
 
 def test_features_of_photos_are_computed_once(photos: Dataset, tmp_path: Path) -> None:
     def run(*names: str) -> list[str]:
-        made = compare(photos, names, seeds=1, epochs=1, device="cpu", quiet=True, out=tmp_path / "c")
+        settings: dict[str, Any] = {"seeds": 1, "epochs": 1, "grid": "small", "baseline": False}
+        made = compare(photos, names, device="cpu", quiet=True, out=tmp_path / "c", **settings)
         return [row.method for row in made.methods]
 
     assert run("an") == ["an"]

@@ -25,7 +25,15 @@ from labelgap.studies.compare import heads as compare_heads
 
 
 def run(out: Path, **settings: Any) -> Comparison:
-    given = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True, "learning_rates": [1e-2], **settings}
+    given: dict[str, Any] = {
+        "seeds": 2,
+        "epochs": 1,
+        "grid": "small",
+        "device": "cpu",
+        "quiet": True,
+        "learning_rates": [1e-2],
+    }
+    given |= {"baseline": False, **settings}
     return compare(features(), ["an", "em"], out=out, **given)
 
 

@@ -20,6 +20,7 @@ from labelgap.reporting.pages.sections.curves import epoch_scores_section, param
 from labelgap.reporting.run_description import find_method
 from labelgap.reporting.tables.comparison import comparison_columns, comparison_notes, comparison_rows, setting_columns
 from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import BASELINE
 
 __all__ = ["comparison_page"]
 
@@ -82,6 +83,8 @@ def _figure(comparison: Comparison, figures: FigureRenderer) -> ResponsiveFigure
 
 
 def _describe(method: str) -> str:
+    if method == BASELINE:
+        return "the baseline: every class alone, unknown labels as absent, an L2 penalty (C) that is searched"
     entry = find_method(method)
     return "" if entry is None else single_line(f"{entry.summary} ({entry.reference})")
 

@@ -11,7 +11,7 @@ from labelgap.core.text import join_names
 from labelgap.reporting.formatting import NO_VALUE, format_elapsed, format_learning_rate, format_options
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.results import MethodResult
+from labelgap.studies.compare.results import BASELINE, MethodResult
 
 __all__ = [
     "ComparisonRow",
@@ -83,6 +83,18 @@ def comparison_notes(comparison: Comparison) -> list[str]:
             f"± is the standard deviation over {max(seeds)} seeds; under behind best, half the 95 % interval of the "
             "difference."
         )
+    chances = [row.mean_of("chance") for row in rows]
+    if metric.is_accuracy and chances and chances[0] is not None:
+        notes.append(f"Random scores reach a test mAP of {_exact(chances[0])}.")
+    if any(edge != "last" for row in rows for edge in row.at_edge.values()):
+        notes.append("* the lowest or highest value that was compared: one beyond it may be better.")
+    if any("epoch" in row.at_edge for row in rows):
+        notes.append("° the last epoch was the best one: more (--epochs) may be better.")
+    if any(row.baseline for row in rows):
+        notes.append(
+            f"{BASELINE} is the baseline: scikit-learn's LogisticRegression of every class with unknown labels as "
+            "absent, C searched, solved by labelgap."
+        )
     extra = {
         saw: [row.name for row in rows if row.extra_labels and row.label_view == saw]
         for saw in _label_views(rows, extra_labels=True)
@@ -99,7 +111,7 @@ def comparison_table(comparison: Comparison) -> Table:
     options = [f"{row.name} ({format_options(row.options)})" for row in comparison.methods if _unnamed(row)]
     notes = [*comparison_notes(comparison), *([f"Options: {'; '.join(options)}."] if options else [])]
     columns = setting_columns(comparison)
-    last = "batch" if len({row.batch_size for row in comparison.methods}) > 1 else "lr"
+    last = "batch" if len({row.batch_size for row in comparison.methods if row.optimizer != "newton"}) > 1 else "lr"
     shown = columns[: columns.index(last) + 1]
     rows = [
         (row.label, (*row.cells, *row.setting[: len(shown)]), row.tied, row.extra_labels)
@@ -114,9 +126,11 @@ def _unnamed(row: MethodResult) -> bool:
 
 
 def _setting(row: MethodResult) -> dict[str, str]:
+    marks = {name: "*" if name in row.at_edge else "" for name in ("weight_decay", "lr")}
+    rate = "newton" if row.optimizer == "newton" else format_learning_rate(row.lr)
     return {
-        "weight decay": f"{row.weight_decay:g}",
-        "lr": "newton" if row.optimizer == "newton" else format_learning_rate(row.lr),
+        "weight decay": f"{row.weight_decay:.2g}{marks['weight_decay']}",
+        "lr": f"{rate}{marks['lr']}{'°' if 'epoch' in row.at_edge else ''}",
         "batch": "all" if row.optimizer == "newton" else str(row.batch_size),
         "options": format_options(row.options),
         "tried": str(row.settings_tried),
@@ -132,8 +146,7 @@ def _label_views(rows: Sequence[MethodResult], *, extra_labels: bool) -> list[st
 
 def _measures(comparison: Comparison) -> Sequence[tuple[str, str]]:
     """Return the columns in which any method has a value, with their keys."""
-    chance = (("chance", "chance"),) if comparison.metric.is_accuracy else ()
-    known = (*chance, ("F1 micro", "f1_micro"), ("F1 macro", "f1_macro"), ("train mAP", "train_map"))
+    known = ("F1 micro", "f1_micro"), ("F1 macro", "f1_macro"), ("train mAP", "train_map")
     return [(name, key) for name, key in known if any(row.mean_of(key) is not None for row in comparison.methods)]
 
 

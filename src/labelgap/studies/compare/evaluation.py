@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -184,15 +185,25 @@ def _edges(trained: MethodHeads, best: int, epochs: int) -> dict[str, Literal["l
     """
     chosen = trained.settings[best]
     edges: dict[str, Literal["lowest", "highest", "last"]] = {}
-    for name in ("weight_decay", "lr"):
-        value = getattr(chosen, name)
-        values = [getattr(each, name) for each in trained.settings if replace(each, **{name: value}) == chosen]
-        if min(values) < max(values) and value in (min(values), max(values)):
-            edges[name] = "lowest" if value == min(values) else "highest"
+    for name, other in (("weight_decay", "lr"), ("lr", "weight_decay")):
+        alike = [each for each in trained.settings if _close(getattr(each, other), getattr(chosen, other))]
+        values = [
+            getattr(each, name)
+            for each in alike
+            if replace(each, weight_decay=chosen.weight_decay, lr=chosen.lr) == chosen
+        ]
+        low, high = (_close(edge, getattr(chosen, name)) for edge in (min(values), max(values)))
+        if low != high:
+            edges[name] = "lowest" if low else "highest"
     late = [head.epoch == epochs > 1 and bool(head.scores) for head in trained.grid[best]]
     if chosen.optimizer != "newton" and 2 * sum(late) > len(late):
         edges["epoch"] = "last"
     return edges
+
+
+def _close(one: float, other: float) -> bool:
+    """Return whether two values are the same step of a search, which rounds them."""
+    return math.isclose(one, other, rel_tol=0.01)
 
 
 def _gaps(

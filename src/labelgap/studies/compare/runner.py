@@ -211,13 +211,19 @@ def _train(
     """Say how long it will take, and train all heads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
-        seconds = estimate_seconds(plans, setup, folds)
-        methods = pluralize(len({plan.label for plan in plans}), "method")
-        settings = pluralize(sum(len(plan.candidates) for plan in plans), "setting")
-        further = ", then around the best of each" if any(any(plan.left_open.values()) for plan in plans) else ""
-        seeds = pluralize(len(plans[0].view.datasets), "seed")
-        reporter.log(f"about {format_duration(seconds)}: {methods} at {settings} in all{further}, with {seeds}")
+        if not reporter.silent:
+            reporter.log(_describe(plans, format_duration(estimate_seconds(plans, setup, folds))))
         if not folds:
             return search_on_val(plans, setup, folder, reporter, shuffle=shuffle)
         groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
         return search_by_folds(plans, folds, groups, setup, folder, reporter)
+
+
+def _describe(plans: Sequence[MethodPlan], duration: str) -> str:
+    """Return what will be trained, and how long it takes."""
+    methods = pluralize(len({plan.label for plan in plans if not plan.baseline}), "method")
+    beside = f" and {BASELINE}" if any(plan.baseline for plan in plans) else ""
+    settings = pluralize(sum(len(plan.candidates) for plan in plans), "setting")
+    further = ", then around the best of each" if any(any(plan.left_open.values()) for plan in plans) else ""
+    seeds = pluralize(len(plans[0].view.datasets), "seed")
+    return f"training takes about {duration}: {methods}{beside} at {settings} in all{further}, with {seeds}"

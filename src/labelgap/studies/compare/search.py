@@ -57,8 +57,8 @@ def with_candidates(plan: MethodPlan, settings: CompareSettings, width: int, *, 
     left_open = {"decay": measured and given["weight_decay"] is None, "rate": measured and given["lr"] is None}
     if plan.baseline:
         left_open = {"decay": measured, "rate": False}
-        unit = 1 / (len(labels) * len(labels.classes))
-        found = [config.model_copy(update={"weight_decay": unit / c}) for c in (BASELINE_C if measured else (1.0,))]
+        decays = [1 / (c * len(labels) * len(labels.classes)) for c in (BASELINE_C if measured else (1.0,))]
+        found = [config.model_copy(update={"weight_decay": float(f"{decay:.4g}")}) for decay in decays]
     elif settings.grid != "auto" and not config.folds:
         left_open = {"decay": False, "rate": False}
         given = {values: given[name] for name, values in GRID_SETTINGS.items()}
