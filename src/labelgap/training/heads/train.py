@@ -144,7 +144,7 @@ class BestEpochs:
                 continue
             result.history.append({"epoch": epoch, "loss": float(losses[head]), "score": score})
             best = result.best_score
-            if score is None or best is None or score > best:
+            if score is None or best is None or score > best or (self.engine.full_batch and score == best):
                 result.best_epoch, result.best_score = epoch, score
                 improved.append(head)
             elif self.stop_below is not None and score < best - self.stop_below:

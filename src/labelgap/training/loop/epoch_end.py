@@ -48,6 +48,8 @@ def finish_epoch(
     with defer_interrupt():
         restarted = bool(record.get("restarted"))
         best = not restarted and (score is None or state.best_score is None or score.value > state.best_score)
+        if score is not None and score.value == state.best_score and trainer.config.optimizer == "newton":
+            best = True  # of equal epochs the one that has converged further
         state.epoch += 1
         state.history.append(record)
         trainer.revisions = trainer.revisions.until(state.best_epoch) if restarted else trainer.revisions + revisions
