@@ -100,7 +100,8 @@ def linear(data: lg.Dataset, cases: Sequence[Case], table: bool) -> list[dict[st
     grid: dict[str, Any] = GRID if table else LARGE
     with tempfile.TemporaryDirectory() as folder:
         names, out = [case.method for case in cases], Path(folder) / "compare"
-        found = lg.compare(data, names, out=out, seeds=1, standardize=table, device="cpu", quiet=True, **grid)
+        settings = {"seeds": 1, "standardize": table, "grid": "small", "baseline": False, **grid}
+        found = lg.compare(data, names, out=out, device="cpu", quiet=True, **settings)
     assert found.metric.name == "test mAP", found.metric
     rows = {row.method: row for row in found.methods}
     return [

@@ -42,6 +42,7 @@ __all__ = [
     "ROUNDS",
     "SEARCH_FILE",
     "Search",
+    "quick_configs",
     "search_by_folds",
     "search_on_val",
     "search_settings",
@@ -218,7 +219,7 @@ def search_on_val(
     best: dict[str, _Best] = {}
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
-        heads = [HeadConfig.from_run(config, len(labels)) for config in _quick(configs, part["train"], labels)]
+        heads = [HeadConfig.from_run(config, len(labels)) for config in quick_configs(configs, part["train"], labels)]
         scores = [math.nan] * len(configs)
         for members in group_configs(heads):
             group = [heads[member] for member in members]
@@ -295,7 +296,7 @@ def search_by_folds(
     best: list[tuple[RunConfig, NDArray[np.float32]]] = []  # the best candidate of each round, and its logits
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
-        tasks = [FoldTask(config, searched, part_fold) for config in _quick(configs, part, labels)]
+        tasks = [FoldTask(config, searched, part_fold) for config in quick_configs(configs, part, labels)]
         found = out_of_fold_logits(part, tasks, device, images=len(labels))
         scores = [selection_score(selection, logits) for logits in found]
         if not np.isnan(scores).all():
@@ -306,7 +307,7 @@ def search_by_folds(
 
     compared, chosen = _search(candidates, score, left_open, "in every fold")
     logits = next(logits for config, logits in best if config is chosen)
-    if len(rows) < len(labels) or _quick([chosen], part, labels) != [chosen]:
+    if len(rows) < len(labels) or quick_configs([chosen], part, labels) != [chosen]:
         (logits,) = out_of_fold_logits(features, [FoldTask(chosen, labels, fold)], device)
     return Search(_searched(chosen), compared, logits, fold)
 
@@ -357,7 +358,7 @@ def searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig
     return np.sort(numpy_generator(seed, "search").permutation(rows)[:most])
 
 
-def _quick(configs: Sequence[RunConfig], features: Tensor, labels: LabelTable) -> list[RunConfig]:
+def quick_configs(configs: Sequence[RunConfig], features: Tensor, labels: LabelTable) -> list[RunConfig]:
     """Return configurations with as many epochs as a comparison needs; those of Adam are part of what is compared."""
     epochs = QUICK_EPOCHS[2 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
     return [

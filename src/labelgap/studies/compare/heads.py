@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -31,6 +31,7 @@ from labelgap.labels import LabelTable
 from labelgap.studies.compare.comparison import HEADS_FOLDER
 from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
+from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
@@ -88,12 +89,21 @@ class HeadTrainingSetup:
         selection: the rule that selects epochs and settings.
         device: where to train.
         fingerprint: of the images and the network behind the features.
+        bases: the coordinates of the features that were needed so far; see ``basis``.
     """
 
     features: Mapping[str, Tensor]
     selection: Selection
     device: torch.device
     fingerprint: str
+    bases: dict[tuple[bool, bool], FeatureBasis] = field(default_factory=dict)
+
+    def basis(self, optimizer: str, *, standardize: bool) -> FeatureBasis | None:
+        """Return the coordinates in which heads are trained, computed once; None for the features themselves."""
+        key = standardize, optimizer == "newton"
+        if any(key) and key not in self.bases:
+            self.bases[key] = FeatureBasis.fit(self.features["train"], standardize=standardize, rotate=key[1])
+        return self.bases.get(key)
 
 
 class _HeadMetadata(BaseModel):
@@ -206,7 +216,7 @@ def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, reporter: R
         select=selection.rule if selected else "last",
         device=setup.device,
         optimizer=first.optimizer,
-        standardize=first.standardize,
+        basis=setup.basis(first.optimizer, standardize=first.standardize),
         progress=lambda done, _: reporter.move_to(before + done * count),
     )
     reporter.move_to(before + first.epochs * count)

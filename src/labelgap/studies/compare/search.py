@@ -28,7 +28,7 @@ from labelgap.training.config.schema import RunConfig
 from labelgap.training.folds import FoldTask, assign_folds, out_of_fold_logits, select_rows
 from labelgap.training.heads import HeadPlan
 from labelgap.training.progress import Reporter
-from labelgap.training.search import ROUNDS, searched_rows, selection_score
+from labelgap.training.search import ROUNDS, quick_configs, searched_rows, selection_score
 from labelgap.training.selection import choose_selection
 
 __all__ = ["head_tasks", "search_by_folds", "search_on_val", "with_candidates"]
@@ -168,9 +168,10 @@ def search_by_folds(
 
     def score(candidates: Sequence[Candidate]) -> list[float]:
         keys = [id(tables[plan][0]) for plan, _ in candidates]
+        configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
         tasks = [
-            FoldTask(config.model_copy(update={"seed": first}), parts[key], part_folds[key])
-            for (_, config), key in zip(candidates, keys, strict=True)
+            FoldTask(config, parts[key], part_folds[key])
+            for config, key in zip(quick_configs(configs, part, views[keys[0]]), keys, strict=True)
         ]
         logits = out_of_fold_logits(part, tasks, setup.device, images=len(groups))
         reporter.advance()

@@ -82,6 +82,7 @@ def train_linear(
         batch_sizes=batches,
         epochs=settings.epochs or network["epochs"],
         shuffle=True,
+        baseline=False,
         **backbone_settings(first, data, settings),
         **execution,
     )

@@ -47,7 +47,7 @@ def train_heads(
     Args:
         features: ``(N, D)`` of the training images, or ``(P, N, D)``: see ``LinearEngine``.
         plans: the heads.
-        epochs: how many, counted from 1; fewer where all heads have converged, under the optimizer "newton".
+        epochs: how many, counted from 1; a head that has converged under the optimizer "newton" stops before.
         batch_size: images per step; all heads see the same batches.
         order_seed: of the order of the images.
         val_features: of val; without them the last epoch is kept.
@@ -81,18 +81,21 @@ def train_heads(
             losses = engine.train_epoch(epoch)
             engine.end_epoch(list_revisions=False)
             best.update(epoch, losses, None if scorer is None else scorer.scores())
+            if before is not None:
+                best.stop(epoch, _converged(engine, before))
             if progress is not None:
                 progress(epoch, epochs)
-            if not bool(engine.active.any()) or (before is not None and _converged(engine, before)):
+            if not bool(engine.active.any()):
                 break
     return best.results()
 
 
-def _converged(engine: LinearEngine, before: Tensor) -> bool:
-    """Return whether an epoch has changed the weights of no head by more than a small share of its largest one."""
+def _converged(engine: LinearEngine, before: Tensor) -> list[int]:
+    """Return the heads that can converge whose weights an epoch has changed by a small share of the largest one."""
     shape = len(engine.plans), -1
     change, size = ((values.abs().view(shape)).amax(dim=1) for values in (engine.weight - before, engine.weight))
-    return bool((change <= CONVERGED * size).all())
+    small = (change <= CONVERGED * size).index_select(0, engine.row_of_plan).tolist()
+    return [head for head in engine.steady if small[head]]
 
 
 @contextmanager
@@ -148,15 +151,21 @@ class BestEpochs:
                 result.best_epoch, result.best_score = epoch, score
                 improved.append(head)
             elif self.stop_below is not None and score < best - self.stop_below:
-                result.stopped = epoch
                 stopped.append(head)
         if improved:
             weight, bias = self.engine.heads
             heads = torch.tensor(improved, device=weight.device)
             self.weight.index_copy_(0, heads, weight.index_select(0, heads))
             self.bias.index_copy_(0, heads, bias.index_select(0, heads))
-        if stopped:
-            self.engine.freeze(stopped)
+        self.stop(epoch, stopped)
+
+    def stop(self, epoch: int, heads: Sequence[int]) -> None:
+        """Train some heads no further."""
+        new = [head for head in heads if self._results[head].stopped is None]
+        for head in new:
+            self._results[head].stopped = epoch
+        if new:
+            self.engine.freeze(new)
 
     def results(self) -> list[HeadResult]:
         """Return the result of every head."""
