@@ -60,7 +60,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """As the papers state them for VOC 2012."""
 METHODS = ("iu", "an", "wan", "an-ls", "em", "em-apl", "gr", "epr", "ll-r", "ll-ct", "role")
 ALL_LABELS = "bce"
-GRID: dict[str, Any] = {"grid": "small", "batch_sizes": (64,), "learning_rates": (2e-3, 5e-4), "weight_decays": (0.0, 1e-3)}
+GRID: dict[str, Any] = {
+    "grid": "small",
+    "batch_sizes": (64,),
+    "learning_rates": (2e-3, 5e-4),
+    "weight_decays": (0.0, 1e-3),
+}
 EPOCHS = 15
 RARE = 10
 SEED = 1200

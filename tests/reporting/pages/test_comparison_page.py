@@ -142,7 +142,8 @@ def test_the_command_trains_the_method_as_it_was_compared(tmp_path: Path) -> Non
     made = comparison(tmp_path, BEST)
     assert method_command(made, BEST) == (
         "labelgap train csv=/a/private/tags.csv --images /a/photos --method em --option alpha=0.2 --lr 1e-3 "
-        "--batch-size 16 --weight-decay 0 --no-standardize --protocol linear --backbone efficientnet-lite0 --out runs/em"
+        "--batch-size 16 --weight-decay 0 --no-standardize --protocol linear --backbone efficientnet-lite0 "
+        "--out runs/em"
     )
     hidden = replace(made, metadata={**ABOUT, "observe": {"positives": 1, "negatives": 0}, "label_seed": 1200})
     assert "--observe positives=1,negatives=0 --label-seed 1200" in method_command(hidden, BEST)
