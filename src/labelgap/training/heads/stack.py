@@ -14,6 +14,7 @@ from labelgap.core.distributed import world_size
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.core.system import format_bytes
+from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.per_image_state import free_memory
 from labelgap.models.heads import LinearHead
 from labelgap.training.heads.basis import FeatureBasis
@@ -26,6 +27,8 @@ __all__ = ["HeadStack", "initial_head"]
 
 CHUNK = 1 << 24
 """How many logits are computed at once."""
+SMALL_FEATURES = 1 << 18
+"""Features of fewer values are transposed in memory: a small product is several times as fast then."""
 
 
 def initial_head(width: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -162,6 +165,23 @@ class HeadStack:
     def failed(self) -> list[int | None]:
         """For every plan the epoch in which its loss was not finite; None where it always was."""
         return [epoch or None for epoch in self.failed_epoch.index_select(0, self.slot_of_plan).tolist()]
+
+    @property
+    def steady(self) -> list[int]:
+        """The heads whose loss is the same function of the logits in every epoch."""
+        losses = [(group.plans, group.loss_fn) for group in self.groups]
+        return [
+            plan
+            for plans, loss_fn in losses
+            if isinstance(loss_fn, MixtureLoss) and loss_fn.weights(self.classes).modified is None
+            for plan in plans
+        ]
+
+    def part_logits(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the logits ``(M · K, B)``, by row, of batches ``(B, R)`` of all parts."""
+        flat = [each.t().contiguous() if each.numel() < SMALL_FEATURES else each.t() for each in parts]
+        own = zip(self.part_rows, flat, strict=True)
+        return torch.cat([torch.addmm(self.bias[rows, None], self.weight[rows], each) for rows, each in own])
 
     @torch.no_grad()
     def logits(self, features: Tensor) -> Tensor:
