@@ -14,7 +14,6 @@ from labelgap.core.distributed import world_size
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.core.system import format_bytes
-from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.per_image_state import free_memory
 from labelgap.models.heads import LinearHead
 from labelgap.training.heads.basis import FeatureBasis
@@ -169,13 +168,7 @@ class HeadStack:
     @property
     def steady(self) -> list[int]:
         """The heads whose loss is the same function of the logits in every epoch."""
-        losses = [(group.plans, group.loss_fn) for group in self.groups]
-        return [
-            plan
-            for plans, loss_fn in losses
-            if isinstance(loss_fn, MixtureLoss) and loss_fn.weights(self.classes).modified is None
-            for plan in plans
-        ]
+        return [plan for group in self.groups if not group.loss_fn.epoch_dependent for plan in group.plans]
 
     def part_logits(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the logits ``(M · K, B)``, by row, of batches ``(B, R)`` of all parts."""
