@@ -54,6 +54,7 @@ PREDICTION: Final = "scores.parquet"
 BATCH: Final = 8
 METHODS: Final = ("an", "wan")
 COMPARE: Final[dict[str, Any]] = {"seeds": 2, "epochs": 2, "learning_rates": [1e-2], "batch_sizes": [16]}
+COMPARE |= {"grid": "small", "baseline": False}
 
 
 class _Killed(BaseException):

@@ -174,8 +174,8 @@ def test_a_study_is_verified_with_all_its_runs(run: Path, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_comparison_is_verified_with_its_heads(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"seeds": 1, "epochs": 1, "device": "cpu", "quiet": True}
-    made = compare(features(), ["an"], out=tmp_path / "c", learning_rates=[1e-2], **settings)
+    settings: dict[str, Any] = {"seeds": 1, "epochs": 1, "device": "cpu", "quiet": True, "learning_rates": [1e-2]}
+    made = compare(features(), ["an"], out=tmp_path / "c", grid="small", baseline=False, **settings)
     lg.write_report(made)
     result = verify(made.path)
     assert result.intact and result.kind == "comparison" and len(result.files) == 5

@@ -90,6 +90,25 @@ def test_heads_of_several_parts_end_where_those_of_each_part_alone_end(optimizer
             np.testing.assert_allclose(beside.bias, alone.bias, atol=2e-5)
 
 
+def test_small_steps_take_one_thread() -> None:
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        settings: dict[str, Any] = {"epochs": 2, "batch_size": BATCH}
+        train_heads(FEATURES, plans_for("an"), progress=lambda *_: seen.append(torch.get_num_threads()), **settings)
+        assert seen == [1, 1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_heads_that_have_converged_stop_and_others_go_on() -> None:
+    plans = [HeadPlan(name, {}, 1.0, TABLE, weight_decay=1.0) for name in ("an", "gr")]
+    settings: dict[str, Any] = {"batch_size": BATCH, "optimizer": "newton", "standardize": True}
+    steady, scheduled = train_heads(FEATURES, plans, epochs=15, **settings)
+    assert steady.stopped is not None and steady.best_epoch == steady.stopped < 15
+    assert scheduled.stopped is None and scheduled.best_epoch == 15, "its loss depends on the epoch"
+
+
 def test_the_state_of_other_heads_is_not_loaded() -> None:
     with pytest.raises(InputError, match="only an engine with the same plans"):
         engine_of(plans_for("an", "em")).load_state_dict(engine_of(plans_for("an")).state_dict())

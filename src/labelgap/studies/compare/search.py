@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from labelgap.training.folds import FoldTask, assign_folds, out_of_fold_logits, 
 from labelgap.training.heads import HeadPlan
 from labelgap.training.progress import Reporter
 from labelgap.training.search import ROUNDS, quick_configs, searched_rows, selection_score
-from labelgap.training.selection import choose_selection
+from labelgap.training.selection import Selection, choose_selection
 
 __all__ = ["head_tasks", "search_by_folds", "search_on_val", "with_candidates"]
 
@@ -153,60 +153,63 @@ def search_by_folds(
         folder: of the comparison, where the final heads are stored.
         reporter: shows the progress.
     """
-    started, features, first = time.perf_counter(), setup.features["train"], plans[0].first_seed
+    features, first = setup.features["train"], plans[0].first_seed
     tables = {plan: [data.train.labels for data in plan.view.datasets] for plan in plans}
     views = {id(table): table for each in tables.values() for table in each}
-    of_seed = [
-        {key: assign_folds(table, folds, seed, groups) for key, table in views.items()}
-        for seed in range(first, first + len(tables[plans[0]]))
-    ]
     most = max((plan.candidates for plan in plans), key=len)
     rows = searched_rows(tables[plans[0]][0], features.shape[1], most, seed=first)
     part, parts = select_rows(features, rows), {key: table.select(rows) for key, table in views.items()}
     judges = {key: choose_selection(table, None) for key, table in parts.items()}
-    part_folds = {key: fold[rows] for key, fold in of_seed[0].items()}
+    seeds = range(first, first + len(tables[plans[0]]))
+    fold = {(seed, key): assign_folds(table, folds, seed, groups) for seed in seeds for key, table in views.items()}
+    part_fold = {key: fold[first, key][rows] for key in views}
 
     def score(candidates: Sequence[Candidate]) -> list[float]:
         keys = [id(tables[plan][0]) for plan, _ in candidates]
         configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
-        tasks = [
-            FoldTask(config, parts[key], part_folds[key])
-            for config, key in zip(quick_configs(configs, part, views[keys[0]]), keys, strict=True)
-        ]
+        configs = quick_configs(configs, part, views[keys[0]])
+        tasks = [FoldTask(config, parts[key], part_fold[key]) for config, key in zip(configs, keys, strict=True)]
         logits = out_of_fold_logits(part, tasks, setup.device, images=len(groups))
         reporter.advance()
         return [selection_score(judges[key], each) for key, each in zip(keys, logits, strict=True)]
 
+    started = time.perf_counter()
     with reporter.bar("cross-validation", ROUNDS + 1):
         compared = _search(plans, score)
         chosen = {
-            plan: found[best] for plan, (found, scores) in compared.items() if (best := _best(scores)) is not None
+            plan: configs[best] for plan, (configs, scores) in compared.items() if (best := _best(scores)) is not None
         }
         tasks = [
-            FoldTask(config.model_copy(update={"seed": first + seed}), table, of_seed[seed][id(table)])
+            FoldTask(config.model_copy(update={"seed": seed}), table, fold[seed, id(table)])
             for plan, config in chosen.items()
-            for seed, table in enumerate(tables[plan])
+            for seed, table in zip(seeds, tables[plan], strict=True)
         ]
         logits = iter(out_of_fold_logits(features, tasks, setup.device))
     spent = (time.perf_counter() - started) / max(len(tasks), 1)
-    finals = iter(
-        train_or_load_heads(
-            [task for plan, config in chosen.items() for task in head_tasks(plan, config)], setup, folder, reporter
-        )
-    )
-    trained = {}
-    for plan, (found, scores) in compared.items():
-        best, grid = _best(scores), [[_untrained(each, plan)] for each in scores]
-        own: list[NDArray[np.float32]] = []
-        if best is not None:
-            own = [next(logits) for _ in tables[plan]]
-            measures = [selection_score(setup.selection, each) for each in own]
-            grid[best] = [replace(next(finals), score=value if math.isfinite(value) else None) for value in measures]
-            grid[best] = [replace(head, seconds=head.seconds + spent) for head in grid[best]]
-            usable = all(head.failed is None for head in grid[best]) and all(np.isfinite(each).all() for each in own)
-            best = best if usable else None
-        trained[plan] = MethodHeads(grid, _told(found), best, own)
-    return trained
+    final = [task for plan, config in chosen.items() for task in head_tasks(plan, config)]
+    found = train_or_load_heads(final, setup, folder, reporter)
+    heads = (replace(head, seconds=head.seconds + spent) for head in found)
+    return {plan: _with_final_heads(plan, *each, heads, logits, setup.selection) for plan, each in compared.items()}
+
+
+def _with_final_heads(
+    plan: MethodPlan,
+    configs: Sequence[RunConfig],
+    scores: Sequence[float],
+    heads: Iterator[StoredHead],
+    logits: Iterator[NDArray[np.float32]],
+    selection: Selection,
+) -> MethodHeads:
+    """Return what was compared for a method; at the best setting its next final heads, with their own scores."""
+    grid, best = [[_untrained(each, plan)] for each in scores], _best(scores)
+    own: list[NDArray[np.float32]] = []
+    if best is not None:
+        own = [next(logits) for _ in plan.view.datasets]
+        measures = [selection_score(selection, each) for each in own]
+        grid[best] = [replace(next(heads), score=value if math.isfinite(value) else None) for value in measures]
+        usable = all(head.failed is None for head in grid[best]) and all(np.isfinite(each).all() for each in own)
+        best = best if usable else None
+    return MethodHeads(grid, _told(configs), best, own)
 
 
 def _search(

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
-from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.base.terms import widest_float
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
@@ -43,8 +42,6 @@ the mask ``(M, B, K)`` of entries that the methods modify."""
 
 NEWTON_STEPS = 10
 """Steps in an epoch of the optimizer "newton", each on all images."""
-SMALL_FEATURES = 1 << 18
-"""Features of fewer values are transposed in memory: a small product is several times as fast then."""
 BLOCK_STEPS = 32
 BLOCK_ENTRIES = 1 << 20
 """On a CPU the weights of entries are computed for so many steps at once, or for so many entries of logits."""
@@ -71,7 +68,6 @@ class LinearEngine(HeadStack):
 
     Attributes:
         graph_runner: replays steps from a CUDA graph; None where there are none.
-        steady: the heads that minimize the same function in every step, so that they can converge.
 
     The initial weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator is not
     changed. Methods that draw in every step (`warp` with sampled ranks) use the global generator; only they differ
@@ -106,13 +102,6 @@ class LinearEngine(HeadStack):
             self.groups, self.table_of_slot, classes=self.classes, epochs=epochs, dtype=dtype, device=self.device
         )
         self.autograd_groups = [group for group in self.groups if group.mixture is None]
-        self.steady = [
-            plan
-            for group in self.groups
-            if self.full_batch and isinstance(group.loss_fn, MixtureLoss)
-            if group.loss_fn.weights(self.classes).modified is None
-            for plan in group.plans
-        ]
         self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
         self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []
         bias = self.stacked_parameter(self.bias, decays=not self.full_batch)
@@ -216,11 +205,7 @@ class LinearEngine(HeadStack):
         """Train all heads on a batch; return their losses ``(M,)`` by slot."""
         features = self.features if self.full_batch else self.features.index_select(-2, rows)
         parts = (features,) if features.ndim == 2 else features.unbind(0)
-        own = list(zip(self.part_rows, parts, strict=True))
-        logits = torch.cat(
-            [torch.addmm(self.bias[place, None], self.weight[place], _transposed(each)) for place, each in own]
-        )
-        logits = logits.view(len(self.plans), self.classes, len(rows))
+        logits = self.part_logits(parts).view(len(self.plans), self.classes, len(rows))
         logits = logits.index_select(0, self.row_of_slot) if self.reordered else logits
         if hook is not None:
             self._call_hook(hook, rows, logits, batch)
@@ -228,8 +213,8 @@ class LinearEngine(HeadStack):
         self.steps_done.add_(1)
         self._freeze_failed(loss, gradient)
         gradient = gradient.index_select(0, self.slot_of_row) if self.reordered else gradient
-        for place, each in own:
-            torch.mm(gradient.view(-1, len(rows))[place], each, out=self.weight_gradient[place])
+        for own, each in zip(self.part_rows, parts, strict=True):
+            torch.mm(gradient.view(-1, len(rows))[own], each, out=self.weight_gradient[own])
         torch.sum(gradient, 2, out=self.gradients[1])
         penalties: dict[nn.Parameter, Tensor] = {}
         for group in self.penalty_groups:
@@ -355,7 +340,3 @@ class LinearEngine(HeadStack):
             group.loss_fn.load_state_dict(stored)
         torch.set_rng_state(state["random"].cpu())
         self._active_changed()
-
-
-def _transposed(features: Tensor) -> Tensor:
-    return features.t().contiguous() if features.numel() < SMALL_FEATURES else features.t()

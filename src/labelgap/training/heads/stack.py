@@ -26,6 +26,8 @@ __all__ = ["HeadStack", "initial_head"]
 
 CHUNK = 1 << 24
 """How many logits are computed at once."""
+SMALL_FEATURES = 1 << 18
+"""Features of fewer values are transposed in memory: a small product is several times as fast then."""
 
 
 def initial_head(width: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -162,6 +164,17 @@ class HeadStack:
     def failed(self) -> list[int | None]:
         """For every plan the epoch in which its loss was not finite; None where it always was."""
         return [epoch or None for epoch in self.failed_epoch.index_select(0, self.slot_of_plan).tolist()]
+
+    @property
+    def steady(self) -> list[int]:
+        """The heads whose loss is the same function of the logits in every epoch."""
+        return [plan for group in self.groups if not group.loss_fn.epoch_dependent for plan in group.plans]
+
+    def part_logits(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the logits ``(M · K, B)``, by row, of batches ``(B, R)`` of all parts."""
+        flat = [each.t().contiguous() if each.numel() < SMALL_FEATURES else each.t() for each in parts]
+        own = zip(self.part_rows, flat, strict=True)
+        return torch.cat([torch.addmm(self.bias[rows, None], self.weight[rows], each) for rows, each in own])
 
     @torch.no_grad()
     def logits(self, features: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def train_heads(
     stop_below: float | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, epochs: None,
     **optimizer: Any,
 ) -> list[HeadResult]:
     """Train linear heads on fixed features, all at once, and keep the best epoch of each.
@@ -77,14 +77,12 @@ def train_heads(
     best = BestEpochs(engine, stop_below)
     with few_threads(engine):
         for epoch in range(1, epochs + 1):
-            before = engine.weight.clone() if engine.steady else None
+            before = engine.weight.clone()
             losses = engine.train_epoch(epoch)
             engine.end_epoch(list_revisions=False)
             best.update(epoch, losses, None if scorer is None else scorer.scores())
-            if before is not None:
-                best.stop(epoch, _converged(engine, before))
-            if progress is not None:
-                progress(epoch, epochs)
+            best.stop(epoch, _converged(engine, before))
+            progress(epoch, epochs)
             if not bool(engine.active.any()):
                 break
     return best.results()
@@ -92,6 +90,8 @@ def train_heads(
 
 def _converged(engine: LinearEngine, before: Tensor) -> list[int]:
     """Return the heads that can converge whose weights an epoch has changed by a small share of the largest one."""
+    if not engine.full_batch:
+        return []
     shape = len(engine.plans), -1
     change, size = ((values.abs().view(shape)).amax(dim=1) for values in (engine.weight - before, engine.weight))
     small = (change <= CONVERGED * size).index_select(0, engine.row_of_plan).tolist()
