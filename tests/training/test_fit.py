@@ -117,7 +117,6 @@ def test_a_damaged_checkpoint_says_so(unbroken: lg.Run, digits: Dataset, tmp_pat
         ({"method": "csl", "options": {"priors": "often"}}, InputError),
         ({"method": "em-apl", "options": {"hard": "no"}}, InputError),
         ({"method": "em-apl", "epochs": 5}, InputError),
-        ({"method": "epr"}, InputError),
         ({"method": "curriculum"}, InputError),
     ],
 )
@@ -232,7 +231,7 @@ def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_com
     data = load_csv(photos / "tags.csv", photos / "photos")
     quick: dict[str, Any] = {"backbone": "efficientnet-lite0", "device": "cpu", "quiet": True}
     run = lg.fit(data, out=photos / "one", epochs=3, **quick)
-    assert (run.config.method, run.config.protocol) == ("gr", "linear")
+    assert run.config.method in ("an", "gr", "iu") and run.config.protocol == "linear"
     assert run.metrics["test"]["map"] == 1.0
 
     def cached() -> list[tuple[str, int]]:
