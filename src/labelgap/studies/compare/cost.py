@@ -5,37 +5,39 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
 
 from labelgap.studies.compare.evaluation import MethodPlan
-from labelgap.studies.compare.heads import HeadTask, HeadTrainingSetup, group_tasks
+from labelgap.studies.compare.heads import HeadTask, HeadTrainingSetup, group_tasks, head_path
 from labelgap.studies.compare.search import head_tasks
 from labelgap.training.heads import LinearEngine
-from labelgap.training.heads.engine import NEWTON_STEPS
 from labelgap.training.heads.train import few_threads
 
 __all__ = ["estimate_seconds"]
 
 IMAGES: Final = 500
 """Images of a measured step of "newton"."""
-NEWTON_EPOCHS: Final = 6
-"""After so many, most heads have converged."""
+CONVERGED: Final = 0.4
+"""The share of its epochs after which most heads of "newton" have converged."""
 FURTHER: Final = 1.5
 """How long the settings around the best ones take, relative to the first ones."""
 
 
-def estimate_seconds(plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folds: int) -> float:
-    """Return about how many seconds the heads of a comparison take to train, those of ``folds`` folds too."""
+def estimate_seconds(plans: Sequence[MethodPlan], setup: HeadTrainingSetup, folds: int, folder: Path) -> float:
+    """Return about how many seconds the heads that a comparison has not stored take to train, and those of folds."""
     first = [task for plan in plans for config in plan.candidates for task in head_tasks(plan, config)]
+    further = FURTHER if any(any(plan.left_open.values()) for plan in plans) else 0.0
     if folds:
         final = [task for plan in plans for task in head_tasks(plan, plan.candidates[0])]
-        first = [task for task in first if task.plan.seed in (0, plans[0].first_seed)]
-        return (1 + FURTHER) * _seconds(first * folds, setup) + _seconds(final * (folds + 1), setup)
-    searched = any(any(plan.left_open.values()) for plan in plans)
-    return (1 + FURTHER * searched) * _seconds(first, setup)
+        one_seed = first[:: len(plans[0].view.datasets)]
+        return (1 + further) * _seconds(one_seed * folds, setup) + _seconds(final * (folds + 1), setup)
+    digests: dict[int, str] = {}
+    by_path = {head_path(folder, task, setup, digests): task for task in first}
+    return (1 + further) * _seconds([task for path, task in by_path.items() if not path.exists()], setup)
 
 
 def _seconds(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> float:
@@ -60,6 +62,6 @@ def _seconds(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> float:
                 engine.train_batch(torch.from_numpy(rows).to(setup.device))
                 if setup.device.type == "cuda":
                     torch.cuda.synchronize(setup.device)
-        epochs = min(first.epochs, NEWTON_EPOCHS) * NEWTON_STEPS if newton else first.epochs
-        seconds += (time.perf_counter() - started) * epochs * len(features) / len(rows)
+        steps = first.steps * len(features) / len(rows) * (CONVERGED if newton else 1.0)
+        seconds += (time.perf_counter() - started) * steps
     return seconds

@@ -32,6 +32,7 @@ from labelgap.studies.compare.comparison import HEADS_FOLDER
 from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.heads.basis import FeatureBasis
+from labelgap.training.heads.engine import NEWTON_STEPS
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
@@ -42,6 +43,7 @@ __all__ = [
     "check_head",
     "damaged_heads",
     "group_tasks",
+    "head_path",
     "train_or_load_heads",
 ]
 
@@ -74,6 +76,11 @@ class HeadTask(NamedTuple):
     standardize: bool = False
     order_seed: int = 0
     last: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How often all images are seen."""
+        return self.epochs * (NEWTON_STEPS if self.optimizer == "newton" else 1)
 
 
 Shape = tuple[int, int]
@@ -161,7 +168,7 @@ def train_or_load_heads(
     make_folder(folder / HEADS_FOLDER)
     remove_partials(folder / HEADS_FOLDER)
     digests: dict[int, str] = {}
-    paths = [_path(folder, task, setup, digests) for task in tasks]
+    paths = [head_path(folder, task, setup, digests) for task in tasks]
     width = setup.features["train"].shape[1]
     heads: dict[Path, StoredHead] = {}
     for path, task in zip(paths, tasks, strict=True):
@@ -171,8 +178,8 @@ def train_or_load_heads(
             except RunError as error:
                 reporter.log(f"note: {error} It is trained again.")
     missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in heads}
-    names = [f"{HEADS_FOLDER}/{path.name}" for path in missing]
-    with replacing(folder, names), reporter.bar("training", sum(task.epochs for task in missing.values())):
+    names, steps = [f"{HEADS_FOLDER}/{path.name}" for path in missing], [task.steps for task in missing.values()]
+    with replacing(folder, names), reporter.bar("training", sum(steps)):
         for group in group_tasks(missing, setup):
             heads |= _train(group, setup, reporter)
     return [heads[path] for path in paths]
@@ -217,9 +224,9 @@ def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, reporter: R
         device=setup.device,
         optimizer=first.optimizer,
         basis=setup.basis(first.optimizer, standardize=first.standardize),
-        progress=lambda done, _: reporter.move_to(before + done * count),
+        progress=lambda done, _: reporter.move_to(before + done * first.steps * count // first.epochs),
     )
-    reporter.move_to(before + first.epochs * count)
+    reporter.move_to(before + first.steps * count)
     if first.last and val is not None:
         scores = val.cpu().numpy()
         for result in results:
@@ -229,7 +236,7 @@ def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, reporter: R
     return {path: _write(path, result, seconds) for path, result in zip(tasks, results, strict=True)}
 
 
-def _path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[int, str]) -> Path:
+def head_path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[int, str]) -> Path:
     """Return the file of a head, named by what determines its weights."""
     plan = task.plan
     for table in (plan.labels, setup.selection.labels):

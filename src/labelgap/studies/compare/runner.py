@@ -212,7 +212,7 @@ def _train(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
         if not reporter.silent:
-            reporter.log(_describe(plans, format_duration(estimate_seconds(plans, setup, folds))))
+            reporter.log(_describe(plans, format_duration(estimate_seconds(plans, setup, folds, folder))))
         if not folds:
             return search_on_val(plans, setup, folder, reporter, shuffle=shuffle)
         groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
