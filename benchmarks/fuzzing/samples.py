@@ -53,8 +53,10 @@ CACHED_ROWS: Final = np.random.default_rng(2).integers(0, 256, (30, 32), dtype=n
 PREDICTION: Final = "scores.parquet"
 BATCH: Final = 8
 METHODS: Final = ("an", "wan")
-COMPARE: Final[dict[str, Any]] = {"seeds": 2, "epochs": 2, "learning_rates": [1e-2], "batch_sizes": [16]}
-COMPARE |= {"grid": "small", "baseline": False}
+COMPARE: Final[dict[str, Any]] = {
+    **{"seeds": 2, "epochs": 2, "learning_rates": [1e-2], "batch_sizes": [16]},
+    **{"grid": "small", "baseline": False},
+}
 
 
 class _Killed(BaseException):
