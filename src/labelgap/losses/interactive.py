@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import normalize
 
 from labelgap.core.distributed import gather_rows
 from labelgap.core.errors import InputError
@@ -93,7 +93,7 @@ class View:
     """The state of a pursuit in one space, labels or features; all vectors are normalized.
 
     The vectors to represent are ``(…, B, P)``, the atoms of the dictionary ``(…, M, P)``, the weight of the
-    correlations of this space ``(…, 1, 1)``; features have no leading axes, since heads share them.
+    correlations of this space ``(…, 1, 1)``.
     """
 
     def __init__(self, target: Tensor, atoms: Tensor, weight: Tensor) -> None:
@@ -101,9 +101,8 @@ class View:
         self.atoms, self.weight = normalize(atoms, dim=-1), weight
         length, lengths = target.norm(dim=-1, keepdim=True), atoms.norm(dim=-1, keepdim=True).mT
         self.scale = torch.where(lengths > 0, length / lengths, 0.0)
-        self.shares = self.residual[..., :0]
+        self.coefficients = torch.zeros_like(self.scale)
         self.basis: list[tuple[Tensor, Tensor]] = []
-        self.places: list[Tensor] = []
 
     def correlations(self) -> Tensor:
         """Return the weighted correlation of each atom with the residual, ``(…, B, M)``."""
@@ -111,24 +110,17 @@ class View:
 
     def take(self, place: Tensor, taken: Tensor) -> None:
         """Add the atom ``place`` ``(…, B, 1)`` to the rows that are ``taken`` ``(…, B, 1)``, by Gram–Schmidt."""
-        vector = torch.take_along_dim(self.atoms.expand(*place.shape[:-2], -1, -1), place, dim=-2) * taken
-        combination = pad(taken.to(vector.dtype), (len(self.basis), 0))
-        for other, others in (*self.basis, *self.basis):  # twice, against rounding
+        vector = torch.take_along_dim(self.atoms, place, dim=-2) * taken
+        combination = torch.zeros_like(self.coefficients).scatter(-1, place, taken.to(self.coefficients.dtype))
+        for other, other_combination in (*self.basis, *self.basis):  # twice, against rounding
             share = (vector * other).sum(dim=-1, keepdim=True)
-            vector = vector - share * other
-            combination = combination - share * pad(others, (0, combination.shape[-1] - others.shape[-1]))
+            vector, combination = vector - share * other, combination - share * other_combination
         length = vector.norm(dim=-1, keepdim=True)
         factor = torch.where(length > DEPENDENT, 1 / length, 0.0)
         vector, combination = vector * factor, combination * factor
         share = (self.residual * vector).sum(dim=-1, keepdim=True)
-        self.residual, self.shares = self.residual - share * vector, pad(self.shares, (0, 1)) + share * combination
+        self.residual, self.coefficients = self.residual - share * vector, self.coefficients + share * combination
         self.basis.append((vector, combination))
-        self.places.append(place)
-
-    def coefficients(self) -> Tensor:
-        """Return the coefficients of all atoms, ``(…, B, M)``."""
-        nothing = self.shares.new_zeros((*self.shares.shape[:-1], self.scale.shape[-1]))
-        return nothing.scatter_add(-1, torch.cat(self.places, dim=-1), self.shares) * self.scale
 
 
 @torch.no_grad()
@@ -167,7 +159,7 @@ def matching_pursuit(
         for view in views:
             view.take(place, taken)
         found = found | taken
-    return *(view.coefficients() for view in views), found
+    return *(view.coefficients * view.scale for view in views), found
 
 
 @method("imcl", paper=HUYNH_2020, summary="known labels, and similar images should have similar labels")
@@ -259,7 +251,7 @@ class InteractiveLearning(PerImageState):
         self.register_buffer("atom_labels", table.batch(rows).to(device), persistent=False)
         self.register_buffer("seen", torch.zeros(*self.heads, len(rows), dtype=torch.bool, device=device))
         self.register_buffer("atom_logits", torch.zeros(*self.heads, len(rows), classes, device=device))
-        self.register_buffer("atom_features", torch.zeros(len(rows), 0, device=device))
+        self.register_buffer("atom_features", torch.zeros(*self.heads, len(rows), 0, device=device))
         self.state_bytes += self.atom_logits.nbytes + slot.nbytes
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -291,10 +283,10 @@ class InteractiveLearning(PerImageState):
         return self.mark(cost, slot, logits, features)
 
     def _dictionary(self, dtype: torch.dtype, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the labels of all atoms, through the graph, ``(…, M, K)``, and their features, ``(M, D)``."""
+        """Return the labels of all atoms, through the graph, ``(…, M, K)``, and their features, ``(…, M, D)``."""
         kept = self.atom_features.to(dtype)
         if not kept.shape[-1]:
-            kept = features.new_zeros((len(kept), features.shape[-1]))
+            kept = features.new_zeros((*kept.shape[:-1], features.shape[-1]))
         if kept.shape[-1] != features.shape[-1]:
             raise InputError(f"'{self.name}' knows {kept.shape[-1]} features an image, not {features.shape[-1]}.")
         thought = asymmetric_sigmoid(self.atom_logits.to(dtype), self.asymmetry)
@@ -311,7 +303,7 @@ class InteractiveLearning(PerImageState):
         """Store the logits and features of the dictionary's images."""
         slot, logits, features = (gather_rows(value, dim=-2) for value in values)
         if not self.atom_features.shape[-1]:
-            self.atom_features = self.atom_features.new_zeros((len(self.atom_features), features.shape[-1]))
+            self.atom_features = self.atom_features.new_zeros((*self.atom_features.shape[:-1], features.shape[-1]))
         if not len(slot):
             return
         here = (slot == torch.arange(self.seen.shape[-1], device=slot.device)).int()
@@ -325,4 +317,4 @@ def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -
     """Let a checkpoint say how many features there are, before the first batch does."""
     stored = state.get(f"{prefix}atom_features")
     if isinstance(stored, Tensor) and isinstance(module, InteractiveLearning) and hasattr(module, "atom_features"):
-        module.atom_features = module.atom_features.new_zeros((len(module.atom_features), stored.shape[-1]))
+        module.atom_features = module.atom_features.new_zeros((*module.atom_features.shape[:-1], stored.shape[-1]))
