@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE
 
-__all__ = ["CHROMIUM", "close_windows", "needs_browser", "new_page", "start_browser"]
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_browser = [
     pytest.mark.browser,

@@ -15,8 +15,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-__all__ = ["end_forked", "killed_at_every_operation", "run_forked", "start_forked", "wait_forked"]
-
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _started: list[int] = []
 _PR_SET_PDEATHSIG = 1

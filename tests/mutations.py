@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-__all__ = ["mutations"]
-
 _WORDS = (b"null", b"-1", b"1e999", b'"', b"{", b"[", b"NaN", b"\x00" * 8, b"\xff" * 8, b"\x7f\xff\xff\xff")
 
 

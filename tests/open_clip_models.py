@@ -14,8 +14,6 @@ import torch
 
 from labelgap.models.open_clip.library import import_open_clip
 
-__all__ = ["SIZE", "TINY", "open_clip_or_skip", "save_weights"]
-
 TINY: Final = "open_clip:tiny-for-tests"
 SIZE: Final = 32
 WIDTH: Final = 16

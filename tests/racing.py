@@ -12,8 +12,6 @@ from tests.waiting import PATIENCE
 
 from labelgap.core.errors import LabelGapError
 
-__all__ = ["race"]
-
 _FORKSERVER = multiprocessing.get_context("forkserver")
 
 

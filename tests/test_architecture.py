@@ -159,7 +159,7 @@ def report(problems: list[str]) -> str:
 
 
 def public_name_problems(path: Path) -> Iterator[str]:
-    """What is wrong with one module's ``__all__``."""
+    """What is wrong with one package's ``__all__``."""
     name = module_name(path)
     try:
         module = importlib.import_module(name)
@@ -190,8 +190,8 @@ def committed_files() -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
-def test_every_module_has_a_sorted_all_of_names_that_can_be_imported() -> None:
-    problems = [what for path in sources() if path.name != "__main__.py" for what in public_name_problems(path)]
+def test_every_package_has_a_sorted_all_of_names_that_can_be_imported() -> None:
+    problems = [what for path in sources() if path.name == "__init__.py" for what in public_name_problems(path)]
     assert not problems, report(problems)
 
 

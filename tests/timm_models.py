@@ -9,8 +9,6 @@ import pytest
 
 from labelgap.models.timm.library import import_timm
 
-__all__ = ["timm_or_skip"]
-
 
 class _Timm:
     def __getattr__(self, name: str) -> Any:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["PATIENCE", "has_ended", "reserved_port", "wait_until"]
-
 PATIENCE = 300.0
 """Seconds after which something that has not happened never will."""
 

@@ -14,8 +14,6 @@ import numpy as np
 from benchmarks.fuzzing.base import Payload, Random, pick
 from numpy.typing import NDArray
 
-__all__ = ["mutate_array", "mutate_arrays"]
-
 
 def _npy(values: Any, *, shape: Any = None, descr: Any = None) -> bytes:
     """Return a ``.npy`` whose header may claim another shape or type."""

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["CANARY_VARIABLE", "Mutation", "Payload", "Random", "canary", "pick"]
-
 CANARY_VARIABLE: Final = "LABELGAP_FUZZ_CANARY"
 """Environment variable: a file outside of the samples that no reader may open, write, or put something beside."""
 

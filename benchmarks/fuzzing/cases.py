@@ -27,8 +27,6 @@ from benchmarks.fuzzing.watch import Hang, Watch
 from labelgap.core.errors import LabelGapError
 from labelgap.core.manifest import MANIFEST_FILE
 
-__all__ = ["Case", "Failure", "Fuzzer"]
-
 LONGEST_MESSAGE: Final = 2000
 VERIFY: Final = "labelgap verify"
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")

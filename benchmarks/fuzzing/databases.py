@@ -9,8 +9,6 @@ from typing import Final
 
 from benchmarks.fuzzing.base import Random, canary, pick
 
-__all__ = ["mutate_database"]
-
 _SQL_VALUES: Final = (
     *("NULL", "''", "'x'", "x'ff00'", "-1", "0", "1e400", "9223372036854775807", "zeroblob(100)", "char(0)"),
     *("'2020-01-01T00:00:00+00:00'", "'9999-99-99'", "randomblob(5)", "char(27) || '[2J'"),

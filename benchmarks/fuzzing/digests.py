@@ -14,8 +14,6 @@ from pydantic import BaseModel
 
 from labelgap.labels import LabelTable, Revisions
 
-__all__ = ["digest"]
-
 
 def digest(value: Any) -> str:
     """Return a digest of a value of any type, arrays and tensors included; NaN equals NaN."""

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from benchmarks.fuzzing.base import Random, canary, pick
 
-__all__ = ["hostile_value", "mutate_json", "mutate_json_lines", "mutate_value"]
-
 _VALUES: Final[tuple[Any, ...]] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63), 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf")),
     *("", "0", "nan", "x", "a\0b", "\ud800", "../../x", "/etc/passwd", "http://localhost:9/x", "\x1b[31m", "A" * 5000),

@@ -19,8 +19,6 @@ from benchmarks.fuzzing.json_values import mutate_json, mutate_json_lines
 from benchmarks.fuzzing.tables import mutate_table
 from benchmarks.fuzzing.tensors import mutate_checkpoint, mutate_tensors
 
-__all__ = ["mutate_file", "mutate_files_around"]
-
 
 def mutate_file(random: Random, path: Path, *, plain: bool = False) -> str:
     """Damage a file in place; return what was done. ``plain`` leaves the file system and huge sizes alone."""

@@ -38,8 +38,6 @@ from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison
 from labelgap.training.checkpoints.checkpoint import completed_epochs
 
-__all__ = ["READERS", "Reader"]
-
 Reader = Callable[[Path], Any]
 
 

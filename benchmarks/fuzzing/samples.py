@@ -29,21 +29,6 @@ from labelgap.review.store.events import Decision, LabelKey, Undo
 from labelgap.studies.study import Study, StudyMember
 from labelgap.training.progress import Reporter
 
-__all__ = [
-    "BATCH",
-    "CACHED_KEYS",
-    "CACHED_ROWS",
-    "COMPARE",
-    "METHODS",
-    "PREDICTION",
-    "SAMPLES_VARIABLE",
-    "SIZES",
-    "feature_store",
-    "make_samples",
-    "prediction_store",
-    "test_images",
-]
-
 SAMPLES_VARIABLE: Final = "LABELGAP_FUZZ_SAMPLES"
 """Environment variable: the folder of the samples, which the runs in it name."""
 SIZES: Final[dict[str, Any]] = {"train": 24, "val": 12, "test": 12}

@@ -10,8 +10,6 @@ import pyarrow.parquet as pq
 from benchmarks.fuzzing.base import Random, pick
 from benchmarks.fuzzing.json_values import mutate_json
 
-__all__ = ["mutate_table"]
-
 
 def mutate_table(random: Random, data: bytes) -> bytes:
     table = pq.read_table(io.BytesIO(data))

@@ -12,8 +12,6 @@ import torch
 from benchmarks.fuzzing.base import Payload, Random, pick
 from benchmarks.fuzzing.json_values import hostile_value, mutate_value
 
-__all__ = ["mutate_checkpoint", "mutate_tensors"]
-
 
 def mutate_tensors(random: Random, data: bytes) -> bytes:
     """Rewrite the header of a safetensors file, or what it says about itself."""

@@ -12,8 +12,6 @@ from typing import Any, Final, Self
 
 from benchmarks.fuzzing.base import canary
 
-__all__ = ["Hang", "Watch"]
-
 MOST_MEMORY: Final = 1 << 30
 """Bytes that a reader of samples of at most a megabyte may take beyond what the process has."""
 _FORBIDDEN: Final = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect")

@@ -17,8 +17,6 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.kernels import disabled, passes
 
-__all__ = ["METHODS", "TOLERANCE", "Errors", "as_kernel", "check", "make_logits", "make_loss", "without_kernel"]
-
 METHODS: Final = [
     *("an", "an-ls", "bce", "bce-ls", "n-ls", "wan", "dw", "em", "entmin"),
     *("focal", "hill", "splc", "asl", "gr", "ll-r", "ll-ct", "csl"),

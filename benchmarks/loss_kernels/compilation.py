@@ -11,8 +11,6 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-__all__ = ["Compiled", "compile_for"]
-
 POINTERS = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32", torch.int8: "*i8"}
 ALIGNED = [["tt.divisibility", 16]]
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)", re.MULTILINE)

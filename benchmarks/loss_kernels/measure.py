@@ -18,8 +18,6 @@ import labelgap as lg
 from labelgap.losses.kernels import disabled, passes
 from labelgap.training.heads import HeadPlan, LinearEngine
 
-__all__ = ["SHAPES", "copy_ms", "engine_data", "engine_ms", "linear_steps", "loss_times", "network_step_ms", "tune"]
-
 DEVICE: Final = "cuda"
 SHAPES: Final = ((4096, 5000), (288, 5000), (64, 4096))
 """The last one is as small as a batch may be to take a kernel."""

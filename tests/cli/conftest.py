@@ -13,8 +13,6 @@ from tests.studies.compare.small_features import write
 
 from labelgap.cli.main import main
 
-__all__ = ["Refused", "call", "drawn", "photos", "refused", "undraw", "undrawn", "vectors"]
-
 Refused = Callable[..., str]
 
 

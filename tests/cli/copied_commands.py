@@ -9,8 +9,6 @@ import typer
 
 from labelgap.cli.main import make_app
 
-__all__ = ["check_command", "copied_commands"]
-
 
 def copied_commands(text: str) -> list[str]:
     """The commands about reviews at the end of lines, after spaces or a heading of one word."""

@@ -9,8 +9,6 @@ from pathlib import Path
 import torch.distributed as dist
 from tests.waiting import PATIENCE
 
-__all__ = ["run_pair"]
-
 
 def run_pair(function: Callable[[Path], None], folder: Path) -> None:
     """Call ``function(folder)`` in two processes at once; it must be importable. Both must end without an error."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PROJECT", "Block", "blocks_of", "commands_of", "pages"]
-
 PROJECT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)\n(?P<text>(?:.*\n)*?)(?P=indent)``` *$", re.MULTILINE)
 MARK = re.compile(r"<!-- (not run: .+|output) -->\n *\Z")

@@ -17,21 +17,6 @@ from torch import Tensor
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss, MultiHead, loss, method_options
 
-__all__ = [
-    "EPOCHS",
-    "LABELS",
-    "LOGITS",
-    "batch_of",
-    "every_batch",
-    "forward",
-    "prepared",
-    "reductions_of",
-    "some_batches",
-    "some_labels",
-    "some_logits",
-    "with_state",
-]
-
 EPOCHS = (1, 2, 5, 10)
 LABELS = ("full", "partial", "single")
 LOGITS = ("moderate", "tied", "extreme")

@@ -25,22 +25,6 @@ from numpy.typing import NDArray
 
 from labelgap.labels import LabelTable
 
-__all__ = [
-    "Answer",
-    "Batch",
-    "Cost",
-    "Matrix",
-    "NOTHING",
-    "Reference",
-    "absent",
-    "entry_by_entry",
-    "present",
-    "reference",
-    "reference_of",
-    "references",
-    "sigma",
-]
-
 Matrix = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from labelgap.core.distributed import single_process
 from labelgap.losses import method_options
 
-__all__ = ["compare"]
-
 ROWS, CLASSES, FEATURES = 8, 10, 6
 DIVISIONS = {"unequal": (5, 3), "first empty": (0, 8)}
 

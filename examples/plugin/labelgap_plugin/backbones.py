@@ -6,8 +6,6 @@ from torch import Tensor, nn
 
 from labelgap.models import InputSpec
 
-__all__ = ["StripeNet"]
-
 
 class StripeNet(nn.Module):
     """Two convolutions for gray images of 32 × 32 pixels."""

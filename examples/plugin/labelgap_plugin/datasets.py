@@ -7,8 +7,6 @@ import numpy as np
 from labelgap import Dataset, LabelTable, Split
 from labelgap.data import ArrayImages
 
-__all__ = ["load_stripes"]
-
 CLASSES = ("horizontal", "vertical", "dot")
 SIZE = 32
 

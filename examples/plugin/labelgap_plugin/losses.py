@@ -8,8 +8,6 @@ from torch.nn.functional import softplus
 from labelgap import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses import ElementwiseLoss
 
-__all__ = ["WeightedNegative"]
-
 
 class WeightedNegative(ElementwiseLoss):
     """Unknown labels count as absent, with a weight.

@@ -28,8 +28,6 @@ from labelgap.audit.score_sample import ScoreSample
 from labelgap.metrics.calibration import nonnegative_logistic, platt_scaling
 from labelgap.metrics.thresholds import MIN_PRESENT
 
-__all__ = ["ScoreCalibration", "UnknownCounter", "fit_calibration", "platt_line", "prior_lines"]
-
 _MIN_SLOPE: Final = 0.01
 """Per standard deviation of the logits: an uninformative model does not reverse the ranking of the others."""
 _MAX_UNKNOWN: Final = 500_000

@@ -26,8 +26,6 @@ from labelgap.core.stored import READ_ERRORS, damaged, parse_json, read_table, r
 from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
-__all__ = ["Audit", "FILE", "FORMAT", "KINDS", "read_candidates", "read_metadata", "write_candidates"]
-
 FILE: Final = "candidates.parquet"
 FORMAT: Final = 1
 KINDS: Final = ("missing", "wrong", "random")

@@ -43,8 +43,6 @@ from scipy.special import expit
 
 from labelgap.audit.score_sample import ScoreSample
 
-__all__ = ["LabelModel", "MissingEstimate", "RANGE_FACTOR", "fit_label_model", "round_to_sum", "stopping_ratio"]
-
 KNOWN_MEAN: Final = 1.0
 """Mean of the prior of the album's mean logit of e."""
 KNOWN_MEAN_SPREAD: Final = 0.7

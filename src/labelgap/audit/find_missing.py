@@ -29,8 +29,6 @@ from labelgap.training.progress import Reporter
 from labelgap.training.reviewed_labels import reviewed_labels
 from labelgap.training.run_folder import clean_folder
 
-__all__ = ["RunOrRuns", "find_missing"]
-
 RunOrRuns = Run | PathLike | Sequence[Run | PathLike]
 
 

@@ -23,8 +23,6 @@ from labelgap.training.heads.configs import HeadConfig, group_configs, train_gro
 from labelgap.training.loop.processes import broadcast_array, fail_together
 from labelgap.training.selection import Selection
 
-__all__ = ["train_folds", "training_rows"]
-
 MEMORY_SHARE: Final = 0.25
 """The share of the free memory that the training features of a fold may take."""
 

@@ -29,8 +29,6 @@ from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.loop.processes import barrier, broadcast_object, lock_together
 from labelgap.training.loop.trainer import EpochCallback
 
-__all__ = ["FoldNetworks"]
-
 FOLDER: Final = "audit"
 _LOCK_FILE: Final = ".audit.lock"
 

@@ -20,8 +20,6 @@ from labelgap.audit.top_candidates import RankedCandidates, TopCandidates
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics.thresholds import MIN_PRESENT
 
-__all__ = ["CandidateLimits", "CandidateList", "CandidateRanking", "rank_candidates"]
-
 WRONG_SHARE: Final = 10
 """At most ``limit`` divided by this many labels that look wrong are kept."""
 

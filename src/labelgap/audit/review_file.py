@@ -14,8 +14,6 @@ from labelgap.core.stored import damaged, read_json, validate
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
 
-__all__ = ["REVIEW_FILE", "StoredReview", "describe_review", "read_review_file", "write_review_file"]
-
 REVIEW_FILE: Final = "review.json"
 _MAX_CLASSES: Final = 1_000_000
 _MAX_NAME: Final = 32_000

@@ -34,8 +34,6 @@ from labelgap.training.heads.configs import HeadConfig, group_configs
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import choose_selection
 
-__all__ = ["AuditContext", "PathLike", "feature_options", "run_scorers", "zero_shot_scorers"]
-
 PathLike = str | os.PathLike[str]
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import LabelTable
 
-__all__ = ["draw_unknown", "nth_unknown"]
-
 
 def draw_unknown(
     tables: Sequence[LabelTable], count: int, seed: int = 0

@@ -17,8 +17,6 @@ from labelgap.audit.scorers import Scorer, score_blocks
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
-__all__ = ["MAX_SAMPLED_SCORES", "ScoreSample", "count_unknown_above", "sample_scores"]
-
 MAX_SAMPLED_SCORES: Final = 4_000_000
 """Largest number of scores of unknown labels that are kept, over all scorers."""
 

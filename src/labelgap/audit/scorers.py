@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from labelgap.labels import LabelTable
 
-__all__ = ["BLOCK_SIZE", "HeadScorer", "ScoreBlock", "Scorer", "StoredScorer", "score_blocks"]
-
 BLOCK_SIZE: Final = 1 << 20
 """Largest number of logits, or of feature values, in a block."""
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 
-__all__ = ["RankedCandidates", "TopCandidates", "class_ranks"]
-
 
 class RankedCandidates(NamedTuple):
     """Candidates, the highest key first; each array is ``(C,)``."""

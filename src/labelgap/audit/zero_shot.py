@@ -25,8 +25,6 @@ from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_clas
 from labelgap.training.features.extract import split_features
 from labelgap.training.progress import Reporter
 
-__all__ = ["zero_shot_scorer"]
-
 
 def zero_shot_scorer(
     data: Dataset,

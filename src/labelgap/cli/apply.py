@@ -13,8 +13,6 @@ from labelgap.cli.options import Force, RunDataOptions, with_options
 if TYPE_CHECKING:
     from labelgap.review.apply import ApplyResult
 
-__all__ = ["apply"]
-
 
 @with_options(run_data=RunDataOptions)
 def apply(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from labelgap.audit import Audit
     from labelgap.data import Dataset
 
-__all__ = ["audit"]
-
 _SHOWN = 6
 FEATURES = "features"
 

@@ -20,8 +20,6 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.core.cache.segments import RowFolder
 
-__all__ = ["cache"]
-
 cache = typer.Typer(help="List what is cached so that it need not be computed again; `clear` removes it.")
 
 _SUBFOLDERS: Final = {

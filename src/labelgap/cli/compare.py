@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
     from labelgap.studies.training_shares import ShareComparison
 
-__all__ = ["CompareOptions", "compare"]
-
 _grid_option = partial(typer.Option, rich_help_panel="Methods and settings")
 
 

@@ -9,8 +9,6 @@ import typer
 
 from labelgap.cli.options import Data, DataOptions, Force, LabelSeed, Observe, open_dataset, with_options
 
-__all__ = ["convert"]
-
 
 @with_options(data_options=DataOptions)
 def convert(

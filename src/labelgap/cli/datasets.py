@@ -10,8 +10,6 @@ import typer
 if TYPE_CHECKING:
     from labelgap.data import DatasetReader
 
-__all__ = ["datasets"]
-
 _SHOWN: Final = 40
 """Problems of a folder that are printed."""
 

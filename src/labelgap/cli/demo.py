@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from labelgap.studies.demo import FoundLabels
     from labelgap.training import Run
 
-__all__ = ["demo"]
-
 
 def demo(
     out: Annotated[

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from labelgap.data import Dataset
     from labelgap.training import Run
 
-__all__ = ["evaluate"]
-
 
 @with_options(data_options=DataOptions)
 def evaluate(

@@ -10,8 +10,6 @@ import typer
 
 from labelgap.cli.options import Force, RunFolder
 
-__all__ = ["export"]
-
 
 def export(
     run: RunFolder,

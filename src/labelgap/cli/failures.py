@@ -17,8 +17,6 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import DISK_FULL
 from labelgap.core.system import format_bytes
 
-__all__ = ["DEBUG_VARIABLE", "check_system", "describe_failure", "report_bug"]
-
 DEBUG_VARIABLE: Final = "LABELGAP_DEBUG"
 """Environment variable: 1 shows the traceback of every error."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from labelgap.data import Dataset
     from labelgap.data.summary import DatasetSummary
 
-__all__ = ["inspect", "training_time"]
-
 _CHECKS: Final = {
     "ends": "every file has the start and the end of an image; --check-images decodes all of them",
     "no": "not checked; --check-images decodes all of them",

@@ -11,8 +11,6 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.data.cleaning import FixedTable
 
-__all__ = ["fix_lines"]
-
 _SHOWN: Final = 20
 _HEADINGS: Final = {
     "left_out": ("left out", "row"),

@@ -12,8 +12,6 @@ from labelgap.core.text import truncate_text
 if TYPE_CHECKING:
     from labelgap.data.summary import ClassSummary, DatasetSummary
 
-__all__ = ["LABEL_WIDTH", "class_table", "inspect_lines"]
-
 LABEL_WIDTH: Final = 13
 """Width of the column of headings."""
 

@@ -22,8 +22,6 @@ from labelgap.cli.options import (
 if TYPE_CHECKING:
     from labelgap.studies.linear_eval import LinearEvaluation
 
-__all__ = ["linear_eval"]
-
 
 @with_options(data_options=DataOptions)
 def linear_eval(

@@ -22,8 +22,6 @@ from labelgap.cli.processes import check_divisible, report_error, silence_other_
 from labelgap.core.errors import LabelGapError
 from labelgap.core.terminal.streams import protect_streams
 
-__all__ = ["main", "make_app"]
-
 _PANELS: Final = {
     "Train and evaluate": (
         *("demo", "train", "compare", "linear-eval", "evaluate", "predict", "export", "report", "verify"),

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["methods"]
-
 
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Describe this method.")] = None,

@@ -18,25 +18,6 @@ from labelgap.core.errors import InputError, ProblemsError
 if TYPE_CHECKING:
     from labelgap.data import Dataset
 
-__all__ = [
-    "AsJson",
-    "Data",
-    "DataOptions",
-    "Device",
-    "Force",
-    "LabelSeed",
-    "Observe",
-    "RunData",
-    "RunDataOptions",
-    "RunFolder",
-    "Workers",
-    "check_moved",
-    "fix_command",
-    "format_arguments",
-    "open_dataset",
-    "with_options",
-]
-
 _DATA_PANEL: Final = "Data"
 _data_option = functools.partial(typer.Option, rich_help_panel=_DATA_PANEL)
 _published_option = functools.partial(typer.Option, rich_help_panel="Published data sets")

@@ -10,17 +10,6 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, nearest
 from labelgap.core.text import parse_scalar
 
-__all__ = [
-    "parse_duration",
-    "parse_names",
-    "parse_numbers",
-    "parse_observe",
-    "parse_options",
-    "parse_pairs",
-    "parse_share",
-    "parse_value",
-]
-
 _DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
 _SECONDS: Final = (7 * 86400, 86400, 3600, 60, 1)
 

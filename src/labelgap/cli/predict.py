@@ -13,8 +13,6 @@ from labelgap.cli.options import DataOptions, Device, Force, RunFolder, Workers,
 if TYPE_CHECKING:
     from labelgap.data import ImageSource
 
-__all__ = ["predict"]
-
 
 @with_options(data_options=DataOptions)
 def predict(

@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from labelgap.inference.predict.assembly import PredictionSummary
     from labelgap.training import Run
 
-__all__ = [
-    "print_data",
-    "print_evaluation",
-    "print_json",
-    "print_metrics",
-    "print_predictions",
-    "print_run",
-    "print_skipped",
-    "print_table",
-    "some_names",
-]
-
 _MAX_NAMES = 8
 _MAX_NAME_LENGTH = 28
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from labelgap.core.errors import InputError
 
-__all__ = ["check_divisible", "report_error", "silence_other_processes"]
-
 DIVISIBLE: Final = ("train", "predict", "audit", "evaluate")
 _SECONDS: Final = 2.0
 """How long a process waits before it ends because of an error that another one prints: torchrun then ends that one."""

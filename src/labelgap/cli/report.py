@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from labelgap.data.dataset import Dataset
     from labelgap.training import Run
 
-__all__ = ["report"]
-
 
 @with_options(run_data=RunDataOptions)
 def report(

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from labelgap.studies.reproduce import Reproduction
     from labelgap.studies.reproduce.runner import Plan
 
-__all__ = ["reproduce"]
-
 _changed_option = partial(typer.Option, rich_help_panel="Not as in the paper")
 
 

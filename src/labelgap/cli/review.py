@@ -21,8 +21,6 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.review import Review, ReviewFolder
 
-__all__ = ["review", "user_name"]
-
 _exchange_option = partial(typer.Option, rich_help_panel="Other annotation tools")
 _MAX_BUDGET: Final = 7 * 86400
 

@@ -17,8 +17,6 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.review.store.events import DecisionEvent
 
-__all__ = ["revisions"]
-
 _ACTIONS = ("list", "revert", "recover")
 _RECOVERED = "recovered.sqlite"
 

@@ -14,8 +14,6 @@ from labelgap.cli.train import ModelOptions, TrainingOptions
 if TYPE_CHECKING:
     from labelgap.studies.sweep import Sweep
 
-__all__ = ["sweep"]
-
 
 @with_options(model=ModelOptions, training=TrainingOptions, data_options=DataOptions)
 def sweep(

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from labelgap.data import Dataset
     from labelgap.training.config.request import TrainingRequest
 
-__all__ = ["ModelOptions", "TrainingOptions", "train"]
-
 _model_option = partial(typer.Option, rich_help_panel="Method and model")
 _head_option = partial(typer.Option, rich_help_panel="Linear heads")
 _image_option = partial(typer.Option, rich_help_panel="Input images")

@@ -13,8 +13,6 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.verification import Verification
 
-__all__ = ["verify"]
-
 _DAMAGED = 2
 
 

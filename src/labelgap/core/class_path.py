@@ -26,8 +26,6 @@ import platformdirs
 
 from labelgap.core.errors import RunError
 
-__all__ = ["ALLOWED_VARIABLE", "class_path", "find_class", "is_class_path", "used_classes"]
-
 ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"
 """Environment variable: modules and packages, separated by commas, that may be imported when a run names them."""
 

@@ -19,17 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = [
-    "all_max",
-    "all_sum",
-    "gather_rows",
-    "is_distributed",
-    "is_main_process",
-    "rank",
-    "single_process",
-    "world_size",
-]
-
 _SINGLE: ContextVar[bool] = ContextVar("single_process", default=False)
 
 

@@ -18,21 +18,6 @@ from typing import Any, ClassVar, Final
 
 from labelgap.core.text import join_names, pluralize
 
-__all__ = [
-    "InputError",
-    "LabelGapError",
-    "Problem",
-    "ProblemsError",
-    "RunError",
-    "UnknownNameError",
-    "describe_missing_path",
-    "merge_repeated",
-    "nearest",
-    "nearest_path",
-    "similarity",
-    "suggest_path",
-]
-
 _MAX_LISTED: Final = 40
 """Names that a message lists when none is near; a table may have thousands of classes."""
 

@@ -17,23 +17,6 @@ from typing import Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 
-__all__ = [
-    "DISK_FULL",
-    "DiskError",
-    "atomic_path",
-    "display_path",
-    "file_digest",
-    "is_partial",
-    "make_folder",
-    "remove_file",
-    "remove_partials",
-    "remove_partials_of",
-    "sync_folder",
-    "write_bytes",
-    "write_json",
-    "write_text",
-]
-
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _ATTEMPTS: Final = 10

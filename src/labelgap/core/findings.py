@@ -6,8 +6,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final, Literal
 
-__all__ = ["Finding", "Note", "Topic"]
-
 Topic = Literal["source", "labels", "images", "split", "counts"]
 _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 

@@ -21,8 +21,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["LOCK_FILE", "lock_folder"]
-
 LOCK_FILE: Final = ".labelgap.lock"
 _INTERVAL: Final = 0.05
 _HELD: set[int] = set()

@@ -20,17 +20,6 @@ from labelgap.core.files import remove_partials_of, write_json
 from labelgap.core.lock import lock_folder
 from labelgap.core.stored import read_json, reading
 
-__all__ = [
-    "FileState",
-    "LOCK_FILE",
-    "MANIFEST_FILE",
-    "check_files",
-    "replacing",
-    "update_manifest",
-    "verify_folder",
-    "write_manifest",
-]
-
 MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
 LOCK_FILE: Final = ".manifest.lock"

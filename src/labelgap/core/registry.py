@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from labelgap.core.errors import UnknownNameError
 
-__all__ = ["Registry", "RegistryEntry", "load_plugins"]
-
 T = TypeVar("T")
 
 

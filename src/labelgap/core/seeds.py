@@ -8,8 +8,6 @@ import random
 import numpy as np
 import torch
 
-__all__ = ["derive_seed", "numpy_generator", "seed_everything"]
-
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
     """Return a 63-bit seed for one purpose, e.g. ``derive_seed(0, "order", 3)`` for the batch order of epoch 3.

@@ -33,26 +33,6 @@ from pydantic_core import from_json
 from labelgap.core.errors import RunError, nearest
 from labelgap.core.text import escape_control, truncate_text
 
-__all__ = [
-    "MAX_JSON_BYTES",
-    "READ_ERRORS",
-    "SIGNATURE",
-    "check_ordinary",
-    "damaged",
-    "open_ordinary",
-    "parse_json",
-    "parse_xml",
-    "read_arrays",
-    "read_bytes",
-    "read_json",
-    "read_json_object",
-    "read_table",
-    "reading",
-    "validate",
-    "validation_problem",
-    "validation_reason",
-]
-
 MAX_JSON_BYTES: Final = 256 << 20
 MAX_ARRAY_BYTES: Final = 64 << 30
 MAX_XML_DEPTH: Final = 20

@@ -10,8 +10,6 @@ from typing import Final
 
 from labelgap.core.errors import InputError
 
-__all__ = ["available_memory", "cpu_count", "format_bytes", "free_disk_space", "parse_bytes", "used_memory"]
-
 _UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 

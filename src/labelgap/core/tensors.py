@@ -16,8 +16,6 @@ from torch import Tensor
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, parse_json
 
-__all__ = ["read_tensor_metadata", "read_tensors", "write_tensors"]
-
 _DIGEST: Final = "sha256"
 _METADATA: Final = "labelgap"
 """Key of the metadata in the file: JSON."""

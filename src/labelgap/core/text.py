@@ -9,24 +9,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-__all__ = [
-    "DAY",
-    "FORMULA",
-    "HOUR",
-    "escape_control",
-    "format_duration",
-    "format_option",
-    "html_facts",
-    "join_names",
-    "parse_scalar",
-    "plural",
-    "pluralize",
-    "quote_formula",
-    "quote_formulas",
-    "truncate_text",
-    "unquote_formula",
-]
-
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal obeys instead of showing it, except for line ends and tabs: C0 and C1, line and paragraph separators,
 marks and overrides of the direction of writing; and half characters, which no encoding has."""

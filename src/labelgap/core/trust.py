@@ -29,18 +29,6 @@ from labelgap.core.files import sync_folder, write_json
 from labelgap.core.stored import SIGNATURE, read_json_object, reading
 from labelgap.core.text import truncate_text
 
-__all__ = [
-    "TRUST_VARIABLE",
-    "is_named",
-    "is_trusted",
-    "leaves_folder",
-    "outside_links",
-    "refuse_links",
-    "require_trust",
-    "sign_file",
-    "write_signed_json",
-]
-
 TRUST_VARIABLE: Final = "LABELGAP_TRUST"
 """Environment variable: folders, separated as in PATH, whose content is trusted."""
 _KEY_BYTES: Final = 32

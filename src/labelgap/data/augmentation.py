@@ -19,8 +19,6 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from labelgap.data.counter_rng import uniform_rows
 
-__all__ = ["Augmentation", "smallest_crop"]
-
 _DRAWS: Final = 13
 """Random numbers per image: mirror, area, shape, two of position, five of geometry, three of color."""
 _GEOMETRY: Final = (math.radians(15), 0.15, 0.15, 0.15, 0.15)

@@ -9,8 +9,6 @@ from labelgap.core.text import plural
 from labelgap.data.dataset import Dataset, Split
 from labelgap.metrics.validation import supports_accuracy
 
-__all__ = ["describe_capabilities", "measurable_classes"]
-
 _PURPOSES = {"val": "choose epochs and thresholds by accuracy", "test": "measure accuracy"}
 _FEW_CLASSES = "choose thresholds by accuracy"
 _RANDOM_SAMPLE = 300

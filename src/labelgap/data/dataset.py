@@ -23,8 +23,6 @@ from labelgap.labels.gaps import GAPS, LabelGap, check_draw
 from labelgap.labels.masking import Amount
 from labelgap.labels.sparse import locate_entries
 
-__all__ = ["Boxes", "Dataset", "Split"]
-
 _SHOWN_CLASSES: Final = 12
 
 

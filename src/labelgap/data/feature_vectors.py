@@ -13,8 +13,6 @@ from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 from labelgap.data.images import NamedRows
 
-__all__ = ["FEATURES", "FeatureVectors"]
-
 FEATURES: Final = "features"
 """The name of the backbone that is no network: what comes in are its features."""
 

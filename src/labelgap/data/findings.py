@@ -13,32 +13,6 @@ from labelgap.core.text import pluralize
 from labelgap.labels import LabelTable
 from labelgap.labels.masking import Amount
 
-__all__ = [
-    "BoxFilesMissing",
-    "BoxesOutsideImage",
-    "BoxesWithoutArea",
-    "DuplicatesFound",
-    "FileSplit",
-    "FormatRecognized",
-    "GroupsKeptTogether",
-    "ImageNamesCompleted",
-    "ImagesNotListed",
-    "ImagesSkipped",
-    "LabelsCounted",
-    "LabelsObserved",
-    "LabelsRevealed",
-    "LabelsShown",
-    "LeaksAllowed",
-    "NoSplit",
-    "NoValRows",
-    "ObjectsOfNoClass",
-    "PaperSplit",
-    "ShardsSkipped",
-    "ValidationHeldOut",
-    "describe_splits",
-    "format_sizes",
-]
-
 _NAMES_SHOWN: Final = 5
 
 

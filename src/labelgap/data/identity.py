@@ -18,8 +18,6 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ArrayImages, ImageSource, StoredImages
 from labelgap.labels import LabelTable
 
-__all__ = ["COLUMNS", "DIGEST_COLUMN", "DataChanges", "DataIdentity", "TRAINED_BEFORE"]
-
 TRAINED_BEFORE: Final = "trained before"
 """In place of a split: an image that was trained on before the data changed."""
 _CHANGED: Final = b"labelgap.changed"

@@ -22,20 +22,6 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
 from labelgap.data.decoding import EncodedImage, check_file, decode
 
-__all__ = [
-    "ArrayImages",
-    "DigestedImages",
-    "FileImages",
-    "ImageSource",
-    "NamedRows",
-    "ReadAhead",
-    "StoredImages",
-    "check_rows",
-    "path_inside",
-    "shuffle_rows",
-    "to_channels",
-]
-
 
 @runtime_checkable
 class ImageSource(Protocol):

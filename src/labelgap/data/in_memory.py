@@ -19,8 +19,6 @@ from labelgap.data.decoding import DecodedImage, exif_orientation
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import FileImages, ImageSource, NamedRows
 
-__all__ = ["InMemoryImages", "as_image_source"]
-
 _KINDS: Final = (
     "paths of files, Pillow images, uint8 arrays (H, W), (H, W, 3) or (N, H, W, 3), tensors (C, H, W) or (N, C, H, W) "
     "of uint8 or of floats from 0 to 1, a split or an image source; or features (N, D) where a run was trained on "

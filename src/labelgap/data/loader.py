@@ -26,8 +26,6 @@ from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, ImageSource, StoredImages, check_rows, to_channels
 from labelgap.data.transforms import Resize, Transform
 
-__all__ = ["Batch", "ImageLoader"]
-
 Batch = tuple[Tensor, Tensor]
 
 

@@ -22,8 +22,6 @@ from labelgap.data.readers.recipe import PATH_OPTIONS, SHARDS, ObserveStep, Reci
 from labelgap.data.readers.shards.location import is_shard_url
 from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load
 
-__all__ = ["load_from_recipe", "load_moved", "load_stored", "open_data", "recognize_format"]
-
 _GENERIC: Final = ("csv", "parquet", "folder")
 """Formats that more special ones are often recognized as, too: the special ones count."""
 _MAX_FOLDERS: Final = 20

@@ -23,8 +23,6 @@ from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
 from labelgap.data.readers.layout import DatasetLayout
 from labelgap.data.readers.recipe import PATH_OPTIONS, to_stored_option, to_stored_path
 
-__all__ = ["DATASET_NAME", "dataset_names", "describe_dataset", "describe_datasets", "load", "register_dataset"]
-
 ENTRY_POINTS: Final = "labelgap.datasets"
 DATASET_NAME: Final = re.compile(r"[A-Za-z][\w-]*")
 

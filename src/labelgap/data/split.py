@@ -35,8 +35,6 @@ from labelgap.data.scanning.duplicates import DuplicatePairs, cluster_ids
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
 
-__all__ = ["assign_splits", "hash_split", "hold_out_val", "is_unsplit"]
-
 Rows = dict[str, NDArray[np.int64]]
 
 

@@ -20,16 +20,6 @@ from labelgap.data.capabilities import describe_capabilities, measurable_classes
 from labelgap.data.dataset import Dataset
 from labelgap.labels import PRESENT
 
-__all__ = [
-    "ClassSummary",
-    "DatasetSummary",
-    "LabelWarning",
-    "OWN_FORMATS",
-    "RARE_BELOW",
-    "SplitSummary",
-    "summarize",
-]
-
 OWN_FORMATS: Final = ("csv", "parquet", "folder")
 """Formats of people's own data: they speak of photos and tags, researchers of images and classes."""
 

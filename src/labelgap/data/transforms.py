@@ -19,8 +19,6 @@ from torch.nn.functional import interpolate
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.counter_rng import CounterRNG, flip_mask
 
-__all__ = ["CenterCrop", "Interpolation", "RandomResizedCrop", "Resize", "Transform", "random_crop_box", "resize"]
-
 Interpolation = Literal["bilinear", "bicubic"]
 """The filter of a resize; a pretrained network works best with the filter of its own training."""
 

@@ -32,8 +32,6 @@ from labelgap.training.features.precomputed import IdentityBackbone
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.run import Run
 
-__all__ = ["ExportedFiles", "export_onnx"]
-
 TOLERANCE: Final = 1e-4
 """The largest difference of scores to PyTorch's, and of logits relative to the largest where that is above 1."""
 

@@ -8,8 +8,6 @@ from labelgap.core.text import FORMULA
 from labelgap.data.decoding import FORMATS
 from labelgap.data.readers.image_names import IMAGE_SUFFIX
 
-__all__ = ["SCRIPT"]
-
 _TEMPLATE: Final = '''\
 """Labels of images by an exported network. Needs onnxruntime and Pillow: python predict_onnx.py photo.jpg folder/"""
 

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["heat_map_png"]
-
 _COLOR: Final = (213, 94, 0)
 _MAX_ALPHA: Final = 170
 

@@ -25,16 +25,6 @@ from labelgap.training import Run
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.loop.inputs import ImageInputs
 
-__all__ = [
-    "PointingGame",
-    "activation_maps",
-    "image_size",
-    "map_maximum",
-    "pointing_game",
-    "unseen_split",
-    "without_maps",
-]
-
 _ENLARGED_AT_ONCE: Final = 64
 
 

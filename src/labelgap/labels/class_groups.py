@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from labelgap.labels.table import LabelTable
 
-__all__ = ["class_groups", "group_numbers"]
-
 GROUPS: Final = 5
 MIN_CLASSES: Final = 25
 """Fewer classes are not grouped: a mean over fewer than five says little."""

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 
-__all__ = ["ABSENT", "PRESENT", "UNKNOWN", "as_array", "as_codes"]
-
 PRESENT: Final = 1
 ABSENT: Final = 0
 UNKNOWN: Final = -1

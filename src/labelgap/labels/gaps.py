@@ -45,8 +45,6 @@ from labelgap.labels.codes import PRESENT
 from labelgap.labels.known_labels import KnownLabels
 from labelgap.labels.masking import Amount, lowest_mask, random_state
 
-__all__ = ["GAPS", "LabelGap", "check_draw", "make_gap"]
-
 Sizes = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from labelgap.labels.sparse import (
     unique_names,
 )
 
-__all__ = ["KnownLabels"]
-
 
 class KnownLabels(ABC):
     """Known labels of N images and K classes, immutable. Abstract; ``LabelTable`` has the arguments."""

@@ -16,8 +16,6 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.sparse import check_size, unique_names
 
-__all__ = ["entries_from_lists"]
-
 
 def entries_from_lists(
     present: Iterable[Iterable[str]],

@@ -17,8 +17,6 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.sparse import starts_from_lengths
 
-__all__ = ["Amount", "drop_mask", "lowest_mask", "observe_mask", "paper_split", "random_state"]
-
 Amount = int | Literal["all"]
 BLOCK_LABELS: Final = 1 << 22
 """Known labels whose draws are made at once."""

@@ -18,8 +18,6 @@ from labelgap.core.text import quote_formulas, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.revisions import HUMAN_SOURCES, Revision
 
-__all__ = ["ProvenanceEntry", "provenance_path", "read_provenance", "write_provenance"]
-
 _COLUMNS: Final = ("image", "split", "class", "before", "after", "source", "author", "time", "epoch", "run")
 _STATES: Final = {PRESENT: "present", ABSENT: "absent", UNKNOWN: "unknown"}
 _CODES: Final = {text: code for code, text in _STATES.items()}

@@ -26,8 +26,6 @@ from labelgap.core.stored import read_table, reading
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.sparse import NamedTable, as_indices
 
-__all__ = ["HUMAN_SOURCES", "ResolvedRevisions", "Revision", "Revisions"]
-
 HUMAN_SOURCES: Final = frozenset({"review"})
 _REMEDY: Final = "Restore it from a copy. Without the file a finished run can be used as before."
 

@@ -18,22 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.text import truncate_text
 
-__all__ = [
-    "LabelCounts",
-    "MAX_KNOWN_LABELS",
-    "NamedTable",
-    "UniqueNames",
-    "as_indices",
-    "as_row_indices",
-    "check_size",
-    "entries_of_rows",
-    "is_encodable",
-    "locate_entries",
-    "sort_entries",
-    "starts_from_lengths",
-    "unique_names",
-]
-
 MAX_KNOWN_LABELS: Final = 100_000_000
 """Labels that a rule such as "what is not listed is absent" may fill in."""
 

@@ -32,8 +32,6 @@ from labelgap.labels.sparse import (
     unique_names,
 )
 
-__all__ = ["FILE_FORMATS", "FileFormat", "LabelTable"]
-
 
 class FileFormat(NamedTuple):
     """How a table is read from a file and written to one."""

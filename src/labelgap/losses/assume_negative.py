@@ -23,24 +23,6 @@ from labelgap.losses.base.papers import COLE_2021, ZHOU_2022
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, widen
 
-__all__ = [
-    "AssumeNegative",
-    "DownWeighting",
-    "IgnoreUnknown",
-    "L1Penalty",
-    "L2Penalty",
-    "SmoothedAssumeNegative",
-    "SmoothedIgnoreUnknown",
-    "SmoothedLoss",
-    "SmoothedUnknown",
-    "WeakAssumeNegative",
-    "WeightPenalty",
-    "assume_negative",
-    "ignore_unknown",
-    "smoothed_unknown",
-    "weak_assume_negative",
-]
-
 
 def _ignoring(smoothing: Number = 0.0) -> Mixture:
     """Known labels with smoothed targets; unknown labels cost nothing."""

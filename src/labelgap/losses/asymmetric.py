@@ -17,8 +17,6 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, cost_absent, equals, focused_cost, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
 
-__all__ = ["AsymmetricLoss", "FocalLoss", "asymmetric", "asymmetric_form", "focal", "power"]
-
 WIDE_MARGIN = 0.05
 """From here on 1 − p + m is precise enough although 1 − p, where that is small, is not."""
 

@@ -26,8 +26,6 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, is_unknown, on_host, states, widest_float
 from labelgap.losses.pseudo_labels import PseudoLabelRounds
 
-__all__ = ["CurriculumLabeling", "confidence_level", "known_share_weight", "partial_cross_entropy"]
-
 SLOPE, OFFSET = -4.45, 5.45
 
 TEMPORARY_BYTES = 24

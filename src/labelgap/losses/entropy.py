@@ -18,8 +18,6 @@ from labelgap.losses.base.papers import ZHOU_2022
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number
 
-__all__ = ["EntropyMaximization", "EntropyMinimization", "entropy_on_unknown"]
-
 
 def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: Number = 0.0) -> Tensor:
     r"""Cost of every entry when the known labels count as they are and unknown ones by their entropy.

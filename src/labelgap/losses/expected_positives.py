@@ -22,8 +22,6 @@ from labelgap.losses.base.papers import COLE_2021
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number
 
-__all__ = ["ExpectedPositiveRegularization", "ExpectedPositivesLoss", "mean_positives"]
-
 MIN_IMAGES = 100
 """Fully labeled images that are enough to estimate the number of positives, where others are labeled in part."""
 

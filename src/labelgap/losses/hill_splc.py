@@ -21,8 +21,6 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, constant, cost_present, focused_cost, on_host, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
 
-__all__ = ["HillLoss", "SelfPacedCorrection", "hill", "self_paced_correction"]
-
 SHIFT = 1.0
 
 

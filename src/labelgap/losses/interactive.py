@@ -31,8 +31,6 @@ from labelgap.losses.base.per_image_state import PerImageState
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, per_head, states, widen
 
-__all__ = ["InteractiveLearning", "asymmetric_sigmoid", "co_occurrence", "soft_labels"]
-
 DICTIONARY = 256
 
 

@@ -33,22 +33,6 @@ from labelgap.losses.base.terms import Number, are_above, is_unknown, on_host, p
 from labelgap.losses.kernels.form import KernelForm
 from labelgap.losses.selection import Count, as_count, count_marked, top_k_mask
 
-__all__ = [
-    "AbsoluteLargeLoss",
-    "AbsoluteLargeLossCorrection",
-    "AbsoluteLargeLossRejection",
-    "LargeLossCorrection",
-    "LargeLossRejection",
-    "RelativeLargeLoss",
-    "absolute_large_losses",
-    "large_logits",
-    "large_loss_correction",
-    "large_loss_count",
-    "large_loss_rejection",
-    "large_shares",
-    "relative_large_losses",
-]
-
 REJECTION = Mixture(unknown=AS_ABSENT, modified=IGNORED)
 """Unknown labels count as absent, modified ones not at all."""
 CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)

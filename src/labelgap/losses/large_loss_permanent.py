@@ -26,8 +26,6 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import are_above, is_unknown
 from labelgap.losses.large_loss import CORRECTION, AbsoluteLargeLoss, RelativeLargeLoss, large_shares
 
-__all__ = ["AbsoluteLargeLossPermanentCorrection", "LargeLossPermanentCorrection", "PermanentCorrection"]
-
 
 class PermanentCorrection(PerImageState, MixtureLoss, ABC):
     """Labels that are corrected permanently, with the epoch of the correction. Abstract.

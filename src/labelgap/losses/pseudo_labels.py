@@ -33,8 +33,6 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, constant, cross_entropy, per_head, states
 from labelgap.losses.entropy import entropy_on_unknown
 
-__all__ = ["AsymmetricPseudoLabeling", "PseudoLabelRounds", "lowest_per_class"]
-
 ENTRIES_PER_SORT = 2**24
 """How many entries are sorted at once: each class is sorted by itself, so a few classes at a time are enough."""
 

@@ -22,20 +22,6 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, per_head, widen, widest_float
 from labelgap.losses.two_way import positives_and_negatives
 
-__all__ = [
-    "PairwiseRanking",
-    "RankingLoss",
-    "RobustRankingLoss",
-    "SortedNegatives",
-    "WarpLoss",
-    "harmonic",
-    "hinge_sums",
-    "pairwise_ranking",
-    "ramp",
-    "sampled_rank",
-    "sort_negatives",
-]
-
 
 def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative") -> Tensor:
     r"""Cost of every positive when it should have a higher probability, by 1, than every negative of its image.

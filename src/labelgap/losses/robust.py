@@ -24,8 +24,6 @@ from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, constant, cost_absent, cost_present, per_head, states, widen
 from labelgap.losses.kernels.form import KernelForm
 
-__all__ = ["GeneralizedRobustLoss", "generalized_robust", "robust_cost", "robust_form", "schedule"]
-
 
 def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
     r"""Turn :math:`-\ln p` into :math:`(1 - p^q) / q`: cross-entropy for q → 0, absolute error for q = 1.

@@ -17,8 +17,6 @@ from torch import Tensor
 from labelgap.core.distributed import all_sum, gather_rows, world_size
 from labelgap.losses.base.terms import on_host, only_where, widen
 
-__all__ = ["Count", "as_count", "count_marked", "kth_largest", "top_k_mask"]
-
 Count = int | Tensor
 """A number that the host has read, or a tensor ``(…)`` on a device."""
 ROUNDING = 1.0 + 1e-9

@@ -25,8 +25,6 @@ from labelgap.losses.base.terms import Number, focused_cost, is_unknown, per_hea
 from labelgap.losses.kernels.form import KernelForm
 from labelgap.losses.selection import as_count, count_marked, top_k_mask
 
-__all__ = ["ClassAwareSelectiveLoss", "partial_focal", "selective_mask"]
-
 
 @torch.no_grad()
 def selective_mask(

@@ -28,20 +28,6 @@ from labelgap.losses.base.papers import KOBAYASHI_2023
 from labelgap.losses.base.registry import method
 from labelgap.losses.base.terms import Number, has_state
 
-__all__ = [
-    "ContrastLoss",
-    "SoftmaxCrossEntropy",
-    "TwoWayClassLoss",
-    "TwoWayLoss",
-    "TwoWaySampleLoss",
-    "contrast",
-    "fused_contrasts",
-    "masked_logsumexp",
-    "mean_where",
-    "positives_and_negatives",
-    "softmax_cross_entropy",
-]
-
 CLASSES, IMAGES = -1, -2
 
 

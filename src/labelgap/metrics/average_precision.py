@@ -37,12 +37,6 @@ from labelgap.metrics.validation import (
     validate_options,
 )
 
-__all__ = [
-    "WeightedRanking",
-    "average_precision",
-    "average_precision_of_rankings",
-]
-
 
 @overload
 def average_precision(

@@ -22,15 +22,6 @@ from labelgap.metrics.classification import ConfusionCounts
 from labelgap.metrics.sorting import Cuts, cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, Codes, Floats, Labels, Scores, format_pair
 
-__all__ = [
-    "Interval",
-    "Intervals",
-    "average_precision_intervals",
-    "bootstrap_intervals",
-    "bootstrap_weights",
-    "resampled_average_precision",
-]
-
 Interval: TypeAlias = tuple[float, float]
 
 _MAX_DRAWN: Final = 1 << 22

@@ -21,8 +21,6 @@ from labelgap.labels.codes import ABSENT, PRESENT, as_codes
 from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 
-__all__ = ["PlattCalibration", "fit_platt_calibration", "nonnegative_logistic", "platt_scaling", "read_calibration"]
-
 _MAX_STEPS: Final = 100
 _MIN_SLOPE: Final = 0.3
 """Smallest slope of a calibration, per standard deviation of the logits: with less, scores say next to nothing."""

@@ -29,15 +29,6 @@ from labelgap.metrics.validation import (
     validate_options,
 )
 
-__all__ = [
-    "ClassificationMetric",
-    "ConfusionCounts",
-    "confusion_counts",
-    "f1",
-    "precision",
-    "recall",
-]
-
 
 class ClassificationMetric(Protocol):
     """The signature that :func:`f1`, :func:`precision` and :func:`recall` share."""

@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
 
-__all__ = ["mean_class_rate", "pointing_hits"]
-
 
 def pointing_hits(
     points: ArrayLike, box_points: ArrayLike, corners: ArrayLike, *, tolerance: float = 0.0

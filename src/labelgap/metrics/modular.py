@@ -31,8 +31,6 @@ from labelgap.metrics.validation import (
     validate_options,
 )
 
-__all__ = ["AveragePrecision", "F1", "Metric", "Precision", "Recall"]
-
 
 class Metric:
     """The base of the classes below; ``options`` are the arguments of their functions."""

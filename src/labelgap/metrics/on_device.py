@@ -14,8 +14,6 @@ from torch import Tensor
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.validation import Average, Labels, Measured, Scores, Unknown, format_labels
 
-__all__ = ["average_precision_on_device", "measure_on_device", "measure_tensors"]
-
 ENTRIES_AT_ONCE: Final = 1 << 26
 
 

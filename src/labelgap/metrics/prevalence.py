@@ -36,8 +36,6 @@ from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, unknown_as_absent
 
-__all__ = ["CorrectedPrecision", "PartialCuts", "corrected_average_precision", "estimate_prevalence", "partial_cuts"]
-
 _KNOWN_WEIGHT: Final = 30.0
 """Known absents from which on their own share counts more than what the unknown images imply."""
 

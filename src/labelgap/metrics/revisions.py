@@ -11,8 +11,6 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
-__all__ = ["RevisionQuality", "revision_quality"]
-
 
 @dataclass(frozen=True)
 class RevisionQuality:

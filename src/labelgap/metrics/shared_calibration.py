@@ -34,8 +34,6 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.sorting import map_chunks, slices
 from labelgap.metrics.validation import Codes, Floats
 
-__all__ = ["SharedCalibration", "fit_shared_calibration", "ranks_presents"]
-
 OFFSET_DEVIATION: Final = 1.0
 """Prior standard deviation of the offsets around their mean."""
 FREQUENCY_DEVIATION: Final = 0.5

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.metrics.validation import Codes, Floats
 
-__all__ = ["Cuts", "cuts_at_present", "map_chunks", "slices", "to_rows"]
-
 ENTRIES_AT_ONCE: Final = 1 << 18
 RANKINGS_AT_ONCE: Final = 8
 MAX_RANKINGS_AT_ONCE: Final = 64

@@ -20,8 +20,6 @@ from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_pr
 from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
 
-__all__ = ["DEFAULT_THRESHOLD", "MIN_MEASURED", "MIN_PRESENT", "ThresholdMark", "Thresholds", "choose_thresholds"]
-
 ThresholdMark: TypeAlias = Literal["measured", "estimated", "borrowed", "default"]
 
 DEFAULT_THRESHOLD: Final = 0.5

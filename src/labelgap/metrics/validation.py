@@ -19,30 +19,6 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, as_array, as_codes
 from labelgap.labels.table import LabelTable
 
-__all__ = [
-    "AVERAGES",
-    "Average",
-    "Codes",
-    "Empty",
-    "Floats",
-    "Labels",
-    "MAX_CHANCE",
-    "MIN_KNOWN_LABELS",
-    "Measured",
-    "Result",
-    "Scores",
-    "Unknown",
-    "average_over",
-    "expected_random_precision",
-    "format_labels",
-    "format_pair",
-    "format_scores",
-    "require_probabilities",
-    "supports_accuracy",
-    "unknown_as_absent",
-    "validate_options",
-]
-
 Average: TypeAlias = Literal["macro", "samples", "micro"]
 Empty: TypeAlias = Literal["skip", "zero"]
 Unknown: TypeAlias = Literal["ignore", "absent"]

@@ -15,6 +15,7 @@ from labelgap.models.batch_norm import BatchNormMode, has_batch_norm
 from labelgap.models.class_activation import class_activation_maps
 from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import EfficientNetLite
+from labelgap.models.factories import register_backbone
 from labelgap.models.heads import BoostLU, Head, HeadName, LinearHead
 from labelgap.models.module_backbone import ModuleBackbone
 from labelgap.models.open_clip.backbone import OpenClipBackbone
@@ -27,7 +28,6 @@ from labelgap.models.registry import (
     is_pretrained,
     list_backbones,
     names_address,
-    register_backbone,
 )
 from labelgap.models.small_cnn import SmallCNN
 from labelgap.models.timm.backbone import TimmBackbone

@@ -14,16 +14,6 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 
-__all__ = [
-    "Backbone",
-    "BackboneInfo",
-    "InputSpec",
-    "RANDOM_WEIGHTS",
-    "UNSTATED_WEIGHTS",
-    "WeightsInfo",
-    "count_parameters",
-]
-
 
 @dataclass(frozen=True)
 class InputSpec:

@@ -21,16 +21,6 @@ from labelgap.core.distributed import all_sum, is_distributed
 from labelgap.core.errors import InputError
 from labelgap.models.registry import create_backbone, names_address
 
-__all__ = [
-    "BatchNormMode",
-    "SynchronizedBatchNorm",
-    "check_batch_norm",
-    "freeze_batch_norm",
-    "has_batch_norm",
-    "no_statistics",
-    "synchronize_batch_norm",
-]
-
 BatchNormMode = Literal["local", "sync", "frozen"]
 
 _UNCOUNTED: ContextVar[bool] = ContextVar("uncounted", default=False)

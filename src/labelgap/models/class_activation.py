@@ -6,8 +6,6 @@ from torch import Tensor
 
 from labelgap.models.classifier import Classifier
 
-__all__ = ["class_activation_maps"]
-
 
 def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
     r"""Return the contribution of every position to every logit, without the bias.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from labelgap.models.backbone import Backbone
 from labelgap.models.heads import create_head
 
-__all__ = ["Classifier"]
-
 
 @final
 class Classifier(nn.Module):

@@ -26,21 +26,6 @@ from torch.nn import functional
 from labelgap.core.errors import InputError
 from labelgap.models.backbone import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo
 
-__all__ = [
-    "ConvNorm",
-    "EfficientNetLite",
-    "LITE0",
-    "LITE1",
-    "LITE2",
-    "LiteVariant",
-    "Stage",
-    "load_pretrained",
-    "pad_same",
-    "pretrained_weight_file",
-    "scaled_stages",
-    "translate_state_dict",
-]
-
 
 @dataclass(frozen=True)
 class Stage:

@@ -27,8 +27,6 @@ from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
 from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
 from labelgap.models.timm.library import TIMM_PREFIX, import_timm
 
-__all__ = ["BACKBONES", "BackboneFactory", "find_backbone", "register_backbone", "registered_names", "resnet50_v1"]
-
 PLUGIN_GROUP: Final = "labelgap.backbones"
 """The entry points in which an installed package names its builders."""
 

@@ -17,8 +17,6 @@ from torch.nn import functional
 
 from labelgap.core.errors import InputError, UnknownNameError
 
-__all__ = ["BoostLU", "Head", "HeadName", "LinearHead", "create_head"]
-
 BOOST_FACTOR: Final = 5.0
 
 HeadName = Literal["linear", "boostlu", "zero-shot"]

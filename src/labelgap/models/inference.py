@@ -27,15 +27,6 @@ from labelgap.models.backbone import Backbone, WeightsInfo
 from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, ConvNorm, EfficientNetLite, pad_same
 
-__all__ = [
-    "FoldedEfficientNet",
-    "Precision",
-    "cpu_precision",
-    "inference_backbone",
-    "inference_network",
-    "inference_precision",
-]
-
 Precision = Literal["float32", "float16", "bfloat16"]
 
 _NAMES: Final = frozenset(variant.name for variant in (LITE0, LITE1, LITE2))

@@ -17,8 +17,6 @@ from labelgap.core.class_path import class_path
 from labelgap.core.errors import InputError
 from labelgap.models.backbone import UNSTATED_WEIGHTS, Backbone, InputSpec, WeightsInfo
 
-__all__ = ["FORWARD_ERRORS", "IMAGENET_INPUT", "ModuleBackbone", "dry_forward"]
-
 IMAGENET_INPUT: Final = InputSpec(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """The input of a module that does not state its own."""
 FORWARD_ERRORS: Final = (

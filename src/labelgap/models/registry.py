@@ -19,26 +19,13 @@ from labelgap.models.backbone import (
     WeightsInfo,
     count_parameters,
 )
-from labelgap.models.factories import BACKBONES, find_backbone, register_backbone, registered_names
+from labelgap.models.factories import BACKBONES, find_backbone, registered_names
 from labelgap.models.module_backbone import ModuleBackbone
 from labelgap.models.open_clip.backbone import OpenClipBackbone
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX, load_clip, parse_name
 from labelgap.models.timm.backbone import TimmBackbone
 from labelgap.models.timm.library import TIMM_PREFIX, pretrained_config, weights_info
 from labelgap.models.weight_files import NO_WEIGHTS, WeightFile, load_tensors, match_tensors, read_weight_file
-
-__all__ = [
-    "BackboneInfo",
-    "as_backbone",
-    "backbone_info",
-    "backbone_names",
-    "check_backbone",
-    "create_backbone",
-    "is_pretrained",
-    "list_backbones",
-    "names_address",
-    "register_backbone",
-]
 
 _LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
 _NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)

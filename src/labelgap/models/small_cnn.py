@@ -21,8 +21,6 @@ from torch.nn import functional
 
 from labelgap.models.backbone import Backbone, InputSpec
 
-__all__ = ["OrientedEnergy", "SMALL_CNN_INPUT", "SmallCNN", "ZeroMeanConv", "soft_maximum_pool"]
-
 SMALL_CNN_INPUT: Final = InputSpec(size=64, mean=(0.5,), std=(0.16,), channels=1)
 _GROUPS: Final = 8
 _SHARPNESS: Final = 2.0

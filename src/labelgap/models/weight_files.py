@@ -30,17 +30,6 @@ from labelgap.core.stored import READ_ERRORS
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.models.backbone import WeightsInfo
 
-__all__ = [
-    "NO_WEIGHTS",
-    "WeightFile",
-    "check_finite",
-    "check_weight_file",
-    "describe_mismatch",
-    "load_tensors",
-    "match_tensors",
-    "read_weight_file",
-]
-
 NO_WEIGHTS: Final = "none"
 """Instead of the path of a file: a random start."""
 

@@ -8,21 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "BACKGROUND_COLOR",
-    "BLUE",
-    "COLOR_CYCLE",
-    "CSS_VARIABLES",
-    "GREEN",
-    "GRID_COLOR",
-    "MUTED_COLOR",
-    "ORANGE",
-    "PURPLE",
-    "SKY",
-    "TEXT_COLOR",
-    "VERMILLION",
-]
-
 TEXT_COLOR: Final = "#1d2129"
 MUTED_COLOR: Final = "#68707c"
 GRID_COLOR: Final = "#dfe2e7"

@@ -14,14 +14,6 @@ from labelgap.training.config.defaults import defaults_for
 from labelgap.training.config.rerun import data_arguments, strip_directories
 from labelgap.training.config.review_commands import comparison_review_commands
 
-__all__ = [
-    "SIGNIFICANCE_RULE",
-    "method_command",
-    "missing_label_cost",
-    "ranking_summary",
-    "review_commands",
-]
-
 SIGNIFICANCE_RULE = (
     "A method is called better only if the 95 % interval of the difference is above zero. The interval covers the "
     "seeds (Student's t over the differences of each seed) and the measured images (bootstrap)."

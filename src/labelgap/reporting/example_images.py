@@ -25,17 +25,6 @@ from labelgap.reporting.formatting import single_line
 from labelgap.training import Run
 from labelgap.training.predictions import read_predictions
 
-__all__ = [
-    "ClassPrediction",
-    "ExampleImage",
-    "ModelPrediction",
-    "data_url",
-    "disagreement_examples",
-    "random_examples",
-    "thumbnail_data_url",
-    "thumbnail_image",
-]
-
 PredictionOutcome: TypeAlias = Literal["right", "wrong", "missed", "unknown"]
 ScoresAndThresholds: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float64]]
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from labelgap.reporting.formatting import single_line
 from labelgap.studies.result_files import csv_text
 
-__all__ = ["Columns", "FigureData", "stack_columns"]
-
 MAX_LINK: Final = 60_000
 Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
 """The columns of a table by name, all of the same length."""

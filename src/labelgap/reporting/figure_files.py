@@ -30,8 +30,6 @@ from labelgap.studies.sweep.results import is_sweep
 from labelgap.studies.training_shares import is_share_comparison
 from labelgap.training.run_folder import is_run_folder
 
-__all__ = ["check_figure_folder", "write_figures"]
-
 WIDTH: Final = 7.0
 """Of the files, in inches."""
 _SCALE: Final = WIDTH / WIDE

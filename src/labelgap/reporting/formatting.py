@@ -8,21 +8,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = [
-    "NO_VALUE",
-    "chosen_by_val",
-    "format_class_count",
-    "format_count",
-    "format_elapsed",
-    "format_learning_rate",
-    "format_measure",
-    "format_options",
-    "selection_rule_text",
-    "single_line",
-    "truncate_label",
-    "wrapped_command",
-]
-
 NO_VALUE: Final = "–"
 """In place of a number that the known labels do not support."""
 

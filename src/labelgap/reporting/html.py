@@ -21,8 +21,6 @@ from labelgap.reporting.figure_data import Columns, FigureData
 from labelgap.reporting.formatting import single_line
 from labelgap.reporting.style import NARROW, WIDE, inline_svg
 
-__all__ = ["FigureRenderer", "ResponsiveFigure", "both_screens", "inline_code", "package_version", "render_template"]
-
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 

@@ -36,8 +36,6 @@ from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
 from labelgap.training.run_folder import sweep_run
 
-__all__ = ["write_report"]
-
 Result = Run | Study | Comparison | LinearEvaluation | Reproduction | ShareComparison | Sweep
 
 

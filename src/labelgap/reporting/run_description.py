@@ -13,8 +13,6 @@ from labelgap.reporting.formatting import single_line
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["describe_data", "describe_method_choice", "describe_settings", "find_method", "revises_labels"]
-
 
 def find_method(name: str) -> Method | None:
     """Return a method; None for somebody's own one, which is not installed or imported here.

@@ -21,20 +21,6 @@ from numpy.typing import NDArray
 from labelgap.reporting.colors import CSS_VARIABLES, GRID_COLOR, MUTED_COLOR, TEXT_COLOR
 from labelgap.reporting.formatting import single_line
 
-__all__ = [
-    "NARROW",
-    "WIDE",
-    "add_legend",
-    "draw_value",
-    "inline_svg",
-    "make_figure",
-    "set_epoch_axis",
-    "set_rows",
-    "style_axes",
-    "svg_document",
-    "swap_grid",
-]
-
 WIDE: Final = 10.0
 NARROW: Final = 5.0
 """Figure width in inches of 72 CSS pixels, on a desktop and on a phone."""

@@ -8,8 +8,6 @@ from labelgap.core.text import pluralize
 from labelgap.studies.sweep.results import Sweep, format_values
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 
-__all__ = ["best_command", "describe_auto", "describe_progress", "describe_retraining"]
-
 _OUT = "runs/best"
 _TOLERANCE = 1e-6
 

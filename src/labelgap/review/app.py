@@ -16,8 +16,6 @@ from labelgap.review.routes import classes, decisions, images, leases, pages, qu
 from labelgap.review.routes.context import AppContext
 from labelgap.review.views import render
 
-__all__ = ["AppContext", "create_app"]
-
 
 def create_app(context: AppContext) -> FastAPI:
     """Create the application; ``SecurityMiddleware`` goes in front of it."""

@@ -17,26 +17,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.candidates import FILE, FORMAT, KINDS, read_candidates, read_metadata
+from labelgap.audit.candidates import KINDS, read_candidates, read_metadata
 from labelgap.core.errors import RunError
 from labelgap.core.text import truncate_text
 from labelgap.review.store.events import LabelKey
-
-__all__ = [
-    "CandidateColumns",
-    "Candidates",
-    "FILE",
-    "FORMAT",
-    "KINDS",
-    "MISSING",
-    "Positions",
-    "RANDOM",
-    "RANDOM_INTERVAL",
-    "WRONG",
-    "candidate_id",
-    "combine_hashes",
-    "hash_names",
-]
 
 MISSING, WRONG, RANDOM = range(len(KINDS))
 

@@ -17,8 +17,6 @@ import h11
 from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["ConnectionLimits", "LimitedProtocol", "LimitedServer"]
-
 _QUEUE: Final = 512
 _SEND: Final = "send"
 

@@ -19,8 +19,6 @@ from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store.events import LabelKey
 from labelgap.training.folds import duplicate_groups
 
-__all__ = ["Copies", "find_copies"]
-
 
 @dataclass(frozen=True, eq=False)
 class Copies:

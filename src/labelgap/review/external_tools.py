@@ -25,8 +25,6 @@ from labelgap.labels.codes import UNKNOWN
 from labelgap.review.session import Review
 from labelgap.review.store.events import Decision, LabelKey
 
-__all__ = ["ImportResult", "TOOLS", "export_candidates", "import_decisions"]
-
 TOOLS: Final = ("labelstudio", "fiftyone")
 
 

@@ -29,17 +29,6 @@ from labelgap.training import Run, open_run
 from labelgap.training.config.review_commands import review_split
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
-__all__ = [
-    "REVIEW_FILE",
-    "ReviewFolder",
-    "check_review",
-    "create_random_review",
-    "default_split",
-    "drawn_rows",
-    "is_review_folder",
-    "open_review_folder",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class ReviewFolder:

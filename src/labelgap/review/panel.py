@@ -15,8 +15,6 @@ from labelgap.review.queues.wrong_queue import wrong_queue
 from labelgap.review.session import Review
 from labelgap.review.team.agreement import describe_agreement, measure_agreement
 
-__all__ = ["chart_context", "counters_context", "panel_context"]
-
 _CHART_POINTS: Final = 160
 
 

@@ -18,15 +18,6 @@ from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import ASKED, DecisionEvent, LabelKey
 from labelgap.review.team.people import answers_per_minute
 
-__all__ = [
-    "ClassProgress",
-    "CurrentDecisions",
-    "ReviewProgress",
-    "correct_scores",
-    "count_classes",
-    "count_progress",
-]
-
 _PRIOR_FINDS: Final = 3.0
 """The weight of the scores against the answers: that of so many promised finds."""
 _RECENT_EVENTS: Final = 2000

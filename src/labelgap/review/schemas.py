@@ -8,19 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 
-__all__ = [
-    "CandidateId",
-    "ClassMessage",
-    "DecisionBatch",
-    "DecisionMessage",
-    "LeaseMessage",
-    "MAX_ACTIONS",
-    "MAX_LEASED",
-    "Reviewer",
-    "Token",
-    "UndoMessage",
-]
-
 MAX_ACTIONS: Final = 500
 MAX_LEASED: Final = 2000
 _JOINERS: Final = str.maketrans("", "", "\u200c\u200d")

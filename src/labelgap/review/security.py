@@ -31,8 +31,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["AccessPolicy", "CSRF_HEADER", "MAX_BODY_BYTES", "SecurityMiddleware", "make_access_policy"]
-
 MAX_BODY_BYTES: Final = 256 * 1024
 CSRF_HEADER: Final = "x-csrf-token"
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from labelgap.review.connections import ConnectionLimits
 
-__all__ = ["DEFAULT_HOST", "DEFAULT_PORT", "create_server", "serve"]
-
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
 _PORTS_TRIED: Final = 20
@@ -85,8 +83,9 @@ def create_server(
     try:
         import uvicorn
 
-        from labelgap.review.app import AppContext, create_app
+        from labelgap.review.app import create_app
         from labelgap.review.connections import ConnectionLimits, LimitedProtocol, LimitedServer
+        from labelgap.review.routes.context import AppContext
         from labelgap.review.security import SecurityMiddleware, make_access_policy
     except ModuleNotFoundError as error:
         raise LabelGapError(

@@ -12,11 +12,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from labelgap.audit.candidates import FILE as CANDIDATES
+from labelgap.audit.candidates import KINDS
 from labelgap.audit.live import Aim
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
-from labelgap.review.candidates import FILE as CANDIDATES
-from labelgap.review.candidates import KINDS, WRONG, Candidates
+from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.copies import Copies, find_copies
 from labelgap.review.estimates import AuditCounts, ReviewEstimate, SampleEstimate, count_audited, estimate_current
 from labelgap.review.folder import ReviewFolder
@@ -30,8 +31,6 @@ from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import ASKED, Decision, LabelKey
 from labelgap.review.team.cache import VersionedCache
 from labelgap.review.team.second_opinions import SecondOpinions
-
-__all__ = ["Review"]
 
 _NOT_FOUND: Final = -2
 

@@ -33,8 +33,6 @@ from labelgap.inference.heat_map import heat_map_png
 from labelgap.models import class_activation_maps
 from labelgap.review.session import Review
 
-__all__ = ["HeatMaps", "LARGE_SIZE", "ReviewThumbnails", "THUMBNAIL_SIZE"]
-
 THUMBNAIL_SIZE: Final = 240
 LARGE_SIZE: Final = 1600
 _QUALITY: Final = {THUMBNAIL_SIZE: 78, LARGE_SIZE: 88}

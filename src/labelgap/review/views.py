@@ -26,18 +26,6 @@ from labelgap.review.queues.outlook import class_rates
 from labelgap.review.session import Review
 from labelgap.review.store.events import ASKED, SECOND
 
-__all__ = [
-    "PAGE_SIZES",
-    "feed_context",
-    "grid_context",
-    "image_context",
-    "known_labels",
-    "make_tile",
-    "overview_context",
-    "render",
-    "static_files",
-]
-
 PAGE_SIZES: Final = (60, 240, 2000)
 _MAX_ABSENT: Final = 12
 _FOLDER: Final = Path(__file__).parent

@@ -24,8 +24,6 @@ from labelgap.studies.study import Study, StudyMember
 from labelgap.training import Run, fit, open_run
 from labelgap.training.config.schema import CONFIG_FILE as CONFIG
 
-__all__ = ["EPOCHS", "FoundLabels", "QUICK_SIZES", "SIZES", "count_found", "run_demo"]
-
 TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "ll-r")
 EPOCHS = 5

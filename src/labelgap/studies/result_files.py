@@ -17,8 +17,6 @@ from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import read_json
 from labelgap.core.text import quote_formulas
 
-__all__ = ["csv_text", "read_result", "writing_results"]
-
 Model = TypeVar("Model", bound=BaseModel)
 
 

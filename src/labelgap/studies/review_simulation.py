@@ -33,18 +33,6 @@ from labelgap.training.heads.plans import HeadPlan, HeadResult
 from labelgap.training.heads.train import train_heads
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = [
-    "DecisionOrder",
-    "SimulatedDecisions",
-    "SimulationPoint",
-    "audit_once",
-    "informed_order",
-    "measure_labels",
-    "simulate_decisions",
-    "simulate_review",
-    "train_and_measure",
-]
-
 Order = Literal["audit", "random"]
 DecisionOrder = Literal["fixed", "live", "classifier", "random"]
 

@@ -18,8 +18,6 @@ from labelgap.core.stored import read_json
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = ["FILE", "Study", "StudyMember", "open_study", "study_of_runs"]
-
 FILE: Final = "study.json"
 FORMAT: Final = 1
 _FOLDER: Final = r"^[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]*$"

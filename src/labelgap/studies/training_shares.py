@@ -40,17 +40,6 @@ from labelgap.studies.compare.settings import CompareSettings, check_settings
 from labelgap.studies.result_files import csv_text, read_result, writing_results
 from labelgap.training.progress import Reporter
 
-__all__ = [
-    "FILES",
-    "POINTS_FOLDER",
-    "SHARES",
-    "ShareComparison",
-    "SharePoint",
-    "check_shares",
-    "compare_shares",
-    "is_share_comparison",
-]
-
 FORMAT: Final = 1
 FILES: Final = ("shares.json", "shares.csv")
 POINTS_FOLDER: Final = "points"

@@ -20,8 +20,6 @@ from labelgap.data.images import ArrayImages, StoredImages
 from labelgap.training.features.keys import content_keys, open_digests
 from labelgap.training.progress import Reporter
 
-__all__ = ["DATA_FILE", "check_data", "find_training_images", "read_data_identity", "write_data_identity"]
-
 DATA_FILE: Final = "data.parquet"
 MAX_HASHED: Final = 200_000
 """Files of a split that are read for their digests; of more only those whose digests are in the cache are known."""

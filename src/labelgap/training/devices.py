@@ -8,8 +8,6 @@ import torch
 
 from labelgap.core.errors import InputError
 
-__all__ = ["choose_device", "choose_workers"]
-
 
 def choose_device(requested: str = "auto") -> torch.device:
     """Return the requested device; under "auto" CUDA, else MPS, else the CPU.

@@ -19,8 +19,6 @@ from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
 from labelgap.training.checkpoints.measures import has_estimate
 
-__all__ = ["evaluate_in_full", "evaluate_scores", "match_classes"]
-
 _NAMED = 10
 
 

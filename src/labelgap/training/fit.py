@@ -63,8 +63,6 @@ from labelgap.training.run_folder import check_links, clean_folder, is_run_folde
 from labelgap.training.search import Search, search_settings
 from labelgap.training.selection import Selection
 
-__all__ = ["dry_run", "fit"]
-
 
 @dataclass(frozen=True)
 class _Execution:

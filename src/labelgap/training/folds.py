@@ -27,16 +27,6 @@ from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.configs import HeadConfig, group_configs
 from labelgap.training.heads.train import train_heads
 
-__all__ = [
-    "FoldTask",
-    "assign_folds",
-    "duplicate_groups",
-    "equal_row_groups",
-    "fold_groups",
-    "out_of_fold_logits",
-    "select_rows",
-]
-
 LEFT_OUT: Final = 0.01
 """A fold leaves out so many more of its images at most, to have as many as another and to be trained with it."""
 MAX_VALUES: Final = 1 << 23

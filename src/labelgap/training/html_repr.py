@@ -14,8 +14,6 @@ from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["run_html"]
-
 _WIDTH: Final = 220
 _HEIGHT: Final = 44
 _EDGE: Final = 5

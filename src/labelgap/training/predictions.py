@@ -19,8 +19,6 @@ from labelgap.core.files import atomic_path
 from labelgap.core.manifest import check_files
 from labelgap.core.stored import damaged, read_table
 
-__all__ = ["PREDICTIONS_FILE", "read_predictions", "write_predictions"]
-
 PREDICTIONS_FILE: Final = "predictions.parquet"
 _SCORES_AT_ONCE: Final = 1 << 24
 """Scores that are in memory at once, besides the logits: a row group of the file."""

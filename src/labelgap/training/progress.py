@@ -13,8 +13,6 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.terminal.console import make_console
 from labelgap.core.text import format_duration
 
-__all__ = ["Note", "Reporter"]
-
 LINE_SECONDS: Final = 30.0
 LINE_SHARE: Final = 0.05
 """Seconds between two lines at least, and their share of the time so far: work of a day takes about 120 lines."""

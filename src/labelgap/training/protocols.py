@@ -32,16 +32,6 @@ from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.processes import broadcast_object, fail_together
 from labelgap.training.loop.trainer import TrainingContext
 
-__all__ = [
-    "FOLDS_REASON",
-    "Handoff",
-    "PhaseResult",
-    "linear_features",
-    "linear_init_phase",
-    "linear_phase",
-    "network_phase",
-]
-
 FOLDS_REASON = "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
 LINEAR_FOLDER = "linear"
 """The folder of linear-init's first phase, in the folder of the run."""

@@ -21,8 +21,6 @@ from labelgap.training.protocols import PhaseResult
 from labelgap.training.run_folder import finish_folder
 from labelgap.training.search import Search
 
-__all__ = ["write_results"]
-
 
 def write_results(context: TrainingContext, result: PhaseResult, search: Search | None = None) -> None:
     """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.

@@ -33,8 +33,6 @@ from labelgap.labels import ABSENT, LabelTable
 from labelgap.labels.provenance import provenance_path, read_provenance
 from labelgap.training.config.request import TrainingRequest
 
-__all__ = ["handle_reviewed_absents", "leave_out_ranked_absents", "reviewed_labels"]
-
 
 def handle_reviewed_absents(
     data: Dataset, request: TrainingRequest, log: Callable[[str], None]

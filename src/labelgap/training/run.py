@@ -51,8 +51,6 @@ from labelgap.training.predictions import read_predictions
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import check_links
 
-__all__ = ["Run", "open_run"]
-
 _MIN_SCORE = 1e-6
 """Stored scores have a finite logit: one of 0 counts as this."""
 

@@ -25,18 +25,6 @@ from labelgap.training.predictions import PREDICTIONS_FILE
 from labelgap.training.protocols import LINEAR_FOLDER
 from labelgap.training.search import SEARCH_FILE
 
-__all__ = [
-    "RUN_FILES",
-    "check_folder",
-    "check_links",
-    "clean_folder",
-    "finish_folder",
-    "is_run_folder",
-    "prepare_folder",
-    "reopen_folder",
-    "sweep_run",
-]
-
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
     *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, SEARCH_FILE, PREDICTIONS_FILE, TRACE_FILE),

@@ -38,18 +38,6 @@ from labelgap.training.heads.configs import HeadConfig, group_configs, train_gro
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = [
-    "ROUNDS",
-    "SEARCH_FILE",
-    "Search",
-    "quick_configs",
-    "search_by_folds",
-    "search_on_val",
-    "search_settings",
-    "searched_rows",
-    "selection_score",
-]
-
 SEARCH_FILE: Final = "search.safetensors"
 CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
 """The settings that a search chooses."""

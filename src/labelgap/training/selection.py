@@ -20,8 +20,6 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.metrics.validation import supports_accuracy
 
-__all__ = ["EpochScore", "RULES", "Selection", "check_rule", "choose_selection", "measurable_labels"]
-
 RULES = ("clean", "known", "observed", "last")
 FEW_PRESENT = 20
 """With fewer known presents than this in val, the selected epoch is close to random."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.audit.candidates import FILE as CANDIDATES
+from labelgap.audit.review_file import REVIEW_FILE
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import LabelGapError, RunError, describe_missing_path
 from labelgap.core.files import is_partial
@@ -24,7 +25,7 @@ from labelgap.data.readers.recipe import Recipe
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.reporting.model_card import MODEL_CARD_FILE
 from labelgap.reporting.pages.study import REPORT_FILE
-from labelgap.review.folder import REVIEW_FILE, open_review_folder
+from labelgap.review.folder import open_review_folder
 from labelgap.studies import open_study
 from labelgap.studies.compare.comparison import FILE as COMPARISON
 from labelgap.studies.compare.comparison import TABLE, TRIALS
@@ -38,8 +39,6 @@ from labelgap.training.checkpoints.history import read_history
 from labelgap.training.config.schema import CONFIG_FILE, read_config
 from labelgap.training.run_folder import RUN_FILES
 from labelgap.verification.readers import Kind, head_files, read_functions
-
-__all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify"]
 
 _FILES: Final[dict[Kind, tuple[str, ...]]] = {
     "comparison": (COMPARISON, TABLE, TRIALS),

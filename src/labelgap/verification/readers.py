@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import read_candidates, read_metadata
+from labelgap.audit.review_file import REVIEW_FILE
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.tensors import read_tensors
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels import Revisions
-from labelgap.review.folder import REVIEW_FILE, open_review_folder
+from labelgap.review.folder import open_review_folder
 from labelgap.review.store import FILE as DECISIONS
 from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
@@ -43,8 +44,6 @@ from labelgap.training.features.precomputed import build_classifier, stored_feat
 from labelgap.training.loop.trace import TRACE_FILE, read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.predictions import PREDICTIONS_FILE
-
-__all__ = ["Kind", "head_files", "read_functions"]
 
 Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
 Reader = tuple[str, Callable[[], object]]

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from PIL import EpsImagePlugin, Image
 
-__all__ = ["POSTSCRIPT", "GhostscriptTrace"]
-
 POSTSCRIPT = b"""%!PS-Adobe-3.0 EPSF-3.0
 %%BoundingBox: 0 0 40 30
 %%EndComments

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelgap.core.errors import LabelGapError, ProblemsError
-from labelgap.labels.io.csv import TableOptions, read_csv
+from labelgap.labels.io.csv import read_csv
 from labelgap.labels.io.parquet import read_parquet
-from labelgap.labels.io.table_file import TableFile
+from labelgap.labels.io.table_file import TableFile, TableOptions
 
 NAMES = st.sampled_from(
     ["image", "Image", "split", "group", "present", "absent", "cat", "Cat", "cats", "dög", "", " x "]

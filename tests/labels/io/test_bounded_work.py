@@ -16,9 +16,10 @@ import labelgap
 from labelgap.core.errors import InputError, nearest
 from labelgap.labels import LabelTable
 from labelgap.labels.io.class_names import resolve_aliases
-from labelgap.labels.io.csv import TableOptions, read_csv
+from labelgap.labels.io.csv import read_csv
 from labelgap.labels.io.findings import SimilarClasses
 from labelgap.labels.io.hierarchy import implied_labels
+from labelgap.labels.io.table_file import TableOptions
 
 PACKAGE = str(Path(labelgap.__file__).parent)
 

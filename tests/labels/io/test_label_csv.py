@@ -8,8 +8,9 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.labels.io.csv import SPLITS, TableFile, TableOptions, read_csv
+from labelgap.labels.io.csv import read_csv
 from labelgap.labels.io.problems import MAX_PROBLEMS
+from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 
 
 @pytest.fixture

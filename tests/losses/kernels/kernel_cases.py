@@ -18,8 +18,6 @@ from labelgap.losses import Loss, methods
 from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.kernels import dispatch
 
-__all__ = ["DEVICE", "METHODS", "REASON", "has_kernel", "kernel_loss", "kernels_for_any_size", "loss_and_gradient"]
-
 CUDA = torch.cuda.is_available()
 INTERPRETED = find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if CUDA else "cpu"

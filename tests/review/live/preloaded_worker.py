@@ -13,8 +13,6 @@ import pytest
 from labelgap.review.live import rankings
 from labelgap.review.live.worker import RankingJob, run_worker
 
-__all__ = ["preload_workers"]
-
 
 def preload_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy the workers of reviews in this process, which have its environment as always."""

@@ -10,8 +10,6 @@ from tests.review.sample_run import Row, likely_rows, write_candidates
 import labelgap as lg
 from labelgap.labels.codes import PRESENT, UNKNOWN
 
-__all__ = ["suggest_wrong"]
-
 
 def suggest_wrong(folder: Path, count: int) -> None:
     """Write candidates of which ``count`` are known labels that look wrong, the least plausible first."""

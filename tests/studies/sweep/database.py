@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from tests.waiting import PATIENCE, reserved_port, wait_until
 
-__all__ = ["PASSWORD", "postgresql"]
-
 PASSWORD = "s3cret/@word"
 QUOTED = "s3cret%2F%40word"
 

@@ -15,8 +15,6 @@ from labelgap.losses import loss
 from labelgap.models.heads import LinearHead
 from labelgap.training.heads import HeadPlan, LinearEngine
 
-__all__ = ["Alone", "some_features", "some_labels", "train_alone", "train_together"]
-
 IMAGES, CLASSES, WIDTH, BATCH, EPOCHS = 30, 6, 12, 16, 7
 
 

@@ -34,8 +34,6 @@ from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
-__all__ = ["DecisionHeads", "FeatureScale", "fit_decisions"]
-
 SLOPE_SPREAD: Final = 0.5
 OFFSET_SPREAD: Final = 0.5
 CLASS_SPREAD: Final = 0.5

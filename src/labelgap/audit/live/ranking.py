@@ -18,8 +18,6 @@ from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import InputError
 from labelgap.labels import PRESENT, UNKNOWN
 
-__all__ = ["AIMS", "Aim", "Decisions", "LiveRanking", "rank_open"]
-
 Aim = Literal["missing", "classifier", "random"]
 AIMS: Final[tuple[Aim, ...]] = get_args(Aim)
 POOL: Final = 4

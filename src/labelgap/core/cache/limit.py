@@ -13,18 +13,6 @@ from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import make_folder, write_json
 from labelgap.core.system import free_disk_space, parse_bytes
 
-__all__ = [
-    "CacheLimit",
-    "FEATURE_FOLDER",
-    "LIMIT_VARIABLE",
-    "cache_folder",
-    "cache_limit",
-    "folder_size",
-    "read_flat_json",
-    "set_cache_limit",
-    "write_flat_json",
-]
-
 FEATURE_FOLDER: Final = "features"
 """The subfolder of features, the only one with a size limit."""
 LIMIT_VARIABLE: Final = "LABELGAP_CACHE_LIMIT"

@@ -30,8 +30,6 @@ from labelgap.core.files import make_folder
 from labelgap.core.stored import open_ordinary, read_bytes
 from labelgap.core.system import format_bytes, free_disk_space
 
-__all__ = ["KEY_BYTES", "RowStore"]
-
 KEY_BYTES: Final = 16
 SEGMENT_BYTES: Final = 1 << 26
 """A segment of this size is not appended to any more."""

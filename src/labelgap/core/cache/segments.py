@@ -21,20 +21,6 @@ from typing import Any, Final
 from labelgap.core.cache.limit import folder_size, read_flat_json
 from labelgap.core.files import remove_partials
 
-__all__ = [
-    "ABOUT_FILE",
-    "KEY_ENTRY_BYTES",
-    "RowFolder",
-    "STALE_SECONDS",
-    "Segment",
-    "clear_cache",
-    "evict",
-    "list_folders",
-    "list_segments",
-    "pin",
-    "remove_orphans",
-]
-
 ABOUT_FILE: Final = "about.json"
 KEY_ENTRY_BYTES: Final = 20
 """Bytes of a row in ``NAME.keys``: its key and its checksum."""

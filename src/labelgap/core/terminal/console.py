@@ -10,8 +10,6 @@ from rich.segment import Segment
 
 from labelgap.core.text import escape_control
 
-__all__ = ["make_console"]
-
 
 class _EscapingConsole(Console):
     """A console that escapes the control characters in what it renders; its own colors and cursor movements stay."""

@@ -16,8 +16,6 @@ from typing import Any, Final, TextIO, cast
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import escape_control
 
-__all__ = ["BROKEN_PIPE", "OutputError", "TerminalStream", "protect_streams", "unescaped_output"]
-
 BROKEN_PIPE: Final = 141
 """Exit code of a command whose reader is gone: 128 + SIGPIPE, as a shell reports it."""
 

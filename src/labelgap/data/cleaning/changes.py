@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Change", "ChangeKind"]
-
 ChangeKind = Literal["left_out", "merged", "unknown", "split", "columns", "classes", "copies"]
 
 

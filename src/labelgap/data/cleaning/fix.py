@@ -25,15 +25,14 @@ from labelgap.data.cleaning.table_row import TableRow
 from labelgap.data.dataset import Dataset
 from labelgap.data.opening import recognize_format
 from labelgap.data.readers.image_table import ImageOptions, build_dataset, image_folder
+from labelgap.labels.io.cells import Cell
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.findings import MoreSimilarClasses, SimilarClasses
 from labelgap.labels.io.header import SAMPLE_ROWS, parse_header
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.raw_table import RawTable, read_raw_csv, read_raw_parquet
-from labelgap.labels.io.rows import Cell, Row, parse_rows
+from labelgap.labels.io.rows import Row, parse_rows
 from labelgap.labels.io.table_file import TableFile, TableOptions
-
-__all__ = ["FixedTable", "changes_path", "fix_table"]
 
 _SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {"csv": (".csv", ".tsv"), "parquet": (".parquet",)}
 _TABLE_OPTIONS: Final = tuple(field.name for field in fields(TableOptions))

@@ -16,8 +16,6 @@ from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.scanning.image_scan import ImageScan, scan_images
 from labelgap.labels.io.raw_table import RawTable
 
-__all__ = ["CheckedImages", "check_images"]
-
 
 @dataclass(frozen=True, eq=False)
 class CheckedImages:

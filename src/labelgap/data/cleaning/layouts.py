@@ -11,15 +11,13 @@ from labelgap.core.text import format_option, pluralize, truncate_text
 from labelgap.data.cleaning.changes import Change
 from labelgap.data.cleaning.table_row import TableRow
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
+from labelgap.labels.io.cells import Cell, CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.header import LIST_COLUMNS, RESERVED_COLUMNS, UNSURE_COLUMN, HeaderColumns
 from labelgap.labels.io.raw_table import OutputColumn, RawTable
-from labelgap.labels.io.rows import Cell, is_no_class
+from labelgap.labels.io.rows import is_no_class
 from labelgap.labels.io.similar_names import fold_case
 from labelgap.labels.io.table_file import TableOptions
-
-__all__ = ["Layout", "ListLayout", "WideLayout"]
 
 
 class Layout(ABC):

@@ -17,13 +17,12 @@ from labelgap.data.cleaning.table_row import TableRow
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_table import ImageOptions
 from labelgap.data.scanning.duplicates import DuplicatePairs, cluster_ids, find_duplicates
+from labelgap.labels.io.cells import Cell
 from labelgap.labels.io.header import HeaderColumns
 from labelgap.labels.io.raw_table import RawTable
-from labelgap.labels.io.rows import Cell, image_name_problem
+from labelgap.labels.io.rows import image_name_problem
 from labelgap.labels.io.similar_names import is_near_spelling
 from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS
-
-__all__ = ["merge_rows", "separate_copies", "usable_rows"]
 
 _CLASSES_SHOWN: Final = 5
 

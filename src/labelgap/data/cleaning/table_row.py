@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labelgap.labels.io.rows import Cell
-
-__all__ = ["TableRow"]
+from labelgap.labels.io.cells import Cell
 
 
 @dataclass

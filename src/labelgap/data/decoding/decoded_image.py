@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-__all__ = ["DecodedImage", "exif_orientation", "upright"]
-
 _STRIP_PIXELS: Final = 2**20
 _DEEP_MODES: Final = ("I", "F")
 

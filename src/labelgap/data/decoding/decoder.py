@@ -25,8 +25,6 @@ try:
 except ImportError:
     simplejpeg = None
 
-__all__ = ["decode", "decoded"]
-
 _PIXELS_AT_ONCE: Final = 128_000_000
 """One very large image, or ten photos of twelve megapixels: half a gigabyte at four bytes per pixel."""
 

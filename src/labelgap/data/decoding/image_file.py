@@ -19,16 +19,6 @@ from PIL import Image, UnidentifiedImageError
 
 from labelgap.core.errors import InputError, LabelGapError
 
-__all__ = [
-    "EncodedImage",
-    "FORMATS",
-    "ImageAccessError",
-    "UnreadableImageError",
-    "check_file",
-    "max_pixels",
-    "open_image",
-]
-
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
 """The formats that are read, in Pillow's names, whatever a file is called. Pillow knows others: some start programs
 (EPS: Ghostscript), most have readers that few people use and nobody attacks but on purpose."""

@@ -33,9 +33,6 @@ from labelgap.data.readers.parquet import load_parquet
 from labelgap.data.readers.recipe import SHARDS
 from labelgap.data.readers.shards.dataset import is_shard_folder, load_shards
 
-__all__ = ["BUILTIN_READERS", "DatasetReader"]
-
-
 _NO_LAYOUT: Final = DatasetLayout()
 
 

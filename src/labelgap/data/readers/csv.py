@@ -13,8 +13,6 @@ from labelgap.data.readers.image_table import ImageOptions, read_image_table
 from labelgap.labels.io.csv import read_csv
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = ["load_csv"]
-
 
 def load_csv(
     path: str | os.PathLike[str],

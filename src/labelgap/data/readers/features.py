@@ -35,8 +35,6 @@ from labelgap.labels import LabelTable, paper_split
 from labelgap.labels.io.parquet import open_parquet
 from labelgap.labels.io.table_file import SPLITS
 
-__all__ = ["feature_dataset", "is_feature_file", "load_features"]
-
 _KINDS: Final = ("labels", "truth", "observed")
 _DIMENSIONS: Final = {"classes": 1, **{f"{split}_ids": 1 for split in SPLITS}} | {
     f"{split}_{kind}": 2 for split in SPLITS for kind in (FEATURES, *_KINDS)

@@ -28,8 +28,6 @@ from labelgap.labels.io.rows import image_name_problem
 from labelgap.labels.io.similar_names import similar_class_names
 from labelgap.labels.io.table_file import SPLIT_NAMES, TableFile
 
-__all__ = ["is_tag_folder", "load_folder"]
-
 _SUFFIXES_SHOWN: Final = 3
 
 

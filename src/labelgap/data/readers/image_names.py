@@ -6,8 +6,6 @@ import re
 import unicodedata
 from typing import Final
 
-__all__ = ["IMAGE_SUFFIX", "image_suffix", "is_image_name", "normalize_name", "without_suffix"]
-
 IMAGE_SUFFIX: Final = re.compile(
     r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE
 )

@@ -19,8 +19,6 @@ from labelgap.data.images import path_inside
 from labelgap.data.readers.image_names import image_suffix, is_image_name, normalize_name, without_suffix
 from labelgap.data.readers.similar_files import SimilarFiles
 
-__all__ = ["ImageFinder", "is_file", "refuse_url"]
-
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000

@@ -27,8 +27,6 @@ from labelgap.data.split import assign_splits
 from labelgap.labels import LabelTable
 from labelgap.labels.io.table_file import TableFile, check_choice
 
-__all__ = ["ImageOptions", "build_dataset", "image_folder", "read_image_table"]
-
 
 @dataclass(frozen=True)
 class ImageOptions:

@@ -17,8 +17,6 @@ from labelgap.core.errors import RunError
 from labelgap.core.stored import check_ordinary
 from labelgap.core.text import pluralize
 
-__all__ = ["DatasetLayout", "RequiredFile", "shown_path"]
-
 _MAX_MATCHES: Final = 100_000
 """Files of a pattern that are counted."""
 

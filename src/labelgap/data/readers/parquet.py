@@ -10,8 +10,6 @@ from labelgap.data.readers.image_table import ImageOptions, read_image_table
 from labelgap.labels.io.parquet import read_parquet
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = ["load_parquet"]
-
 
 def load_parquet(
     path: str | os.PathLike[str],

@@ -34,18 +34,6 @@ from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.shards.location import is_shard_url
 from labelgap.labels.gaps import check_draw
 
-__all__ = [
-    "DrawArguments",
-    "ObserveStep",
-    "PATH_OPTIONS",
-    "Recipe",
-    "RevealStep",
-    "SHARDS",
-    "StoredRecipe",
-    "to_stored_option",
-    "to_stored_path",
-]
-
 PATH_OPTIONS: Final = ("images", "aliases", "parents", "val", "test", "annotations")
 """The options that are paths."""
 

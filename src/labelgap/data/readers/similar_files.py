@@ -11,8 +11,6 @@ from typing import Final
 from labelgap.core.errors import similarity
 from labelgap.data.readers.image_names import normalize_name, without_suffix
 
-__all__ = ["SimilarFiles"]
-
 _DIGIT: Final = re.compile("[0-9]")
 _MAX_COMPARED: Final = 200
 _MAX_LENGTH: Final = 100

@@ -20,8 +20,6 @@ from labelgap.core.errors import InputError
 from labelgap.data.images import StoredImages
 from labelgap.data.scanning.image_scan import HASH_BITS, ImageScan
 
-__all__ = ["DuplicatePairs", "MAX_HASH_DISTANCE", "cluster_ids", "exact_pairs", "find_duplicates", "near_pairs"]
-
 MAX_HASH_DISTANCE: Final = 4
 """How many of the 63 bits may differ. Of 2,400 photos of VOC2012, scaled to 224 px, no two differ in fewer than 8.
 Copies of 400 of them at half, 1.7 and 4 times the size, or of JPEG quality 50 and 25, all differ in 4 or fewer; of

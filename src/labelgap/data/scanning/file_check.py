@@ -23,8 +23,6 @@ from labelgap.data.decoding import UnreadableImageError, check_file
 from labelgap.data.images import FileImages, ImageSource, StoredImages
 from labelgap.data.scanning.image_scan import scan_images
 
-__all__ = ["MAX_QUICK_FILES", "find_unreadable", "name_unreadable", "refuse_unreadable"]
-
 MAX_QUICK_FILES: Final = 200_000
 """Files that are looked at without being asked to: of more, reading two parts of each takes minutes."""
 

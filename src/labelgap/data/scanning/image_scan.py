@@ -33,8 +33,6 @@ from labelgap.data.decoding import DecodedImage, decoded, max_pixels
 from labelgap.data.decoding.decoded_image import upright
 from labelgap.data.images import StoredImages, to_channels
 
-__all__ = ["HASH_BITS", "ImageScan", "perceptual_hash", "scan_images"]
-
 HASH_BITS: Final = 63
 _SIDE: Final = 32
 _DECODE_SIZE: Final = 64

@@ -22,8 +22,6 @@ from labelgap.data.images import ArrayImages, StoredImages
 from labelgap.data.writers.exchange import merge_splits, write_compact_json
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
-__all__ = ["MAX_LISTED", "write_coco"]
-
 MAX_LISTED: Final = 20_000_000
 """More unknown labels than this are not listed: a class in no list is unknown anyway."""
 

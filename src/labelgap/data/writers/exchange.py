@@ -17,8 +17,6 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
-__all__ = ["ExchangeTable", "known_class_names", "merge_splits", "read_json", "write_compact_json"]
-
 
 @dataclass(frozen=True, eq=False)
 class ExchangeTable:

@@ -19,8 +19,6 @@ from labelgap.data.writers.exchange import ExchangeTable, known_class_names, mer
 from labelgap.labels import LabelTable
 from labelgap.labels.io.table_file import SPLITS
 
-__all__ = ["read_fiftyone", "write_fiftyone"]
-
 _FIELDS: Final = ("positive_labels", "negative_labels")
 _TEXT: Final = "fiftyone.core.fields.StringField"
 _LISTS: Final = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels.Classifications)"

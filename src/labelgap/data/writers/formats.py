@@ -19,8 +19,6 @@ from labelgap.data.writers.exchange import merge_splits
 from labelgap.data.writers.fiftyone import write_fiftyone
 from labelgap.data.writers.label_studio import LOCAL_FILES, interface_path, write_label_studio
 
-__all__ = ["ConversionResult", "check_target", "convert"]
-
 
 @dataclass(frozen=True)
 class ConversionResult:

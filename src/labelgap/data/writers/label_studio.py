@@ -22,8 +22,6 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.writers.exchange import ExchangeTable, known_class_names, merge_splits, read_json, write_compact_json
 from labelgap.labels import LabelTable
 
-__all__ = ["LOCAL_FILES", "interface_path", "read_label_studio", "write_label_studio"]
-
 LOCAL_FILES: Final = "/data/local-files/?d="
 
 _STATES: Final = ("present", "absent")

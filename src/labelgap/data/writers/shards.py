@@ -48,8 +48,6 @@ from labelgap.data.split import is_unsplit
 from labelgap.data.transforms import resize
 from labelgap.data.writers.exchange import known_class_names
 
-__all__ = ["ShardOptions", "write_shards"]
-
 _JPEG_QUALITY: Final = 92
 _SUFFIXES: Final = {
     "AVIF": "avif",

@@ -21,8 +21,6 @@ from labelgap.data.images import ImageSource
 from labelgap.inference.predict.chunks import MAX_ENTRIES, Chunk, ChunkStore
 from labelgap.inference.predict.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
 
-__all__ = ["PredictionAssembly", "PredictionSummary", "error_file", "existing_file_error"]
-
 _MAX_ERRORS: Final = 20
 
 

@@ -18,8 +18,6 @@ from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Transform
 
-__all__ = ["ReadBatch", "Rows", "read_batches"]
-
 Rows = range | NDArray[np.int64]
 
 

@@ -23,16 +23,6 @@ from labelgap.data.images import FileImages, ImageSource
 from labelgap.training.checkpoints.weights import BEST
 from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = [
-    "Chunk",
-    "ChunkStore",
-    "adjacent_chunks",
-    "chunk_folder",
-    "describe_prediction",
-    "has_prediction",
-    "plan_chunks",
-]
-
 DESCRIPTION_FILE: Final = "prediction.json"
 MAX_IMAGES: Final = 1024
 MAX_ENTRIES: Final = 1 << 20

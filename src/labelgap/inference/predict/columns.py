@@ -33,8 +33,6 @@ from labelgap.labels.io.parquet import CLASSES_KEY
 from labelgap.metrics import Thresholds
 from labelgap.metrics.calibration import PlattCalibration
 
-__all__ = ["CsvWriter", "LABELS", "LAYOUTS", "PredictionColumns", "UNSURE_WITHIN", "csv_schema", "labels_from_scores"]
-
 LABELS: Final = ("absent", "present", "unsure")
 LAYOUTS: Final = ("lists", "wide", "long")
 UNSURE_WITHIN: Final = {"measured": 1.2, "estimated": 1.3, "borrowed": 1.5, "default": np.inf}

@@ -16,8 +16,6 @@ from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.shards.dataset import is_shard_folder
 from labelgap.data.readers.shards.location import is_shard_url
 
-__all__ = ["find_images", "is_dataset_argument"]
-
 _LISTS: Final = (".txt", ".lst", ".list")
 _TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json", ".arff")
 

@@ -18,8 +18,6 @@ from labelgap.training.features.extract import CachedFeatures
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.run import Run
 
-__all__ = ["CachedLogits", "iterate_logits"]
-
 
 class CachedLogits:
     """Logits from features that another command has cached: no image is read, and nothing is stored.

@@ -53,8 +53,6 @@ from labelgap.training.loop.processes import (
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 
-__all__ = ["predict_to_file"]
-
 SUFFIXES: Final = (".csv", ".parquet")
 
 

@@ -15,18 +15,6 @@ from labelgap.core.findings import Note
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.findings import ListsWithBlanks
 
-__all__ = [
-    "Cell",
-    "CellParser",
-    "ListNotation",
-    "SEPARATORS",
-    "TagListParser",
-    "blanks_between_tags",
-    "choose_spellings",
-    "describe_separator",
-    "parse_separator",
-]
-
 Cell = str | list[str]  # a list where the file itself has lists
 
 SEPARATORS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}

@@ -27,14 +27,6 @@ from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
-__all__ = [
-    "apply_class_options",
-    "read_name_pairs",
-    "rename_classes",
-    "resolve_aliases",
-    "resolve_class_names",
-]
-
 _MAX_SHOWN: Final = 10
 _MAX_COMPARISONS: Final = 100_000
 _HEADERS: Final = frozenset({"alias", "child", "class", "from", "name", "new", "old", "parent", "synonym", "tag", "to"})

@@ -23,8 +23,6 @@ from labelgap.labels.io.rows import CheckImage, Row, image_name_problem, parse_r
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["SPLITS", "TableFile", "TableOptions", "read_csv", "read_csv_table", "write_csv"]
-
 _BLOCK: Final = 1 << 22
 _TEXT: Final = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}
 

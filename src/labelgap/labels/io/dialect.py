@@ -21,8 +21,6 @@ from labelgap.core.findings import Note
 from labelgap.core.text import pluralize, unquote_formula
 from labelgap.labels.io.cells import describe_separator, parse_separator
 
-__all__ = ["Dialect", "detect_dialect", "encoding_to_write", "open_text"]
-
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _SEP_LINE: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads, before the header
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -9,19 +9,6 @@ from typing import Final
 from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize, truncate_text
 
-__all__ = [
-    "ClassNeverListed",
-    "ClassesLeftOut",
-    "ClassesRenamed",
-    "ColumnPerClass",
-    "ColumnsIgnored",
-    "HierarchyApplied",
-    "ListsOfClasses",
-    "ListsWithBlanks",
-    "MoreSimilarClasses",
-    "SimilarClasses",
-]
-
 _SPELLINGS_SHOWN: Final = 4
 _SIMILAR_SHOWN: Final = 10
 

@@ -14,21 +14,6 @@ from labelgap.labels.io.cells import Cell, CellParser
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = [
-    "COLUMN_SYNONYMS",
-    "HeaderColumns",
-    "LIST_COLUMNS",
-    "LIST_SYNONYMS",
-    "RESERVED_COLUMNS",
-    "SAMPLE_ROWS",
-    "UNSURE_COLUMN",
-    "holds_file_names",
-    "is_header",
-    "is_list_name",
-    "is_reserved_name",
-    "parse_header",
-]
-
 RESERVED_COLUMNS: Final = ("image", "split", "group")
 LIST_COLUMNS: Final = ("present", "absent")
 COLUMN_SYNONYMS: Final[Mapping[str, frozenset[str]]] = {

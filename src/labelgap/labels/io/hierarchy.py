@@ -19,8 +19,6 @@ from labelgap.labels.codes import PRESENT
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["HIERARCHY_SOURCE", "describe_cycle", "implied_labels"]
-
 HIERARCHY_SOURCE: Final = "parents"
 _MAX_LABELS: Final = 2_000_000
 _MAX_PER_LABEL: Final = 100

@@ -22,24 +22,12 @@ from labelgap.core.errors import InputError, LabelGapError, describe_missing_pat
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import READ_ERRORS, parse_json
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import CellParser
+from labelgap.labels.io.cells import Cell, CellParser
 from labelgap.labels.io.problems import ProblemList
-from labelgap.labels.io.rows import Cell, CheckImage, Row, parse_rows
+from labelgap.labels.io.rows import CheckImage, Row, parse_rows
 from labelgap.labels.io.table_file import TableFile, TableOptions
 from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
-
-__all__ = [
-    "CLASSES_KEY",
-    "column_cells",
-    "open_parquet",
-    "read_parquet",
-    "read_table",
-    "rows_of_cells",
-    "stored_classes",
-    "typed_cell",
-    "write_table",
-]
 
 CLASSES_KEY: Final = b"labelgap.classes"
 """Where the metadata of a file have the names of all classes, in their order."""

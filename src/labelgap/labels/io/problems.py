@@ -8,8 +8,6 @@ from typing import Final
 
 from labelgap.core.errors import Problem, ProblemsError
 
-__all__ = ["MAX_PROBLEMS", "ProblemList"]
-
 MAX_PROBLEMS: Final = 10_000
 """From so many problems on a file is not read further: nobody reads them, and a file may have one per byte."""
 

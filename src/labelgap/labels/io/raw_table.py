@@ -24,8 +24,6 @@ from labelgap.labels.io.records import split_records
 from labelgap.labels.io.rows import Row
 from labelgap.labels.io.table_file import TableOptions
 
-__all__ = ["OutputColumn", "RawTable", "read_raw_csv", "read_raw_parquet"]
-
 _PANDAS_KEY: Final = b"pandas"  # the index and the columns as they were
 
 

@@ -12,8 +12,6 @@ from typing import Final, TextIO
 from labelgap.core.text import unquote_formula
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["raw_records", "split_records"]
-
 _TOO_LONG: Final = f"a cell has more than {csv.field_size_limit():,} characters"
 
 

@@ -27,17 +27,14 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import CellParser, ListNotation, choose_spellings
+from labelgap.labels.io.cells import Cell, CellParser, ListNotation, choose_spellings
 from labelgap.labels.io.class_names import resolve_class_names
 from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text
 from labelgap.labels.io.header import SAMPLE_ROWS, UNSURE_COLUMN, is_header, parse_header
 from labelgap.labels.io.parquet import CLASSES_KEY, column_cells, open_parquet, stored_classes, typed_cell
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import raw_records
-from labelgap.labels.io.rows import Cell
 from labelgap.labels.io.table_file import TableOptions
-
-__all__ = ["LabelChanges", "RewriteResult", "rewrite_csv", "rewrite_parquet"]
 
 LabelChanges = Mapping[str, Mapping[str, int]]
 """image → class → new code, of labels that change."""

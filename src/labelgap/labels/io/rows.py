@@ -32,8 +32,6 @@ from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, TableFile, TableO
 from labelgap.labels.sparse import is_encodable
 from labelgap.labels.table import LabelTable
 
-__all__ = ["Cell", "CheckImage", "Row", "image_name_problem", "is_no_class", "parse_rows"]
-
 Row = tuple[int, list[Cell]]
 CheckImage = Callable[[str, int], str | None]  # of the name of an image and its line
 

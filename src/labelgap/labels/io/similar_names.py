@@ -11,8 +11,6 @@ from labelgap.core.text import format_option, join_names, truncate_text
 from labelgap.labels.io.findings import MoreSimilarClasses, SimilarClasses
 from labelgap.labels.table import LabelTable
 
-__all__ = ["describe_same_names", "fold_case", "is_near_spelling", "similar_class_names"]
-
 _PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
 _MAX_SHOWN: Final = 10
 _MAX_COMPARED: Final = 200

@@ -16,8 +16,6 @@ from labelgap.core.findings import Finding
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
-__all__ = ["SPLITS", "SPLIT_NAMES", "TableFile", "TableOptions", "check_choice"]
-
 SPLITS: Final = ("train", "val", "test")
 SPLIT_NAMES: Final = {
     **dict.fromkeys(("train", "training"), "train"),

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CompactRows", "EstimateRows", "compress_rows"]
-
 
 class EstimateRows(NamedTuple):
     """The logits of some images.

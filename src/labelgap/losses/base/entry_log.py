@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from labelgap.labels.sparse import starts_from_lengths
 
-__all__ = ["EntryLog"]
-
 
 class _Column:
     """An array that grows at its end."""

@@ -26,8 +26,6 @@ from labelgap.losses.base.fused import linear, over_batch, refuse_second_derivat
 from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD
 from labelgap.losses.base.terms import LOWEST, Number, on_host, only_where
 
-__all__ = ["LogSums", "close_contrasts", "log_sums", "split_axes"]
-
 IMAGES = -2
 LEAST_EXPONENT: Final = -87.0
 NEGLIGIBLE: Final = 1e-37

@@ -19,23 +19,6 @@ from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
 from labelgap.losses.base.terms import Number, constant, equals, per_head
 
-__all__ = [
-    "Form",
-    "Fused",
-    "add_product",
-    "focused_form",
-    "fused",
-    "is_fusible",
-    "linear",
-    "log_probability",
-    "mask_of",
-    "over_batch",
-    "power_form",
-    "refuse_second_derivative",
-    "with_gradient",
-    "with_heads",
-]
-
 Form = Callable[..., tuple[Tensor, ...]]
 """Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
 

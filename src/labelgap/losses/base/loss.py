@@ -38,8 +38,6 @@ from labelgap.labels import LabelTable, Revisions
 from labelgap.losses.base.option_checks import check_choice
 from labelgap.losses.base.terms import Number, check_shapes, reduce, widen
 
-__all__ = ["ElementwiseLoss", "Loss", "NEEDS", "ReducedLoss", "TrainingScores", "is_replaced"]
-
 NEEDS = frozenset({"index", "features", "scores", "penalty"})
 
 MOST_EPOCHS = 1.5

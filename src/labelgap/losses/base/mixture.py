@@ -32,19 +32,6 @@ from labelgap.losses.base.terms import (
     widen,
 )
 
-__all__ = [
-    "AS_ABSENT",
-    "AS_PRESENT",
-    "IGNORED",
-    "LabelEstimate",
-    "Mixture",
-    "MixtureWeights",
-    "entropy_cost",
-    "expected_positives_penalty",
-    "mixture_cost",
-    "mixture_entries",
-]
-
 MixtureWeights = tuple[Number, Number, Number]
 """The weights u of −ln p, v of −ln(1 − p) and w of H(p); a tensor of shape ``(…)`` gives every head its own."""
 

@@ -22,8 +22,6 @@ from labelgap.losses.base.fused import Form, Fused, fused, is_fusible, linear, m
 from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.terms import Number, constant, equals, on_host, reduce, widen
 
-__all__ = ["fused_mixture", "mixed"]
-
 KNOWN, MODIFIED = 2, 3
 """Masks beside those of ABSENT and PRESENT: the entries in either of the two, and those that the loss modifies."""
 Column = tuple[Number, list[tuple[int, Number]]]

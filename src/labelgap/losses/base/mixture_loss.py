@@ -17,8 +17,6 @@ from labelgap.losses.base.terms import Number
 from labelgap.losses.kernels.dispatch import are_taken, one_pass
 from labelgap.losses.kernels.form import KernelForm
 
-__all__ = ["LogLoss", "MixtureLoss", "mixture_kernel_form"]
-
 
 def mixture_kernel_form(
     mixture: Mixture, epoch: Tensor | None = None, share: Tensor | None = None

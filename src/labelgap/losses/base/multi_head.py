@@ -14,8 +14,6 @@ from torch import Tensor
 from labelgap.labels import Revisions
 from labelgap.losses.base.mixture import Mixture
 
-__all__ = ["MultiHead"]
-
 
 class MultiHead:
     """The protocol of the linear engine; a mixin of ``Loss``.

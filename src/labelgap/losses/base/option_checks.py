@@ -14,16 +14,6 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.losses.base.terms import Number
 
-__all__ = [
-    "check_choice",
-    "check_flag",
-    "check_integer",
-    "check_number",
-    "exact_fractions",
-    "exact_percents",
-    "exact_share",
-]
-
 Entries = TypeVar("Entries", int, Tensor)
 GROUP = 10**9
 

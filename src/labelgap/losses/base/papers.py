@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "BEN_BARUCH_2022",
-    "CHEN_2024",
-    "COLE_2021",
-    "DURAND_2019",
-    "HUYNH_2020",
-    "KIM_2022",
-    "KOBAYASHI_2023",
-    "LIN_2017",
-    "Paper",
-    "RIDNIK_2021",
-    "WESTON_2011",
-    "ZHANG_2021",
-    "ZHOU_2022",
-]
-
 
 @dataclass(frozen=True)
 class Paper:

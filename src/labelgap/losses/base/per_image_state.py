@@ -18,8 +18,6 @@ from labelgap.labels import LabelTable
 from labelgap.losses.base.loss import ReducedLoss, TrainingScores
 from labelgap.losses.base.multi_head import MultiHead
 
-__all__ = ["MAX_DENSE_ENTRIES", "PerImageState", "free_memory"]
-
 MAX_DENSE_ENTRIES = 100_000_000
 """Images × classes up to which state is a dense array, where a method has another form for more."""
 

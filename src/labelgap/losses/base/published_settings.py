@@ -11,8 +11,6 @@ from typing import Any, Final
 from labelgap.core.errors import UnknownNameError
 from labelgap.losses.base.registry import method_options
 
-__all__ = ["PAPER_DATASETS", "defaults", "paper_dataset", "published_options"]
-
 PAPER_DATASETS: Final = ("voc2012", "coco2014", "nuswide", "cub")
 """The four sets of the single-positive papers, in the order of their tables."""
 

@@ -19,19 +19,6 @@ from labelgap.core.registry import Registry, load_plugins
 from labelgap.losses.base.loss import Loss
 from labelgap.losses.base.papers import Paper
 
-__all__ = [
-    "ENTRY_POINTS",
-    "Method",
-    "describe_method",
-    "loss",
-    "loss_options",
-    "method",
-    "method_options",
-    "methods",
-    "option_meanings",
-    "register_method",
-]
-
 ENTRY_POINTS = "labelgap.methods"
 """The entry point group in which an installed package names its losses."""
 

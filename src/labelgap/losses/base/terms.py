@@ -20,33 +20,6 @@ from labelgap.core.distributed import all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT
 
-__all__ = [
-    "HOST_DEVICES",
-    "LOWEST",
-    "Number",
-    "States",
-    "are_above",
-    "check_shapes",
-    "constant",
-    "cost_absent",
-    "cost_known",
-    "cost_present",
-    "cross_entropy",
-    "entropy",
-    "equals",
-    "expected_positive_regularization",
-    "focused_cost",
-    "has_state",
-    "is_unknown",
-    "on_host",
-    "only_where",
-    "per_head",
-    "reduce",
-    "states",
-    "widen",
-    "widest_float",
-]
-
 Number = float | Tensor
 """A plain number, or a tensor of shape ``(…)`` that gives every head its own."""
 

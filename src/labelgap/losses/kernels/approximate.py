@@ -8,8 +8,6 @@ import os
 
 from labelgap.losses.kernels.triton_import import tl, triton
 
-__all__ = ["exp2", "log2", "reciprocal"]
-
 INTERPRETED: tl.constexpr = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 

@@ -14,8 +14,6 @@ from labelgap.labels import codes
 from labelgap.losses.kernels.approximate import exp2, log2, reciprocal
 from labelgap.losses.kernels.triton_import import tl, triton
 
-__all__ = ["asymmetric", "focal", "hill", "mixture", "robust", "selective", "self_paced"]
-
 PRESENT: tl.constexpr = tl.constexpr(codes.PRESENT)
 ABSENT: tl.constexpr = tl.constexpr(codes.ABSENT)
 TINY: tl.constexpr = tl.constexpr(1.1754944e-38)

@@ -27,8 +27,6 @@ from torch import Tensor, nn
 from labelgap.core.distributed import world_size
 from labelgap.losses.kernels.form import KernelForm
 
-__all__ = ["are_taken", "disabled", "one_pass"]
-
 VARIABLE: Final = "LABELGAP_KERNELS"
 DEVICES = {"cuda"}
 """Types of devices that have kernels. In Triton's interpreter, which tests use, it is the CPU."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["launch"]
-
 
 def launch(kernel: Any, programs: int, *arguments: Tensor | float, warps: int, **constants: Any) -> None:
     """Start a kernel on the current device and stream."""

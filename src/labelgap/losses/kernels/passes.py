@@ -23,8 +23,6 @@ from labelgap.losses.kernels.form import KernelForm
 from labelgap.losses.kernels.selection import kth_largest
 from labelgap.losses.kernels.triton_import import tl, triton
 
-__all__ = ["BLOCK", "WARPS", "evaluate", "warm_up"]
-
 BLOCK = 1024
 """Entries of a block."""
 WARPS = 4

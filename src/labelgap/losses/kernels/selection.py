@@ -15,8 +15,6 @@ from labelgap.losses.kernels.costs import ABSENT, PRESENT
 from labelgap.losses.kernels.form import KernelForm
 from labelgap.losses.kernels.triton_import import tl, triton
 
-__all__ = ["kth_largest"]
-
 DIGITS = (8, 12, 12)
 """How many bits each pass finds; most keys share few of the first 8, and few keys are counted by the others."""
 GROUP: tl.constexpr = tl.constexpr(1_000_000_000)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-__all__ = ["tl", "triton"]
-
 
 class _StandIn:
     """Every decorator and constant of Triton, as something that returns what it is given."""
@@ -24,7 +22,9 @@ class _StandIn:
 
 
 try:
-    import triton
-    import triton.language as tl
+    import triton as triton
+    import triton.language
+
+    tl = triton.language
 except ImportError:
     triton = tl = cast(Any, _StandIn())

@@ -22,17 +22,6 @@ from labelgap.losses.base.compact_rows import CompactRows, EstimateRows, compres
 from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD
 from labelgap.losses.base.terms import Number, per_head
 
-__all__ = [
-    "CompactBatch",
-    "CompactTerms",
-    "KNOWN_LOGIT",
-    "KnownEntries",
-    "MIN_PROBABILITY",
-    "compact_terms",
-    "known_entries",
-    "move_estimates",
-]
-
 KNOWN_LOGIT = math.log(0.995 / 0.005)
 MIN_PROBABILITY = 1e-5
 MAX_LOGIT = math.log((1 - MIN_PROBABILITY) / MIN_PROBABILITY)

@@ -32,8 +32,6 @@ from labelgap.losses.role.compact import (
     move_estimates,
 )
 
-__all__ = ["OnlineLabelEstimation", "initial_label_logits", "online_label_estimation"]
-
 INITIAL_RANGE = math.log(0.6 / 0.4)
 
 

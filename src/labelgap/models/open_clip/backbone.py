@@ -22,8 +22,6 @@ from labelgap.models.backbone import Backbone
 from labelgap.models.module_backbone import dry_forward
 from labelgap.models.open_clip.library import Clip
 
-__all__ = ["OpenClipBackbone"]
-
 
 @final
 class OpenClipBackbone(Backbone):

@@ -26,8 +26,6 @@ from labelgap.models.timm.library import import_timm
 from labelgap.models.timm.pretrained import pretrained_file
 from labelgap.models.weight_files import WeightFile, check_finite, describe_mismatch, load_tensors, match_tensors
 
-__all__ = ["Clip", "ClipName", "OPEN_CLIP_PREFIX", "import_open_clip", "load_clip", "parse_name"]
-
 OPEN_CLIP_PREFIX: Final = "open_clip:"
 
 _HUB_FILES: Final = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")

@@ -27,8 +27,6 @@ from labelgap.models.open_clip.backbone import OpenClipBackbone
 from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX, Clip, import_open_clip, load_clip
 from labelgap.models.weight_files import NO_WEIGHTS, read_weight_file
 
-__all__ = ["TEMPLATES", "ZeroShotClassifier", "prompts_of", "standardize_head", "zero_shot_classifier"]
-
 TEMPLATES: Final = ("{}", "a photo of a {}.", "a photo of the {}.", "a photo that shows a {}.")
 """The prompts of a class; their embeddings are averaged."""
 _BLOCK_SIZE: Final = 1 << 20

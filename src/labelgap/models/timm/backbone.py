@@ -35,8 +35,6 @@ from labelgap.models.weight_files import (
     read_weight_file,
 )
 
-__all__ = ["TimmBackbone"]
-
 _FILTERS: Final = (
     *("checkpoint_filter_fn", "checkpoint_filter_fn_classifier", "_filter_fn", "_filter_torchvision_pretrained"),
 )

@@ -20,15 +20,6 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.models.backbone import RANDOM_WEIGHTS, WeightsInfo
 
-__all__ = [
-    "RECOMMENDED_MODELS",
-    "TIMM_PREFIX",
-    "count_timm_models",
-    "import_timm",
-    "pretrained_config",
-    "weights_info",
-]
-
 TIMM_PREFIX: Final = "timm:"
 RECOMMENDED_MODELS: Final = {
     "vit_small_patch14_reg4_dinov2.lvd142m": "DINOv2, trained without labels; faster with --size 224",

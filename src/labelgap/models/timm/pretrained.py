@@ -19,8 +19,6 @@ import torch
 from labelgap.core.errors import InputError
 from labelgap.core.terminal.streams import unescaped_output
 
-__all__ = ["TIMEOUT_SECONDS", "UnavailableWeightsError", "pretrained_file"]
-
 TIMEOUT_SECONDS: Final = 5.0
 """Timeout of the request that finds out whether the server can be reached."""
 

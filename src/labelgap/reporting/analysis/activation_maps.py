@@ -17,8 +17,6 @@ from labelgap.metrics.localization import pointing_hits
 from labelgap.reporting.analysis.diverse_sample import diverse_sample
 from labelgap.training import Run
 
-__all__ = ["ActivationExample", "activation_examples"]
-
 EXAMPLES: Final = 6
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT
 
-__all__ = ["BINS", "CalibrationCurves", "bin_probabilities"]
-
 BINS: Final = 10
 
 

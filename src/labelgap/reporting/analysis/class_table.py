@@ -25,8 +25,6 @@ from labelgap.training import Run
 from labelgap.training.checkpoints.measures import unseen_splits
 from labelgap.training.predictions import read_predictions
 
-__all__ = ["ClassTable", "class_table", "evidence_split"]
-
 MAX_SCORES: Final = 1 << 28
 """Of more scores than this no interval and no calibration is computed: a report takes seconds, not minutes."""
 _AT_ONCE: Final = 1 << 24

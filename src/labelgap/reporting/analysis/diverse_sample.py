@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from labelgap.core.seeds import numpy_generator
 
-__all__ = ["diverse_sample"]
-
 
 def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: int, name: str) -> NDArray[np.int64]:
     """Return the positions of at most ``count`` entries, one per image; a kind comes again after every other kind.

@@ -16,8 +16,6 @@ from labelgap.studies import Study
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.training import Run
 
-__all__ = ["EpochScores", "epoch_scores", "scores_of_seeds"]
-
 
 @dataclass(frozen=True, eq=False)
 class EpochScores:

@@ -21,8 +21,6 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss, loss
 
-__all__ = ["BatchContext", "GradientRegimes", "example_context", "gradient_regimes"]
-
 STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 FEATURES = 8
 GOLDEN = 0.6180339887498949

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from labelgap.studies.training_shares import ShareComparison, SharePoint
 
-__all__ = ["LabelBudget", "label_budget"]
-
 
 @dataclass(frozen=True, eq=False)
 class LabelBudget:

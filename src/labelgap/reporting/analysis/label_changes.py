@@ -28,8 +28,6 @@ from labelgap.reporting.run_description import find_method
 from labelgap.training import Run
 from labelgap.training.checkpoints.history import trained_epochs
 
-__all__ = ["LabelChanges", "label_changes"]
-
 IMAGES: Final = 8
 LABELS_PER_IMAGE: Final = 6
 

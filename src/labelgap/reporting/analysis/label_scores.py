@@ -18,8 +18,6 @@ from scipy.special import expit
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.training import Run
 
-__all__ = ["BINS", "LabelKind", "LabelScores", "label_scores", "label_scores_from_run", "probability_shares"]
-
 LabelKind = Literal["observed", "unknown_present", "unknown_absent", "unknown"]
 BINS: Final = 20
 """Intervals of the probability, each 0.05 wide."""

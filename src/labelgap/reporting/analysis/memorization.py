@@ -18,14 +18,6 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.studies.reproduce.measures import first_epoch_share
 
-__all__ = [
-    "LabelLosses",
-    "Memorization",
-    "label_losses",
-    "memorization_by_label",
-    "memorization_from_losses",
-]
-
 SINGLE_LABELS: Final = 12
 """How many labels of a kind are followed one by one."""
 _BY_TRUTH: Final = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}

@@ -24,13 +24,6 @@ from labelgap.reporting.run_description import find_method
 from labelgap.training import Run
 from labelgap.training.checkpoints.history import trained_epochs
 
-__all__ = [
-    "ModifiedLabels",
-    "modified_labels_from_run",
-    "modified_labels_from_trace",
-    "pseudo_labels_from_revisions",
-]
-
 BLOCK: Final = 1 << 24
 
 

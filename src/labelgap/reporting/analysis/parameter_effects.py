@@ -21,8 +21,6 @@ from labelgap.studies.sweep.results import Sweep
 from labelgap.training import Run
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["ParameterEffect", "parameter_effects", "val_score_name"]
-
 _IGNORED: Final = ("format", "classes", "why", "options", "seed", "trace", "checkpoint_minutes", "precision", "linear")
 """Of a configuration: what does not tell two runs of a study apart."""
 

@@ -31,8 +31,6 @@ from labelgap.training import Run
 from labelgap.training.checkpoints.measures import has_estimate, unseen_splits
 from labelgap.training.config.review_commands import RANDOM_IMAGES, review_split
 
-__all__ = ["ObservedRanking", "PartialEvidence", "expected_half_width", "images_for_half_width", "partial_evidence"]
-
 _NORMAL: Final = 1.959964
 
 

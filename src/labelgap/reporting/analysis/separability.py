@@ -27,16 +27,6 @@ from labelgap.training import Run
 from labelgap.training.checkpoints.measures import unseen_splits
 from labelgap.training.predictions import read_predictions
 
-__all__ = [
-    "ClassSeparability",
-    "UnknownPositives",
-    "class_separability",
-    "count_unknown_positives",
-    "separability_from_trace",
-    "separability_on_unseen",
-    "unknown_positives_from_run",
-]
-
 MAX_SCORES: Final = 1 << 25
 """Scores that are read at once; of more, those of random images are."""
 _BLOCK: Final = 1 << 24

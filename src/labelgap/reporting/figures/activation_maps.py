@@ -19,8 +19,6 @@ from labelgap.reporting.example_images import thumbnail_image
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_rows
 
-__all__ = ["activation_figure", "pointing_figure"]
-
 MAX_CLASSES: Final = 24
 _HEAT: Final = LinearSegmentedColormap.from_list("heat", [(0.835, 0.369, 0, 0), (0.835, 0.369, 0, 0.67)])
 _BOX_COLOR: Final = "#56b4e9"

@@ -9,8 +9,6 @@ from labelgap.reporting.analysis.calibration import CalibrationCurves
 from labelgap.reporting.colors import BLUE, MUTED_COLOR, VERMILLION
 from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure
 
-__all__ = ["calibration_figure"]
-
 
 def calibration_figure(
     scores: CalibrationCurves, probabilities: CalibrationCurves | None = None, *, width: float = WIDE

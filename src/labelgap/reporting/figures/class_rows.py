@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from labelgap.reporting.colors import MUTED_COLOR
 from labelgap.reporting.style import set_rows, swap_grid
 
-__all__ = ["draw_bars", "outermost", "set_class_rows"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from labelgap.reporting.style import NARROW, WIDE, draw_value, make_figure, set_
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import MethodResult
 
-__all__ = ["comparison_figure"]
-
 MAX_SCALE_FACTOR: Final = 2.5
 """A method whose gap to the best is more than so many times the median gap is not drawn to scale,"""
 MIN_SCALE_POINTS: Final = 4.0

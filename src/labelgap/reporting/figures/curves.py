@@ -19,8 +19,6 @@ from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, COLOR_CYCLE, GREEN
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
-__all__ = ["MAX_BANDS", "MAX_CURVES", "epoch_scores_figure", "label_budget_figure", "parameter_effect_figure"]
-
 MAX_CURVES: Final = 12
 """Curves in one figure; of more, those with the highest scores are drawn."""
 MAX_BANDS: Final = 4

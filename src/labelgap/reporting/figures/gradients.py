@@ -16,8 +16,6 @@ from labelgap.reporting.colors import BLUE, COLOR_CYCLE, GREEN, MUTED_COLOR, TEX
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, add_legend, make_figure
 
-__all__ = ["gradient_comparison_figure", "gradient_figure"]
-
 SMALL = 0.3
 """Below this share of the present label's gradient, the unknown label's has a panel of its own."""
 DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)), (0, (3, 1.5)))

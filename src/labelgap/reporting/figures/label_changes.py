@@ -17,8 +17,6 @@ from labelgap.reporting.example_images import thumbnail_image
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, make_figure, set_epoch_axis
 
-__all__ = ["label_change_figure"]
-
 _LINE: Final = 0.27
 
 

@@ -15,8 +15,6 @@ from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, COLOR_CYCLE, GREEN
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
-__all__ = ["KIND_NAMES", "absolute_logit_panels", "positive_loss_figure", "probability_panels"]
-
 Methods = Mapping[str, Mapping[LabelKind, LabelScores]]
 KIND_NAMES: Final[Mapping[LabelKind, str]] = {
     "observed": "observed present",

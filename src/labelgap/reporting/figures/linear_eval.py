@@ -9,8 +9,6 @@ from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, VERMI
 from labelgap.reporting.style import WIDE, add_legend, make_figure
 from labelgap.studies.linear_eval import LinearEvaluation
 
-__all__ = ["penalty_figure"]
-
 
 def penalty_figure(evaluation: LinearEvaluation, *, width: float = WIDE) -> Figure:
     """Draw the score on val, and on test where it is known, against the penalty; the chosen penalty is dashed.

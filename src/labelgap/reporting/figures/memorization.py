@@ -14,14 +14,6 @@ from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
-__all__ = [
-    "draw_memorization",
-    "memorization_legend",
-    "memorization_panels",
-    "set_memorization_limits",
-    "single_label_panels",
-]
-
 MAX_SCALE_RATIO = 4.0
 """Panels share a scale unless their highest losses differ by more than this factor."""
 

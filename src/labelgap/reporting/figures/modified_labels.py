@@ -12,8 +12,6 @@ from labelgap.reporting.colors import BACKGROUND_COLOR, COLOR_CYCLE, MUTED_COLOR
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure, set_epoch_axis
 
-__all__ = ["modified_label_panels"]
-
 _TITLES = {
     "share": "modified, % of unknown",
     "precision": "precision: truly {state}, %",

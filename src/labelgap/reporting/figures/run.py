@@ -14,8 +14,6 @@ from labelgap.reporting.figures.class_rows import draw_bars, outermost, set_clas
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, make_figure, set_epoch_axis
 
-__all__ = ["average_precision_bars", "learning_curves", "selection_score_name"]
-
 MAX_BARS = 60
 
 

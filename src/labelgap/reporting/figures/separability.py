@@ -17,8 +17,6 @@ from labelgap.reporting.figures.class_rows import draw_bars, outermost, set_clas
 from labelgap.reporting.formatting import NO_VALUE, truncate_label
 from labelgap.reporting.style import NARROW, WIDE, add_legend, make_figure
 
-__all__ = ["MAX_CLASSES", "score_density_figure", "unknown_positive_bars"]
-
 MAX_CLASSES = 12
 """Classes that a figure shows: half of them the first, half the last."""
 

@@ -19,8 +19,6 @@ from labelgap.reporting.style import NARROW, WIDE, add_legend, draw_value, make_
 from labelgap.reporting.tables.study import study_rows
 from labelgap.studies import Study
 
-__all__ = ["draw_method_map", "method_map_figure", "study_figure"]
-
 
 def method_map_figure(
     methods: Mapping[str, float | None], extra: Mapping[str, float | None] | None = None, *, width: float = WIDE

@@ -17,8 +17,6 @@ from labelgap.reporting.style import NARROW, WIDE, draw_value, make_figure, set_
 from labelgap.studies.sweep.results import Sweep
 from labelgap.studies.sweep.search_space import Parameter, Value
 
-__all__ = ["importance_figure", "parallel_figure"]
-
 _MAX_LABELS: Final = 14
 """Values of a parameter that are written beside its axis."""
 _GOOD: Final = 0.1

@@ -30,8 +30,6 @@ from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.rerun import train_command, train_script, without_directories
 from labelgap.training.config.review_commands import run_review_commands
 
-__all__ = ["MODEL_CARD_FILE", "render_model_card", "write_model_card"]
-
 MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 
 RARE_CLASS_LIMIT: Final = 10

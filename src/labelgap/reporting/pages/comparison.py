@@ -22,8 +22,6 @@ from labelgap.reporting.tables.comparison import comparison_columns, comparison_
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import BASELINE
 
-__all__ = ["comparison_page"]
-
 FOLDS_TEXT = (
     "There is no val. The setting of each method was chosen by cross-validation over all training images, on their "
     "known labels; scores of training images are out of fold, and the final heads were trained on all images."

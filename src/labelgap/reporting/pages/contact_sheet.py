@@ -26,8 +26,6 @@ from labelgap.reporting.example_images import thumbnail_data_url
 from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, single_line
 from labelgap.reporting.html import render_template
 
-__all__ = ["ContactSheetImage", "contact_sheet_images", "write_contact_sheet"]
-
 RANDOM_COUNT: Final = 24
 RAREST_COUNT: Final = 12
 _MAX_ABSENT: Final = 8

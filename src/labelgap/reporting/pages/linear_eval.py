@@ -11,8 +11,6 @@ from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.tables.linear_eval import LINEAR_EVAL_COLUMNS, linear_eval_notes, linear_eval_rows
 from labelgap.studies.linear_eval import LinearEvaluation
 
-__all__ = ["linear_eval_page"]
-
 
 def linear_eval_page(evaluation: LinearEvaluation, figures: FigureRenderer) -> dict[str, Any]:
     """Return the values of the template."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from labelgap.losses import describe_method, method_options, methods, published_options
 from labelgap.losses.base.published_settings import PAPER_DATASETS
 
-__all__ = ["methods_markdown"]
-
 _NAMES = {"voc2012": "VOC 2012", "coco2014": "COCO 2014", "nuswide": "NUS-WIDE", "cub": "CUB"}
 
 

@@ -12,8 +12,6 @@ from labelgap.reporting.pages.sections.curves import figure_name, render_epoch_s
 from labelgap.reporting.tables.reproduction import REPRODUCTION_COLUMNS, reproduction_notes, reproduction_rows
 from labelgap.studies.reproduce import Reproduction, paper_tables
 
-__all__ = ["reproduction_page"]
-
 
 def reproduction_page(reproduction: Reproduction, figures: FigureRenderer) -> dict[str, Any]:
     """Return the values of the template."""

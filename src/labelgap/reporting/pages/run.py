@@ -37,8 +37,6 @@ from labelgap.training.checkpoints.history import trained_epochs
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["run_page"]
-
 _FINAL_HEAD: Final = "The final head was trained on all images, with the settings that cross-validation chose."
 
 

@@ -15,8 +15,6 @@ from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.tables.shares import share_columns, share_notes, share_rows
 from labelgap.studies.training_shares import ShareComparison
 
-__all__ = ["label_budget_finding", "shares_page"]
-
 
 def shares_page(found: ShareComparison, figures: FigureRenderer) -> dict[str, Any]:
     """Return the values of the template."""

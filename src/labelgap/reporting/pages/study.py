@@ -21,8 +21,6 @@ from labelgap.reporting.tables.study import STUDY_COLUMNS, StudyRow, study_notes
 from labelgap.studies import Study
 from labelgap.training import Run
 
-__all__ = ["REPORT_FILE", "study_page"]
-
 REPORT_FILE = "report.html"
 
 

@@ -21,8 +21,6 @@ from labelgap.reporting.sweep_summary import best_command, describe_auto, descri
 from labelgap.reporting.tables.sweep import pruned_rows, sweep_columns, sweep_rows
 from labelgap.studies.sweep.results import Sweep, format_values, trial_name
 
-__all__ = ["sweep_page"]
-
 _MAX_PRUNED: Final = 20
 
 

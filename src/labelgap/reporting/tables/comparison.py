@@ -13,15 +13,6 @@ from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import BASELINE, MethodResult
 
-__all__ = [
-    "ComparisonRow",
-    "comparison_columns",
-    "comparison_notes",
-    "comparison_rows",
-    "comparison_table",
-    "setting_columns",
-]
-
 
 @dataclass(frozen=True)
 class ComparisonRow:

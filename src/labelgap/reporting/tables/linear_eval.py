@@ -9,8 +9,6 @@ from rich.table import Table
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.linear_eval import LinearEvaluation, PenaltyResult
 
-__all__ = ["LINEAR_EVAL_COLUMNS", "linear_eval_notes", "linear_eval_rows", "linear_eval_table"]
-
 LINEAR_EVAL_COLUMNS: Final = ("λ", "val", "test", "iterations")
 _EVERY: Final = 4
 """Of many penalties, one row for so many is shown."""

@@ -12,8 +12,6 @@ from labelgap.studies.reproduce import Reproduction, paper_tables
 from labelgap.studies.reproduce.results import CellResult, format_images
 from labelgap.studies.reproduce.tables import Cell, paper_images
 
-__all__ = ["REPRODUCTION_COLUMNS", "reproduction_notes", "reproduction_rows", "reproduction_table"]
-
 REPRODUCTION_COLUMNS: Final = ("column", "ours", "±", "paper", "diff", "setting")
 """After the row's name; ± is the standard deviation over seeds."""
 

@@ -11,8 +11,6 @@ from labelgap.reporting.formatting import NO_VALUE
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.training_shares import ShareComparison
 
-__all__ = ["share_columns", "share_notes", "share_rows", "share_table"]
-
 
 def share_columns(found: ShareComparison) -> tuple[str, ...]:
     """Return the headers, after the method: the shares."""

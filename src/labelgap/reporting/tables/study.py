@@ -13,8 +13,6 @@ from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies import Study
 from labelgap.training.checkpoints.measures import describe_estimated
 
-__all__ = ["STUDY_COLUMNS", "StudyRow", "study_notes", "study_rows", "study_table"]
-
 STUDY_COLUMNS = ("test mAP", "F1 micro", "F1 macro", "classes", "epoch kept", "time")
 """The headers, after the label."""
 

@@ -11,8 +11,6 @@ from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies.sweep.results import Sweep, SweepTrial, trial_name
 from labelgap.studies.sweep.search_space import Value
 
-__all__ = ["pruned_rows", "sweep_columns", "sweep_rows", "sweep_table"]
-
 _MAX_ROWS = 10
 
 

@@ -10,8 +10,6 @@ from rich.text import Text
 
 from labelgap.reporting.formatting import single_line
 
-__all__ = ["terminal_table"]
-
 _LABEL_WIDTH: Final = 24
 """Characters of a label that are shown in the narrowest terminal."""
 

@@ -14,8 +14,6 @@ from labelgap.review.folder import ReviewFolder
 from labelgap.review.new_classes.merging import ClassSpellings
 from labelgap.review.store import SOURCE
 
-__all__ = ["RevisedLabel", "merge_decisions", "model_revisions", "revise"]
-
 
 @dataclass(frozen=True)
 class RevisedLabel:

@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.review.apply.merging import merge_decisions, revise
-from labelgap.review.candidates import FILE as CANDIDATES
 from labelgap.review.candidates import Candidates
 from labelgap.review.folder import ReviewFolder, drawn_rows
 from labelgap.review.store import SOURCE, read_decisions
-
-__all__ = ["decided_images"]
 
 
 def decided_images(folder: ReviewFolder) -> Dataset:

@@ -31,8 +31,6 @@ from labelgap.review.folder import ReviewFolder
 from labelgap.review.new_classes.merging import with_classes
 from labelgap.review.store import SOURCE, read_decisions
 
-__all__ = ["ApplyResult", "apply_decisions"]
-
 _FORMATS: Final = {".csv": "csv", ".parquet": "parquet"}
 
 

@@ -21,8 +21,6 @@ from scipy.special import gammaincc
 
 from labelgap.review.estimates.labels import ReviewedLabels
 
-__all__ = ["CountedLabels", "count_random"]
-
 EXACT: Final = 40
 _TAIL: Final = 0.025
 _PARTS: Final = 33

@@ -16,8 +16,6 @@ from labelgap.review.folder import ReviewFolder
 from labelgap.review.new_classes.extension import ADDED_SCORE
 from labelgap.review.progress import CurrentDecisions
 
-__all__ = ["AuditCounts", "count_audited", "estimate_current"]
-
 
 class AuditCounts(NamedTuple):
     """The labels of each class before the review, ``(K,)`` each.

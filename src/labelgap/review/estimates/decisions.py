@@ -25,15 +25,6 @@ from labelgap.review.folder import ReviewFolder
 from labelgap.review.progress import CurrentDecisions
 from labelgap.review.store.events import ASKED, LabelKey
 
-__all__ = [
-    "OrderedDecisions",
-    "first_undecided",
-    "join_labels",
-    "order_decisions",
-    "order_fixed_list",
-    "other_decisions",
-]
-
 _NEVER: Final = np.iinfo(np.int64).max
 
 

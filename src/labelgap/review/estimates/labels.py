@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 
-__all__ = ["MIN_RANDOM", "ReviewEstimate", "ReviewedLabels", "SampleEstimate"]
-
 MIN_RANDOM: Final = 10
 """With fewer random answers there is no interval."""
 

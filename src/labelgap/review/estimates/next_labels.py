@@ -11,8 +11,6 @@ from scipy.special import expit
 from labelgap.review.estimates.labels import ReviewEstimate
 from labelgap.review.estimates.shifts import to_log_odds
 
-__all__ = ["ExpectedPresent", "NEXT", "expect_next"]
-
 NEXT: Final = 50
 """Candidates that a page speaks of."""
 

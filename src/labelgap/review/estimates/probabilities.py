@@ -22,8 +22,6 @@ from scipy.special import expit
 
 from labelgap.review.estimates.labels import ReviewedLabels
 
-__all__ = ["AnswerFit", "fit_answers"]
-
 ALBUM_SPREAD: Final = 0.3
 """Standard deviation of δ."""
 CLASS_SPREAD: Final = 0.7

@@ -30,8 +30,6 @@ from labelgap.review.estimates.labels import MIN_RANDOM, ReviewedLabels, ReviewE
 from labelgap.review.estimates.probabilities import fit_answers
 from labelgap.review.estimates.shifts import draw_shifts, to_log_odds
 
-__all__ = ["estimate_review"]
-
 _ENDS: Final = (0.025, 0.975)
 _BIN_WIDTH: Final = 0.1
 _FLAT_SCORE: Final = 0.1

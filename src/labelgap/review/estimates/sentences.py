@@ -6,8 +6,6 @@ from labelgap.core.text import pluralize
 from labelgap.review.estimates.labels import MIN_RANDOM, SampleEstimate
 from labelgap.review.estimates.next_labels import ExpectedPresent
 
-__all__ = ["describe_estimate", "describe_left", "describe_next"]
-
 
 def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> str:
     """Return an estimate as sentences: what was counted, what is left, and where the interval comes from.

@@ -35,8 +35,6 @@ from scipy.special import expit, logit
 
 from labelgap.review.estimates.labels import ReviewedLabels
 
-__all__ = ["ShiftDraws", "draw_shifts", "to_log_odds"]
-
 COMMON_SPREAD: Final = 0.5
 """λ"""
 OWN_SPREAD: Final = 0.7

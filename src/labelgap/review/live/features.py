@@ -16,8 +16,6 @@ from labelgap.training.devices import choose_device
 from labelgap.training.features.extract import split_features
 from labelgap.training.progress import Reporter
 
-__all__ = ["image_features"]
-
 
 def image_features(folder: ReviewFolder, images: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
     """Return ``(M, D)`` features of images, each given by split and name; zeros for one that the data do not have.

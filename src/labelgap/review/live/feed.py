@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from labelgap.review.candidates import RANDOM_INTERVAL
 from labelgap.review.store.events import ASKED
 
-__all__ = ["Feed", "FeedPage", "interleave", "mix", "paginate"]
-
 Numbers = NDArray[np.int64]
 
 

@@ -23,8 +23,6 @@ from labelgap.core.errors import LabelGapError
 from labelgap.review.live.worker import RankingJob, RankingRequest, RankingResult, WorkerFailure, run_worker
 from labelgap.review.store import DecisionStore
 
-__all__ = ["CurrentState", "LiveRankings", "Ranking"]
-
 EVERY: Final = 10
 """Decisions after which candidates are ranked again; docs/results/review-loop.md has the evidence."""
 IDLE_SECONDS: Final = 4.0

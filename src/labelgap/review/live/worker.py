@@ -27,8 +27,6 @@ from labelgap.review.candidates import MISSING, Candidates
 from labelgap.review.folder import ReviewFolder, open_review_folder
 from labelgap.review.live.features import image_features
 
-__all__ = ["RankingJob", "RankingRequest", "RankingResult", "WorkerFailure", "run_worker"]
-
 NICENESS: Final = 10
 
 Numbers = NDArray[np.int64]

@@ -17,8 +17,6 @@ from labelgap.review.new_classes.extension import AddedClasses, extend_candidate
 from labelgap.review.new_classes.names import check_class_name, folded_name, taken_names
 from labelgap.review.store import DecisionStore
 
-__all__ = ["AddedClassNames"]
-
 INTERVAL: Final = 0.5
 """Seconds after which another look at the store may be taken."""
 MAX_LABELS: Final = 10_000_000

@@ -19,8 +19,6 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import MISSING, RANDOM, CandidateColumns, Candidates, combine_hashes, hash_names
 
-__all__ = ["ADDED_SCORE", "AddedClasses", "FEWEST_EXAMPLES", "extend_candidates"]
-
 FEWEST_EXAMPLES: Final = 5
 """How many images have to be marked before an added class is ranked."""
 ADDED_SCORE: Final = 0.02

@@ -13,8 +13,6 @@ from labelgap.labels import LabelTable, Revision
 from labelgap.review.new_classes.names import check_class_name, folded_name, taken_names
 from labelgap.review.store import read_classes
 
-__all__ = ["ClassSpellings", "with_classes"]
-
 
 class ClassSpellings:
     """The names that decisions of several reviews have in one table.

@@ -16,8 +16,6 @@ from labelgap.labels.io.table_file import TableOptions
 from labelgap.review.schemas import printable_name
 from labelgap.review.store.schema import MAX_CLASSES
 
-__all__ = ["MAX_NAME", "check_class_name", "folded_name", "taken_names"]
-
 MAX_NAME: Final = 80
 """Characters of a name."""
 _SEPARATORS: Final = ";,|[]"

@@ -11,8 +11,6 @@ from labelgap.review.new_classes.extension import FEWEST_EXAMPLES
 from labelgap.review.queues.feeds import count_present
 from labelgap.review.session import Review
 
-__all__ = ["added_context", "near_context"]
-
 MOST_EXAMPLES: Final = 20
 """How many examples a person is asked for at most."""
 

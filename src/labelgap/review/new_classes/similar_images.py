@@ -13,8 +13,6 @@ from labelgap.audit.live import FeatureScale
 from labelgap.core.errors import LabelGapError
 from labelgap.review.new_classes.similarity import ImageSimilarity
 
-__all__ = ["SimilarImages"]
-
 PATIENCE: Final = 2.0
 """Seconds that a request waits for features that are being loaded."""
 

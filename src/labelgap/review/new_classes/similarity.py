@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from labelgap.audit.live import FeatureScale
 
-__all__ = ["ImageSimilarity"]
-
 _BLOCK: Final = 2048
 """Images whose features are read at a time."""
 

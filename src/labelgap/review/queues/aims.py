@@ -14,8 +14,6 @@ from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
 from labelgap.review.store.events import ASKED
 
-__all__ = ["AIM_TEXT", "AIM_WAY", "AimCount", "brought_by_aim", "describe_aim"]
-
 AIM_TEXT: Final[dict[Aim, str]] = {
     "missing": "find the missing labels",
     "classifier": "make the classifier better",

@@ -15,8 +15,6 @@ from labelgap.review.live.feed import Feed, mix
 from labelgap.review.new_classes import FEWEST_EXAMPLES
 from labelgap.review.session import Review
 
-__all__ = ["aim_feed", "class_feed", "count_present", "decided_rows", "has_aims", "lacks_examples", "wrong_rows"]
-
 _LIMIT: Final = 200
 """Candidates for the classifier before there is a ranking for that aim."""
 

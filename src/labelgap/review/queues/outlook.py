@@ -17,8 +17,6 @@ from labelgap.review.queues.feeds import class_feed, has_aims
 from labelgap.review.queues.plan import STEP, AnswerSpeed, answer_speed, finds_per_minute, next_minutes
 from labelgap.review.session import Review
 
-__all__ = ["MINUTES", "aims_context", "class_rates", "expected_next", "plan_context"]
-
 MINUTES: Final = 10
 _SHOWN: Final = 5
 _LITTLE: Final = 0.5

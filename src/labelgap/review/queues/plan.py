@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from labelgap.review.store.events import DecisionEvent
 
-__all__ = ["AnswerSpeed", "PAUSE", "PlanStep", "STEP", "answer_speed", "finds_per_minute", "next_minutes"]
-
 PAUSE: Final = 60.0
 """Seconds after which somebody was doing something else."""
 USUAL_SECONDS: Final = 2.0

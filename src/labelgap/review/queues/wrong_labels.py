@@ -29,16 +29,6 @@ from scipy.special import expit, log_expit, ndtr
 
 from labelgap.review.estimates.shifts import to_log_odds
 
-__all__ = [
-    "MIN_ANSWERS",
-    "MIN_PRECISION",
-    "Precision",
-    "WrongLabelEstimate",
-    "WrongLabels",
-    "describe_put_away",
-    "estimate_wrong_labels",
-]
-
 MIN_PRECISION: Final = 0.10
 """Below this share of wrong labels it is not worth asking."""
 MIN_ANSWERS: Final = 10

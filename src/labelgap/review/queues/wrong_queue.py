@@ -20,8 +20,6 @@ from labelgap.review.queues.wrong_labels import (
 )
 from labelgap.review.session import Review
 
-__all__ = ["WrongQueue", "describe_precision", "wrong_queue"]
-
 Numbers = NDArray[np.int64]
 
 

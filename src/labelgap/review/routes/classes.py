@@ -10,8 +10,6 @@ from labelgap.reporting.formatting import single_line
 from labelgap.review.routes.context import Context
 from labelgap.review.schemas import ClassMessage
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

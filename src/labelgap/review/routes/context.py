@@ -19,18 +19,6 @@ from labelgap.review.team.leases import Leases
 from labelgap.review.thumbnails import HeatMaps, ReviewThumbnails
 from labelgap.review.views import render
 
-__all__ = [
-    "AppContext",
-    "Browser",
-    "ClassNumber",
-    "Context",
-    "counter_parts",
-    "find_candidate",
-    "find_image",
-    "render_page",
-    "status_parts",
-]
-
 _PANEL_SECONDS: Final = 1.0
 _BROWSER_ID: Final = re.compile(r"[0-9a-f]{32}")
 _COOKIE_SECONDS: Final = 365 * 86400

@@ -18,8 +18,6 @@ from labelgap.review.session import Review
 from labelgap.review.store.events import SECOND, Decision, DecisionOutcome, Undo
 from labelgap.review.views import PAGE_SIZES, make_tile
 
-__all__ = ["router"]
-
 _MAX_CHANGES: Final = 5000
 
 router = APIRouter()

@@ -14,8 +14,6 @@ from labelgap.review.schemas import CandidateId
 from labelgap.review.thumbnails import LARGE_SIZE, THUMBNAIL_SIZE
 from labelgap.review.views import static_files
 
-__all__ = ["router"]
-
 _CACHEABLE: Final = {"cache-control": "private, max-age=3600"}
 """For images and static files; the address of a static file changes with its content."""
 

@@ -9,8 +9,6 @@ from labelgap.review.routes.context import Browser, Context
 from labelgap.review.schemas import LeaseMessage
 from labelgap.review.team import Holder
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

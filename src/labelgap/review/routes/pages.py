@@ -27,8 +27,6 @@ from labelgap.review.views import (
     render,
 )
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

@@ -18,8 +18,6 @@ from labelgap.review.routes.visitor import Visitor
 from labelgap.review.schemas import Reviewer
 from labelgap.review.views import PAGE_SIZES, feed_context, render
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 Page = Annotated[int, Query(ge=1, le=10**7)]

@@ -14,8 +14,6 @@ from labelgap.review.team import describe_agreement, measure_agreement
 from labelgap.review.team.agreement import describe_kappa
 from labelgap.review.views import make_tile
 
-__all__ = ["router", "settle_context"]
-
 _PAGE_SIZE: Final = 60
 
 router = APIRouter()

@@ -14,8 +14,6 @@ from labelgap.review.routes.context import AppContext
 from labelgap.review.store.events import ASKED, SECOND
 from labelgap.review.team import Holder, is_doubled
 
-__all__ = ["Visitor"]
-
 
 @dataclass(frozen=True)
 class Visitor:

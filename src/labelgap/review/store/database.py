@@ -24,16 +24,6 @@ from labelgap.core.stored import reading
 from labelgap.core.text import escape_control
 from labelgap.review.store.schema import FORMAT, create_tables, find_damage, read_format, upgrade
 
-__all__ = [
-    "DamagedStoreError",
-    "FILE",
-    "connect_untrusted",
-    "create_database",
-    "database_errors",
-    "open_snapshot",
-    "open_writable",
-]
-
 FILE: Final = "review.sqlite"
 _TIMEOUT: Final = 15.0
 """Seconds to wait for another process that writes."""

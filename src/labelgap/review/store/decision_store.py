@@ -44,8 +44,6 @@ from labelgap.review.store.events import (
 )
 from labelgap.review.store.schema import MAX_BYTES, MAX_CLASSES, create_memory_database, store_id
 
-__all__ = ["DecisionStore", "SOURCE", "decisions", "read_classes", "read_decisions"]
-
 SOURCE: Final = "review"
 _FIELDS: Final = (
     "id, time, reviewer, split, image, class, value, kind, score, undoes, accepted, client, request_id, ranking, place"

@@ -9,23 +9,6 @@ from typing import Final, Literal, NamedTuple
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
-__all__ = [
-    "ANSWER_TEXT",
-    "ASKED",
-    "AddedClass",
-    "Decision",
-    "DecisionEvent",
-    "DecisionOutcome",
-    "LabelKey",
-    "PAGE_PLACES",
-    "SECOND",
-    "StoredRanking",
-    "Undo",
-    "copy_request",
-    "own_request",
-    "place_on_page",
-]
-
 ANSWER_TEXT: Final = {PRESENT: "yes", ABSENT: "no", UNKNOWN: "can't tell"}
 SECOND: Final = "second"
 """The kind of a second opinion."""

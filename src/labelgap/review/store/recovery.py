@@ -13,8 +13,6 @@ from labelgap.core.files import atomic_path
 from labelgap.review.store.database import connect_untrusted, create_database, database_errors
 from labelgap.review.store.schema import find_invalid_event, find_invalid_table, has_our_tables, read_format, store_id
 
-__all__ = ["RecoveryResult", "recover_events"]
-
 _COLUMNS: Final = (
     "id, time, reviewer, image, split, class, value, kind, score, undoes, accepted, base_version, client, request_id, "
     "ranking, place"

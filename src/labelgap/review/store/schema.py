@@ -10,21 +10,6 @@ from typing import Final
 
 from labelgap.labels.codes import UNKNOWN
 
-__all__ = [
-    "FORMAT",
-    "MAX_BYTES",
-    "MAX_CLASSES",
-    "create_memory_database",
-    "create_tables",
-    "find_damage",
-    "find_invalid_event",
-    "find_invalid_table",
-    "has_our_tables",
-    "read_format",
-    "store_id",
-    "upgrade",
-]
-
 FORMAT: Final = 2
 MAX_CLASSES: Final = 100
 """How many classes people can add."""

@@ -23,19 +23,6 @@ from numpy.typing import NDArray
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.store.events import SECOND, DecisionEvent
 
-__all__ = [
-    "Agreement",
-    "MIN_PAIRS",
-    "OpinionPair",
-    "TeamAgreement",
-    "cohen_kappa",
-    "describe_agreement",
-    "describe_kappa",
-    "kappa_interval",
-    "measure_agreement",
-    "opinion_pairs",
-]
-
 MIN_PAIRS: Final = 20
 """Pairs from which an interval is given."""
 _DRAWS: Final = 4000

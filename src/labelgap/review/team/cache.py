@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-__all__ = ["VersionedCache"]
-
 _SIZE: Final = 64
 _WORK: Final = 5
 """A value that may be old is computed again after five times as long as that takes: at most a fifth is work."""

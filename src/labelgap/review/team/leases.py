@@ -18,8 +18,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Holder", "LEASE_SECONDS", "Leases", "UNCONFIRMED_SECONDS"]
-
 LEASE_SECONDS: Final = 60.0
 """From the last renewal; a visible page polls every 3 seconds, a hidden one every 15."""
 UNCONFIRMED_SECONDS: Final = 20.0

@@ -11,8 +11,6 @@ from typing import Final
 
 from labelgap.review.store.events import SECOND, DecisionEvent
 
-__all__ = ["PersonProgress", "answers_per_minute", "count_people"]
-
 _PAUSE: Final = timedelta(seconds=60)
 """Between two answers; a longer time is a pause and does not count as work."""
 _MIN_SECONDS: Final = 10.0

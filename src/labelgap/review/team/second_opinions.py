@@ -20,8 +20,6 @@ from labelgap.review.store import DecisionStore
 from labelgap.review.store.events import SECOND, LabelKey
 from labelgap.review.team.agreement import OpinionPair, opinion_pairs
 
-__all__ = ["SecondOpinions", "is_doubled"]
-
 _ALL: Final = 2.0**64
 
 

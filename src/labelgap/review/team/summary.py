@@ -19,8 +19,6 @@ from labelgap.review.team.agreement import (
 from labelgap.review.team.people import PersonProgress, count_people
 from labelgap.review.team.second_opinions import SecondOpinions
 
-__all__ = ["TeamSummary", "summarize_team"]
-
 _MAX_CLASSES: Final = 5
 
 

@@ -23,8 +23,6 @@ from labelgap.studies.compare.results import (
 )
 from labelgap.studies.result_files import csv_text, read_result, writing_results
 
-__all__ = ["Comparison", "FILE", "HEADS_FOLDER", "TABLE", "TRIALS", "has_heads", "is_comparison"]
-
 FILE: Final = "compare.json"
 TABLE: Final = "compare.csv"
 TRIALS: Final = "settings.csv"

@@ -17,8 +17,6 @@ from labelgap.studies.compare.search import head_tasks
 from labelgap.training.heads import LinearEngine
 from labelgap.training.heads.train import few_threads
 
-__all__ = ["estimate_seconds"]
-
 IMAGES: Final = 500
 """Images of a measured step of "newton"."""
 CONVERGED: Final = 0.4

@@ -30,8 +30,6 @@ from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = ["DIVERGED", "MethodHeads", "MethodPlan", "evaluate_methods"]
-
 DIVERGED: Final = "training has diverged in a fold: give a lower --lr, or a higher --weight-decay"
 
 HeadGrid = Sequence[Sequence[StoredHead]]

@@ -18,8 +18,6 @@ from labelgap.training.features.extract import split_features
 from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.progress import Reporter
 
-__all__ = ["compute_split_features"]
-
 
 def compute_split_features(
     data: Dataset,

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["GRIDS", "Hyperparameters", "hyperparameter_grid", "option_combinations", "option_grid"]
-
 GRIDS: Final = ("auto", "small", "full")
 """By default, and where there is no val, settings are searched as ``fit`` searches them."""
 

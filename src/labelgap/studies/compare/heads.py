@@ -36,17 +36,6 @@ from labelgap.training.heads.engine import NEWTON_STEPS
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = [
-    "HeadTask",
-    "HeadTrainingSetup",
-    "StoredHead",
-    "check_head",
-    "damaged_heads",
-    "group_tasks",
-    "head_path",
-    "train_or_load_heads",
-]
-
 T = TypeVar("T")
 
 _VERSION: Final = 2

@@ -22,8 +22,6 @@ from labelgap.labels import LabelTable
 from labelgap.labels.gaps import GAPS, check_draw
 from labelgap.studies.compare.results import SkippedMethod
 
-__all__ = ["LabelView", "LabelViews", "label_view_for", "table_digest"]
-
 ALL_LABELS: Final = frozenset({"bce", "bce-ls"})
 NEED_ABSENT: Final = frozenset({"iu", "curriculum", "imcl"})
 CONTRAST: Final = frozenset({"two-way", "two-way-sample", "two-way-class"})

@@ -15,8 +15,6 @@ from labelgap.metrics import average_precision
 from labelgap.studies.compare.results import ComparisonMetric
 from labelgap.training.selection import Selection, measurable_labels
 
-__all__ = ["MetricEvaluator", "choose_metric"]
-
 _REMEDY: Final = "for a true estimate label a few hundred random images in full"
 
 

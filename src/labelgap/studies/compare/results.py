@@ -13,17 +13,6 @@ from labelgap.data.readers.recipe import DrawArguments, StoredRecipe
 from labelgap.studies.compare.significance import GapToBest
 from labelgap.studies.compare.variants import variant_name
 
-__all__ = [
-    "BASELINE",
-    "ComparisonMetric",
-    "FORMAT",
-    "MethodResult",
-    "SeedResult",
-    "SkippedMethod",
-    "StoredComparison",
-    "Trial",
-]
-
 FORMAT: Final = 1
 BASELINE: Final = "logistic regression"
 """The row that every comparison has: scikit-learn's, of each class alone, with unknown labels as absent."""

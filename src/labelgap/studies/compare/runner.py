@@ -39,8 +39,6 @@ from labelgap.training.progress import Reporter
 from labelgap.training.protocols import FOLDS_REASON
 from labelgap.training.selection import choose_selection
 
-__all__ = ["compare"]
-
 BASELINE_TRAINING: Final = {"optimizer": "newton", "standardize": True, "epochs": 30}
 """How logistic regression is trained: to convergence, as a test compares with scikit-learn."""
 

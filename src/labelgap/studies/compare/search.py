@@ -31,8 +31,6 @@ from labelgap.training.progress import Reporter
 from labelgap.training.search import ROUNDS, quick_configs, searched_rows, selection_score
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["head_tasks", "search_by_folds", "search_on_val", "with_candidates"]
-
 BASELINE_C: Final = tuple(10.0**power for power in range(-4, 3))
 """The C of logistic regression that are compared first."""
 BATCHES: Final = 4

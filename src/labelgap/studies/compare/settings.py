@@ -16,8 +16,6 @@ from labelgap.training.config.check import check_request
 from labelgap.training.config.defaults import defaults_for
 from labelgap.training.config.request import TrainingRequest
 
-__all__ = ["CompareSettings", "check_settings", "method_names"]
-
 SYNONYMS: Final = {"ls": "an-ls"}
 """Second names of methods, which "all" leaves out."""
 SHORT: Final = ("an", "an-ls", "wan", "iu", "em", "gr", "role", "epr", "ll-r")

@@ -25,8 +25,6 @@ from scipy.special import stdtrit
 from labelgap.core.seeds import numpy_generator
 from labelgap.metrics.bootstrap import bootstrap_weights
 
-__all__ = ["GapToBest", "draw_resamples", "gaps_to_best"]
-
 MAX_RESAMPLES: Final = 100
 MIN_RESAMPLES: Final = 40
 _MAX_ENTRIES: Final = 3e9

@@ -14,8 +14,6 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.losses import loss, method_options
 
-__all__ = ["GRID_SETTINGS", "Variation", "check_variation", "method_variants", "variant_name"]
-
 GRID_SETTINGS: Final = {"lr": "learning_rates", "batch_size": "batch_sizes", "weight_decay": "weight_decays"}
 """Settings of training that can vary, and the settings of a comparison that hold their values."""
 

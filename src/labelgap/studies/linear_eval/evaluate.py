@@ -38,8 +38,6 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.logistic import LogisticPath, fit_logistic_path
 from labelgap.training.progress import Reporter
 
-__all__ = ["PAPER_PENALTIES", "check_settings", "linear_eval"]
-
 PAPER_PENALTIES: Final = tuple(float(value) for value in np.logspace(-6, 5, 45))
 """45 values, equally spaced in their logarithm, from 1e-6 to 1e5 (Kobayashi, CVPR 2023)."""
 _PRECISIONS: Final = {"float32": torch.float32, "float64": torch.float64}

@@ -14,8 +14,6 @@ from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics import average_precision
 from labelgap.training.selection import choose_selection, measurable_labels
 
-__all__ = ["EvaluationLabels", "TASKS", "Task", "check_task", "choose_task", "evaluation_labels", "training_labels"]
-
 Task = Literal["single-label", "multi-label"]
 TASKS: Final = ("auto", "single-label", "multi-label")
 

@@ -14,8 +14,6 @@ from labelgap.core.files import write_json, write_text
 from labelgap.core.tensors import write_tensors
 from labelgap.studies.result_files import csv_text, read_result, writing_results
 
-__all__ = ["ClassResult", "FILE", "FILES", "HEAD", "LinearEvaluation", "PenaltyResult", "TABLE", "is_linear_evaluation"]
-
 FILE: Final = "linear_eval.json"
 TABLE: Final = "linear_eval.csv"
 HEAD: Final = "head.safetensors"

@@ -27,8 +27,6 @@ from labelgap.studies.reproduce.tables import Training
 from labelgap.training.devices import choose_device
 from labelgap.training.fit import dry_run
 
-__all__ = ["describe_cost"]
-
 SAMPLE: Final = 256
 """Training images of a linear trial."""
 EPOCHS: Final = (2, 8, 32)

@@ -19,17 +19,6 @@ from labelgap.studies.reproduce.sources import observed
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training.config.presets import preset
 
-__all__ = [
-    "backbone_settings",
-    "damaged_linear_heads",
-    "evaluate_features",
-    "linear_grid",
-    "linear_groups",
-    "measure_evaluation",
-    "measure_head",
-    "train_linear",
-]
-
 FOLDER: Final = "linear"
 EVALUATION_FOLDER: Final = "linear-eval"
 

@@ -18,8 +18,6 @@ from labelgap.studies.reproduce.tables import Cell
 from labelgap.training import Run
 from labelgap.training.predictions import read_predictions
 
-__all__ = ["first_epoch_share", "known_absents", "measure_run", "warmup_share"]
-
 
 def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> float | None:
     """Return the metric of a cell; None where the run does not determine it.

@@ -36,8 +36,6 @@ from labelgap.training.config.request import TrainingRequest
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
 
-__all__ = ["NetworkRun", "TrainedNetworks", "count_left", "network_runs", "train_networks"]
-
 FOLDER: Final = "runs"
 _POLL_SECONDS: Final = 2.0
 _ENDED: Final = "a process ended without a result, perhaps for want of memory: resume with fewer --jobs."

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from labelgap.training.checkpoints.signals import record_signals
 
-__all__ = ["follow_parent", "run_until_stopped"]
-
 _STOPPED: Final = threading.Event()
 
 

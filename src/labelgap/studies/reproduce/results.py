@@ -18,17 +18,6 @@ from labelgap.studies.compare.results import STRICT, Count, Seconds, Share, Text
 from labelgap.studies.reproduce.tables import Cell, paper_tables
 from labelgap.studies.result_files import csv_text, read_result, writing_results
 
-__all__ = [
-    "CellResult",
-    "FILE",
-    "FILES",
-    "Reproduction",
-    "ReproductionSettings",
-    "TABLE",
-    "format_images",
-    "is_reproduction",
-]
-
 FILE: Final = "reproduce.json"
 TABLE: Final = "results.csv"
 FILES: Final = (FILE, TABLE)

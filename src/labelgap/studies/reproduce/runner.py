@@ -34,8 +34,6 @@ from labelgap.training import Run
 from labelgap.training.devices import choose_device
 from labelgap.training.progress import Reporter
 
-__all__ = ["Plan", "check_jobs", "describe_missing", "fill_cells", "plan_reproduction", "reproduce"]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -19,8 +19,6 @@ from labelgap.studies.compare.label_views import LabelView, LabelViews, label_vi
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, paper_tables
 
-__all__ = ["DataSource", "HEAD_PROTOCOLS", "data_digest", "observed", "open_sources", "shown_labels", "unmet_need"]
-
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
 SPML: Final = "spml"

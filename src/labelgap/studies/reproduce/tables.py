@@ -18,19 +18,6 @@ from typing import Any, Final, Literal
 
 from labelgap.core.errors import InputError, UnknownNameError, nearest
 
-__all__ = [
-    "Cell",
-    "Column",
-    "METRICS",
-    "PaperTable",
-    "Published",
-    "Row",
-    "Training",
-    "find_table",
-    "paper_images",
-    "paper_tables",
-]
-
 METRICS: Final = {
     "map": "test mAP",
     "val_map": "val mAP",

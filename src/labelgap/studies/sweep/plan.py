@@ -36,8 +36,6 @@ from labelgap.training.protocols import FOLDS_REASON
 from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["SweepPlan", "check_sweep", "make_request", "plan_sweep", "with_values"]
-
 _NOT_SHARED: Final = {"format", "data", "classes", "why", "trace", "precision", "weights", "backbone_input"}
 """Of a configuration: what differs between machines or is compared by itself."""
 

@@ -17,20 +17,6 @@ from labelgap.studies.sweep.search_space import Parameter, Value
 from labelgap.training import Run, open_run
 from labelgap.training.config.schema import CONFIG_FILE
 
-__all__ = [
-    "AUTO_FOLDER",
-    "BEST_FOLDER",
-    "FILE",
-    "FILES",
-    "FORMAT",
-    "Sweep",
-    "SweepTrial",
-    "TABLE",
-    "format_values",
-    "is_sweep",
-    "trial_name",
-]
-
 FORMAT: Final = 1
 FILE: Final = "sweep.json"
 TABLE: Final = "trials.csv"

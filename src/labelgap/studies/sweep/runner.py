@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.storages import RDBStorage
 
-__all__ = ["sweep"]
-
 HEADS: Final = 8
 """Linear heads that are trained at once; the next ones are chosen by their scores."""
 TRIALS_FOLDER: Final = "trials"

@@ -25,18 +25,6 @@ from labelgap.losses import loss, method_options
 from labelgap.studies.compare.grid import option_grid
 from labelgap.training.config.defaults import TrainingSettings
 
-__all__ = [
-    "Parameter",
-    "Value",
-    "grid_points",
-    "head_space",
-    "is_option",
-    "paper_space",
-    "parse_parameter",
-    "parse_search",
-    "search_space",
-]
-
 Value = bool | int | float | str
 
 COLE_RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)

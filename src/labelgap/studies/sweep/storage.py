@@ -19,17 +19,6 @@ from labelgap.studies.sweep.results import is_sweep
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
-__all__ = [
-    "DATABASE",
-    "GRACE",
-    "Heartbeat",
-    "check_optuna",
-    "hide_password",
-    "open_storage",
-    "quiet_optuna",
-    "reaching",
-]
-
 DATABASE: Final = "sweep.sqlite"
 """The storage in the folder of a sweep, where none is given."""
 INTERVAL: Final = 30

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-__all__ = ["TrialQueue"]
-
 RESULT: Final = "labelgap"
 """Attribute of an ended trial: what ``SweepTrial`` has beside its number and state."""
 WORKER: Final = "worker"

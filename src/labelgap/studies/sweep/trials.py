@@ -41,18 +41,6 @@ from labelgap.training.search import SEARCH_FILE, selection_score
 if TYPE_CHECKING:
     from optuna import Trial
 
-__all__ = [
-    "HeadInputs",
-    "is_head",
-    "is_trained",
-    "load_inputs",
-    "run_score",
-    "train_auto",
-    "train_head_trials",
-    "train_network_trial",
-    "train_run",
-]
-
 _SHARED: Final = ("batch_size", "epochs", "optimizer", "momentum", "nesterov", "standardize", "stop_below", "seed")
 """Settings that heads must have in common to be trained at once."""
 _NOT_OF_NEWTON: Final = {"lr", "batch_size"}

@@ -27,18 +27,6 @@ from labelgap.training.checkpoints.partial_epoch import PartialEpoch
 from labelgap.training.checkpoints.rng_state import get_rng_state, set_rng_state
 from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, has_weights_of, restore_weights
 
-__all__ = [
-    "LAST",
-    "PREVIOUS",
-    "Stateful",
-    "TrainingState",
-    "completed_epochs",
-    "load_checkpoint",
-    "remove_previous",
-    "report_saved_epochs",
-    "save_checkpoint",
-]
-
 LAST = "last.pt"
 PREVIOUS = "last.previous.pt"
 FORMAT: Final = 2

@@ -15,17 +15,6 @@ from labelgap.core.files import write_text
 from labelgap.core.stored import damaged, parse_json, read_bytes, reading, validate
 from labelgap.metrics.thresholds import ThresholdMark
 
-__all__ = [
-    "EpochRecord",
-    "METRICS_FILE",
-    "RunSummary",
-    "check_epochs",
-    "finite",
-    "read_history",
-    "trained_epochs",
-    "write_history",
-]
-
 METRICS_FILE: Final = "metrics.jsonl"
 REMEDY: Final = "Restore it from a copy; in an unfinished run remove it, and --resume writes it again."
 

@@ -8,15 +8,6 @@ from typing import Any, Final
 from labelgap.core.text import pluralize
 from labelgap.metrics.validation import MAX_CHANCE
 
-__all__ = [
-    "describe_estimated",
-    "describe_groups",
-    "describe_kept_epoch",
-    "has_accuracy",
-    "has_estimate",
-    "unseen_splits",
-]
-
 _MIN_LIFT: Final = 3 / 4
 """How far from chance to 1 an estimated mAP has to be: scores that rank weakly leave the prevalence open, and the
 estimate is then too high, by tens of points."""

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from labelgap.losses.base.terms import widest_float
 
-__all__ = ["PartialEpoch"]
-
 
 @dataclass
 class PartialEpoch:

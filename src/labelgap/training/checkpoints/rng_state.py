@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["get_rng_state", "set_rng_state"]
-
 
 def get_rng_state(device: torch.device) -> dict[str, Any]:
     """Return the states of Python's, NumPy's, torch's and the device's generators in plain types.

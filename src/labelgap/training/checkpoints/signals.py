@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-__all__ = ["defer_interrupt", "record_signals"]
-
 _STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -21,19 +21,6 @@ from labelgap.core.tensors import read_tensor_metadata, read_tensors, write_tens
 from labelgap.models import Backbone, as_backbone
 from labelgap.training.config.schema import INITIAL_WEIGHTS
 
-__all__ = [
-    "BEST",
-    "PREVIOUS_BEST",
-    "copy_backbone",
-    "has_backbone",
-    "has_weights_of",
-    "load_weights",
-    "read_weights",
-    "restore_weights",
-    "save_weights",
-    "set_weights",
-]
-
 BEST: Final = "best.safetensors"
 PREVIOUS_BEST: Final = "best.previous.safetensors"
 _EPOCH: Final = "epoch"

@@ -56,8 +56,6 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
 
-__all__ = ["FEW_TAGGED", "MethodChoice", "choose_method", "tagged_share"]
-
 FEW_TAGGED: Final = 0.4
 """Where a smaller share of the images has a known present, `gr` learns that no class is ever present."""
 

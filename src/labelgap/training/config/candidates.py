@@ -54,18 +54,6 @@ from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.selection import choose_selection
 
-__all__ = [
-    "FOLDS",
-    "auto_methods",
-    "candidate_configs",
-    "head_settings",
-    "is_searched",
-    "neighbors",
-    "open_settings",
-    "resolve_folds",
-    "supports_newton",
-]
-
 FOLDS: Final = 5
 NEWTON_LABELS: Final = 20_000_000
 """Heads are trained on all images at once up to so many labels."""

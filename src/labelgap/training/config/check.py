@@ -17,8 +17,6 @@ from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import check_rule
 
-__all__ = ["as_started", "check_request"]
-
 _PHASE: Final = {"epochs": 1, "lr": 1.0, "batch_size": 1}
 
 

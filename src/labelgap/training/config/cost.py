@@ -27,8 +27,6 @@ from labelgap.training.loop.inputs import ImageInputs, fits_on_gpu
 from labelgap.training.loop.optimizers import build_optimizer
 from labelgap.training.progress import Reporter
 
-__all__ = ["CostEstimate", "measure_cost", "report_cost"]
-
 MAX_SECONDS = 4.0
 """Seconds after which a measurement stops."""
 BATCHES = 4

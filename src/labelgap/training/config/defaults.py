@@ -10,8 +10,6 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.models import is_pretrained
 
-__all__ = ["LINEAR_PHASE", "TrainingSettings", "default_linear_backbone", "defaults_for", "resolve_settings"]
-
 LINEAR_PHASE = {"linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16}
 """25 epochs at batch 16 as in the single-positive papers; of their rates, 1e-3 is better for most methods."""
 

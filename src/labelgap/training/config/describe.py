@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any, Final
 
-__all__ = ["PROTOCOLS", "format_value"]
-
 PROTOCOLS: Final = {
     "linear": "a linear head on fixed features",
     "end-to-end": "the whole network",

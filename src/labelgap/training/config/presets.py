@@ -13,8 +13,6 @@ from labelgap.core.errors import UnknownNameError
 from labelgap.losses.base.published_settings import PAPER_DATASETS, paper_dataset
 from labelgap.training.config.defaults import LINEAR_PHASE
 
-__all__ = ["PRESETS", "describe_missing_settings", "preset"]
-
 OTHER: Final = "coco2014"
 """The data set whose settings are used for one that a paper does not have: its largest set of everyday photos."""
 _NETWORK_SETTINGS: Final = (

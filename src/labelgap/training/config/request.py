@@ -10,8 +10,6 @@ from labelgap.losses import Loss
 from labelgap.models import Backbone
 from labelgap.training.config.defaults import TrainingSettings
 
-__all__ = ["TrainingRequest"]
-
 
 @dataclass(frozen=True)
 class TrainingRequest:

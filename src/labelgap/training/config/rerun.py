@@ -14,17 +14,6 @@ from labelgap.data.readers.recipe import PATH_OPTIONS
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.schema import RunConfig
 
-__all__ = [
-    "DATA_OPTIONS",
-    "RERUN_OUT",
-    "data_arguments",
-    "fit_arguments",
-    "strip_directories",
-    "train_command",
-    "train_script",
-    "without_directories",
-]
-
 RERUN_OUT: Final = "runs/rerun"
 """The default folder of the repeated run: a folder that holds a run is not overwritten."""
 

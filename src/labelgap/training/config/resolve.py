@@ -31,8 +31,6 @@ from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.selection import Selection, choose_selection
 
-__all__ = ["describe_random_features", "prepare_data", "resolve_config"]
-
 FEW_IMAGES = 2000
 """Fewer images without a split of their own are trained on by a linear head, on a GPU too."""
 

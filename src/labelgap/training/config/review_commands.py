@@ -13,15 +13,6 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.training.config.rerun import data_arguments, strip_directories
 from labelgap.training.config.schema import RunConfig
 
-__all__ = [
-    "RANDOM_IMAGES",
-    "comparison_review_commands",
-    "data_review_commands",
-    "review_split",
-    "run_audit_commands",
-    "run_review_commands",
-]
-
 RANDOM_IMAGES: Final = 300
 """How many random images are labeled in full; the review takes all where there are fewer."""
 

@@ -25,17 +25,6 @@ from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.models import BatchNormMode, HeadName, InputSpec
 from labelgap.models.inference import Precision
 
-__all__ = [
-    "BackboneInput",
-    "CONFIG_FILE",
-    "FORMAT",
-    "INITIAL_WEIGHTS",
-    "LinearPhase",
-    "RunConfig",
-    "read_config",
-    "write_config",
-]
-
 FORMAT: Final = 1
 CONFIG_FILE: Final = "config.json"
 INITIAL_WEIGHTS: Final = "backbone.safetensors"

@@ -30,8 +30,6 @@ from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.progress import Reporter
 from labelgap.training.search import Search, search_settings
 
-__all__ = ["LabelGapClassifier"]
-
 _Val = tuple[NDArray[np.float32], LabelTable]
 
 

@@ -11,8 +11,6 @@ from scipy import sparse
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 
-__all__ = ["as_label_table", "class_names"]
-
 
 def as_label_table(labels: Any, rows: int | None = None, what: str = "Y") -> LabelTable:
     """Return labels as a table.

@@ -15,8 +15,6 @@ from labelgap.core.errors import InputError
 from labelgap.metrics import average_precision
 from labelgap.training.estimator.labels import as_label_table
 
-__all__ = ["average_precision_scorer", "observed_scorer"]
-
 
 def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
     """Return the mean average precision over the known labels, 0 to 1.

@@ -24,8 +24,6 @@ from labelgap.training.features.keys import ContentKeys
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.progress import Reporter
 
-__all__ = ["BlockExtraction", "next_block"]
-
 BLOCK_SECONDS = 10.0
 """The duration of a block: what is lost by a kill. The first block is one batch."""
 SHARED_BLOCK_SECONDS = 1.0

@@ -30,8 +30,6 @@ from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.processes import fail_together, gather_objects, gather_own_rows, own_rows
 from labelgap.training.progress import Reporter
 
-__all__ = ["CachedFeatures", "count_uncached", "extract_features", "split_features"]
-
 _DTYPE: Final = np.dtype("<f4")
 
 

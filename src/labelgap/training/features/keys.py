@@ -33,8 +33,6 @@ from labelgap.data.images import FileImages, ImageSource, StoredImages
 from labelgap.models import Backbone
 from labelgap.training.progress import Reporter
 
-__all__ = ["ContentKeys", "content_keys", "network_key", "open_digests"]
-
 _VERSION: Final = 3
 """Increased when the same image and weights give other features than before."""
 _DIGEST_FOLDER: Final = "files"

@@ -19,16 +19,6 @@ from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, create
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.inputs import FeatureInputs
 
-__all__ = [
-    "IdentityBackbone",
-    "build_classifier",
-    "check_feature_data",
-    "feature_inputs",
-    "feature_width",
-    "initial_network",
-    "stored_feature_width",
-]
-
 
 class IdentityBackbone(Backbone):
     """Returns vectors ``(B, D)`` unchanged, as the features of one location.

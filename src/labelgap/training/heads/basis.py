@@ -18,8 +18,6 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.losses.base.terms import widest_float
 
-__all__ = ["FeatureBasis"]
-
 _RANK_TOLERANCE = 1e-6
 
 

@@ -19,8 +19,6 @@ from labelgap.training.heads.plans import HeadPlan, HeadResult
 from labelgap.training.heads.train import train_heads
 from labelgap.training.selection import Selection
 
-__all__ = ["HeadConfig", "group_configs", "train_group"]
-
 
 @dataclass(frozen=True)
 class HeadConfig:

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["CudaGraphRunner", "Step", "WARMUP_STEPS", "capture_graph", "run_on_side_stream"]
-
 T = TypeVar("T")
 
 Step = Callable[[Tensor], Tensor]

@@ -34,8 +34,6 @@ from labelgap.training.heads.optimizers import StackedParameter, create_optimize
 from labelgap.training.heads.plans import HeadPlan
 from labelgap.training.heads.stack import HeadStack
 
-__all__ = ["LinearEngine", "StepHook"]
-
 StepHook = Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]
 """Called before every step with rows ``(B,)``, logits ``(M, B, K)``, labels ``(M, B, K)``, and a function that returns
 the mask ``(M, B, K)`` of entries that the methods modify."""

@@ -25,8 +25,6 @@ from labelgap.losses.base.terms import widen, widest_float
 from labelgap.losses.kernels.dispatch import are_taken
 from labelgap.training.heads.plans import HeadPlan
 
-__all__ = ["HeadGroup", "group_plans"]
-
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:

@@ -11,8 +11,6 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses.base.per_image_state import free_memory
 
-__all__ = ["LabelTables"]
-
 MEMORY_SHARE = 4
 """Tables are dense, a byte per image and class, where they fit into this fraction of the free memory."""
 

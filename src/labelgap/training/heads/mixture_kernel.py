@@ -19,8 +19,6 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.base.mixture import LabelEstimate, entropy_cost, mixture_cost
 from labelgap.training.heads.grouping import HeadGroup
 
-__all__ = ["BatchWeights", "MixtureKernel"]
-
 EXCLUDED = -1e30
 """Added to the logit of an entry that may not be modified, so that it is never among the largest."""
 

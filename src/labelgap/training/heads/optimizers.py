@@ -21,16 +21,6 @@ from torch import Tensor
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.losses.base.terms import widest_float
 
-__all__ = [
-    "OPTIMIZERS",
-    "StackedAdam",
-    "StackedNewton",
-    "StackedOptimizer",
-    "StackedParameter",
-    "StackedSGD",
-    "create_optimizer",
-]
-
 OPTIMIZERS = "adam", "sgd", "newton"
 BETAS = 0.9, 0.999
 EPS = 1e-8

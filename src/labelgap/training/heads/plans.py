@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from labelgap.labels import LabelTable
 
-__all__ = ["HeadPlan", "HeadResult"]
-
 
 @dataclass(frozen=True)
 class HeadPlan:

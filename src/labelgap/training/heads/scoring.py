@@ -15,8 +15,6 @@ from labelgap.metrics.validation import unknown_as_absent
 from labelgap.training.heads.stack import CHUNK, HeadStack
 from labelgap.training.selection import Selection
 
-__all__ = ["ValScorer"]
-
 
 class ValScorer:
     """Scores heads as ``Selection.score`` scores one run.

@@ -22,8 +22,6 @@ from labelgap.training.heads.label_tables import LabelTables
 from labelgap.training.heads.optimizers import StackedParameter
 from labelgap.training.heads.plans import HeadPlan
 
-__all__ = ["HeadStack", "initial_head"]
-
 CHUNK = 1 << 24
 """How many logits are computed at once."""
 SMALL_FEATURES = 1 << 18

@@ -18,8 +18,6 @@ from labelgap.training.heads.plans import HeadPlan, HeadResult
 from labelgap.training.heads.scoring import ValScorer
 from labelgap.training.selection import choose_selection
 
-__all__ = ["few_threads", "train_heads"]
-
 CONVERGED: Final = 1e-4
 """Share of its largest weight by which a head that has converged changes in an epoch at most."""
 SMALL_STEP: Final = 1 << 25

@@ -22,8 +22,6 @@ from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.calibration import platt_scaling
 from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
 
-__all__ = ["zero_shot_head"]
-
 _MAX_ENTRIES: Final = 2_000_000
 """The line is fitted on images at regular distances, with at most so many labels."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EpochLogger", "Row", "Scalars"]
-
 Scalars = Mapping[str, float]
 Row = tuple[int, Scalars]
 """An epoch and its scalars."""

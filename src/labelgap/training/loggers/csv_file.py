@@ -10,8 +10,6 @@ from typing import Final
 from labelgap.core.files import write_text
 from labelgap.training.loggers.base import EpochLogger, Row, Scalars
 
-__all__ = ["CSV_LOG", "CsvLogger"]
-
 CSV_LOG: Final = "log.csv"
 
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from labelgap.training.loggers.base import EpochLogger, Row, Scalars
 
-__all__ = ["MLFLOW_DATABASE", "MlflowLogger"]
-
 MLFLOW_DATABASE: Final = "mlflow.db"
 _LONGEST: Final = 500
 """Characters of a parameter."""

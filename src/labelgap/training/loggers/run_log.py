@@ -24,8 +24,6 @@ from labelgap.training.loggers.scalars import epoch_scalars, hyper_parameters, s
 from labelgap.training.loggers.tensorboard_events import TensorBoardLogger
 from labelgap.training.loggers.wandb_run import WandbLogger
 
-__all__ = ["LOGGERS", "LOGS_FILE", "check_loggers", "log_epochs"]
-
 LOGGERS: Final[Mapping[str, type[EpochLogger]]] = {
     "csv": CsvLogger,
     "mlflow": MlflowLogger,

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["epoch_scalars", "hyper_parameters", "rate_factor", "summary_scalars"]
-
 _RECORD: Final = {
     "loss": "train/loss",
     "seconds": "train/seconds",

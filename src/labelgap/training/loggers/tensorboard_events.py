@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from labelgap.training.loggers.base import EpochLogger, Row, Scalars
 
-__all__ = ["TENSORBOARD_FOLDER", "TensorBoardLogger"]
-
 TENSORBOARD_FOLDER: Final = "tensorboard"
 
 

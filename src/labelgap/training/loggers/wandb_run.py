@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from labelgap.training.loggers.base import EpochLogger, Row, Scalars
 
-__all__ = ["WandbLogger"]
-
 _SETTINGS: Final = {
     "console": "off",
     "disable_git": True,

@@ -23,8 +23,6 @@ from torch import Tensor
 
 from labelgap.training.logistic.objectives import LogitLoss
 
-__all__ = ["HISTORY", "Minimum", "minimize"]
-
 HISTORY: Final = 10
 """Pairs of steps and changes of the gradient that are kept."""
 _SLOPE_SHARE: Final = 0.1

@@ -16,8 +16,6 @@ from typing import final
 import torch
 from torch import Tensor
 
-__all__ = ["BinaryLoss", "LogitLoss", "MultinomialLoss"]
-
 
 class LogitLoss(ABC):
     """A loss of stacked problems. Abstract."""

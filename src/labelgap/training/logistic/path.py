@@ -28,8 +28,6 @@ from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.logistic.lbfgs import HISTORY, minimize
 from labelgap.training.logistic.objectives import BinaryLoss, LogitLoss, MultinomialLoss
 
-__all__ = ["LogisticPath", "fit_logistic_path"]
-
 _RANK_TOLERANCE: Final = 1e-12
 _STRIDES: Final = (8, 4, 2, 1)
 """Every eighth penalty is solved first."""

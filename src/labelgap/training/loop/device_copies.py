@@ -11,8 +11,6 @@ from torch import Tensor
 
 from labelgap.core.errors import LabelGapError
 
-__all__ = ["copy_ahead", "start_ahead", "to_device"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 

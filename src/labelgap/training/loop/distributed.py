@@ -23,16 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from labelgap.core.distributed import gather_rows, is_distributed, rank, world_size
 from labelgap.core.errors import InputError
 
-__all__ = [
-    "average_gradients",
-    "broadcast_buffers",
-    "check_batch_size",
-    "gather_all",
-    "no_sync",
-    "shard_batches",
-    "wrap_distributed",
-]
-
 
 def wrap_distributed(network: nn.Module) -> nn.Module:
     """Return the network wrapped in DistributedDataParallel; with one process, as it is.

@@ -18,16 +18,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from labelgap.training.checkpoints.checkpoint import TrainingState
 from labelgap.training.selection import EpochScore
 
-__all__ = [
-    "MAX_FALL",
-    "MAX_GROWTH",
-    "MAX_HALVINGS",
-    "RestartPoint",
-    "describe_divergence",
-    "describe_restart",
-    "halve_rates",
-]
-
 MAX_HALVINGS: Final = 3
 MAX_FALL: Final = 0.2
 """A fifth: scores of good trainings dip by less in their first epochs, and networks that diverge lose far more."""

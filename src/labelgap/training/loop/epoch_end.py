@@ -15,8 +15,6 @@ from labelgap.training.loop.processes import barrier
 from labelgap.training.loop.trainer import REVISIONS_FILE, Trainer
 from labelgap.training.selection import EpochScore
 
-__all__ = ["finish_epoch", "record_start"]
-
 
 def record_start(trainer: Trainer, state: TrainingState, score: EpochScore, seconds: float) -> None:
     """Add epoch 0 to the state as the best one so far, and write its weights and its score.

@@ -24,8 +24,6 @@ from labelgap.core.distributed import is_distributed
 from labelgap.losses import Loss
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS, capture_graph, run_on_side_stream
 
-__all__ = ["GraphedStep", "StepResult", "host_state", "why_not_captured"]
-
 Compute = Callable[[Tensor, Tensor, Tensor], "StepResult"]
 """From inputs, labels and rows of a batch to its loss and logits; adds gradients to parameters, which have none yet."""
 StepResult = tuple[Tensor, Tensor]

@@ -22,9 +22,6 @@ from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Tran
 from labelgap.models import Backbone
 from labelgap.training.loop.device_copies import copy_ahead, to_device
 
-__all__ = ["DeviceInputs", "FeatureInputs", "ImageInputs", "Inputs", "fits_on_gpu"]
-
-
 MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
 DRAWN_ROWS = 65_536

@@ -19,8 +19,6 @@ from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.nan_guard import check_weights, divergence_message
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 
-__all__ = ["HANDOFF_FILE", "LinearTrainer", "head_logits"]
-
 HANDOFF_FILE: Final = "handoff.safetensors"
 """What the loss of the best epoch passes to the next phase of linear-init."""
 

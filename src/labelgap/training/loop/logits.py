@@ -15,8 +15,6 @@ from labelgap.training.loop.device_copies import to_device
 from labelgap.training.loop.distributed import gather_all, shard_batches
 from labelgap.training.loop.inputs import Inputs
 
-__all__ = ["iterate_batches", "iterate_logits", "predict_logits"]
-
 MAX_ON_DEVICE = 2**24
 """Logits that stay on the device until they are copied together; every copy waits for it."""
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from labelgap.core.errors import RunError
 from labelgap.training.loop.distributed import gather_all
 
-__all__ = ["DivergenceError", "NanGuard", "are_finite", "check_scores", "check_weights", "divergence_message"]
-
 
 class DivergenceError(RunError):
     """Numbers of a training are not finite; ``problem`` says which, without what is saved and what to try."""

@@ -49,8 +49,6 @@ from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, bu
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 from labelgap.training.selection import EpochScore
 
-__all__ = ["NetworkTrainer"]
-
 CHECK_EVERY = 200
 """Steps between two checks that the losses are finite; a check waits for the device."""
 MAX_LABELS = 2**30

@@ -13,8 +13,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from labelgap.training.config.schema import RunConfig
 
-__all__ = ["MovingAverage", "build_optimizer", "build_scheduler"]
-
 
 def build_optimizer(groups: Sequence[dict[str, Any]], config: RunConfig) -> torch.optim.Optimizer:
     """Build the fused optimizer of a run, which can skip a step on the device.

@@ -27,20 +27,6 @@ from labelgap.core.distributed import is_distributed, is_main_process, rank, wor
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.lock import LOCK_FILE, lock_folder
 
-__all__ = [
-    "ReportedError",
-    "barrier",
-    "broadcast_array",
-    "broadcast_object",
-    "check_same",
-    "fail_together",
-    "gather_objects",
-    "gather_own_rows",
-    "init_distributed",
-    "lock_together",
-    "own_rows",
-]
-
 STEP_TIMEOUT: Final = timedelta(minutes=30)
 """How long a process waits for the others within a training step; a machine that lost its power closes nothing."""
 WAIT_TIMEOUT: Final = timedelta(days=7)

@@ -31,8 +31,6 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import assume_negative
 
-__all__ = ["AUTO_LIMIT", "Trace", "merge_trace", "parse_trace", "read_trace", "remove_trace_parts"]
-
 AUTO_LIMIT: Final = 2_000_000
 MAX_ON_DEVICE: Final = 2**22
 """Entries of recorded batches that stay on a GPU until they are copied together."""

@@ -30,8 +30,6 @@ from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
-__all__ = ["EpochCallback", "REVISIONS_FILE", "Trainer", "TrainingContext", "should_stop"]
-
 REVISIONS_FILE = "revisions.parquet"
 EpochCallback = Callable[[Sequence[Mapping[str, Any]]], None]
 """Called with the history of a run after every epoch: one record each, the last is of that epoch."""

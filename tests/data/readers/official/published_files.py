@@ -8,19 +8,6 @@ from typing import Final
 
 from PIL import Image
 
-__all__ = [
-    "CUB_ATTRIBUTES",
-    "CUB_IMAGES",
-    "CUB_TEST",
-    "NUS_CONCEPTS",
-    "NUS_LABELS",
-    "NUS_TEST",
-    "NUS_TRAIN",
-    "cub",
-    "cub_label",
-    "nuswide",
-]
-
 NUS_CONCEPTS: Final = ("airport", "animal", "beach", *(f"concept{number:02d}" for number in range(78)))
 NUS_TRAIN: Final = [f"{'actor' if number > 5 else 'zoo'}\\{number:04d}_{9000 - number}.jpg" for number in range(12)]
 NUS_TEST: Final = ["zoo\\0100_77.jpg", "actor\\0101_78.jpg", "actor\\0102_79.jpg"]

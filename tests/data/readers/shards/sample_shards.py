@@ -9,8 +9,6 @@ from tests.sample_photos import write_small_photos
 from labelgap.data import load
 from labelgap.data.writers.shards import ShardOptions, write_shards
 
-__all__ = ["write_sample"]
-
 
 def write_sample(photos: Path, shards: Path) -> None:
     """Write ten train and four val photos with a table, and shards of two images each."""

@@ -10,8 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-__all__ = ["ShardServer", "serve"]
-
 
 class ShardServer:
     """What a server does, and what it was asked for.

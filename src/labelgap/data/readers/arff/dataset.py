@@ -31,8 +31,6 @@ from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.labels import UNKNOWN, LabelTable
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["ARFF_LAYOUT", "find_arff", "load_arff"]
-
 _SUFFIX: Final = ".arff"
 _TRAIN: Final = "-train"
 _MAX_BYTES: Final = 16 << 30

@@ -13,8 +13,6 @@ from labelgap.data.readers.arff.parser import ArffFile, Attribute
 from labelgap.labels import ABSENT, PRESENT
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["find_labels", "label_states", "labels_file"]
-
 _COUNT: Final = re.compile(r"(?:^|[\s:])-C\s+(-?\d{1,9})(?!\S)")
 _STATES: Final = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), PRESENT),

@@ -18,8 +18,6 @@ from typing import Final, TextIO
 
 from labelgap.core.text import truncate_text
 
-__all__ = ["ArffFile", "Attribute", "parse_arff", "unquote"]
-
 _QUOTED: Final = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _ATTRIBUTE: Final = re.compile(rf"@attribute\s+({_QUOTED}|[^\s{{'\"]+)\s*(.*)", re.IGNORECASE | re.DOTALL)
 _PIECE: Final = re.compile(rf"(?:{_QUOTED}|[^,'\"])*")

@@ -36,8 +36,6 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.table_file import TableFile, check_choice
 
-__all__ = ["CHEXPERT_LAYOUT", "find_chexpert", "load_chexpert"]
-
 _STATES: Final = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 _NO_HEADER: Final = "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
 _MAX_MISSING: Final = 1000

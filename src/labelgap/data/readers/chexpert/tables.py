@@ -18,8 +18,6 @@ from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.records import split_records
 from labelgap.labels.io.rows import image_name_problem, is_no_class
 
-__all__ = ["MIMIC_PREFIX", "ObservationTable", "UNCERTAIN", "read_mimic", "read_table"]
-
 UNCERTAIN: Final = 2
 """The code of a label that the table calls uncertain, until it is decided what it becomes."""
 MIMIC_PREFIX: Final = "mimic-cxr-2.0.0-"

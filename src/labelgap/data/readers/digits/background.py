@@ -13,8 +13,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-__all__ = ["add_grain", "paper_background", "random_windows", "stain_masks", "stroke_masks"]
-
 _CANVAS: Final = 96
 _TEXTURE: Final = 6
 

@@ -16,8 +16,6 @@ from labelgap.data.images import ArrayImages
 from labelgap.data.readers.digits.scenes import CLASS_NAMES, Scenes, digit_scenes
 from labelgap.labels import LabelTable
 
-__all__ = ["load_digits"]
-
 _MAX_SCENES: Final = 100_000
 """Scenes of a split: they are generated at once, in some gigabytes of memory."""
 

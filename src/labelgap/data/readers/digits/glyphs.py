@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-__all__ = ["CELLS", "CLASSES", "ink_box", "render_digits", "sklearn_digits"]
-
 CELLS: Final = 8
 CLASSES: Final = 10
 _UNIT: Final = 1 << 14

@@ -25,16 +25,6 @@ from labelgap.data.readers.digits.background import (
 )
 from labelgap.data.readers.digits.glyphs import CLASSES, ink_box, render_digits, sklearn_digits
 
-__all__ = [
-    "CLASS_NAMES",
-    "DigitScenes",
-    "SIDE",
-    "Scenes",
-    "digit_scenes",
-    "make_scenes",
-    "split_digits",
-]
-
 SIDE: Final = 64
 CLASS_NAMES: Final = tuple(str(digit) for digit in range(CLASSES))
 _SHARES: Final = (0.6, 0.15, 0.25)

@@ -15,8 +15,6 @@ from labelgap.core.errors import InputError
 from labelgap.core.text import truncate_text
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
-__all__ = ["INVALID", "LabelColumns", "choose_columns", "column_states", "listed_classes"]
-
 INVALID: Final = 2
 """The code of a cell that is no state."""
 

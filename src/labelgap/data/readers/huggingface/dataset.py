@@ -32,8 +32,6 @@ from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import image_name_problem
 from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, check_choice
 
-__all__ = ["HUGGINGFACE_LAYOUT", "load_huggingface"]
-
 
 def load_huggingface(
     path: str | os.PathLike[str],

@@ -24,8 +24,6 @@ from labelgap.core.text import truncate_text
 from labelgap.data.readers.image_paths import is_file
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["DataFile", "SplitFiles", "find_files", "find_huggingface", "read_columns"]
-
 _PARQUET: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?\.parquet")
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of a complete Arrow stream."""

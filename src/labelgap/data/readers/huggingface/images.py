@@ -14,8 +14,6 @@ from labelgap.data.decoding import EncodedImage
 from labelgap.data.images import DigestedImages
 from labelgap.data.readers.huggingface.files import DataFile
 
-__all__ = ["ImageRows", "RowImages"]
-
 
 @dataclass(frozen=True, eq=False)
 class ImageRows:

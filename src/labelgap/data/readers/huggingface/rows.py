@@ -22,8 +22,6 @@ from labelgap.data.readers.image_paths import is_file
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import is_no_class
 
-__all__ = ["RowReader", "SplitRows"]
-
 _ROWS_SHOWN: Final = 20
 _UNLABELED: Final = -1
 """What a column of one ``ClassLabel`` has where there is no label."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.official.lists import FileProblems
 
-__all__ = ["AttributeLabels", "LabelIds", "read_attribute_labels"]
-
 _COLUMNS: Final = ("image", "attribute", "is_present", "certainty", "seconds")
 _NO_CERTAINTY: Final = 0
 _BLOCK: Final = 1 << 24

@@ -27,8 +27,6 @@ from labelgap.data.readers.official.splits import BoxList, from_official_splits
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.sparse import check_size
 
-__all__ = ["coco_layout", "find_coco", "load_coco2014", "load_coco2017"]
-
 
 def load_coco2014(path: str | os.PathLike[str]) -> Dataset:
     """Read COCO 2014: train and val are parts of train2014, test is val2014, as in the papers.

@@ -16,8 +16,6 @@ from labelgap.core.text import truncate_text
 from labelgap.data.readers.official.lists import FileProblems
 from labelgap.data.readers.official.splits import Corners, check_corners
 
-__all__ = ["Instances", "read_instances"]
-
 _DIGITS: Final = re.compile("-?[0-9]{1,20}")
 
 

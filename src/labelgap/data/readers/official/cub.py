@@ -31,8 +31,6 @@ from labelgap.data.readers.official.lists import FileProblems, find_root
 from labelgap.data.readers.official.splits import check_corners, from_official_splits
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
-__all__ = ["CUB_LAYOUT", "find_cub", "load_cub", "read_cub_certainty"]
-
 _ATTRIBUTES: Final = 312
 _OFFICIAL: Final = {"train": 5_994, "test": 5_794}
 

@@ -18,8 +18,6 @@ from labelgap.data.scanning.file_check import find_unreadable
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import image_name_problem
 
-__all__ = ["FileProblems", "find_root"]
-
 _MAX_BYTES: Final = 1 << 28
 _MAX_LOOKED_AT: Final = 20_000
 """Images that are looked at beside other problems, which takes a few seconds."""

@@ -32,8 +32,6 @@ from labelgap.data.readers.official.splits import from_official_splits
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import check_choice
 
-__all__ = ["NUSWIDE_LAYOUT", "find_nuswide", "load_nuswide"]
-
 _OFFICIAL: Final = {"Train": 161_789, "Test": 107_859}
 
 

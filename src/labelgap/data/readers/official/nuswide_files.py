@@ -13,8 +13,6 @@ from labelgap.core.text import truncate_text
 from labelgap.data.readers.official.lists import FileProblems
 from labelgap.labels.io.rows import image_name_problem
 
-__all__ = ["CONCEPTS", "ImageList", "read_concepts", "read_labels", "read_list"]
-
 CONCEPTS: Final = 81
 _MAX_WRONG_LINES: Final = 5
 """Lines of one file of labels that are reported."""

@@ -14,8 +14,6 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.findings import BoxesOutsideImage, BoxesWithoutArea, ObjectsOfNoClass, PaperSplit
 from labelgap.labels import paper_split
 
-__all__ = ["BoxList", "Corners", "check_corners", "from_official_splits"]
-
 _SEED: Final = 1200
 _MAX_PIXELS: Final = 1e7
 

@@ -33,8 +33,6 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.io.rows import image_name_problem
 
-__all__ = ["SPML_LAYOUT", "find_spml", "load_spml"]
-
 _NEEDED: Final = ("train_images", "train_labels", "train_labels_obs", "val_images", "val_labels")
 _ROWS_SHOWN: Final = 20
 _OBJECTS: Final = (

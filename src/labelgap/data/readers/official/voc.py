@@ -31,8 +31,6 @@ from labelgap.data.readers.official.splits import BoxList, from_official_splits
 from labelgap.data.readers.official.voc_boxes import ANNOTATIONS, read_annotations
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
-__all__ = ["find_voc", "load_voc2007", "load_voc2012", "voc_layout"]
-
 _CODES: Final = {"1": PRESENT, "0": ABSENT, "-1": ABSENT}
 """The devkit's codes: present; only difficult objects, absent for the papers; absent."""
 

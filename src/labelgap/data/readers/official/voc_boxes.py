@@ -19,8 +19,6 @@ from labelgap.data.readers.official.lists import FileProblems
 from labelgap.data.readers.official.splits import BoxList, Corners, check_corners
 from labelgap.labels import LabelTable
 
-__all__ = ["ANNOTATIONS", "read_annotations", "read_boxes"]
-
 ANNOTATIONS: Final = "Annotations"
 _MAX_XML_BYTES: Final = 4 << 20
 

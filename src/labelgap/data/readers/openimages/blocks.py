@@ -23,8 +23,6 @@ from labelgap.core.errors import ProblemsError
 from labelgap.core.text import truncate_text
 from labelgap.labels.io.problems import MAX_PROBLEMS, ProblemList
 
-__all__ = ["Block", "BlockReader", "format_ids", "ids_from_digits", "parse_ids", "parse_numbers"]
-
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_LINES: Final = 10**10
 _ID_LENGTH: Final = 16

@@ -19,8 +19,6 @@ from labelgap.data.readers.openimages.blocks import BlockReader, parse_ids, pars
 from labelgap.data.readers.openimages.classes import ClassList
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["read_boxes"]
-
 _EDGES: Final = ("XMin", "YMin", "XMax", "YMax")
 _GROUP: Final = "IsGroupOf"
 

@@ -15,8 +15,6 @@ from labelgap.core.text import truncate_text
 from labelgap.data.readers.openimages.files import CLASS_CHOICES, OpenImagesFiles
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["ClassList", "class_choice", "read_classes"]
-
 _SURROGATE: Final = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8."""
 

@@ -37,8 +37,6 @@ from labelgap.labels import LabelTable
 from labelgap.labels.io.problems import ProblemList
 from labelgap.labels.sparse import UniqueNames
 
-__all__ = ["load_openimages"]
-
 _CLASSES_SHOWN: Final = 8
 """Of a list of classes."""
 

@@ -14,15 +14,6 @@ from typing import Final
 from labelgap.data.readers.layout import DatasetLayout, RequiredFile
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = [
-    "CLASS_CHOICES",
-    "OFFICIAL_SPLITS",
-    "OPENIMAGES_LAYOUT",
-    "OpenImagesFiles",
-    "OpenImagesSplit",
-    "find_layout",
-]
-
 OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
 """The official name of every split."""
 CLASS_CHOICES: Final = ("trainable", "boxable", "all")

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from labelgap.data.images import FileImages
 from labelgap.data.readers.openimages.blocks import format_ids, ids_from_digits
 
-__all__ = ["ImageFiles"]
-
 _SUFFIX: Final = ".jpg"
 _LENGTH: Final = 16 + len(_SUFFIX)
 

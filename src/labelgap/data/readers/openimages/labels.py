@@ -19,8 +19,6 @@ from labelgap.data.readers.openimages.classes import ClassList
 from labelgap.labels import ABSENT, PRESENT
 from labelgap.labels.io.problems import ProblemList
 
-__all__ = ["SplitLabels", "read_image_list", "read_labels"]
-
 _COLUMNS: Final = ("ImageID", "LabelName", "Confidence")
 _CONFIDENCES: Final = {b"0": ABSENT, b"1": PRESENT, b"0.0": ABSENT, b"1.0": PRESENT}
 

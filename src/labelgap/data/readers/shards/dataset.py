@@ -38,8 +38,6 @@ from labelgap.data.readers.shards.location import CACHE_FOLDER, RemoteFolder, Sh
 from labelgap.data.readers.shards.tar_file import ShardContent, join_contents, scan_shard
 from labelgap.labels.io.table_file import SPLITS, check_choice
 
-__all__ = ["is_shard_folder", "load_shards"]
-
 _REQUESTS_AT_ONCE: Final = 16
 
 

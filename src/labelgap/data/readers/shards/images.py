@@ -15,8 +15,6 @@ from labelgap.data.images import DigestedImages
 from labelgap.data.readers.shards.index import ImageRows
 from labelgap.data.readers.shards.location import ReadAhead, ShardLocation, ShardUse
 
-__all__ = ["ShardImages"]
-
 WINDOW: Final = 8
 """Shards of a URL whose images are shuffled together; the cache has to hold about three times as many."""
 _ATTEMPTS: Final = 3

@@ -19,18 +19,6 @@ from labelgap.core.stored import damaged, read_json, read_table
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS
 
-__all__ = [
-    "DIGEST_BYTES",
-    "IMAGES_FILE",
-    "INDEX_FILE",
-    "ImageRows",
-    "ShardEntry",
-    "ShardIndex",
-    "UNFINISHED_FILE",
-    "read_index",
-    "write_index",
-]
-
 INDEX_FILE: Final = "index.json"
 IMAGES_FILE: Final = "images.parquet"
 UNFINISHED_FILE: Final = "unfinished.json"

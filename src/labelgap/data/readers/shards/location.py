@@ -20,8 +20,6 @@ from labelgap.core.files import atomic_path, file_digest, make_folder, remove_pa
 from labelgap.core.lock import lock_folder
 from labelgap.data.readers.shards.index import INDEX_FILE, ShardEntry
 
-__all__ = ["CACHE_FOLDER", "ReadAhead", "RemoteFolder", "ShardLocation", "ShardUse", "is_shard_url"]
-
 CACHE_FOLDER: Final = "shards"
 ATTEMPTS: Final = 4
 PAUSE_SECONDS = 1.0

@@ -23,8 +23,6 @@ from labelgap.data.readers.image_names import is_image_name
 from labelgap.data.readers.shards.index import DIGEST_BYTES, ImageRows, ShardEntry
 from labelgap.labels.io.table_file import SPLIT_NAMES
 
-__all__ = ["ShardContent", "join_contents", "scan_shard"]
-
 LABEL_SUFFIX: Final = "json"
 _MAX_LABEL_BYTES: Final = 16 << 20
 _KEY: Final = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)

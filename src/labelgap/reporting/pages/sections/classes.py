@@ -25,8 +25,6 @@ from labelgap.reporting.formatting import (
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.training import Run
 
-__all__ = ["classes_section"]
-
 _MIN_LABELS: Final = 5
 """Labels that a bin of a small curve needs to be drawn."""
 _OPEN: Final = 60

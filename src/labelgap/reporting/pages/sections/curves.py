@@ -18,8 +18,6 @@ from labelgap.studies import Study
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.sweep.results import Sweep
 
-__all__ = ["epoch_scores_section", "figure_name", "parameter_effects_section", "render_epoch_scores"]
-
 MAX_ROWS = 30
 """Values in the table below a figure; the figure and its numbers have all."""
 

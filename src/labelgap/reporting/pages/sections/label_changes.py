@@ -17,8 +17,6 @@ from labelgap.reporting.formatting import format_count, format_measure, single_l
 from labelgap.reporting.html import FigureRenderer
 from labelgap.training import Run
 
-__all__ = ["label_changes_section"]
-
 _STATES: Final = {PRESENT: "present", ABSENT: "absent", UNKNOWN: "unknown"}
 
 

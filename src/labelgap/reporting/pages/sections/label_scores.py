@@ -30,8 +30,6 @@ from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.training import Run
 
-__all__ = ["label_scores_section"]
-
 Methods = Mapping[str, Mapping[LabelKind, LabelScores]]
 _TRAIN: Final = "train, unknown labels"
 _KIND_COLUMNS: Final = ["label", "recorded", "median |logit|, epoch 1", "last epoch", "mean score"]

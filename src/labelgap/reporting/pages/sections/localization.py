@@ -21,8 +21,6 @@ from labelgap.reporting.formatting import format_count, format_measure, single_l
 from labelgap.reporting.html import FigureRenderer
 from labelgap.training import Run
 
-__all__ = ["localization_section"]
-
 MAX_RUNS: Final = 6
 _SAMPLE: Final = (12, 100, 200)
 """Images of the pointing game: at least, of 224 × 224 pixels, at most."""

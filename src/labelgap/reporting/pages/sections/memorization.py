@@ -19,8 +19,6 @@ from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure
 from labelgap.reporting.html import FigureRenderer
 from labelgap.training import Run
 
-__all__ = ["memorization_section"]
-
 _KINDS: Final = {
     "TP": "observed present (true positive)",
     "FN": "unknown, truly present (false negative)",

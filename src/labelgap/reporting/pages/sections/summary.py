@@ -19,8 +19,6 @@ from labelgap.training import Run
 from labelgap.training.checkpoints.measures import describe_estimated, describe_kept_epoch, has_accuracy, unseen_splits
 from labelgap.training.config.review_commands import run_audit_commands, run_review_commands
 
-__all__ = ["summary_section"]
-
 _SPLITS: Final = {
     "test": "test",
     "val": "val (used to select {chosen})",
