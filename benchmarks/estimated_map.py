@@ -30,8 +30,8 @@ from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics import corrected_average_precision
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.models import create_backbone
-from labelgap.training.checkpoints.measures import has_estimate
-from labelgap.training.features.extract import split_features
+from labelgap.training.features import split_features
+from labelgap.training.history import has_estimate
 from labelgap.training.predictions import read_predictions
 from labelgap.training.progress import Reporter
 

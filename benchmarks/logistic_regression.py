@@ -39,7 +39,7 @@ import labelgap as lg
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 from labelgap.models import create_backbone
-from labelgap.training.features.extract import split_features
+from labelgap.training.features import split_features
 from labelgap.training.progress import Reporter
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -37,7 +37,7 @@ from labelgap.studies.review_simulation import (
     measure_labels,
     simulate_decisions,
 )
-from labelgap.training.features.extract import split_features
+from labelgap.training.features import split_features
 from labelgap.training.heads.configs import HeadConfig
 from labelgap.training.progress import Reporter
 

@@ -33,7 +33,7 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.models import create_backbone
-from labelgap.training.features.extract import split_features
+from labelgap.training.features import split_features
 from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.progress import Reporter
 

@@ -43,14 +43,14 @@ import labelgap.training.loop.network_trainer as network_trainer
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.models import as_backbone
-from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.checkpoint import TrainingState
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import resolve_config
-from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
+from labelgap.training.network import build_classifier
 from labelgap.training.progress import Reporter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -36,7 +36,7 @@ from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore, decisions, read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison
-from labelgap.training.checkpoints.checkpoint import completed_epochs
+from labelgap.training.checkpoint import completed_epochs
 
 Reader = Callable[[Path], Any]
 

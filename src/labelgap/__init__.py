@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from labelgap.studies.compare import compare
     from labelgap.studies.sweep import sweep
     from labelgap.training import Run, fit, open_run
-    from labelgap.training.estimator.classifier import LabelGapClassifier
-    from labelgap.training.estimator.scorers import average_precision_scorer, observed_scorer
+    from labelgap.training.estimator import LabelGapClassifier, average_precision_scorer, observed_scorer
     from labelgap.verification import verify
 
 __all__ = [

@@ -15,7 +15,7 @@ import labelgap as lg
 from labelgap.data.images import FileImages
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING, Candidates
-from labelgap.training.features.block_extraction import BlockExtraction
+from labelgap.training import features
 
 
 def test_the_screen_says_how_many_are_missing_and_what_to_do_next(
@@ -121,7 +121,7 @@ def test_photos_are_looked_at_with_the_backbone_as_it_came_even_if_the_run_has_t
     def never(*arguments: object) -> None:
         raise AssertionError("the features of the backbone as it came are in the cache: nothing is to be computed")
 
-    monkeypatch.setattr(BlockExtraction, "_compute", never)
+    monkeypatch.setattr(features._MissingFeatures, "_compute_block", never)
     capsys.readouterr()
     assert call("audit", "runs/a", "runs/b", "--device", "cpu") == 0
     said = capsys.readouterr().out

@@ -13,7 +13,7 @@ from tests.cli.conftest import call
 import labelgap as lg
 from labelgap.models import Backbone, InputSpec, WeightsInfo
 from labelgap.models.factories import BACKBONES
-from labelgap.training.features import keys
+from labelgap.training import features
 
 
 class Colors(Backbone):
@@ -34,7 +34,7 @@ class Colors(Backbone):
 @pytest.fixture
 def album(photos: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve photos whose states are trusted at once, and the backbone "colors"."""
-    monkeypatch.setattr(keys, "_SETTLED", -1_000_000_000)
+    monkeypatch.setattr(features, "_SETTLED", -1_000_000_000)
     monkeypatch.setattr(BACKBONES, "_entries", dict(BACKBONES._entries))
     lg.register_backbone("colors", Colors, weights=WeightsInfo("arithmetic", "none needed"))
     return photos

@@ -15,7 +15,7 @@ from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
-from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.checkpoint import TrainingState
 from labelgap.training.data_file import DATA_FILE, read_data_identity
 from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
 

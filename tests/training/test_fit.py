@@ -21,7 +21,7 @@ from labelgap.data import ArrayImages, load_csv
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import ElementwiseLoss
-from labelgap.training.checkpoints.checkpoint import LAST
+from labelgap.training.checkpoint import LAST
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 8, "device": "cpu", "quiet": True}
 

@@ -15,7 +15,7 @@ from labelgap.cli.main import main
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.models import BoostLU, LinearHead
-from labelgap.training.checkpoints.checkpoint import LAST
+from labelgap.training.checkpoint import LAST
 
 
 @pytest.fixture(scope="module")

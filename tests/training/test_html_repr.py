@@ -11,8 +11,8 @@ import pytest
 from tests.training.plain_config import PLAIN
 
 import labelgap as lg
-from labelgap.training.checkpoints.history import write_history
 from labelgap.training.config.schema import RunConfig, write_config
+from labelgap.training.history import write_history
 
 
 def run_with_scores(

@@ -17,8 +17,8 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.models import create_backbone
 from labelgap.training import protocols
-from labelgap.training.checkpoints.checkpoint import TrainingState
-from labelgap.training.features.extract import extract_features
+from labelgap.training.checkpoint import TrainingState
+from labelgap.training.features import extract_features
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.selection import EpochScore, Selection

@@ -16,10 +16,10 @@ from labelgap.inference.predict import chunks
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.models import Classifier, create_backbone
 from labelgap.training import Run
-from labelgap.training.checkpoints.history import write_history
-from labelgap.training.checkpoints.weights import save_weights
+from labelgap.training.checkpoint import save_weights
 from labelgap.training.config.schema import RunConfig, write_config
-from labelgap.training.features.precomputed import IdentityBackbone
+from labelgap.training.history import write_history
+from labelgap.training.network import IdentityBackbone
 
 CLASSES = ("cat", "dog", "owl")
 MARKS = ("measured", "estimated", "default")

@@ -28,7 +28,7 @@ from labelgap.models.inference import inference_precision
 from labelgap.training import Run
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.features.extract import split_features
+from labelgap.training.features import split_features
 from labelgap.training.folds import assign_folds, fold_groups
 from labelgap.training.heads.configs import HeadConfig, group_configs
 from labelgap.training.progress import Reporter

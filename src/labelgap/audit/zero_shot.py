@@ -22,7 +22,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
-from labelgap.training.features.extract import split_features
+from labelgap.training.features import split_features
 from labelgap.training.progress import Reporter
 
 

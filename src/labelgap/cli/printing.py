@@ -64,7 +64,7 @@ def print_skipped(data: Dataset) -> None:
 
 def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     """Print the metrics of a split, with intervals when they were computed."""
-    from labelgap.training.checkpoints.measures import describe_estimated, describe_groups
+    from labelgap.training.history import describe_estimated, describe_groups
 
     estimated = describe_estimated(measured)
     if measured["map"] is None:
@@ -206,8 +206,8 @@ def print_run(run: Run, report: Path, data: Dataset, seconds: float | None = Non
         data: that it was trained on.
         seconds: of everything, with features, cross-validation and report; None for those of its epochs alone.
     """
-    from labelgap.training.checkpoints.measures import describe_kept_epoch, has_accuracy, unseen_splits
     from labelgap.training.config.review_commands import run_review_commands
+    from labelgap.training.history import describe_kept_epoch, has_accuracy, unseen_splits
 
     metrics = run.metrics
     kept = describe_kept_epoch(metrics)

@@ -204,8 +204,8 @@ def _exit_when_stopped(out: Path) -> Iterator[None]:
     from labelgap.core.distributed import is_main_process
     from labelgap.core.terminal.console import make_console
     from labelgap.training import open_run
-    from labelgap.training.checkpoints.signals import record_signals
     from labelgap.training.run_folder import is_run_folder
+    from labelgap.training.signals import record_signals
 
     with record_signals() as received:
         try:

@@ -28,8 +28,8 @@ from labelgap.data.transforms import CenterCrop, Resize
 from labelgap.inference.export_script import SCRIPT
 from labelgap.inference.predict.columns import UNSURE_WITHIN
 from labelgap.models import Classifier
-from labelgap.training.features.precomputed import IdentityBackbone
 from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.network import IdentityBackbone
 from labelgap.training.run import Run
 
 TOLERANCE: Final = 1e-4

@@ -17,7 +17,7 @@ from labelgap.core.stored import read_table
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages, StoredImages
-from labelgap.training.features.keys import content_keys, open_digests
+from labelgap.training.features import content_keys, open_digests
 from labelgap.training.progress import Reporter
 
 DATA_FILE: Final = "data.parquet"

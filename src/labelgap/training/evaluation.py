@@ -17,7 +17,7 @@ from labelgap.metrics.bootstrap import bootstrap_intervals
 from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
-from labelgap.training.checkpoints.measures import has_estimate
+from labelgap.training.history import has_estimate
 
 _NAMED = 10
 

@@ -23,8 +23,7 @@ from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels import Revisions
 from labelgap.losses import Loss, loss
 from labelgap.models import Backbone
-from labelgap.training.checkpoints.checkpoint import TrainingState
-from labelgap.training.checkpoints.weights import copy_backbone
+from labelgap.training.checkpoint import TrainingState
 from labelgap.training.config.candidates import auto_methods, is_searched, open_settings
 from labelgap.training.config.check import as_started
 from labelgap.training.config.cost import CostEstimate, measure_cost, report_cost
@@ -35,7 +34,6 @@ from labelgap.training.config.resolve import describe_random_features, prepare_d
 from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig, read_config, write_config
 from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.features.precomputed import initial_network
 from labelgap.training.loggers import check_loggers, log_epochs
 from labelgap.training.loop.distributed import check_batch_size
 from labelgap.training.loop.processes import (
@@ -47,6 +45,7 @@ from labelgap.training.loop.processes import (
     lock_together,
 )
 from labelgap.training.loop.trainer import EpochCallback, TrainingContext
+from labelgap.training.network import copy_backbone, initial_network
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import (
     FOLDS_REASON,

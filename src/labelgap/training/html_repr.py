@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.text import html_facts, pluralize
-from labelgap.training.checkpoints.history import trained_epochs
-from labelgap.training.checkpoints.measures import describe_estimated, describe_kept_epoch, has_accuracy, unseen_splits
 from labelgap.training.config.describe import PROTOCOLS, format_value
 from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.config.schema import RunConfig
+from labelgap.training.history import (
+    describe_estimated,
+    describe_kept_epoch,
+    has_accuracy,
+    trained_epochs,
+    unseen_splits,
+)
 
 _WIDTH: Final = 220
 _HEIGHT: Final = 44

@@ -20,17 +20,16 @@ from labelgap.core.tensors import read_tensors
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import synchronize_batch_norm
-from labelgap.training.checkpoints.checkpoint import TrainingState, remove_previous
-from labelgap.training.checkpoints.weights import load_weights
+from labelgap.training.checkpoint import TrainingState, load_weights, remove_previous
 from labelgap.training.config.schema import LinearPhase, RunConfig
-from labelgap.training.features.extract import extract_features
-from labelgap.training.features.precomputed import feature_inputs
+from labelgap.training.features import extract_features
 from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer, head_logits
 from labelgap.training.loop.logits import predict_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.processes import broadcast_object, fail_together
 from labelgap.training.loop.trainer import TrainingContext
+from labelgap.training.network import feature_inputs
 
 FOLDS_REASON = "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
 LINEAR_FOLDER = "linear"

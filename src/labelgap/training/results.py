@@ -11,9 +11,9 @@ from labelgap.core.distributed import is_main_process
 from labelgap.labels.class_groups import group_numbers
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.training.checkpoints.checkpoint import report_saved_epochs
-from labelgap.training.checkpoints.history import write_history
+from labelgap.training.checkpoint import report_saved_epochs
 from labelgap.training.evaluation import evaluate_scores
+from labelgap.training.history import write_history
 from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import TrainingContext, should_stop
 from labelgap.training.predictions import write_predictions

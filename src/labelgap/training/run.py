@@ -34,19 +34,19 @@ from labelgap.models import Backbone, Classifier, as_backbone
 from labelgap.models.inference import inference_network
 from labelgap.models.registry import names_address
 from labelgap.models.weight_files import NO_WEIGHTS
-from labelgap.training.checkpoints.history import METRICS_FILE, read_history, trained_epochs
-from labelgap.training.checkpoints.weights import BEST, has_backbone, read_weights, set_weights
+from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.data_file import find_training_images
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
-from labelgap.training.features.extract import extract_features
-from labelgap.training.features.precomputed import build_classifier, feature_inputs, stored_feature_width
+from labelgap.training.features import extract_features
+from labelgap.training.history import METRICS_FILE, read_history, trained_epochs
 from labelgap.training.html_repr import run_html
 from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs
 from labelgap.training.loop.logits import predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.network import build_classifier, feature_inputs, stored_feature_width
 from labelgap.training.predictions import read_predictions
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import check_links

@@ -13,11 +13,10 @@ from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
 from labelgap.core.manifest import MANIFEST_FILE, write_manifest
 from labelgap.core.trust import refuse_links
-from labelgap.training.checkpoints.checkpoint import LAST, remove_previous
-from labelgap.training.checkpoints.history import METRICS_FILE
-from labelgap.training.checkpoints.weights import BEST
+from labelgap.training.checkpoint import BEST, LAST, remove_previous
 from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.data_file import DATA_FILE
+from labelgap.training.history import METRICS_FILE
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
 from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
 from labelgap.training.loop.trainer import REVISIONS_FILE

@@ -29,12 +29,12 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.metrics.bootstrap import bootstrap_weights, resampled_average_precision
-from labelgap.training.checkpoints.history import finite
 from labelgap.training.config.candidates import auto_methods, candidate_configs, neighbors, open_settings
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import Name, Options, Rate, RunConfig
 from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows
 from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
+from labelgap.training.history import finite
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
 

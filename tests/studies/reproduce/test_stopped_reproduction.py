@@ -24,8 +24,8 @@ from labelgap.core.tensors import read_tensors
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.reproduce import Reproduction, networks, reproduce
 from labelgap.studies.reproduce.runner import plan_reproduction
-from labelgap.training.checkpoints.signals import defer_interrupt
 from labelgap.training.loop.network_trainer import NetworkTrainer
+from labelgap.training.signals import defer_interrupt
 from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 1, "epochs": 1, "grid": "preset", "device": "cpu"}

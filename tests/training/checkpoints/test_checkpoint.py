@@ -15,18 +15,21 @@ from torch import nn
 from labelgap.core.errors import RunError
 from labelgap.core.files import DiskError
 from labelgap.core.tensors import read_tensor_metadata
-from labelgap.training.checkpoints.checkpoint import (
+from labelgap.training.checkpoint import (
+    BEST,
     LAST,
     PREVIOUS,
+    PREVIOUS_BEST,
     Stateful,
     TrainingState,
     completed_epochs,
     load_checkpoint,
+    load_weights,
     remove_previous,
     report_saved_epochs,
     save_checkpoint,
+    save_weights,
 )
-from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, load_weights, save_weights
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.readers.shards.images import ShardImages
-from labelgap.training.checkpoints.checkpoint import LAST, TrainingState, save_checkpoint
+from labelgap.training.checkpoint import LAST, TrainingState, save_checkpoint
 from labelgap.training.loop import epoch_end, network_trainer
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.network_trainer import NetworkTrainer

@@ -16,8 +16,7 @@ import labelgap as lg
 from labelgap.cli.main import main
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset
-from labelgap.training.checkpoints.checkpoint import LAST, PREVIOUS, completed_epochs
-from labelgap.training.checkpoints.weights import BEST
+from labelgap.training.checkpoint import BEST, LAST, PREVIOUS, completed_epochs
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import EpochScore, Selection
 

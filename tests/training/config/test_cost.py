@@ -18,9 +18,9 @@ from labelgap.training.config import cost
 from labelgap.training.config.cost import CostEstimate, _bytes_on_gpu
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import resolve_config
-from labelgap.training.features.extract import count_uncached, extract_features
-from labelgap.training.features.precomputed import build_classifier
+from labelgap.training.features import CachedFeatures, extract_features
 from labelgap.training.fit import dry_run
+from labelgap.training.network import build_classifier
 from labelgap.training.progress import Reporter
 
 
@@ -103,9 +103,9 @@ def test_features_that_are_cached_already_need_no_time(
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     backbone = create_backbone("small-cnn")
     images = photos.train.images
-    assert count_uncached([images], backbone, torch.device("cpu")) == [len(images)]
+    assert CachedFeatures(backbone, torch.device("cpu")).count_missing([images]) == [len(images)]
     extract_features([images], backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
-    assert count_uncached([images], backbone, torch.device("cpu")) == [0]
+    assert CachedFeatures(backbone, torch.device("cpu")).count_missing([images]) == [0]
 
 
 def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.training.estimator.classifier import LabelGapClassifier
+from labelgap.training.estimator import LabelGapClassifier
 from labelgap.training.heads import HeadPlan, train_heads
 
 pd = pytest.importorskip("pandas")

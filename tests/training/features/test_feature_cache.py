@@ -33,7 +33,8 @@ from labelgap.core.cache.segments import list_folders, list_segments
 from labelgap.core.files import file_digest
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.models import create_backbone, inference
-from labelgap.training.features import extract, keys
+from labelgap.training import features as feature_cache
+from labelgap.training.features import CachedFeatures, network_key
 
 ROWS = 24
 CPU = torch.device("cpu")
@@ -51,7 +52,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileImages:
     """Ten files, old enough for their states to be trusted."""
-    monkeypatch.setattr(keys, "_SETTLED", -1_000_000_000)
+    monkeypatch.setattr(feature_cache, "_SETTLED", -1_000_000_000)
     (tmp_path / "photos").mkdir()
     names = [f"{number}.png" for number in range(10)]
     for name, image in zip(names, random_images(10).array, strict=True):
@@ -148,7 +149,7 @@ class LeftColumn(Tiny):
 def test_mirror_images_are_computed_and_stored_apart(cache: Path) -> None:
     images, network, reporter = random_images(10), LeftColumn(), Recorder()
     features(images.select(np.arange(8)), network)
-    assert extract.count_uncached([images], network, CPU, average_flips=True) == [2 + 10]
+    assert CachedFeatures(network, CPU, average_flips=True).count_missing([images]) == [2 + 10]
     averaged = features(images, network, reporter, average_flips=True)
     sides = ArrayImages(np.stack([images.array[:, :, 0], images.array[:, :, -1]], axis=2))
     assert averaged == pytest.approx(expected(sides), rel=1e-5, abs=1e-6)
@@ -156,7 +157,7 @@ def test_mirror_images_are_computed_and_stored_apart(cache: Path) -> None:
         "features of 2 of 10 images computed, 8 from the cache",
         "features of 10 of 10 mirror images computed",
     ]
-    found, cached = extract.CachedFeatures(network, CPU, average_flips=True).read(images)
+    found, cached = CachedFeatures(network, CPU, average_flips=True).read(images)
     assert found.all() and np.array_equal(cached, averaged)
     plain = ArrayImages(images.array[:, :, :1])
     assert features(images, network) == pytest.approx(expected(plain), rel=1e-5, abs=1e-6)
@@ -195,14 +196,14 @@ def test_features_of_each_precision_are_cached_apart(cache: Path, monkeypatch: p
     rounded = features(images, network, reporter)
     assert np.array_equal(features(images, network, reporter, precision="float32"), exact)
     assert 0 < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < 0.1
-    assert extract.count_uncached([images], network, CPU) == [0]
+    assert CachedFeatures(network, CPU).count_missing([images]) == [0]
     assert reporter.messages == [
         "features of 2 of 2 images computed",
         "features of 2 of 2 images computed in bfloat16",
         "features of 0 of 2 images computed, 2 from the cache",
     ]
     assert {entry.metadata["precision"] for entry in list_folders(cache)} == {"float32", "bfloat16"}
-    assert (cache / keys.network_key(network, "resize")).is_dir(), "the key of float32 is that of before"
+    assert (cache / network_key(network, "resize")).is_dir(), "the key of float32 is that of before"
 
 
 def test_a_changed_file_is_computed_again_and_a_renamed_one_is_not(photos: FileImages, tmp_path: Path) -> None:
@@ -230,10 +231,10 @@ def test_files_are_read_once_unless_they_changed_a_moment_ago(
         read.append(path)
         return file_digest(path)
 
-    monkeypatch.setattr(keys, "file_digest", recorded)
-    monkeypatch.setattr(keys, "_SETTLED", 3_600_000_000_000)
+    monkeypatch.setattr(feature_cache, "file_digest", recorded)
+    monkeypatch.setattr(feature_cache, "_SETTLED", 3_600_000_000_000)
     assert computed(photos) == 10 and computed(photos) == 0 and len(read) == 20
-    monkeypatch.setattr(keys, "_SETTLED", -1_000_000_000)
+    monkeypatch.setattr(feature_cache, "_SETTLED", -1_000_000_000)
     assert computed(photos) == 0 and computed(photos) == 0 and len(read) == 30
 
 
@@ -320,7 +321,7 @@ def test_a_symbolic_link_is_not_written_to(cache: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr("secrets.token_hex", lambda count: "0")
     monkeypatch.setattr("time.time_ns", lambda: 7)
     network, reporter = Tiny(), Recorder()
-    folder = cache / keys.network_key(network, "resize")
+    folder = cache / network_key(network, "resize")
     folder.mkdir(parents=True)
     (folder / f"{7:020d}-0.rows").symlink_to(precious)
     features(random_images(ROWS), network, reporter)
@@ -387,12 +388,12 @@ def test_the_limit_evicts_the_least_recently_used_and_never_what_is_in_use(
 
 
 def _name(network: Tiny) -> str:
-    return keys.network_key(network, "resize")
+    return network_key(network, "resize")
 
 
 def test_features_of_another_precision_are_not_mixed() -> None:
-    assert len({keys.network_key(Tiny(), "resize", precision) for precision in ("float32", "float16")}) == 2
-    assert keys.network_key(Tiny(), "resize") == keys.network_key(Tiny(), "resize", "float32")
+    assert len({network_key(Tiny(), "resize", precision) for precision in ("float32", "float16")}) == 2
+    assert network_key(Tiny(), "resize") == network_key(Tiny(), "resize", "float32")
 
 
 def test_features_above_the_limit_are_not_cached_and_nothing_is_evicted_for_them(
@@ -417,8 +418,8 @@ def test_features_larger_than_the_disk_are_not_cached(cache: Path, monkeypatch: 
 def test_what_is_not_cached_is_counted_and_read_without_reading_files(photos: FileImages) -> None:
     network = Tiny()
     features(photos.select([0, 1, 2]), network)
-    assert extract.count_uncached([photos], network, CPU) == [7]
-    cached = extract.CachedFeatures(network, CPU)
+    assert CachedFeatures(network, CPU).count_missing([photos]) == [7]
+    cached = CachedFeatures(network, CPU)
     found, values = cached.read(photos)
     assert found.tolist() == [True] * 3 + [False] * 7
     assert np.array_equal(values[:3], features(photos.select([0, 1, 2]), Tiny()))

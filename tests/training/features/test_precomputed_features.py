@@ -13,7 +13,7 @@ from labelgap.data import Dataset, FeatureVectors, Split, load
 from labelgap.labels import LabelTable
 from labelgap.models import Classifier
 from labelgap.training import Run, fit, open_run
-from labelgap.training.features.precomputed import IdentityBackbone
+from labelgap.training.network import IdentityBackbone
 
 
 def features(count: int = 60, width: int = 6) -> Dataset:

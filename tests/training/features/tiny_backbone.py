@@ -16,8 +16,8 @@ from torch import Tensor
 
 from labelgap.data.images import ArrayImages, ImageSource
 from labelgap.models import Backbone, InputSpec
-from labelgap.training.features import block_extraction
-from labelgap.training.features.extract import extract_features
+from labelgap.training import features as extraction
+from labelgap.training.features import extract_features
 from labelgap.training.progress import Reporter
 
 WIDTH = 6
@@ -89,7 +89,7 @@ def extract_slowly(pipe: Connection, cache: str, first: int, stop: int, seconds:
     """Extract the features of some of many images in a process of its own, a batch in a block; send every batch."""
     os.environ["LABELGAP_CACHE"] = cache
     torch.set_num_threads(1)
-    block_extraction.BLOCK_SECONDS = block_extraction.SHARED_BLOCK_SECONDS = block_extraction.START_UPS = 0.0
+    extraction.BLOCK_SECONDS = extraction.SHARED_BLOCK_SECONDS = extraction.START_UPS = 0.0
     network = Tiny()
     network.pipe, network.seconds, network.hangs_at = pipe, seconds, hangs_at
     found = features(random_images(stop).select(np.arange(first, stop)), network)

@@ -20,9 +20,7 @@ from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.training.loggers import LOGGERS, check_loggers, log_epochs
-from labelgap.training.loggers.csv_file import CsvLogger
-from labelgap.training.loggers.scalars import epoch_scalars, hyper_parameters
+from labelgap.training.loggers import LOGGERS, check_loggers, epoch_scalars, hyper_parameters, log_epochs
 from labelgap.verification import verify
 
 EPOCHS = 4
@@ -153,10 +151,10 @@ def test_a_killed_log_is_readable_and_a_resumed_one_has_every_epoch_once(
 @pytest.mark.parametrize(
     "place",
     [
-        "labelgap.training.loggers.tensorboard_events.TensorBoardLogger.close",
-        "labelgap.training.loggers.tensorboard_events.TensorBoardLogger.finish",
+        "labelgap.training.loggers._TensorBoardLogger.close",
+        "labelgap.training.loggers._TensorBoardLogger.finish",
         "labelgap.training.results.write_history",
-        "labelgap.training.loggers.run_log.epoch_scalars",
+        "labelgap.training.loggers.epoch_scalars",
     ],
 )
 def test_logs_are_complete_wherever_a_training_was_killed(
@@ -185,7 +183,7 @@ def test_two_logs_at_once_and_one_that_fails_warns_once_and_stops_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(LOGGERS["tensorboard"], "__init__", full)
-    monkeypatch.setattr("labelgap.training.loggers.run_log.find_spec", lambda name: True)
+    monkeypatch.setattr("labelgap.training.loggers.find_spec", lambda name: True)
     monkeypatch.setattr("labelgap.reporting.write_report", lambda run, **_: run.path / "report.html")
     write(tmp_path / "vectors.npz")
     monkeypatch.chdir(tmp_path)
@@ -205,8 +203,8 @@ def test_a_log_that_fails_later_warns_once_and_catches_up_when_the_run_is_resume
     closed: list[bool] = []
     whole = (run.path / "log.csv").read_bytes()
     (run.path / "logs.json").unlink()
-    monkeypatch.setattr(CsvLogger, "log", lambda *arguments: 1 / 0)
-    monkeypatch.setattr(CsvLogger, "close", lambda *_, finished: closed.append(finished))
+    monkeypatch.setattr(LOGGERS["csv"], "log", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(LOGGERS["csv"], "close", lambda *_, finished: closed.append(finished))
     with log_epochs(("csv",), run.path, said.append, resume=True) as on_epoch:
         assert on_epoch is not None
         for count in range(1, EPOCHS + 1):
@@ -226,7 +224,7 @@ def test_scalars_that_cannot_be_made_and_a_full_disk_stop_nothing(
 ) -> None:
     run, said = fit(tmp_path / "run", ()), list[str]()
     for place in ("epoch_scalars", "read_config", "write_json"):
-        monkeypatch.setattr(f"labelgap.training.loggers.run_log.{place}", lambda *arguments: 1 / 0)
+        monkeypatch.setattr(f"labelgap.training.loggers.{place}", lambda *arguments: 1 / 0)
         said.clear()
         with log_epochs(("csv",), run.path, said.append, resume=False) as on_epoch:
             assert on_epoch is not None
@@ -237,7 +235,7 @@ def test_scalars_that_cannot_be_made_and_a_full_disk_stop_nothing(
 
 
 def test_only_the_first_process_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelgap.training.loggers.run_log.is_main_process", lambda: False)
+    monkeypatch.setattr("labelgap.training.loggers.is_main_process", lambda: False)
     with log_epochs(("csv",), tmp_path, print, resume=False) as on_epoch:
         assert on_epoch is None
 
@@ -248,7 +246,7 @@ def test_a_log_that_does_not_exist_or_is_not_installed_is_refused_before_anythin
     assert check_loggers(["csv, csv", ""]) == ("csv",)
     with pytest.raises(UnknownNameError, match=r"no log 'tensorbord'\. Did you mean 'tensorboard'"):
         fit(tmp_path / "run", "tensorbord")
-    monkeypatch.setattr("labelgap.training.loggers.run_log.find_spec", lambda name: None)
+    monkeypatch.setattr("labelgap.training.loggers.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"the log wandb needs the package wandb: pip install 'labelgap\[wandb\]'"):
         fit(tmp_path / "run", ["csv", "wandb"])
     assert not (tmp_path / "run").exists()

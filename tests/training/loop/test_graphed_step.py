@@ -19,16 +19,16 @@ import labelgap as lg
 import labelgap.training.loop.graphed_step as graphed_step
 from labelgap.losses import ElementwiseLoss, Loss
 from labelgap.models import InputSpec, as_backbone
-from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.checkpoint import TrainingState
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import resolve_config
-from labelgap.training.features.precomputed import build_classifier
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, host_state, why_not_captured
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.nan_guard import NanGuard
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
+from labelgap.training.network import build_classifier
 from labelgap.training.progress import Reporter
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")

@@ -16,7 +16,7 @@ import labelgap as lg
 from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.losses import ElementwiseLoss
-from labelgap.training.checkpoints.checkpoint import LAST
+from labelgap.training.checkpoint import LAST
 from labelgap.training.loop.nan_guard import NanGuard, check_weights
 
 

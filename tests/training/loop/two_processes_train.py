@@ -23,7 +23,7 @@ from labelgap.core.errors import InputError, LabelGapError
 from labelgap.inference.predict import chunks, predict_to_file
 from labelgap.losses import ElementwiseLoss
 from labelgap.models import Classifier, InputSpec, as_backbone
-from labelgap.training.features.extract import extract_features
+from labelgap.training.features import extract_features
 from labelgap.training.loop import processes
 from labelgap.training.loop.processes import barrier
 from labelgap.training.progress import Reporter
@@ -75,7 +75,7 @@ class SmallNetwork(nn.Module):
 @contextmanager
 def double_precision() -> Iterator[None]:
     """Build networks in float64, where the order of sums does not show."""
-    building: Any = import_module("labelgap.training.features.precomputed")
+    building: Any = import_module("labelgap.training.network")
     building.Classifier = lambda *arguments, **options: Classifier(*arguments, **options).double()
     try:
         yield

@@ -20,7 +20,7 @@ from labelgap.core.stored import parse_json, read_json, reading, validate
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.core.trust import outside_links
 from labelgap.data.images import FileImages, ImageSource
-from labelgap.training.checkpoints.weights import BEST
+from labelgap.training.checkpoint import BEST
 from labelgap.training.config.schema import CONFIG_FILE
 
 DESCRIPTION_FILE: Final = "prediction.json"

@@ -14,7 +14,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.inference.predict.batches import ReadBatch, Rows, read_batches
 from labelgap.models.inference import inference_network
-from labelgap.training.features.extract import CachedFeatures
+from labelgap.training.features import CachedFeatures
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.run import Run
 

@@ -42,7 +42,6 @@ from labelgap.inference.predict.chunks import (
 from labelgap.inference.predict.columns import PredictionColumns, csv_schema
 from labelgap.inference.predict.logits import CachedLogits, iterate_logits
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.features.precomputed import feature_inputs
 from labelgap.training.loop.processes import (
     broadcast_object,
     check_same,
@@ -50,6 +49,7 @@ from labelgap.training.loop.processes import (
     init_distributed,
     lock_together,
 )
+from labelgap.training.network import feature_inputs
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 

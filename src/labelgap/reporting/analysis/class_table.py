@@ -22,7 +22,7 @@ from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.metrics.calibration import PlattCalibration
 from labelgap.reporting.analysis.calibration import CalibrationCurves, bin_probabilities
 from labelgap.training import Run
-from labelgap.training.checkpoints.measures import unseen_splits
+from labelgap.training.history import unseen_splits
 from labelgap.training.predictions import read_predictions
 
 MAX_SCORES: Final = 1 << 28

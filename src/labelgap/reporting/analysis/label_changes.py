@@ -26,7 +26,7 @@ from labelgap.losses.large_loss_permanent import PermanentCorrection
 from labelgap.reporting.analysis.diverse_sample import diverse_sample
 from labelgap.reporting.run_description import find_method
 from labelgap.training import Run
-from labelgap.training.checkpoints.history import trained_epochs
+from labelgap.training.history import trained_epochs
 
 IMAGES: Final = 8
 LABELS_PER_IMAGE: Final = 6

@@ -22,7 +22,7 @@ from labelgap.losses.large_loss_permanent import PermanentCorrection
 from labelgap.losses.pseudo_labels import PseudoLabelRounds
 from labelgap.reporting.run_description import find_method
 from labelgap.training import Run
-from labelgap.training.checkpoints.history import trained_epochs
+from labelgap.training.history import trained_epochs
 
 BLOCK: Final = 1 << 24
 

@@ -24,7 +24,7 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 from labelgap.reporting.analysis.label_scores import BINS, probability_shares
 from labelgap.training import Run
-from labelgap.training.checkpoints.measures import unseen_splits
+from labelgap.training.history import unseen_splits
 from labelgap.training.predictions import read_predictions
 
 MAX_SCORES: Final = 1 << 25

@@ -33,9 +33,9 @@ from labelgap.reporting.run_description import (
     revises_labels,
 )
 from labelgap.training import Run
-from labelgap.training.checkpoints.history import trained_epochs
 from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.schema import RunConfig
+from labelgap.training.history import trained_epochs
 
 _FINAL_HEAD: Final = "The final head was trained on all images, with the settings that cross-validation chose."
 

@@ -11,7 +11,7 @@ from labelgap.core.text import join_names
 from labelgap.reporting.formatting import NO_VALUE, format_class_count, format_elapsed, format_measure, single_line
 from labelgap.reporting.tables.terminal import terminal_table
 from labelgap.studies import Study
-from labelgap.training.checkpoints.measures import describe_estimated
+from labelgap.training.history import describe_estimated
 
 STUDY_COLUMNS = ("test mAP", "F1 micro", "F1 macro", "classes", "epoch kept", "time")
 """The headers, after the label."""

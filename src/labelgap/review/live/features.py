@@ -13,7 +13,7 @@ from labelgap.models import Backbone, create_backbone, is_pretrained
 from labelgap.review.folder import ReviewFolder
 from labelgap.training.config.defaults import default_linear_backbone
 from labelgap.training.devices import choose_device
-from labelgap.training.features.extract import split_features
+from labelgap.training.features import split_features
 from labelgap.training.progress import Reporter
 
 

@@ -14,8 +14,8 @@ from labelgap.core.files import file_digest
 from labelgap.data.dataset import Dataset
 from labelgap.models import Backbone, check_backbone, create_backbone, is_pretrained
 from labelgap.models.inference import inference_precision
-from labelgap.training.features.extract import split_features
-from labelgap.training.features.precomputed import check_feature_data
+from labelgap.training.features import split_features
+from labelgap.training.network import check_feature_data
 from labelgap.training.progress import Reporter
 
 

@@ -29,10 +29,10 @@ from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import data_digest, shown_labels
 from labelgap.studies.reproduce.tables import Training
 from labelgap.training import Run, fit
-from labelgap.training.checkpoints.history import read_history, trained_epochs
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.presets import PRESETS, preset
 from labelgap.training.config.request import TrainingRequest
+from labelgap.training.history import read_history, trained_epochs
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from labelgap.training.checkpoints.signals import record_signals
+from labelgap.training.signals import record_signals
 
 _STOPPED: Final = threading.Event()
 

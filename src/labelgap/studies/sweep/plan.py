@@ -31,7 +31,7 @@ from labelgap.training.config.check import check_request
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import prepare_data, resolve_config
 from labelgap.training.config.schema import RunConfig
-from labelgap.training.features.precomputed import build_classifier, feature_width
+from labelgap.training.network import build_classifier, feature_width
 from labelgap.training.protocols import FOLDS_REASON
 from labelgap.training.reviewed_labels import handle_reviewed_absents
 from labelgap.training.selection import Selection, choose_selection

@@ -50,7 +50,7 @@ from labelgap.studies.sweep.trials import (
     train_run,
 )
 from labelgap.training import open_run
-from labelgap.training.checkpoints.checkpoint import LAST
+from labelgap.training.checkpoint import LAST
 from labelgap.training.config.resolve import describe_random_features
 from labelgap.training.config.schema import read_config
 from labelgap.training.devices import choose_device, choose_workers

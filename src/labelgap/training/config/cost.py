@@ -22,7 +22,7 @@ from labelgap.losses import Loss
 from labelgap.models import Classifier, count_parameters
 from labelgap.models.inference import inference_backbone
 from labelgap.training.config.schema import LinearPhase, RunConfig
-from labelgap.training.features.extract import count_uncached
+from labelgap.training.features import CachedFeatures
 from labelgap.training.loop.inputs import ImageInputs, fits_on_gpu
 from labelgap.training.loop.optimizers import build_optimizer
 from labelgap.training.progress import Reporter
@@ -130,7 +130,8 @@ def _feature_seconds(
     """Return the time to extract the features that are not in the cache."""
     backbone, precision = network.backbone, config.feature_precision
     files = [split.images for split in data.splits if isinstance(split.images, StoredImages)]
-    uncached = count_uncached(files, backbone, device, reporter, average_flips=flips, precision=precision)
+    cache = CachedFeatures(backbone, device, average_flips=flips, precision=precision)
+    uncached = cache.count_missing(files, reporter)
     if not sum(uncached):
         return 0.0
     images = files[int(np.argmax(uncached))]

@@ -27,8 +27,8 @@ from labelgap.training.config.describe import PROTOCOLS
 from labelgap.training.config.presets import preset
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.schema import BackboneInput, RunConfig
-from labelgap.training.features.precomputed import check_feature_data
 from labelgap.training.loop.trace import parse_trace
+from labelgap.training.network import check_feature_data
 from labelgap.training.selection import Selection, choose_selection
 
 FEW_IMAGES = 2000

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from labelgap.training.checkpoints.checkpoint import TrainingState
+from labelgap.training.checkpoint import TrainingState
 from labelgap.training.selection import EpochScore
 
 MAX_HALVINGS: Final = 3

@@ -8,12 +8,12 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.files import remove_file
 from labelgap.labels import Revisions
 from labelgap.metrics import revision_quality
-from labelgap.training.checkpoints.checkpoint import TrainingState, save_checkpoint
-from labelgap.training.checkpoints.history import write_history
-from labelgap.training.checkpoints.signals import defer_interrupt
+from labelgap.training.checkpoint import TrainingState, save_checkpoint
+from labelgap.training.history import write_history
 from labelgap.training.loop.processes import barrier
 from labelgap.training.loop.trainer import REVISIONS_FILE, Trainer
 from labelgap.training.selection import EpochScore
+from labelgap.training.signals import defer_interrupt
 
 
 def record_start(trainer: Trainer, state: TrainingState, score: EpochScore, seconds: float) -> None:

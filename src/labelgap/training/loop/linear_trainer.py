@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import RunError
 from labelgap.core.tensors import read_tensors, write_tensors
-from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState
+from labelgap.training.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.heads.zero_shot import zero_shot_head
 from labelgap.training.loop.epoch_end import finish_epoch

@@ -20,10 +20,7 @@ from labelgap.data.images import shuffle_rows
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import freeze_batch_norm, no_statistics
-from labelgap.training.checkpoints.checkpoint import Stateful, TrainingState, save_checkpoint
-from labelgap.training.checkpoints.partial_epoch import PartialEpoch
-from labelgap.training.checkpoints.signals import defer_interrupt
-from labelgap.training.checkpoints.weights import load_weights
+from labelgap.training.checkpoint import PartialEpoch, Stateful, TrainingState, load_weights, save_checkpoint
 from labelgap.training.heads.label_tables import LabelTables
 from labelgap.training.loop.device_copies import to_device
 from labelgap.training.loop.distributed import (
@@ -48,6 +45,7 @@ from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, are_fini
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 from labelgap.training.selection import EpochScore
+from labelgap.training.signals import defer_interrupt
 
 CHECK_EVERY = 200
 """Steps between two checks that the losses are finite; a check waits for the device."""

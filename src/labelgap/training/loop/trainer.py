@@ -17,13 +17,13 @@ from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
 from labelgap.models import Classifier
-from labelgap.training.checkpoints.checkpoint import (
+from labelgap.training.checkpoint import (
     Stateful,
     TrainingState,
     load_checkpoint,
     report_saved_epochs,
+    save_weights,
 )
-from labelgap.training.checkpoints.weights import save_weights
 from labelgap.training.config.schema import RunConfig
 from labelgap.training.loop.divergence import MAX_HALVINGS
 from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -23,9 +23,6 @@ def defer_interrupt() -> Iterator[list[int]]:
     """
     pending: list[int] = []
     failure: RuntimeError | None = None
-    if threading.current_thread() is not threading.main_thread():
-        yield pending
-        return
     previous = {number: signal.getsignal(number) for number in _STOPPING}
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -33,20 +30,15 @@ def defer_interrupt() -> Iterator[list[int]]:
             _call(previous[signal.Signals(number)], number, frame)
         pending.append(number)
 
-    deferred = [number for number, handler in previous.items() if callable(handler)]
-    if previous[signal.SIGINT] in (signal.SIG_DFL, None):
-        deferred.append(signal.SIGINT)
-    for number in deferred:
-        signal.signal(number, handle)
+    interrupt = signal.SIGINT if previous[signal.SIGINT] in (signal.SIG_DFL, None) else None
+    deferred = [number for number, handler in previous.items() if callable(handler) or number is interrupt]
     try:
-        yield pending
+        with _handled(deferred, handle):
+            yield pending
     except RuntimeError as error:  # of torch, where a worker process got the signal too and has ended
         if not pending:
             raise
         failure = error
-    finally:
-        for number in deferred:
-            signal.signal(number, signal.SIG_DFL if previous[number] is None else previous[number])
     if pending:
         signal.raise_signal(pending[0])
     if failure is not None:
@@ -60,9 +52,6 @@ def record_signals() -> Iterator[list[int]]:
     A signal that the process ignores stays ignored. A forked worker has the handlers of before.
     """
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
     process = os.getpid()
     previous = {number: signal.getsignal(number) for number in _STOPPING}
 
@@ -73,14 +62,20 @@ def record_signals() -> Iterator[list[int]]:
         received.append(number)
         raise KeyboardInterrupt
 
-    recorded = [number for number in _STOPPING if previous[number] not in (signal.SIG_IGN, None)]
-    for number in recorded:
-        signal.signal(number, handle)
-    try:
+    with _handled([number for number in _STOPPING if previous[number] not in (signal.SIG_IGN, None)], handle):
         yield received
+
+
+@contextmanager
+def _handled(numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle signals so while the block runs; only the main thread can."""
+    own = list(numbers) if threading.current_thread() is threading.main_thread() else []
+    previous = {number: signal.signal(number, handle) for number in own}
+    try:
+        yield
     finally:
-        for number in recorded:
-            signal.signal(number, previous[number])
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _call(handler: signal._HANDLER, number: int, frame: FrameType | None) -> None:

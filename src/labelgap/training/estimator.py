@@ -1,4 +1,8 @@
-"""``LabelGapClassifier``: the linear engine as a scikit-learn estimator, for any feature vectors."""
+"""``LabelGapClassifier``: the linear engine as a scikit-learn estimator, for any feature vectors; and its scorers.
+
+The scorers are called as ``scorer(estimator, X, Y)``, so they go where scikit-learn takes ``scoring=``, with any
+estimator that has a ``decision_function`` or ``predict_proba`` of one column per class, pipelines included.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
@@ -17,14 +22,12 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.labels import LabelTable, paper_split
-from labelgap.metrics import choose_thresholds
+from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.config.candidates import FOLDS, is_searched, open_settings
 from labelgap.training.config.defaults import TrainingSettings
 from labelgap.training.config.request import TrainingRequest
 from labelgap.training.config.resolve import resolve_config
 from labelgap.training.devices import choose_device
-from labelgap.training.estimator.labels import as_label_table, class_names
-from labelgap.training.estimator.scorers import average_precision_scorer
 from labelgap.training.folds import equal_row_groups
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.progress import Reporter
@@ -282,3 +285,123 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         logits: NDArray[np.float64] = features.astype(np.float64) @ self.coef_.T.astype(np.float64) + self.intercept_
         return logits
+
+
+def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
+    """Return the mean average precision over the known labels, 0 to 1.
+
+    A class counts where Y has a known present and a known absent label of it. Where no class does there is no accuracy,
+    and that is an error; ``observed_scorer`` still orders settings.
+
+    Args:
+        estimator: fitted.
+        X: ``(N, D)``
+        Y: ``(N, K)`` in any form that ``LabelGapClassifier`` takes.
+    """
+    value, counted = average_precision(_scores(estimator, X), as_label_table(Y).to_dense(), return_counted=True)
+    if not counted:
+        raise InputError(
+            "no class of Y has both a known present and a known absent label: there is no accuracy to measure. To "
+            "order settings, use scoring=labelgap.observed_scorer; for an accuracy, have some rows fully labeled."
+        )
+    return float(value)
+
+
+def observed_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
+    """Return how high the known presents rank, unknown labels taken as absent: an order of settings, no accuracy.
+
+    Args:
+        estimator: fitted.
+        X: ``(N, D)``
+        Y: ``(N, K)`` in any form that ``LabelGapClassifier`` takes.
+    """
+    codes = as_label_table(Y).to_dense()
+    value, counted = average_precision(_scores(estimator, X), codes, unknown="absent", return_counted=True)
+    if not counted:
+        raise InputError("no class of Y is present in one row and not in another: there is nothing to order.")
+    return float(value)
+
+
+def _scores(estimator: Any, X: Any) -> NDArray[Any]:  # noqa: N803
+    method = "decision_function" if hasattr(estimator, "decision_function") else "predict_proba"
+    scores = np.asarray(getattr(estimator, method)(X))
+    if scores.ndim != 2:
+        raise InputError(
+            f"{method} of {type(estimator).__name__} gives {scores.shape}: one column per class is needed."
+        )
+    return scores
+
+
+def as_label_table(labels: Any, rows: int | None = None, what: str = "Y") -> LabelTable:
+    """Return labels as a table.
+
+    Args:
+        labels: a matrix of 1, 0 and −1 or NaN; a ``DataFrame`` of these; a scipy sparse matrix, in which what is not
+            stored is unknown; or a ``LabelTable``.
+        rows: the required number of rows.
+        what: the name in messages.
+
+    Example:
+        >>> as_label_table(sparse.csr_array(([1, 0], ([0, 1], [0, 2])), shape=(2, 3))).to_dense()
+        array([[ 1, -1, -1],
+               [-1, -1,  0]], dtype=int8)
+    """
+    if labels is None:
+        raise InputError(f"learning from labels requires y to be passed, but the target y is None: give {what}.")
+    if isinstance(labels, LabelTable):
+        table = labels
+    elif sparse.issparse(labels):
+        table = _from_sparse(labels, what)
+    else:
+        table = _from_dense(labels, what)
+    if rows is not None and len(table) != rows:
+        raise InputError(f"{what} has {len(table):,} rows of labels for {rows:,} rows of features.")
+    return table
+
+
+def class_names(labels: Any, classes: int) -> NDArray[Any]:
+    """Return the class names of a table or the columns of a ``DataFrame``; else numbers."""
+    if isinstance(labels, LabelTable):
+        return np.array(labels.classes, dtype=object)
+    if hasattr(labels, "columns"):
+        return np.array(list(labels.columns), dtype=object)
+    return np.arange(classes)
+
+
+def _from_dense(labels: Any, what: str) -> LabelTable:
+    names = [str(name) for name in labels.columns] if hasattr(labels, "columns") else None
+    values = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
+    values = np.asarray(values)
+    if values.dtype == object:
+        try:
+            values = np.asarray([[np.nan if _missing(cell) else float(cell) for cell in row] for row in values])
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{what} holds something that is no label: it is 1 (present), 0 (absent), −1 or NaN (unknown)."
+            ) from None
+    if values.ndim != 2:
+        raise InputError(
+            f"{what} has shape {values.shape}: a matrix is needed, a row for each row of X and a column per class; "
+            "for a single class use Y.reshape(-1, 1)."
+        )
+    try:
+        return LabelTable.from_dense(values, names)
+    except InputError as error:
+        more = "; continuous values are no labels." if values.dtype.kind == "f" else "."
+        raise InputError(f"{what}: {str(error).removesuffix('.')}{more}") from None
+
+
+def _missing(cell: Any) -> bool:
+    """Whether a cell is None, NaN or pandas' NA, which is equal to nothing."""
+    return cell is None or type(cell).__name__ == "NAType" or bool(cell != cell)
+
+
+def _from_sparse(labels: Any, what: str) -> LabelTable:
+    entries = labels.tocoo()
+    if entries.ndim != 2:
+        raise InputError(f"{what} has shape {entries.shape}: a matrix is needed.")
+    names = [str(number) for number in range(entries.shape[1])]
+    try:
+        return LabelTable.from_entries(entries.row, entries.col, entries.data, names, entries.shape[0])
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None

@@ -1,38 +1,37 @@
-"""Data that are features already.
+"""The network of a run, made from its configuration; for data that are features already, a head behind the identity.
 
-The backbone "features" is the identity, so that a run on feature vectors is a linear run like any other.
+So a run on feature vectors is a linear run like any other, with the backbone "features".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed, seed_everything
+from labelgap.core.tensors import read_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, create_backbone
-from labelgap.training.config.schema import RunConfig
+from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, as_backbone, create_backbone
+from labelgap.training.checkpoint import set_weights
+from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig
 from labelgap.training.loop.inputs import FeatureInputs
 
 
 class IdentityBackbone(Backbone):
-    """Returns vectors ``(B, D)`` unchanged, as the features of one location.
-
-    Example:
-        >>> IdentityBackbone(3)(torch.ones(1, 3))
-        tensor([[1., 1., 1.]])
-    """
+    """Returns vectors ``(B, D)`` unchanged, as the features of one location."""
 
     def __init__(self, width: int) -> None:
         nothing = InputSpec(size=1, mean=(0.0,), std=(1.0,), channels=1)
-        super().__init__(
-            num_features=width, input_spec=nothing, weights=WeightsInfo("features that came with the data", "not known")
-        )
+        weights = WeightsInfo("features that came with the data", "not known")
+        super().__init__(num_features=width, input_spec=nothing, weights=weights)
 
     def feature_maps(self, images: Tensor) -> Tensor:
         """Return vectors ``(B, D)`` as ``(B, D, 1, 1)``."""
@@ -63,13 +62,26 @@ def initial_network(
     return build_classifier(config, feature_width(data), backbone=backbone).to(device)
 
 
+def copy_backbone(network: nn.Module, folder: Path, size: int | None) -> Backbone:
+    """Return a copy of a module as a backbone, with the initial weights of the run in the folder if there is one."""
+    backbone = as_backbone(deepcopy(network))
+    if size is not None:
+        backbone.input_spec = replace(backbone.input_spec, size=size)
+    stored = folder / INITIAL_WEIGHTS
+    if stored.exists():
+        weights = read_tensors(stored)[0]
+        try:
+            set_weights(backbone, weights, stored)
+        except RunError as error:
+            raise RunError(f"the network is not the one that {folder} was started with: {error}") from None
+    return backbone
+
+
 def _create_backbone(config: RunConfig, width: int | None, pretrained: bool) -> Backbone:
     if config.backbone == FEATURES and width is not None:
         return IdentityBackbone(width)
-    if pretrained:
-        backbone = create_backbone(config.backbone, weights=config.weights, size=config.size)
-    else:
-        backbone = create_backbone(config.backbone, pretrained=False, size=config.size)
+    weights = config.weights if pretrained else None
+    backbone = create_backbone(config.backbone, pretrained=pretrained, weights=weights, size=config.size)
     recorded, spec = config.backbone_input, backbone.input_spec
     if recorded is not None and recorded.input_spec() != spec:
         raise RunError(

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line per epoch, and a last line with the summary of the run."""
+"""``metrics.jsonl``: a line per epoch and a last one with the summary of the run, and what its measures say."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from labelgap.core.files import write_text
 from labelgap.core.stored import damaged, parse_json, read_bytes, reading, validate
+from labelgap.core.text import pluralize
 from labelgap.metrics.thresholds import ThresholdMark
+from labelgap.metrics.validation import MAX_CHANCE
 
 METRICS_FILE: Final = "metrics.jsonl"
-REMEDY: Final = "Restore it from a copy; in an unfinished run remove it, and --resume writes it again."
+_REMEDY: Final = "Restore it from a copy; in an unfinished run remove it, and --resume writes it again."
+_MIN_LIFT: Final = 3 / 4
+"""How far from chance to 1 an estimated mAP has to be: scores that rank weakly leave the prevalence open, and the
+estimate is then too high, by tens of points."""
 
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Epoch = Annotated[int, Field(ge=0, le=10**9)]
@@ -24,6 +29,7 @@ Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]
 Value = Annotated[float, Field(ge=-1e39, le=1e39)]
 Offset = Annotated[float, Field(ge=-1e30, le=1e30)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Positive = Annotated[float, Field(gt=0, le=1e30)]
 Text = Annotated[str, StringConstraints(max_length=10_000)]
 Rule = Literal["clean", "known", "observed", "last"]
 
@@ -96,7 +102,7 @@ class StoredCalibration(_Stored):
     """The fields of ``PlattCalibration``."""
 
     method: Literal["platt"]
-    scale: Annotated[float, Field(gt=0, le=1e30)]
+    scale: Positive
     offset: Offset | list[Offset]
     classes: list[bool]
     present: Count
@@ -130,8 +136,8 @@ class ComparedSettings(_Stored):
     method: Text
     options: dict[Text, JsonValue]
     weight_decay: Annotated[float, Field(ge=0, le=1e30)]
-    lr: Annotated[float, Field(gt=0, le=1e30)]
-    backbone_lr: Annotated[float, Field(gt=0, le=1e30)]
+    lr: Positive
+    backbone_lr: Positive
     score: Share | None
 
 
@@ -177,27 +183,22 @@ def write_history(folder: Path, history: Sequence[Mapping[str, Any]], summary: M
 
 
 def read_history(folder: Path, classes: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the epochs and the summary of a run; the summary is empty until the run is finished.
-
-    Args:
-        folder: of the run.
-        classes: of the run; the summary has a threshold for each.
-    """
+    """Return the epochs and the summary of a run with these classes; the summary is empty until it is finished."""
     path = folder / METRICS_FILE
     if not os.path.lexists(path):
         return [], {}
-    lines = read_bytes(path, remedy=REMEDY).split(b"\n")
-    with reading(path, REMEDY):
+    lines = read_bytes(path, remedy=_REMEDY).split(b"\n")
+    with reading(path, _REMEDY):
         values = [parse_json(line) for line in lines if line]
     if lines[-1] or not all(isinstance(value, dict) for value in values):
-        raise damaged(path, "a line is not a complete JSON object", REMEDY)
+        raise damaged(path, "a line is not a complete JSON object", _REMEDY)
     summary = values.pop()["summary"] if values and values[-1].keys() == {"summary"} else None
     for value in values:
-        validate(value, EpochRecord, path, REMEDY)
-    with reading(path, REMEDY):
+        validate(value, EpochRecord, path, _REMEDY)
+    with reading(path, _REMEDY):
         check_epochs(values, trained_epochs(values))
         if summary is not None:
-            _check_summary(validate(summary, RunSummary, path, REMEDY), values, classes)
+            _check_summary(validate(summary, RunSummary, path, _REMEDY), values, classes)
     return values, summary or {}
 
 
@@ -237,3 +238,74 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def has_estimate(measured: Mapping[str, Any]) -> bool:
+    """Return whether a split has an estimated mAP that is far enough from its chance; an older version stored any."""
+    value, chance = measured.get("map_estimated"), measured.get("chance_estimated")
+    if value is None or chance is None:
+        return False
+    return bool(chance <= MAX_CHANCE and value - chance >= _MIN_LIFT * (1 - chance))
+
+
+def has_accuracy(metrics: Mapping[str, Any]) -> bool:
+    """Return whether the known labels support an accuracy of a run on images it has not seen, by its ``metrics``."""
+    return any(metrics[split]["map"] is not None for split in unseen_splits(metrics))
+
+
+def unseen_splits(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Return the splits that were scored by models that have not seen their labels, the best evidence first.
+
+    Train is one of them where a run was cross-validated. The values are headings.
+    """
+    names = {"test": "test", "val": "val"}
+    if metrics.get("cross_validation"):
+        names["train"] = "out of fold"
+    return {split: heading for split, heading in names.items() if metrics.get(split)}
+
+
+def describe_kept_epoch(metrics: Mapping[str, Any]) -> str:
+    """Return which epoch of a finished run was kept, and how often its training diverged.
+
+    Example:
+        >>> describe_kept_epoch({"best_epoch": 2, "epochs": 10, "divergences": 1})
+        'epoch 2 of 10 was kept; training diverged once, and the learning rates were halved'
+    """
+    epochs, times = pluralize(metrics["epochs"], "epoch"), metrics.get("divergences", 0)
+    kept = f"epoch {metrics['best_epoch']} of {metrics['epochs']} was kept"
+    if metrics["best_epoch"] == 0:
+        kept = f"the linear head was kept: training the whole network for {epochs} did not improve the val score"
+    count = "once" if times == 1 else f"{times} times"
+    return f"{kept}; training diverged {count}, and the learning rates were halved" if times else kept
+
+
+def describe_estimated(measured: Mapping[str, Any]) -> str | None:
+    """Return the estimated mAP of a split with its chance and its assumption; None where there is none.
+
+    Example:
+        >>> estimated = {"map_estimated": 0.864, "chance_estimated": 0.071, "known_absent": 20}
+        >>> describe_estimated({**estimated, "classes_estimated": 5, "classes": 16})
+        'about 86.4 over 5 of 16 classes (chance 7.1), if labels are missing at random; 20 absent labels are known'
+    """
+    if not has_estimate(measured):
+        return None
+    value, chance = (100 * measured[name] for name in ("map_estimated", "chance_estimated"))
+    absent = measured["known_absent"]
+    known = pluralize(absent, "absent label is", "absent labels are") if absent else "no absent label is"
+    over = f"{measured['classes_estimated']:,} of {measured['classes']:,} classes"
+    return f"about {value:.1f} over {over} (chance {chance:.1f}), if labels are missing at random; {known} known"
+
+
+def describe_groups(measured: Mapping[str, Any]) -> str | None:
+    """Return the mAP of the groups of classes, with the known absent labels of each; None where there are none.
+
+    Example:
+        >>> rows = [{"group": 1, "map": 0.25, "absent": 1200}, {"group": 2, "map": None, "absent": 0}]
+        >>> describe_groups({"groups": rows})
+        'mAP by known training labels, fewest first (known absent): G1 25.00 (1,200), G2 – (0)'
+    """
+    values = [
+        f"G{row['group']} {'–' if row['map'] is None else format(100 * row['map'], '.2f')} ({row['absent']:,})"
+        for row in measured.get("groups") or ()
+    ]
+    return f"mAP by known training labels, fewest first (known absent): {', '.join(values)}" if values else None

@@ -7,6 +7,8 @@ older one, repeats what was between them, and ends with the same numbers.
 from __future__ import annotations
 
 import pickle
+import random
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,26 +16,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import DiskError, atomic_path, remove_file, remove_partials
-from labelgap.core.stored import READ_ERRORS, check_ordinary, validate
+from labelgap.core.manifest import check_files
+from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, validate
+from labelgap.core.tensors import read_tensor_metadata, read_tensors, write_tensors
 from labelgap.core.text import truncate_text
-from labelgap.training.checkpoints.history import EpochRecord, check_epochs, finite
-from labelgap.training.checkpoints.partial_epoch import PartialEpoch
-from labelgap.training.checkpoints.rng_state import get_rng_state, set_rng_state
-from labelgap.training.checkpoints.weights import BEST, PREVIOUS_BEST, has_weights_of, restore_weights
+from labelgap.losses.base.terms import widest_float
+from labelgap.training.history import EpochRecord, check_epochs, finite
 
-LAST = "last.pt"
-PREVIOUS = "last.previous.pt"
+LAST: Final = "last.pt"
+PREVIOUS: Final = "last.previous.pt"
+BEST: Final = "best.safetensors"
+PREVIOUS_BEST: Final = "best.previous.safetensors"
 FORMAT: Final = 2
 _RESERVED: Final = ("format", "fingerprint", "state", "random")
 _BEST_LOST: Final = f"{BEST}, which belongs to it, is damaged or missing"
-_READ_ERRORS: Final = (*READ_ERRORS, pickle.UnpicklingError, LabelGapError)
-"""What reading a damaged file can raise."""
+_BEST_REMEDY: Final = "Restore it from a copy, or train again; --resume helps in an unfinished run."
 
 
 @runtime_checkable
@@ -45,6 +49,60 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: Any, /) -> Any:
         """Restore the state."""
+
+
+@dataclass
+class PartialEpoch:
+    """The position in an epoch after a complete optimizer step, and the mean loss until there.
+
+    The order of the images and their random changes follow from the seed and the epoch alone, so the number of batches
+    that are done is enough to continue with the next one, without reading an image of those before.
+
+    Attributes:
+        batches: that are done.
+        images: of these batches.
+        loss_sum: of the mean loss of each batch times its images, on the device.
+        trace: what was recorded of the epoch; set where it is saved.
+        started: when the epoch started, by ``time.perf_counter``; earlier where it was resumed.
+    """
+
+    batches: int = 0
+    images: int = 0
+    loss_sum: Tensor | float = 0.0
+    trace: Mapping[str, Tensor] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, loss: Tensor, images: int) -> None:
+        """Add the mean loss of a batch of so many images; nothing waits for the device."""
+        self.loss_sum = self.loss_sum + loss.detach().to(widest_float(loss.device)) * images
+        self.images += images
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean so far; reading it waits for the device."""
+        return float(self.loss_sum) / max(self.images, 1)
+
+    @property
+    def seconds(self) -> float:
+        """The time that the epoch has taken, in all processes one after another."""
+        return time.perf_counter() - self.started
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint saves, in plain types and tensors."""
+        numbers = {"batches": self.batches, "images": self.images, "loss_sum": float(self.loss_sum)}
+        return {**numbers, "seconds": self.seconds, "trace": dict(self.trace)}
+
+    @classmethod
+    def from_state(cls, state: Any) -> PartialEpoch:
+        """Return it from a ``state_dict``; a ``ValueError`` says that it is none."""
+        kinds = {"batches": int, "images": int, "loss_sum": float, "seconds": float, "trace": dict}
+        if not isinstance(state, dict) or {name: type(value) for name, value in state.items()} != kinds:
+            raise ValueError("it has no position in an epoch")
+        recorded = all(isinstance(values, Tensor) for values in state["trace"].values())
+        if not recorded or min(state["batches"], state["images"]) < 0:
+            raise ValueError("its position in an epoch is none")
+        started = time.perf_counter() - state["seconds"]
+        return cls(state["batches"], state["images"], state["loss_sum"], state["trace"], started)
 
 
 @dataclass
@@ -71,23 +129,16 @@ class TrainingState:
 def save_checkpoint(
     folder: Path, state: TrainingState, parts: Mapping[str, Stateful], *, fingerprint: str = ""
 ) -> None:
-    """Write ``last.pt``; the checkpoint before becomes ``last.previous.pt``.
-
-    Args:
-        folder: of the run.
-        state: after a complete epoch, or after a complete step.
-        parts: name → what has a state.
-        fingerprint: of the configuration; ``load_checkpoint`` compares it.
-    """
+    """Write ``last.pt``, with a ``fingerprint`` of the configuration; the one before becomes ``last.previous.pt``."""
     reserved = [name for name in parts if name in _RESERVED]
     if reserved:
         raise ValueError(f"a part of a checkpoint cannot be called {reserved[0]!r}")
     states = {name: part.state_dict() for name, part in parts.items()}
-    random = get_rng_state(_device_of(states))
     progress = {name: value for name, value in vars(state).items() if name != "partial"}
     if state.partial is not None:
         progress["partial"] = state.partial.state_dict()
-    content = {"format": FORMAT, "fingerprint": fingerprint, "state": progress, "random": random, **states}
+    drawn = get_rng_state(_device_of(states))
+    content = {"format": FORMAT, "fingerprint": fingerprint, "state": progress, "random": drawn, **states}
     with atomic_path(folder / LAST, previous=folder / PREVIOUS) as temporary, temporary.open("wb") as file:
         torch.save(content, file)  # given a path, torch would write it into the file
 
@@ -120,7 +171,8 @@ def load_checkpoint(
     if is_main_process():
         if damage is not None:
             remove_file(folder / LAST)  # the next checkpoint must not replace the intact one
-        restore_weights(folder, state.best_epoch)
+        if not _has_weights(folder / BEST, state.best_epoch) and _has_weights(folder / PREVIOUS_BEST, state.best_epoch):
+            (folder / PREVIOUS_BEST).replace(folder / BEST)
     return state
 
 
@@ -167,7 +219,7 @@ def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, 
             continue
         except (PermissionError, IsADirectoryError) as error:
             raise RunError(f"{folder / name} cannot be read ({error.strerror}).") from None
-        except _READ_ERRORS as error:
+        except (*READ_ERRORS, pickle.UnpicklingError, LabelGapError) as error:
             damage[name] = _first_line(error)
     if not damage:
         return None, None
@@ -214,11 +266,12 @@ def _check_state(state: dict[str, Any], path: Path) -> None:
     for record in state["history"]:
         validate(finite(record), EpochRecord, path)
     check_epochs(state["history"], state["epoch"])
-    scored = [record["epoch"] for record in state["history"]] or ([0] if within else [])
-    if state["best_epoch"] not in scored or not isinstance(state["best_score"], float | None):
+    best, scored = state["best_epoch"], [record["epoch"] for record in state["history"]] or ([0] if within else [])
+    if best not in scored or not isinstance(state["best_score"], float | None):
         raise ValueError("the best epoch is none of its epochs")
-    elsewhere = state["best_epoch"] != state["epoch"] or (within and state["history"])
-    if elsewhere and not has_weights_of(path.parent, state["best_epoch"]):
+    elsewhere = best != state["epoch"] or (within and state["history"])
+    # best.safetensors twice: the first process may rename the other file to it in the meantime
+    if elsewhere and not any(_has_weights(path.parent / name, best) for name in (BEST, PREVIOUS_BEST, BEST)):
         raise ValueError(_BEST_LOST)
 
 
@@ -261,3 +314,91 @@ def _device_of(value: Any) -> torch.device:
 
 def _first_line(error: BaseException) -> str:
     return truncate_text((str(error).splitlines() or [type(error).__name__])[0], 200)
+
+
+def save_weights(folder: Path, network: nn.Module, epoch: int | None = None) -> None:
+    """Write ``best.safetensors``, with its epoch; the best weights before become ``best.previous.safetensors``."""
+    rewritten = epoch is not None and _recorded_epoch(folder / BEST) == epoch
+    metadata = {} if epoch is None else {"epoch": str(epoch)}
+    previous = None if rewritten else folder / PREVIOUS_BEST
+    write_tensors(folder / BEST, network.state_dict(), metadata, previous=previous)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of ``best.safetensors``."""
+    if not (folder / BEST).exists():
+        raise RunError(f"{folder} has no {BEST}: no epoch is complete. Resume it with --resume.")
+    check_files(folder, [BEST])
+    return read_tensors(folder / BEST, remedy=_BEST_REMEDY)[0]
+
+
+def load_weights(folder: Path, network: nn.Module) -> None:
+    """Load ``best.safetensors`` into a network; a frozen backbone that is not in the file is left as it is."""
+    weights = read_weights(folder)
+    set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
+
+
+def has_backbone(weights: Mapping[str, Tensor]) -> bool:
+    """Return whether weights are of the whole network, not of the head only."""
+    return any(name.startswith("backbone.") for name in weights)
+
+
+def set_weights(network: nn.Module, weights: Mapping[str, Tensor], path: Path, *, frozen: bool = False) -> None:
+    """Load the tensors of the file ``path`` into a network: all that it has, unless its backbone is ``frozen``."""
+    own = network.state_dict()
+    lacking = [name for name in own if name not in weights and not (frozen and name.startswith("backbone."))]
+    other = [
+        name
+        for name, value in weights.items()
+        if name not in own or own[name].shape != value.shape or own[name].is_complex() != value.is_complex()
+    ]
+    if lacking or other:
+        raise damaged(path, f"{[*lacking, *other][0]} does not fit the network of its config.json", _BEST_REMEDY)
+    network.load_state_dict(dict(weights), strict=False)
+
+
+def _has_weights(path: Path, epoch: int) -> bool:
+    """Return whether a file has the weights of an epoch, and all are intact."""
+    try:
+        return _recorded_epoch(path) == epoch and bool(read_tensors(path))
+    except LabelGapError:
+        return False
+
+
+def _recorded_epoch(path: Path) -> int | None:
+    """Return the epoch recorded in a file of weights; None without an intact header or a record."""
+    try:
+        return int(read_tensor_metadata(path)["epoch"])
+    except (LabelGapError, KeyError, ValueError):
+        return None
+
+
+def get_rng_state(device: torch.device) -> dict[str, Any]:
+    """Return the states of Python's, NumPy's, torch's and the device's generators in plain types.
+
+    With several processes the first one writes the checkpoint, and all restore its state, each on its own device.
+    """
+    _, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": (torch.from_numpy(np.asarray(key).astype(np.int64)), int(position), int(has_gauss), float(gauss)),
+        "python": random.getstate(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        state["mps"] = torch.mps.get_rng_state()
+    return state
+
+
+def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
+    """Restore all generators; the state of a device of another type is ignored."""
+    torch.set_rng_state(state["torch"].cpu())
+    key, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state(("MT19937", key.cpu().numpy().astype(np.uint32), position, has_gauss, gauss))
+    version, numbers, last = state["python"]
+    random.setstate((version, tuple(numbers), last))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    elif device.type == "mps" and "mps" in state:
+        torch.mps.set_rng_state(state["mps"].cpu())

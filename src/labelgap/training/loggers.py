@@ -1,0 +1,441 @@
+"""Live logs of a training: the scalars of every epoch to a CSV file, TensorBoard, Weights & Biases or MLflow.
+
+A log that fails is closed with one warning, and never ends the training. ``logs.json`` says which epochs every log
+holds, so that a resumed run continues it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from labelgap.core.distributed import is_main_process
+from labelgap.core.errors import InputError, LabelGapError, UnknownNameError
+from labelgap.core.files import write_json, write_text
+from labelgap.core.stored import read_json
+from labelgap.core.text import truncate_text
+from labelgap.training.config.schema import RunConfig, read_config
+from labelgap.training.history import read_history
+
+CSV_LOG: Final = "log.csv"
+TENSORBOARD_FOLDER: Final = "tensorboard"
+MLFLOW_DATABASE: Final = "mlflow.db"
+LOGS_FILE: Final = "logs.json"
+_RECORD: Final = {
+    "loss": "train/loss",
+    "seconds": "train/seconds",
+    "revisions": "train/revisions",
+    "revisions_precision": "train/revisions_precision",
+    "score": "val/score",
+    "classes_counted": "val/classes_counted",
+}
+_MEASURES: Final = ("map", "map_samples", "f1_micro", "f1_macro")
+_LEFT_OUT: Final = {"format", "data", "classes", "why", "weights", "backbone_input", "checkpoint_minutes", "trace"}
+_LONGEST_PARAMETER: Final = 500
+_WANDB_SETTINGS: Final = {
+    "console": "off",
+    "disable_git": True,
+    "save_code": False,
+    "silent": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_transaction_log_flush_interval": 1,
+}
+"""Those that the installed version has; a killed process loses the epochs of the last second."""
+
+Scalars = Mapping[str, float]
+Row = tuple[int, Scalars]
+"""An epoch and its scalars."""
+History = Sequence[Mapping[str, Any]]
+Callback = Callable[[History], None]
+
+
+def epoch_scalars(record: Mapping[str, Any], config: RunConfig) -> dict[str, float]:
+    """Return the scalars of an epoch: what is known and finite of its record in ``metrics.jsonl``, and the rate.
+
+    ``val/score`` is what selects the epoch; ``val/map`` is there too where that is a mean average precision.
+    """
+    found = {name: record.get(key) for key, name in _RECORD.items()}
+    if record.get("select") in ("clean", "known"):
+        found["val/map"] = record.get("score")
+    if config.optimizer != "newton" and record["epoch"]:
+        found["train/lr"] = config.lr * _rate_factor(config, record["epoch"]) * (record.get("lr_factor") or 1.0)
+    return _finite(found)
+
+
+def _rate_factor(config: RunConfig, epoch: int) -> float:
+    """Return the factor of the learning rates that the schedule has reached at the end of an epoch."""
+    if epoch < config.warmup:
+        return epoch / config.warmup
+    if config.schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (epoch - config.warmup) / max(config.epochs - config.warmup, 1e-9)))
+
+
+def summary_scalars(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measures of a finished run, with the weights of its best epoch: ``best/epoch``, ``best/test/map`` …"""
+    found = {"best/epoch": summary.get("best_epoch"), "best/score": summary.get("score")}
+    for split in ("train", "val", "test"):
+        found |= {f"best/{split}/{name}": (summary.get(split) or {}).get(name) for name in _MEASURES}
+    return _finite(found)
+
+
+def hyper_parameters(config: RunConfig) -> dict[str, str | int | float | bool]:
+    """Return the settings of a run, options by their names; no path of this machine."""
+    settings = config.model_dump(mode="json", exclude=_LEFT_OUT)
+    nested = {"options": settings.pop("options"), "linear": settings.pop("linear") or {}}
+    flat = {f"{group}/{name}": value for group, values in nested.items() for name, value in values.items()}
+    found = {"data": config.data.get("name", ""), "classes": len(config.classes), **settings, **flat}
+    return {
+        name: value if isinstance(value, str | int | float | bool) else str(value)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _finite(found: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+class EpochLogger(ABC):
+    """Writes the scalars of epochs to one kind of log; it is opened when the first epoch ends.
+
+    Args:
+        folder: of the run.
+        settings: the hyper-parameters of the run.
+        id: of the log that a resumed run continues, as ``id`` was; "" for a new one.
+        start: the first epoch that is not in the log yet.
+    """
+
+    package = ""
+    """The library that must be installed; "" for none."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
+        self.folder, self.settings, self.id, self.start = folder, settings, id, start
+
+    @abstractmethod
+    def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
+        """Write the new epochs; ``rows`` are all epochs of the run, with the new ones at their end."""
+
+    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:  # noqa: B027 (optional)
+        """Write the measures of the finished run."""
+
+    def close(self, *, finished: bool) -> None:  # noqa: B027 (optional)
+        """Close the log; a run that is not finished can be resumed."""
+
+
+class _CsvLogger(EpochLogger):
+    """``log.csv`` in the run folder, which is replaced after every epoch, so that it is complete at every moment.
+
+    The measures of the finished run are in the row of the last epoch.
+    """
+
+    def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
+        names = sorted({name for _, scalars in rows for name in scalars})
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["epoch", *names])
+        writer.writerows([epoch, *(scalars.get(name, "") for name in names)] for epoch, scalars in rows)
+        write_text(self.folder / CSV_LOG, text.getvalue())
+
+    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
+        epoch, scalars = rows[-1]
+        self.log([*rows[:-1], (epoch, {**scalars, **measured})], ())
+
+
+class _TensorBoardLogger(EpochLogger):
+    """Event files in ``tensorboard/`` of the run folder, with the hyper-parameters for the HPARAMS tab.
+
+    These are on disk before the run's id is stored, and every epoch is flushed. A resumed run adds an event file, which
+    discards the epochs that it repeats.
+    """
+
+    package = "tensorboard"
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        super().__init__(folder, settings, id=id or folder.name, start=start)
+        if id:
+            _wait_for_next_second(folder / TENSORBOARD_FOLDER)
+        writer: Any = SummaryWriter  # its types are incomplete
+        self._writer = writer(str(folder / TENSORBOARD_FOLDER), purge_step=start if id else None)
+        if not id:
+            for summary in hparams(dict(settings), {"val/score": 0.0, "best/test/map": 0.0})[:2]:  # type: ignore[no-untyped-call]
+                self._writer.file_writer.add_summary(summary)
+            self._writer.flush()
+
+    def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
+        for epoch, scalars in new:
+            for name, value in scalars.items():
+                self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
+        self.log(rows, [(rows[-1][0], measured)])
+
+    def close(self, *, finished: bool) -> None:
+        self._writer.close()
+
+
+def _wait_for_next_second(folder: Path) -> None:
+    """Let a new event file have a later second in its name than the last one: TensorBoard reads them in that order."""
+    seconds = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
+    last = max((int(second) for second in seconds if second.isdigit()), default=0)
+    time.sleep(min(max(last + 1 - time.time(), 0.0), 1.0))
+
+
+class _WandbLogger(EpochLogger):
+    """A run in ``wandb/`` of ``WANDB_DIR`` or of the current folder.
+
+    It is not in the run folder, because wandb makes links to its cache there, and labelgap refuses links out of a run.
+    Nothing is sent and nobody is logged in unless ``WANDB_MODE=online``; ``wandb sync`` uploads an offline run later.
+    Neither console output, code nor statistics of the machine are recorded. ``WANDB_PROJECT`` is "labelgap" by default.
+    """
+
+    package = "wandb"
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # before the import: it reports crashes otherwise
+        import wandb
+
+        library: Any = wandb
+        known = library.Settings()
+        self._run = library.init(
+            project=os.environ.get("WANDB_PROJECT", "labelgap"),
+            name=folder.name,
+            id=id or None,
+            resume="allow" if id else None,
+            config=dict(settings),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            settings=library.Settings(**{key: value for key, value in _WANDB_SETTINGS.items() if hasattr(known, key)}),
+        )
+        super().__init__(folder, settings, id=str(self._run.id), start=start)
+
+    def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
+        for epoch, scalars in new:
+            self._run.log({"epoch": epoch, **scalars}, step=epoch, commit=True)
+
+    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
+        self._run.summary.update(dict(measured))
+
+    def close(self, *, finished: bool) -> None:
+        self._run.finish(exit_code=0 if finished else 1)
+
+
+class _MlflowLogger(EpochLogger):
+    """A run on the server of ``MLFLOW_TRACKING_URI``, or in ``mlflow.db`` of the run folder.
+
+    The experiment is that of ``MLFLOW_EXPERIMENT_NAME``, "labelgap" by default.
+    """
+
+    package = "mlflow"
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a training waits for a server that is away
+        import mlflow
+
+        library: Any = mlflow
+        local = not os.environ.get("MLFLOW_TRACKING_URI")
+        database = f"sqlite:///{(folder / MLFLOW_DATABASE).absolute().as_posix()}"
+        self._client = library.MlflowClient(tracking_uri=database if local else None)
+        if not id:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "labelgap")
+            experiment = self._client.get_experiment_by_name(name)
+            number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+            id = str(self._client.create_run(number, run_name=folder.name).info.run_id)
+            for key, value in settings.items():
+                self._client.log_param(id, key, str(value)[:_LONGEST_PARAMETER])
+        else:
+            self._client.update_run(id, status="RUNNING")
+        super().__init__(folder, settings, id=id, start=start)
+
+    def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
+        known = {metric.step for metric in self._client.get_metric_history(self.id, "epoch")}
+        for epoch, scalars in new:
+            if epoch not in known:  # a killed process may have logged it already
+                self._send({**scalars, "epoch": epoch}, epoch)
+
+    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
+        self._send(measured, rows[-1][0])
+
+    def close(self, *, finished: bool) -> None:
+        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
+
+    def _send(self, scalars: Scalars, epoch: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        self._client.log_batch(self.id, [Metric(name, value, now, epoch) for name, value in scalars.items()])
+
+
+LOGGERS: Final[Mapping[str, type[EpochLogger]]] = {
+    "csv": _CsvLogger,
+    "mlflow": _MlflowLogger,
+    "tensorboard": _TensorBoardLogger,
+    "wandb": _WandbLogger,
+}
+
+
+def check_loggers(log: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of loggers, from one or several texts with commas; an error for one that cannot be used."""
+    texts = [log] if isinstance(log, str) else log
+    names = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in LOGGERS:
+            raise UnknownNameError("log", name, LOGGERS)
+        package = LOGGERS[name].package
+        if package and find_spec(package) is None:
+            raise InputError(f"the log {name} needs the package {package}: pip install 'labelgap[{name}]'.")
+    return names
+
+
+@contextmanager
+def log_epochs(
+    names: Sequence[str], folder: Path, warn: Callable[[str], None], on_epoch: Callback | None = None, *, resume: bool
+) -> Iterator[Callback | None]:
+    """Yield what a trainer calls after every epoch: it writes the logs, and calls ``on_epoch`` after that.
+
+    Only the first of several processes writes. At the end a finished run gets what its logs lack: it may have been
+    killed after its last epoch.
+
+    Args:
+        names: from ``check_loggers``.
+        folder: of the run.
+        warn: prints a message.
+        on_epoch: another callback.
+        resume: whether the logs of the folder are continued.
+    """
+    if not names or not is_main_process():
+        yield on_epoch
+        return
+    log = _RunLog(names, folder, warn, resume)
+
+    def both(history: History) -> None:
+        log.write(history)
+        if on_epoch is not None:
+            on_epoch(history)
+
+    try:
+        yield both
+    finally:
+        log.close()
+
+
+class _LogState(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: Annotated[str, StringConstraints(max_length=1000)] = ""
+    epochs: Annotated[int, Field(ge=0, le=10**9)] = 0
+    measured: bool = False
+    """Whether the log has the measures of the finished run."""
+
+
+class _Logs(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1] = 1
+    logs: dict[Annotated[str, StringConstraints(max_length=100)], _LogState] = {}
+
+
+class _RunLog:
+    """The logs of a run; they are opened when its first epoch ends."""
+
+    def __init__(self, names: Sequence[str], folder: Path, warn: Callable[[str], None], resume: bool) -> None:
+        self._names, self._folder, self._warn, self._resume = names, folder, warn, resume
+        self._open: dict[str, EpochLogger] = {}
+        self._started = False
+        self._history: History = ()
+        self._states: dict[str, _LogState] = {}
+        self._failed: set[str] = set()
+
+    def write(self, history: History) -> None:
+        """Log the epochs that are not logged yet."""
+        self._history = list(history)
+        with self._guard(", ".join(self._names)):
+            if not self._started:
+                self._start()
+            rows = self._rows()
+            for name, logger in list(self._open.items()):
+                state = self._states[name]
+                with self._guard(name):
+                    logger.log(rows, rows[state.epochs :])
+                    self._states[name] = _LogState(id=logger.id, epochs=max(len(rows), state.epochs))
+            self._save()
+
+    def close(self) -> None:
+        """Log the measures of a finished run, and close the logs."""
+        history: History = ()
+        summary: Mapping[str, Any] = {}
+        with self._guard("measures"):
+            history, summary = read_history(self._folder, read_config(self._folder).classes)
+        finished = bool(summary) and not summary["interrupted"]
+        if finished and not self._started:
+            self.write(history)
+        for name, logger in list(self._open.items()):
+            with self._guard(name):
+                if finished:
+                    logger.finish(self._rows(), summary_scalars(summary))
+                    self._states[name] = self._states[name].model_copy(update={"measured": True})
+                logger.close(finished=finished)
+        if self._open:
+            self._save()
+
+    def _start(self) -> None:
+        """Open the logs, and store their ids before anything is in them."""
+        self._states, self._started = self._read_states(), True
+        self._config = read_config(self._folder)
+        for name in self._names:
+            state = self._states.setdefault(name, _LogState())
+            known = self._history[: state.epochs]
+            start = known[-1]["epoch"] + 1 if known else self._history[0]["epoch"]
+            if state.measured:
+                continue
+            with self._guard(name):
+                settings = hyper_parameters(self._config)
+                self._open[name] = LOGGERS[name](self._folder, settings, id=state.id, start=start)
+                self._states[name] = _LogState(id=self._open[name].id, epochs=state.epochs)
+        self._save()
+
+    def _rows(self) -> list[tuple[int, dict[str, float]]]:
+        return [(record["epoch"], epoch_scalars(record, self._config)) for record in self._history]
+
+    def _save(self) -> None:
+        with self._guard(LOGS_FILE):
+            write_json(self._folder / LOGS_FILE, _Logs(logs=self._states).model_dump())
+
+    def _read_states(self) -> dict[str, _LogState]:
+        path = self._folder / LOGS_FILE
+        try:
+            return dict(read_json(path, _Logs, format=1).logs) if self._resume and path.is_file() else {}
+        except LabelGapError as error:
+            self._warn(f"{error} The logs start anew.")
+            return {}
+
+    @contextmanager
+    def _guard(self, name: str) -> Iterator[None]:
+        """Close a log that fails, with one warning: it may not end the training."""
+        try:
+            yield
+        except Exception as error:
+            reason = truncate_text(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+            if name not in self._failed:
+                self._warn(f"the log {name} failed ({reason}); the training continues without it")
+            self._failed.add(name)
+            logger = self._open.pop(name, None)
+            if logger is not None:
+                with suppress(Exception):
+                    logger.close(finished=False)
