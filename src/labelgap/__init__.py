@@ -112,8 +112,8 @@ _HOMES = {
         "fit",
         "open_run",
     ),
-    "training.estimator.classifier": ("LabelGapClassifier",),
-    "training.estimator.scorers": (
+    "training.estimator": (
+        "LabelGapClassifier",
         "average_precision_scorer",
         "observed_scorer",
     ),
