@@ -1,10 +1,14 @@
-"""What the tests of the commands share: how to call a command, and a few photos."""
+"""What the tests of the commands share: how to call a command and see its screen, and a few photos."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markupsafe import Markup
@@ -12,8 +16,6 @@ from tests.sample_photos import write_color_photos
 from tests.studies.compare.small_features import write
 
 from labelgap.cli.main import main
-
-Refused = Callable[..., str]
 
 
 def call(*arguments: str) -> int:
@@ -63,15 +65,43 @@ def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Screen:
+    """Calls commands in this process, and returns what they print."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._folder, self._capsys = folder, capsys
+
+    def _call(self, arguments: Sequence[str], code: int) -> tuple[str, str]:
+        self._capsys.readouterr()
+        assert call(*arguments) == code, arguments
+        return self._capsys.readouterr()
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        """The output, or the error, for a snapshot: what differs from run to run is a #."""
+        shown = self._call(arguments, code)[code != 0].replace(str(self._folder), "#")
+        return re.sub(r" *[±+-]?\d+(?:\.\d+|\.?\d*e[+-]\d+)| *\d+(?= s\b)", " #", shown)
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        """The one object that a command prints."""
+        return json.loads(self._call((*arguments, "--json"), code)[0])
+
+    def errors(self, command: str, *more: str) -> dict[str, str]:
+        """The messages of commands that end with one and leave no files, for a snapshot."""
+        found, before = {}, self._files()
+        for words in more:
+            _, said = self._call(shlex.split(f"{command} {words}"), 2)
+            assert said.startswith("labelgap: ") and said.count("labelgap:") == 1 and "Traceback" not in said, words
+            assert self._files() == before, words
+            found[words] = said.replace(str(self._folder), "#").removeprefix("labelgap: ").rstrip()
+        return found
+
+    def _files(self) -> set[Path]:
+        paths = self._folder.rglob("*")
+        return {path for path in paths if "cache" not in path.parts and ".sqlite-" not in path.name}
+
+
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Call a command that ends with one message, which is returned, and leaves no files."""
-
-    def refuse(*arguments: str) -> str:
-        assert call(*arguments) == 2
-        said = capsys.readouterr().err
-        assert said.count("labelgap:") == 1 and "Traceback" not in said and not list(tmp_path.iterdir())
-        return said
-
+def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Screen:
+    """What commands print, in a folder that is the current one."""
     monkeypatch.chdir(tmp_path)
-    return refuse
+    return Screen(tmp_path, capsys)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.cli.conftest import call
+from syrupy.assertion import SnapshotAssertion
+from tests.cli.conftest import Screen, call
 from tests.timm_models import timm_or_skip
 
 from labelgap.models import RECOMMENDED_MODELS, backbone_names, count_timm_models
@@ -32,17 +33,8 @@ def test_without_timm_the_list_says_how_to_get_it(
     assert "any model of timm: pip install 'labelgap[timm]'" in capsys.readouterr().out
 
 
-def test_all_of_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("backbones", "small-cnn") == 0
-    said = capsys.readouterr().out
-    assert "118,048" in said and "128 per image" in said and "64 × 64 px, gray, bilinear" in said
+def test_all_of_one_is_told(screen: Screen, snapshot: SnapshotAssertion) -> None:
+    assert screen("backbones", "small-cnn") == snapshot(name="small-cnn")
+    assert screen.errors("backbones", "resnet51") == snapshot(name="unknown")
     timm_or_skip()
-    assert call("backbones", "timm:resnet18") == 0
-    said = capsys.readouterr().out
-    assert "11,176,512" in said and "512 per image" in said and "224 × 224 px, color, bicubic" in said
-    assert "mean 0.485, 0.456, 0.406" in said and "timm/resnet18.a1_in1k" in said and "Apache-2.0" in said
-
-
-def test_a_name_that_nothing_bears_is_told_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("backbones", "resnet51") == 2
-    assert "Did you mean 'resnet50'" in capsys.readouterr().err
+    assert screen("backbones", "timm:resnet18") == snapshot(name="timm:resnet18")

@@ -8,11 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import call as call_any
-
-
-def call(*arguments: str) -> int:
-    return call_any("cache", *arguments)
+from syrupy.assertion import SnapshotAssertion
+from tests.cli.conftest import Screen, call
 
 
 def put(folder: Path, name: str, days: float, rows: int = 100) -> None:
@@ -41,67 +38,43 @@ def names(cache: Path) -> set[str]:
     return {path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.suffix in (".rows", ".npz")}
 
 
-def test_the_list_says_what_how_many_how_large_and_when(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call() == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split("  ") != [] and "last used" in lines[0]
-    assert lines[1].split() == ["Net-recent", "224", "px", "100", "2.4", "kB", "just", "now"]
-    assert lines[2].split()[:1] == ["Net-old"] and "40 days ago" in lines[2]
-    assert "scans of images" in lines[3] and "500 bytes" in lines[3]
-    assert lines[4].startswith("features  4.9 kB of at most") and lines[4].endswith("(default)")
-    assert lines[5] == f"total     5.4 kB in {cache}"
+def test_the_list_says_what_how_many_how_large_and_when(
+    cache: Path, screen: Screen, snapshot: SnapshotAssertion
+) -> None:
+    assert screen("cache") == snapshot
 
 
-def test_the_list_is_there_for_machines_too(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_list_is_there_for_machines_too(cache: Path, screen: Screen) -> None:
+    found = screen.json("cache")
     assert found["folder"] == str(cache) and found["others"] == {"scans": {"files": 1, "bytes": 500}}
     assert [entry["backbone"] for entry in found["features"]] == ["Net-recent", "Net-old"]
     assert [(entry["images"], entry["bytes"], entry["size"]) for entry in found["features"]] == [(100, 2400, 224)] * 2
     assert found["bytes"] == found["features_bytes"] + 500 < found["limit"] and found["limit_from"] == "default"
 
 
-def test_a_limit_is_kept_and_what_is_too_much_goes(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--limit", "3kB") == 0
-    said = capsys.readouterr().out
-    assert "removed   Net-old, 100 images, 2.4 kB" in said and "Net-recent" in said
-    assert "of at most 3.0 kB (labelgap cache --limit)" in said
+def test_a_limit_is_kept_and_what_is_too_much_goes(cache: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
+    assert screen("cache", "--limit", "3kB") == snapshot(name="limit")
     assert names(cache) == {"features/recent/0.rows", "scans/a.npz"}
-    assert call("--limit", "default") == 0
-    assert "(default)" in capsys.readouterr().out
-    assert call("--limit", "lots") == 2
-    assert "labelgap: --limit=lots" in capsys.readouterr().err
+    assert "(default)" in screen("cache", "--limit", "default")
+    assert "--limit=lots" in screen("cache", "--limit", "lots", code=2)
 
 
-def test_clear_removes_features_and_says_so(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("clear", "--older-than", "30d") == 0
-    assert capsys.readouterr().out == "removed   Net-old, 100 images, 2.4 kB\n"
-    assert call("clear", "--older-than", "30d") == 0
-    assert capsys.readouterr().out == "nothing to remove that was not used for 30d\n"
-    assert call("clear") == 0
+def test_clear_removes_features_and_says_so(cache: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
+    assert screen("cache", "clear", "--older-than", "30d") == snapshot(name="removed")
+    assert screen("cache", "clear", "--older-than", "30d") == snapshot(name="nothing left")
+    assert "30d" in screen("cache", "clear", "--older-than", "a while", code=2)
+    assert call("cache", "clear") == 0
     assert names(cache) == {"scans/a.npz"}
-    assert call("clear", "--all", "--json") == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["others_removed"] == {"scans": 1}
+    assert screen.json("cache", "clear", "--all")["others_removed"] == {"scans": 1}
     assert names(cache) == set()
-    assert call() == 0
-    assert "total     0 bytes" in capsys.readouterr().out
 
 
-def test_scans_are_cleared_by_age_too(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("clear", "--all", "--older-than", "1h") == 0
+def test_scans_are_cleared_by_age_too(cache: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
+    assert call("cache", "clear", "--all", "--older-than", "1h") == 0
     assert "scans/a.npz" in names(cache)
-    assert call("clear", "--all", "--older-than", "0m") == 0
-    assert "scans of images (1 file)" in capsys.readouterr().out and names(cache) == set()
+    assert screen("cache", "clear", "--all", "--older-than", "0m") == snapshot and names(cache) == set()
 
 
-def test_an_age_that_is_none_is_refused(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("clear", "--older-than", "a while") == 2
-    assert "write a duration as 30d" in capsys.readouterr().err
-
-
-def test_a_cache_that_is_not_there_is_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cache_that_is_not_there_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "nowhere"))
-    assert call() == 0 and call("clear", "--all") == 0
-    assert "nothing to remove" in capsys.readouterr().out and not (tmp_path / "nowhere").exists()
+    assert call("cache") == 0 and call("cache", "clear", "--all") == 0 and not (tmp_path / "nowhere").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from importlib import import_module
@@ -11,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.cli.conftest import call
+from syrupy.assertion import SnapshotAssertion
+from tests.cli.conftest import Screen, call
 from tests.cli.copied_commands import check_command, copied_commands
 from tests.data.readers.official.test_load_voc import devkit
 
-from labelgap.cli.inspect import training_time
-from labelgap.cli.inspect_screen import class_table, inspect_lines
+from labelgap.cli.inspect import _percent, _print, training_time
 from labelgap.cli.options import DataOptions, format_arguments
 from labelgap.data import ArrayImages, Dataset, FileImages, Split, load
 from labelgap.data.findings import LabelsCounted, NoSplit
@@ -61,32 +60,22 @@ def wide_summary(classes: int = 47, photos: int = 20_000) -> DatasetSummary:
     return summarize(Dataset("tags.csv", Split("train", images, table), findings=findings))
 
 
-def test_one_screen_says_what_was_understood(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("inspect", "tags.csv", "--images", "photos", "--duplicates", "off") == 0
-    said = capsys.readouterr().out
-    assert re.match(r"tags\.csv: 40 photos, 4 tags.*", said) and re.search(r"read in \d+\.\d s", said)
-    assert re.search(r"^all +40 +\d+ +\d+ +\d+", said, re.M) and re.search(r"^  train +30 ", said, re.M)
-    assert "blue 2" in said and "fewer than 10 photos" in said
-    assert "1 tag never known to be present: never" in said
-    assert "photos with no label at all" in said
-    assert "measure accuracy on test, over 1 of 4 tags" in said
-    assert "you cannot" in said and "to change that, label 5 random val and test photos each in full" in " ".join(
-        said.split()
-    )
-    assert "labelgap train tags.csv --images photos --duplicates off --out runs/first" in said
-    assert "about 21 min on this machine" in said
+def test_one_screen_says_what_was_understood(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
+    said = screen("inspect", "tags.csv", "--images", "photos", "--duplicates", "off", "--per-class")
+    assert said == snapshot
+    assert len(said.partition("\n\n")[0].splitlines()) <= 24, "it fits a terminal of 24 lines"
     check_command(copied_commands(said)[0], "review tags.csv --images photos --duplicates off --random 5")
-    assert len(said.splitlines()) <= 24, "it fits a terminal of 24 lines"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    summary = wide_summary()
-    lines = inspect_lines(summary, 0.44, "about 21 min on this machine (linear, efficientnet-lite0)", width)
-    assert max(map(len, lines)) <= width
-    text = "\n".join(lines)
-    assert "read in 0.4 s" in text
-    assert text.count("200 images, 47 classes: ") == 0, "counts are not said twice"
+def test_no_line_is_wider_than_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    _print(wide_summary(), 0.44)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("200 images, 47 classes") == 1, "counts are not said twice"
 
 
 def test_a_command_is_never_broken_so_that_it_can_be_copied(
@@ -100,35 +89,25 @@ def test_a_command_is_never_broken_so_that_it_can_be_copied(
     assert max(map(len, others)) <= 50
 
 
-def test_a_line_for_every_class_on_request(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("inspect", "tags.csv", "--images", "photos", "--per-class", "--duplicates", "off") == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^red +20 +0 +20 +–$", said, re.M) and re.search(r"^green +\d+ +\d+ +\d+ +test$", said, re.M)
-    assert len(class_table(wide_summary())) == 48
-
-
-def test_json_is_one_object_on_stdout_and_nothing_else(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("inspect", "tags.csv", "--images", "photos", "--json", "--duplicates", "off") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_json_is_one_object_on_stdout_and_nothing_else(photos: Path, screen: Screen) -> None:
+    found = screen.json("inspect", "tags.csv", "--images", "photos", "--duplicates", "off")
     assert found["format"] == 1 and found["whole"]["images"] == 40 and list(found["splits"]) == ["train", "val", "test"]
     assert {row["name"]: row["present"] for row in found["classes"]}["red"] == 20
     assert {warning["kind"] for warning in found["warnings"]} == {"never_present", "few_present", "no_label"}
     assert found["next"].startswith("labelgap train tags.csv") and found["seconds"] >= 0 and found["report"] is None
 
 
-def test_the_page_is_written_and_said_where(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written_and_said_where(photos: Path, capsys: pytest.CaptureFixture[str], screen: Screen) -> None:
     options = ("--images", "photos", "--duplicates", "off")
     assert call("inspect", "tags.csv", *options, "--report") == 0
     assert re.search(r"^report +tags-inspect\.html$", capsys.readouterr().out, re.M)
     assert "data:image/" in Path("tags-inspect.html").read_text(encoding="utf-8")
-    assert call("inspect", "tags.csv", *options, "--out", "other.html", "--no-images", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["report"] == "other.html"
+    assert screen.json("inspect", "tags.csv", *options, "--out", "other.html", "--no-images")["report"] == "other.html"
     assert "data:image/" not in Path("other.html").read_text(encoding="utf-8")
 
 
-def test_hidden_labels_are_shown_as_training_would_see_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("inspect", "digits", "--json", "--observe", "salient,negatives=1", "--label-seed", "7") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_hidden_labels_are_shown_as_training_would_see_them(screen: Screen) -> None:
+    found = screen.json("inspect", "digits", "--observe", "salient,negatives=1", "--label-seed", "7")
     train = found["splits"]["train"]
     assert train["present"] == train["absent"] == 4000
     assert found["next"].endswith("digits --observe salient,negatives=1 --label-seed 7 --out runs/first")
@@ -150,15 +129,8 @@ def test_what_was_typed_can_be_typed_again() -> None:
 
 
 def test_shares_never_round_to_nothing_or_everything() -> None:
-    def share(unknown: int, known: int) -> str:
-        codes = np.array([-1] * unknown + [1] * known)[:, None]
-        images = ArrayImages(np.zeros((len(codes), 1, 1), dtype=np.uint8))
-        lines = inspect_lines(
-            summarize(Dataset("x", Split("train", images, LabelTable.from_dense(codes)))), 0.1, None, 200
-        )
-        return str(re.search(r"image, (.*) of labels unknown", lines[2])[1])  # type: ignore[index]
-
-    assert [share(1, 999), share(999, 1), share(1, 1), share(0, 9)] == ["under 1 %", "over 99 %", "50 %", "0 %"]
+    shares = [_percent(1, 1000), _percent(999, 1000), _percent(1, 2), _percent(0, 9), _percent(9, 9)]
+    assert shares == ["under 1 %", "over 99 %", "50 %", "0 %", "100 %"]
 
 
 def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
@@ -174,49 +146,34 @@ def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
 
 
 def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    screen: Screen,
+    snapshot: SnapshotAssertion,
 ) -> None:
     monkeypatch.setattr(import_module("labelgap.cli.inspect"), "training_time", lambda data: None)
     root = devkit(tmp_path, "2012", {"train": [f"2008_{number:06d}" for number in range(9)], "val": ["2009_000001"]})
     photos = root / "JPEGImages"
-    for options, line, check in (
-        ([], "every file has the start and the end of an image; --check-images decodes all", "ends"),
-        (["--check-images"], "", "decoded"),
-    ):
+    for options, check in (([], "ends"), (["--check-images"], "decoded")):
         assert call("inspect", str(tmp_path), *options) == 0
-        said = capsys.readouterr().out
-        assert (line in said) if line else ("--check-images" not in said)
-        assert call("inspect", str(tmp_path), "--json", *options) == 0
-        assert json.loads(capsys.readouterr().out)["image_check"] == check
+        assert ("--check-images" in capsys.readouterr().out) == (check == "ends")
+        assert screen.json("inspect", str(tmp_path), *options)["image_check"] == check
     (photos / "2009_000001.jpg").write_bytes((photos / "2008_000001.jpg").read_bytes()[:-20])
     (photos / "2008_000003.jpg").write_text("not a photo")
-    for options in ([], ["--check-images"]):
-        assert call("inspect", str(tmp_path), *options) == 2
-        said = capsys.readouterr().err
-        assert "2 images cannot be read" in said and "2008_000003.jpg is not an image" in said
-        assert "2009_000001.jpg is damaged or truncated" in said
+    assert screen.errors("inspect", ".", ". --check-images") == snapshot(name="damaged")
     (photos / "2008_000001.jpg").unlink()
-    for options in ([], ["--check-images"]):
-        assert call("inspect", str(tmp_path), *options) == 2
-        said = capsys.readouterr().err
-        assert "JPEGImages/2008_000001.jpg: does not exist" in said
-        assert said.endswith("--check-images decodes the images once these problems are solved\n") == bool(options)
-    assert call("inspect", "digits", "--check-images") == 2
-    assert "has no image files" in capsys.readouterr().err
+    assert screen.errors("inspect", ".", ". --check-images", "digits --check-images") == snapshot(name="missing")
 
 
 def test_two_spellings_of_a_tag_look_wrong_and_are_noted_beside_problems(
-    photos: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:
     table = Path("lists.csv")
     table.write_text("image,present\n" + "".join(f"{row}.jpg,{'Dog' if row == 3 else 'dog'}\n" for row in range(9)))
     command = ("inspect", "lists.csv", "--images", "photos")
-    assert call(*command) == 0
-    wrong = capsys.readouterr().out.split("looks wrong")[1].split("read as")[0]
-    assert "'dog' (8) and 'Dog' (1) look like one tag: --rename Dog=dog" in " ".join(wrong.split())
+    wrong = screen(*command).partition("looks wrong")[2].partition("read as")[0]
+    assert "'dog' (8) and 'Dog' (1)" in wrong and "--rename Dog=dog" in wrong
     table.write_text(table.read_text() + "gone.jpg,dog\n")
-    note = "tags that differ only in case or blanks: 'Dog' and 'dog' (--rename Dog=dog)"
-    assert call(*command) == 2
-    assert note in capsys.readouterr().err.splitlines()
-    assert call(*command, "--rename", "Dog=dog") == 2
-    assert "only in case" not in capsys.readouterr().err
+    assert screen(*command, code=2) == snapshot
+    assert "'Dog'" not in screen(*command, "--rename", "Dog=dog", code=2)

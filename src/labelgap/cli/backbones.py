@@ -4,47 +4,48 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument
+
+from labelgap.cli.printing import print_fields, print_table
 
 
 def backbones(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Describe this backbone, e.g. timm:resnet18.")
-    ] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="Describe this backbone, e.g. timm:resnet18.")] = None,
 ) -> None:
     """List the backbones with the source of their weights, or describe one."""
-    from labelgap.cli.printing import print_table
-    from labelgap.models import RECOMMENDED_MODELS, TIMM_PREFIX, count_timm_models, list_backbones
+    from labelgap import models
 
     if name is not None:
-        return _print_backbone(name)
+        row = models.backbone_info(name)
+        spec = row.input_spec
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
+        size = f"{spec.size} × {spec.size} px, {'color' if spec.channels > 1 else 'gray'}, {spec.interpolation}"
+        print(f"{row.name}: {row.summary}\n")
+        return print_fields(
+            ("parameters", f"{row.parameters:,}"),
+            ("features", f"{row.num_features:,} per image"),
+            ("input", [size, f"mean {mean}, standard deviation {std}"]),
+            ("weights", row.source),
+            ("license", row.license),
+            width=12,
+        )
     rows = [
         (row.name, f"{row.parameters:,}", f"{row.input_spec.size} px", row.source, row.license)
-        for row in list_backbones()
+        for row in models.list_backbones()
     ]
     print_table(("backbone", "parameters", "input", "weights", "license"), rows)
-    count = count_timm_models()
-    timm = f"any of timm's {count:,} models" if count else "any model of timm: pip install 'labelgap[timm]'"
-    print(f"\ntimm:MODEL                {timm}")
-    print("open_clip:MODEL/TAG       the image tower of a model of open_clip: pip install 'labelgap[clip]'")
-    print("labelgap backbones NAME   details of one, also of timm:MODEL and open_clip:MODEL/TAG")
-    print("--weights FILE            weights of your own for any of them (.pth, .pt, .safetensors)")
+    count = models.count_timm_models()
+    print()
+    print_fields(
+        (
+            "timm:MODEL",
+            f"any of timm's {count:,} models" if count else "any model of timm: pip install 'labelgap[timm]'",
+        ),
+        ("open_clip:MODEL/TAG", "the image tower of a model of open_clip: pip install 'labelgap[clip]'"),
+        ("labelgap backbones NAME", "details of one, also of timm:MODEL and open_clip:MODEL/TAG"),
+        ("--weights FILE", "weights of your own for any of them (.pth, .pt, .safetensors)"),
+        width=26,
+    )
     print("\nWith a network connection, use weights of more than ImageNet-1k (downloaded once; not measured here):")
-    for model, summary in RECOMMENDED_MODELS.items():
-        print(f"  --backbone {TIMM_PREFIX}{model:<38}  {summary}")
-
-
-def _print_backbone(name: str) -> None:
-    from labelgap.models import backbone_info
-
-    row = backbone_info(name)
-    spec = row.input_spec
-    channels = "color" if spec.channels > 1 else "gray"
-    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
-    print(f"{row.name}: {row.summary}\n")
-    print(f"parameters  {row.parameters:,}")
-    print(f"features    {row.num_features:,} per image")
-    print(f"input       {spec.size} × {spec.size} px, {channels}, {spec.interpolation}")
-    print(f"            mean {mean}, standard deviation {std}")
-    print(f"weights     {row.source}")
-    print(f"license     {row.license}")
+    for model, summary in models.RECOMMENDED_MODELS.items():
+        print(f"  --backbone {models.TIMM_PREFIX}{model:<38}  {summary}")

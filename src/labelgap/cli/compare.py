@@ -8,15 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+import labelgap as lg
 from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, Workers, open_dataset, with_options
+from labelgap.cli.parsing import option, parse_names, parse_numbers, parse_observe, parse_options, parse_pairs
+from labelgap.cli.printing import print_data, print_fields, print_rich
+from labelgap.core.errors import InputError
+from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
     from labelgap.studies.training_shares import ShareComparison
 
-_grid_option = partial(typer.Option, rich_help_panel="Methods and settings")
+_grid_option = partial(option, rich_help_panel="Methods and settings")
 
 
 @dataclass(frozen=True)
@@ -24,58 +27,49 @@ class CompareOptions:
     """What to compare."""
 
     methods: Annotated[
-        str, _grid_option(help="short (eight or nine worth a try), all, or names: an,em,role. See `labelgap methods`.")
+        str, _grid_option("short (eight or nine worth a try), all, or names: an,em,role. See `labelgap methods`.")
     ] = "short"
-    seeds: Annotated[int, _grid_option(help="Number of seeds. One is quick and supports no conclusion.")] = 3
+    seeds: Annotated[int, _grid_option("Number of seeds. One is quick and supports no conclusion.")] = 3
     grid: Annotated[
         str,
         _grid_option(
-            help="auto: weight decays and learning rates around the best ones. The papers': small (lr 1e-3 and 1e-4, "
+            "auto: weight decays and learning rates around the best ones. The papers': small (lr 1e-3 and 1e-4, "
             "batch 16) and full (lr 1e-2…1e-5, batch 8 and 16, options as well)."
         ),
     ] = "auto"
     option: Annotated[
         list[str] | None,
-        _grid_option(help="Fix an option of a method, e.g. role.expected_positives=1.5; repeatable."),
+        _grid_option("Fix an option of a method, e.g. role.expected_positives=1.5; repeatable."),
     ] = None
     vary: Annotated[
         list[str] | None,
-        _grid_option(help="A row for each value of an option: delta_rel=0.1,0.2,0.5 or ll-ct.delta_rel=…; repeatable."),
+        _grid_option("A row for each value of an option: delta_rel=0.1,0.2,0.5 or ll-ct.delta_rel=…; repeatable."),
     ] = None
     train_share: Annotated[
         str | None,
-        _grid_option(help="Shares of the training images, e.g. 0.1,0.2,0.5,1: what fewer images cost."),
+        _grid_option("Shares of the training images, e.g. 0.1,0.2,0.5,1: what fewer images cost."),
     ] = None
-    lr: Annotated[str | None, _grid_option(help="Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
-    batch_size: Annotated[str | None, _grid_option(help="Batch sizes instead of the grid's, e.g. 8,16.")] = None
+    lr: Annotated[str | None, _grid_option("Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
+    batch_size: Annotated[str | None, _grid_option("Batch sizes instead of the grid's, e.g. 8,16.")] = None
     weight_decay: Annotated[
-        str | None, _grid_option(help="Weight decays to compare, e.g. 0,1e-3.", show_default="searched; small, full: 0")
+        str | None, _grid_option("Weight decays to compare, e.g. 0,1e-3.", "searched; small, full: 0")
     ] = None
     standardize: Annotated[
         bool | None,
-        _grid_option("--standardize/--no-standardize", help="Standardize features.", show_default="not small, full"),
+        _grid_option("Standardize features.", "not small, full", "--standardize/--no-standardize"),
     ] = None
-    epochs: Annotated[int | None, _grid_option(help="Epochs of every head.", show_default="25; newton: 15")] = None
-    backbone: Annotated[
-        str | None, _grid_option(help="See `labelgap backbones`.", show_default="depends on the data")
-    ] = None
-    weights: Annotated[Path | None, _grid_option(help="File with weights of the backbone.")] = None
-    protocol: Annotated[str, _grid_option(help="linear; compare has no other.")] = "linear"
-    select: Annotated[str, _grid_option(help="How to select epochs and settings: auto, clean, known or observed.")] = (
-        "auto"
-    )
+    epochs: Annotated[int | None, _grid_option("Epochs of every head.", "25; newton: 15")] = None
+    backbone: Annotated[str | None, _grid_option("See `labelgap backbones`.", "depends on the data")] = None
+    weights: Annotated[Path | None, _grid_option("File with weights of the backbone.")] = None
+    protocol: Annotated[str, _grid_option("linear; compare has no other.")] = "linear"
+    select: Annotated[str, _grid_option("How to select epochs and settings: auto, clean, known or observed.")] = "auto"
 
     def method_names(self) -> str | list[str]:
         """Return the methods: "short", "all", or their names."""
-        from labelgap.cli.parsing import parse_names
-
         return self.methods if self.methods in ("short", "all") else parse_names([self.methods], "--methods") or []
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
-        from labelgap.cli.parsing import parse_numbers
-        from labelgap.core.errors import InputError
-
         if self.protocol != "linear":
             raise InputError(
                 f"--protocol {self.protocol}: compare trains linear heads on features that are computed once, so that "
@@ -101,18 +95,12 @@ def compare(
     label_seed: LabelSeed = 1200,
     device: Device = "auto",
     workers: Workers = None,
-    out: Annotated[Path, typer.Option(help="Folder; heads that it already has are not trained again.")] = Path(
-        "runs/compare"
-    ),
+    out: Annotated[Path, option("Folder; heads that it already has are not trained again.")] = Path("runs/compare"),
 ) -> None:
     """Train a linear head with each of several methods on the same features, and rank the methods.
 
     Plain logistic regression, with unknown labels as absent, stands beside them.
     """
-    from labelgap.cli.parsing import parse_numbers, parse_observe
-    from labelgap.cli.printing import print_data
-    from labelgap.reporting import write_report
-    from labelgap.studies.compare import compare as run_comparison
     from labelgap.studies.compare.settings import check_settings
     from labelgap.studies.training_shares import check_shares, compare_shares
 
@@ -128,61 +116,40 @@ def compare(
         print(f"these are the labels of the first seed; each of the {options.seeds} seeds draws its own")
     where: dict[str, Any] = {"device": device, "workers": workers, "out": out}
     if shares is not None:
-        found = compare_shares(opened, names, shares=shares, **where, **settings)
-        _print_shares(found, write_report(found))
-        return
-    comparison = run_comparison(opened, names, **where, **settings)
-    _print(comparison, write_report(comparison))
+        _print_shares(compare_shares(opened, names, shares=shares, **where, **settings))
+    else:
+        _print(lg.compare(opened, names, **where, **settings))
 
 
-def _print(comparison: Comparison, report: Path) -> None:
+def _print(comparison: Comparison) -> None:
     """Print the table, its summary, the methods that did not run, and the written files."""
-    from labelgap.core.terminal.console import make_console
-    from labelgap.reporting import comparison_table
-    from labelgap.reporting.comparison_summary import (
-        method_command,
-        missing_label_cost,
-        ranking_summary,
-        review_commands,
-    )
+    from labelgap.reporting import comparison_summary, comparison_table
     from labelgap.studies.compare.comparison import TABLE
 
-    console = make_console()
-    console.print()
-    console.print(comparison_table(comparison))
-    console.print()
-    for text in (ranking_summary(comparison), missing_label_cost(comparison)):
-        if text:
-            console.print(text.replace("`", ""))
-    for row in comparison.skipped:
-        console.print(f"skipped   {row.method}: {row.reason}")
-    measured = [row for row in comparison.competitors if row.mean is not None]
-    unwrapped = make_console(soft_wrap=True)
-    unwrapped.print(f"report    {report}")
-    unwrapped.print(f"table     {comparison.path / TABLE}")
-    if measured:
-        unwrapped.print(f"next      {method_command(comparison, measured[0])}")
-    if commands := review_commands(comparison):
-        unwrapped.print("accuracy  not measured: label a few hundred random images in full, and compare again:")
-        for command in commands:
-            unwrapped.print(f"{'':<10}{command}")
+    report = lg.write_report(comparison)
+    texts = (comparison_summary.ranking_summary(comparison), comparison_summary.missing_label_cost(comparison))
+    print_rich("", comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text))
+    best = next((row for row in comparison.competitors if row.mean is not None), None)
+    commands = comparison_summary.review_commands(comparison)
+    accuracy = ["not measured: label a few hundred random images in full, and compare again:", *commands]
+    print_fields(
+        *(("skipped", f"{row.method}: {row.reason}") for row in comparison.skipped),
+        ("report", report),
+        ("table", comparison.path / TABLE),
+        ("next", None if best is None else comparison_summary.method_command(comparison, best)),
+        ("accuracy", accuracy if commands else None),
+    )
 
 
-def _print_shares(found: ShareComparison, report: Path) -> None:
+def _print_shares(found: ShareComparison) -> None:
     """Print the mean of every method with every share, the methods that did not run, and the written files."""
-    from labelgap.core.terminal.console import make_console
     from labelgap.reporting import share_table
     from labelgap.studies.training_shares import FILES
 
-    console = make_console()
-    console.print()
-    console.print(share_table(found))
-    console.print()
-    for row in found.skipped:
-        console.print(f"skipped   {row.method}: {row.reason}")
-    unwrapped = make_console(soft_wrap=True)
-    unwrapped.print(f"report    {report}")
-    unwrapped.print(f"table     {found.path / FILES[1]}")
+    report = lg.write_report(found)
+    print_rich("", share_table(found), "")
+    skipped = (("skipped", f"{row.method}: {row.reason}") for row in found.skipped)
+    print_fields(*skipped, ("report", report), ("table", found.path / FILES[1]))
 
 
 def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
@@ -192,28 +159,16 @@ def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
         >>> _parse_variation(["ll-ct.delta-rel=0.1,0.2"])
         {'ll-ct.delta_rel': [0.1, 0.2]}
     """
-    from labelgap.cli.parsing import parse_pairs
-    from labelgap.core.text import parse_scalar
-
     found = {}
     for key, text in (parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5") or {}).items():
         owner, dot, name = key.rpartition(".")
-        found[f"{owner}{dot}{name.replace('-', '_')}"] = [
-            parse_scalar(part) for part in text.split(",") if part.strip()
-        ]
+        values = [parse_scalar(part) for part in text.split(",") if part.strip()]
+        found[f"{owner}{dot}{name.replace('-', '_')}"] = values
     return found
 
 
 def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse ``METHOD.name=value``.
-
-    Example:
-        >>> _parse_method_options(["role.expected_positives=1.5"])
-        {'role': {'expected_positives': 1.5}}
-    """
-    from labelgap.cli.parsing import parse_options
-    from labelgap.core.errors import InputError
-
+    """Parse ``METHOD.name=value``."""
     options: dict[str, dict[str, Any]] = {}
     for pair in pairs:
         method, dot, rest = pair.partition(".")

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from labelgap.cli.options import Data, DataOptions, Force, LabelSeed, Observe, open_dataset, with_options
+from labelgap.cli.parsing import option
+from labelgap.cli.printing import print_fields
 
 
 @with_options(data_options=DataOptions)
 def convert(
     data: Data,
     data_options: DataOptions,
-    to: Annotated[str, typer.Option(help="csv, parquet, coco, fiftyone or labelstudio.")],
-    out: Annotated[Path, typer.Option(help="File to write.")],
+    to: Annotated[str, option("csv, parquet, coco, fiftyone or labelstudio.")],
+    out: Annotated[Path, option("File to write.")],
     prefix: Annotated[
-        str | None, typer.Option(help="Put before every image name, for fiftyone and labelstudio, e.g. s3://bucket/.")
+        str | None, option("Put before every image name, for fiftyone and labelstudio, e.g. s3://bucket/.")
     ] = None,
     force: Force = False,
     observe: Observe = None,
@@ -30,9 +30,7 @@ def convert(
     opened = open_dataset(data, data_options, observe, label_seed)
     written = write(opened, to, out, prefix=prefix, force=force)
     present, absent, unknown = merge_splits(opened).table.counts().total
-    states = f"{present:,} present, {absent:,} absent, {unknown:,} unknown"
+    states = f"{present:,} present, {absent:,} absent, {unknown:,} unknown; {len(opened.classes):,} classes"
     sizes = ", ".join(f"{len(split):,} {split.name}" for split in opened.splits)
-    print(f"{'wrote':<9}{' and '.join(map(str, written.paths))}")
-    print(f"{'labels':<9}{states}; {len(opened.classes):,} classes; {sizes}")
-    if written.hint:
-        print(f"{'open':<9}{written.hint}")
+    wrote = " and ".join(map(str, written.paths))
+    print_fields(("wrote", wrote), ("labels", f"{states}; {sizes}"), ("open", written.hint), width=9)

@@ -2,94 +2,77 @@
 
 from __future__ import annotations
 
+import inspect
+import shlex
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
+
+from labelgap.cli.options import DataOptions
+from labelgap.cli.printing import print_fields, print_table
+from labelgap.core.errors import Problem, ProblemsError
 
 if TYPE_CHECKING:
     from labelgap.data import DatasetReader
 
-_SHOWN: Final = 40
-"""Problems of a folder that are printed."""
-
 
 def datasets(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Describe this data set.")] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="Describe this data set.")] = None,
     path: Annotated[
-        Path | None,
-        typer.Argument(metavar="[PATH]", help="Check this folder: what is missing or another version."),
+        Path | None, Argument(metavar="[PATH]", help="Check this folder: what is missing or another version.")
     ] = None,
 ) -> None:
     """List the data that can be read, describe one data set, or check its folder."""
-    from labelgap.cli.printing import print_table
     from labelgap.data import describe_dataset, describe_datasets
 
-    if name is not None and path is None and "=" in name:  # as the other commands take it
-        name, _, place = name.partition("=")
-        path = Path(place)
     if name is None:
         rows = [(row.name, row.path_to or "–", row.summary) for row in describe_datasets()]
         print_table(("data set", "path to", "summary"), rows)
         print("\nlabelgap datasets NAME         where its files come from, which are needed, options, license")
         print("labelgap datasets NAME PATH    what is missing in a folder")
-    elif path is None:
-        _describe(describe_dataset(name))
-    else:
-        _check(describe_dataset(name), path.expanduser())
-
-
-def _describe(reader: DatasetReader) -> None:
-    import inspect
-
-    layout = reader.layout
-    print(f"{reader.name}: {reader.summary}\n")
-    for title, text in (("paper", reader.reference), ("source", layout.source), ("license", layout.license)):
-        if text:
-            print(f"{title:<10}{text}")
-    for title, lines in (("files", layout.tree()), ("note", layout.notes)):
-        for number, line in enumerate(lines):
-            print(f"{'' if number else title:<10}{line}")
-    if not layout.tried:
-        print(f"{'tried':<10}no: the reader is written from the published description, not tried on the real files")
-    _print_options(reader)
-    print(f"\n{inspect.getdoc(reader.load)}\n")
-    place = f"={reader.layout.root or 'PATH'}" if reader.path_to else ""
-    print(f"{'read it':<10}labelgap inspect {reader.name}{place}")
-    if layout.find is not None:
-        print(f"{'check it':<10}labelgap datasets {reader.name} PATH")
-
-
-def _print_options(reader: DatasetReader) -> None:
-    from dataclasses import fields
-
-    from labelgap.cli.options import DataOptions
-
+        return
+    name, equals, place = name.partition("=")  # NAME=PATH, as the other commands take it
+    reader = describe_dataset(name)
     flags = {field.name for field in fields(DataOptions)}
-    options = [f"--{name.replace('_', '-')}" for name in reader.options if name in flags]
-    if options:
-        print(f"{'options':<10}{' '.join(options)}")
+    options = " ".join(f"--{each.replace('_', '-')}" for each in reader.options if each in flags)
+    if path is None and not equals:
+        _describe(reader, options)
+    else:
+        _check(reader, options, (path or Path(place)).expanduser())
 
 
-def _check(reader: DatasetReader, path: Path) -> None:
-    import inspect
-    import shlex
+def _describe(reader: DatasetReader, options: str) -> None:
+    layout = reader.layout
+    tried = (
+        "" if layout.tried else "no: the reader is written from the published description, not tried on the real files"
+    )
+    print(f"{reader.name}: {reader.summary}\n")
+    print_fields(
+        *(("paper", reader.reference), ("source", layout.source), ("license", layout.license)),
+        *(("files", layout.tree()), ("note", layout.notes), ("tried", tried), ("options", options)),
+    )
+    print(f"\n{inspect.getdoc(reader.load)}\n")
+    place = f"={layout.root or 'PATH'}" if reader.path_to else ""
+    print_fields(("read it", f"labelgap inspect {reader.name}{place}"))
+    if layout.find is not None:
+        print_fields(("check it", f"labelgap datasets {reader.name} PATH"))
 
-    from labelgap.core.errors import Problem, ProblemsError
+
+def _check(reader: DatasetReader, options: str, path: Path) -> None:
     from labelgap.data import describe_datasets
 
-    problems = reader.problems(path)
-    if problems:
+    if problems := reader.problems(path):
         outcome = f"`labelgap datasets {reader.name}` shows how the files must lie"
-        error = ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, _SHOWN, unit="")
+        error = ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, 40, unit="")
         others = [each.name for each in describe_datasets() if each.name != reader.name and each.recognizes(path)]
         if others and not reader.recognizes(path):
             error.add_note(f"it looks like {others[0]}: labelgap datasets {others[0]} {shlex.quote(str(path))}")
         raise error
-    root = reader.layout.find(path) if reader.layout.find is not None else path
-    checked = "is complete" if reader.layout.find is not None else "is not checked further"
+    find = reader.layout.find
+    root, checked = (path, "is not checked further") if find is None else (find(path), "is complete")
     print(f"{path} {checked}: {reader.path_to} ({reader.name}){'' if root == path else f', in {root}'}")
     summary, _, _ = (inspect.getdoc(reader.load) or reader.summary).partition("\n")
-    print(f"{'read as':<10}{summary}")
-    _print_options(reader)
-    print(f"{'read it':<10}labelgap inspect {shlex.quote(f'{reader.name}={path}')}")
+    command = f"labelgap inspect {shlex.quote(f'{reader.name}={path}')}"
+    print_fields(("read as", summary), ("options", options), ("read it", command))

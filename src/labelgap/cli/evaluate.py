@@ -2,85 +2,70 @@
 
 from __future__ import annotations
 
-import re
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from typer import Argument
 
-from labelgap.cli.options import (
-    AsJson,
-    DataOptions,
-    Device,
-    RunFolder,
-    Workers,
-    format_arguments,
-    open_dataset,
-    with_options,
-)
+import labelgap as lg
+from labelgap.cli import options, printing
+from labelgap.cli.options import DataOptions, format_arguments, open_dataset, with_options
+from labelgap.cli.parsing import file_stem, option
+from labelgap.cli.printing import interval, percent, print_fields, some_names
+from labelgap.core.errors import InputError
+from labelgap.core.text import pluralize, truncate_text
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
     from labelgap.training import Run
 
+_CHANCE: Final = "so few known absent beside the present that random scores would reach more than 50"
+
 
 @with_options(data_options=DataOptions)
 def evaluate(
-    run: RunFolder,
+    run: options.RunFolder,
     data: Annotated[
-        str, typer.Argument(metavar="DATA|REVIEW", help="As for train; or the folder of a review of random images.")
+        str, Argument(metavar="DATA|REVIEW", help="As for train; or the folder of a review of random images.")
     ],
     data_options: DataOptions,
-    split: Annotated[
-        str | None,
-        typer.Option(help="train, val, test or all.", show_default="test, or all when DATA has no splits"),
-    ] = None,
-    device: Device = "auto",
-    workers: Workers = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the intervals; 0 for none.")] = 1000,
-    as_json: AsJson = False,
+    split: Annotated[str | None, option("train, val, test or all.", "test, or all when DATA has no splits")] = None,
+    device: options.Device = "auto",
+    workers: options.Workers = None,
+    resamples: Annotated[int, option("Bootstrap resamples of the intervals; 0 for none.")] = 1000,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure a run on data, as far as the known labels allow: with 95 % intervals, and a row per class."""
-    from labelgap.cli.printing import print_evaluation, print_json, print_skipped
     from labelgap.core.distributed import is_distributed, is_main_process
     from labelgap.data.identity import DataIdentity
-    from labelgap.review import is_review_folder
-    from labelgap.training import open_run
+    from labelgap.review import is_review_folder, open_review_folder
+    from labelgap.review.apply import decided_images
     from labelgap.training.devices import choose_device
     from labelgap.training.loop.processes import check_same, fail_together, init_distributed
 
     init_distributed(choose_device(device))
     with fail_together():
-        opened_run = open_run(run)
-        if reviewed := is_review_folder(Path(data)):
-            opened, split = _decided_images(data, data_options, split), "all"
-        else:
-            opened = open_dataset(data, data_options)
-    chosen = split or ("test" if opened.test is not None else "all")
+        opened_run = lg.open_run(run)
+        reviewed = is_review_folder(Path(data))
+        if reviewed and (data_options.given() or split is not None):
+            raise InputError(f"{data} is a review, which names its own images: leave out --split and options of DATA.")
+        opened = decided_images(open_review_folder(data)) if reviewed else open_dataset(data, data_options)
+    chosen = split or ("test" if opened.test is not None and not reviewed else "all")
     check_same({"data": DataIdentity.of(opened).digest()} if is_distributed() else {})
     resamples = resamples if is_main_process() else 0
     measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples, quiet=False)
     if as_json:
-        print_json(measured)
-        return
-    print_skipped(opened)
+        return printing.print_json(measured)
+    printing.print_skipped(opened)
+    printing.print_metrics(chosen, measured)
+    _print_classes(measured["per_class"])
     if reviewed:
         commands = tuple(shlex.join(["labelgap", *words]) for words in (("review", data), ("evaluate", str(run), data)))
     else:
         commands = _review_commands(opened_run, opened, format_arguments(data, data_options), chosen)
-    print_evaluation(chosen, measured, commands)
-
-
-def _decided_images(folder: str, options: DataOptions, split: str | None) -> Dataset:
-    """Return the random images of a review that are decided, to measure a run on."""
-    from labelgap.core.errors import InputError
-    from labelgap.review import open_review_folder
-    from labelgap.review.apply import decided_images
-
-    if options.given() or split is not None:
-        raise InputError(f"{folder} is a review, which names its own images: leave out --split and options of DATA.")
-    return decided_images(open_review_folder(folder))
+    _print_notes(measured, commands)
 
 
 def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[str, ...]:
@@ -92,5 +77,42 @@ def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[s
         return ()
     if run.config.data and run.uses_data(data):
         return run_review_commands(run.path, run.config, data)
-    name = re.sub(r"[^\w.-]+", "-", Path(data.name).stem).strip("-.") or "data"
-    return data_review_commands(run.path, shlex.split(typed), name, None if split == "all" else split)
+    return data_review_commands(run.path, shlex.split(typed), file_stem(data.name), None if split == "all" else split)
+
+
+def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
+    width = min(max([len("class"), *(len(row["name"]) for row in rows)]), 28)
+    header = f"{'present':>8}{'absent':>8}{'AP':>8}  {'95 % interval':<16}{'threshold':<17}"
+    print(f"\n{'class':<{width}}{header}{'precision':>9}{'recall':>8}{'F1':>8}")
+    for row in rows:
+        cells = f"{row['present']:>8,}{row['absent']:>8,}{percent(row['average_precision']):>8}  "
+        cells += f"{interval(row['interval']):<16}{row['threshold']:<7.3f}{row['mark']:<10}"
+        cells += f"{percent(row['precision']):>9}{percent(row['recall']):>8}{percent(row['f1']):>8}"
+        print(f"{truncate_text(row['name'], width):<{width}}{cells}")
+
+
+def _print_notes(measured: Mapping[str, Any], commands: Sequence[str]) -> None:
+    """Print how the numbers were made, which the labels do not support, and how to get these."""
+    if intervals := measured.get("intervals"):
+        images = pluralize(measured["images"], "image")
+        print(f"\nintervals 95 %, by {intervals['resamples']:,} resamples of {images}")
+    if crossed := measured.get("out_of_fold_images"):
+        images = pluralize(crossed, "image")
+        print_fields(("scores", f"of {images} that the run was trained on: by the models of the other folds"))
+    if shared := measured.get("trained_images"):
+        print_fields(("warning", f"the run was trained on {shared:,} of these images: the numbers are too high"))
+    missing, extra = measured.get("classes_missing", ()), measured.get("classes_extra", ())
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in measured["per_class"]:
+        if row["why"] and row["name"] not in missing:
+            heading = "few" if row["average_precision"] is not None else "no number"
+            chance = heading == "no number" and row["present"] and row["absent"]
+            reasons.setdefault((heading, _CHANCE if chance else row["why"]), []).append(row["name"])
+    ordered = sorted(reasons, reverse=True)
+    print_fields(*((heading, f"{some_names(reasons[heading, why])}: {why}") for heading, why in ordered))
+    if missing:
+        print_fields(("no number", f"{some_names(sorted(missing))}: not a class of these data (--rename old=new)"))
+    if extra:
+        print_fields(("left out", f"{some_names(extra)}: not {'a class' if len(extra) == 1 else 'classes'} of the run"))
+    if reasons and any(row["unknown"] for row in measured["per_class"]):
+        print_fields(printing.to_get_it(commands))

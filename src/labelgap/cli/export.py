@@ -6,29 +6,30 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+import labelgap as lg
 from labelgap.cli.options import Force, RunFolder
+from labelgap.cli.parsing import option
+from labelgap.cli.printing import print_fields
+from labelgap.core.system import format_bytes
 
 
 def export(
     run: RunFolder,
-    onnx: Annotated[Path, typer.Option("--onnx", help="File to write, .onnx; two more are written beside it.")],
+    onnx: Annotated[Path, option("File to write, .onnx; two more are written beside it.", name="--onnx")],
     force: Force = False,
 ) -> None:
     """Write a run as ONNX, with preprocess.json and a script that needs only onnxruntime and Pillow."""
-    from labelgap.core.system import format_bytes
     from labelgap.inference.export import export_onnx
-    from labelgap.training import open_run
 
-    opened = open_run(run)
+    opened = lg.open_run(run)
     files = export_onnx(opened, onnx, force=force)
-    print(
-        f"{'wrote':<10}{files.model} ({format_bytes(files.model.stat().st_size)}), {files.preprocess}, {files.script}"
-    )
-    if files.difference is None:
-        print(f"{'unchecked':<10}onnxruntime is not installed: pip install onnxruntime, and export again")
-    else:
-        print(f"{'checked':<10}scores of onnxruntime and PyTorch differ by at most {max(files.difference, 1e-9):.0e}")
+    size, difference = format_bytes(files.model.stat().st_size), files.difference
+    checked = f"scores of onnxruntime and PyTorch differ by at most {max(difference or 0, 1e-9):.0e}"
     takes = "features.npy" if opened.config.backbone == "features" else "photo.jpg folder/"
-    print(f"{'run':<10}python {shlex.quote(str(files.script))} {takes}")
+    print_fields(
+        ("wrote", f"{files.model} ({size}), {files.preprocess}, {files.script}"),
+        ("checked", checked)
+        if difference is not None
+        else ("unchecked", "onnxruntime is not installed: pip install onnxruntime, and export again"),
+        ("run", f"python {shlex.quote(str(files.script))} {takes}"),
+    )

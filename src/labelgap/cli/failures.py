@@ -9,7 +9,6 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
 from typing import Final
 
 from labelgap import __version__
@@ -51,68 +50,56 @@ def check_system() -> None:
 
 
 def describe_failure(error: BaseException) -> str | None:
-    """Return what ran out and the remedy; None for an error that is not the system's.
-
-    Example:
-        >>> print(describe_failure(MemoryError()))
-        there is not enough memory. Use a smaller --batch-size or fewer --workers, or close other programs. Files ...
-    """
-    for each in _chain(error):
-        text = str(each)
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and isinstance(each, RuntimeError) and _CONNECTION.search(text):
-            return f"another process of this command ended or cannot be reached: its own message says why. {_INTACT}"
-        number = each.errno if isinstance(each, OSError) else None
-        if isinstance(each, MemoryError) or number == errno.ENOMEM or _MEMORY.search(text):
-            remedy = "Use a smaller --batch-size or fewer --workers, or close other programs."
-            return f"there is not enough memory. {remedy} {_INTACT}"
-        if number in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in text:
-            return f"too many files are open. Raise the limit (`ulimit -n 1024`), or use fewer --workers. {_INTACT}"
-        if number in DISK_FULL:
-            return f"the disk is full{_where(each)}. Free some space and try again. {_INTACT}"
-        if number == errno.EAGAIN or "can't start new thread" in text:
-            return f"no further process or thread can be started. Use fewer --workers. {_INTACT}"
-        if isinstance(each, RecursionError):
-            return f"a file or an option is nested too deeply to be read. {_INTACT}"
-        if isinstance(each, UnicodeEncodeError):
-            return f"{each.object[each.start : each.end]!r} cannot be written in {each.encoding}: use a UTF-8 locale."
+    """Return what ran out, also where it caused another error, and the remedy; None where it is not the system's."""
+    each: BaseException | None = error
+    while each is not None:
+        if what := _what_ran_out(each):
+            return f"{what} {_INTACT}"
+        each = each.__cause__ or each.__context__
     if isinstance(error, OSError) and error.errno is not None:
-        if _lost_current_folder():
-            return _LOST_FOLDER
-        return f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
+        return (
+            _LOST_FOLDER if _lost_current_folder() else f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
+        )
+    return None
+
+
+def _what_ran_out(error: BaseException) -> str | None:
+    text, number = str(error), error.errno if isinstance(error, OSError) else None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and isinstance(error, RuntimeError) and _CONNECTION.search(text):
+        return "another process of this command ended or cannot be reached: its own message says why."
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or _MEMORY.search(text):
+        return "there is not enough memory. Use a smaller --batch-size or fewer --workers, or close other programs."
+    if number in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in text:
+        return "too many files are open. Raise the limit (`ulimit -n 1024`), or use fewer --workers."
+    if number in DISK_FULL:
+        return f"the disk is full{_where(error)}. Free some space and try again."
+    if number == errno.EAGAIN or "can't start new thread" in text:
+        return "no further process or thread can be started. Use fewer --workers."
+    if isinstance(error, RecursionError):
+        return "a file or an option is nested too deeply to be read."
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object[error.start : error.end]!r} cannot be written in {error.encoding}: use a UTF-8 locale."
     return None
 
 
 def report_bug(error: Exception) -> str:
     """Write the traceback of an unexpected error to a new file, and return the message that names it."""
-    lines = [line for line in str(error).strip().splitlines() if line]
-    what = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-    return (
-        f"unexpected error ({what}). This is a bug of labelgap: please report it with {_write_traceback(error)}; "
-        f"{DEBUG_VARIABLE}=1 shows the traceback here. {_INTACT}"
-    )
-
-
-def _write_traceback(error: Exception) -> str:
     about = f"labelgap {__version__}, Python {platform.python_version()}, {platform.platform()}"
     content = "\n".join([about, repr(sys.argv), *traceback.format_exception(error)])
     content = _PASSWORD.sub(lambda found: "***" if found[1] is None else f"{found[1]}:***@", content)
+    place = "its traceback"
     try:
         number, path = tempfile.mkstemp(prefix="labelgap-", suffix=".txt")
         with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(content)
-    except OSError:
-        return "its traceback"
-    return f"the file {path}"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that caused it."""
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or each.__context__
+        place = f"the file {path}"
+    except OSError:  # no temporary folder, or a full one
+        pass
+    first = next((f": {line[:200]}" for line in str(error).strip().splitlines() if line), "")
+    return (
+        f"unexpected error ({type(error).__name__}{first}). This is a bug of labelgap: please report it with {place}; "
+        f"{DEBUG_VARIABLE}=1 shows the traceback here. {_INTACT}"
+    )
 
 
 def _where(error: BaseException) -> str:

@@ -2,62 +2,61 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
-from labelgap.cli.options import (
-    AsJson,
-    Data,
-    DataOptions,
-    Force,
-    LabelSeed,
-    Observe,
-    fix_command,
-    format_arguments,
-    open_dataset,
-    with_options,
-)
-from labelgap.cli.printing import print_json
-from labelgap.core.errors import InputError, LabelGapError, ProblemsError
+import labelgap as lg
+from labelgap.cli import options
+from labelgap.cli.options import DataOptions, format_arguments, open_dataset, with_options
+from labelgap.cli.parsing import file_stem, option
+from labelgap.cli.printing import Field, print_fields, print_json, print_table, some_names
+from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, merge_repeated
+from labelgap.core.files import display_path
+from labelgap.core.text import format_duration, pluralize, truncate_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from labelgap.data import Dataset
-    from labelgap.data.summary import DatasetSummary
+    from labelgap.data.cleaning import FixedTable
+    from labelgap.data.summary import ClassSummary, DatasetSummary, SplitSummary
 
+_WIDTH: Final = 13
+"""Width of the column of headings."""
+_STATES: Final = ("present", "absent", "unknown")
+_SHOWN: Final = 20
 _CHECKS: Final = {
     "ends": "every file has the start and the end of an image; --check-images decodes all of them",
     "no": "not checked; --check-images decodes all of them",
 }
 """What is printed of a check of the images that did not decode them."""
+_CHANGES: Final = (
+    *(("left_out", "left out", "row"), ("merged", "merged", "row"), ("unknown", "unknown", "label")),
+    *(("split", "split", "cell"), ("columns", "columns", "column"), ("classes", "tags", "tag")),
+    ("copies", "copies", "photo"),
+)
+"""Kind of change of ``--fix``, heading, and what is counted."""
 
 
 @with_options(data_options=DataOptions)
 def inspect(
-    data: Data,
+    data: options.Data,
     data_options: DataOptions,
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
-    as_json: AsJson = False,
-    per_class: Annotated[bool, typer.Option("--per-class", help="Print a line for every class as well.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Write a page of images with their labels.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File of --report.", show_default="NAME-inspect.html")] = None,
-    no_images: Annotated[bool, typer.Option("--no-images", help="Leave images out of the page.")] = False,
+    observe: options.Observe = None,
+    label_seed: options.LabelSeed = 1200,
+    as_json: options.AsJson = False,
+    per_class: Annotated[bool, option("Print a line for every class as well.", name="--per-class")] = False,
+    report: Annotated[bool, option("Write a page of images with their labels.", name="--report")] = False,
+    out: Annotated[Path | None, option("File of --report.", "NAME-inspect.html")] = None,
+    no_images: Annotated[bool, option("Leave images out of the page.", name="--no-images")] = False,
     fix: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a clean copy of a table, and say every change; print nothing else."),
+        option("Write a clean copy of a table, and say every change; print nothing else.", metavar="FILE"),
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
     check_images: Annotated[
-        bool, typer.Option("--check-images", help="Decode all images, and name those that cannot be read.")
+        bool, option("Decode all images, and name those that cannot be read.", name="--check-images")
     ] = False,
 ) -> None:
     """Print how DATA is read, what looks wrong, and what its labels allow."""
@@ -68,11 +67,14 @@ def inspect(
             raise InputError(
                 f"--fix writes {fix}: inspect that file for a report, or with --observe, --per-class or --check-images."
             )
-        _fix(data, fix, data_options, force, as_json)
-        return
+        return _fix(data, fix, data_options, force, as_json)
     started = time.perf_counter()
-    with _note_about_images(check_images):
+    try:
         opened = open_dataset(data, data_options, observe, label_seed)
+    except ProblemsError as error:
+        if check_images and not error.unit:  # the images of a table are decoded, whatever else is wrong
+            error.add_note("--check-images decodes the images once these problems are solved")
+        raise
     image_check = _check_images(opened, check_images)
     seconds = time.perf_counter() - started
     summary = summarize(opened, format_arguments(data, data_options, observe, label_seed))
@@ -80,54 +82,38 @@ def inspect(
     if report or out is not None:
         from labelgap.reporting.pages.contact_sheet import write_contact_sheet
 
-        page = write_contact_sheet(opened, out or _page_name(opened.name), summary=summary, images=not no_images)
+        page = out or Path(f"{file_stem(opened.name)}-inspect.html")
+        page = write_contact_sheet(opened, page, summary=summary, images=not no_images)
     if as_json:
-        written = None if page is None else str(page)
-        found = {"seconds": round(seconds, 3), "report": written, "image_check": image_check}
-        print_json({**summary.to_json(), **found})
-        return
-    from labelgap.cli.inspect_screen import LABEL_WIDTH, class_table, inspect_lines
-    from labelgap.core.terminal.console import make_console
-
-    console = make_console(soft_wrap=True)
-    lines = inspect_lines(summary, seconds, training_time(opened) if summary.next else None, console.width)
-    further = _further_commands(opened, summary, data, data_options)
-    if image_check in _CHECKS:
-        further["images"] = _CHECKS[image_check]
-    if page is not None:
-        further["report"] = str(page)
-    lines += [f"{name:<{LABEL_WIDTH}}{text}" for name, text in further.items()]
-    lines += ["", *class_table(summary)] if per_class else []
-    _print_lines(lines, console)
+        found = {"seconds": round(seconds, 3), "report": page, "image_check": image_check}
+        return print_json({**summary.to_json(), **found})
+    _print(summary, seconds)
+    print_fields(
+        ("next", [summary.next, training_time(opened) or ""] if summary.next else None),
+        *_further_commands(opened, summary, data, data_options),
+        ("images", _CHECKS.get(image_check or "")),
+        ("report", page),
+        width=_WIDTH,
+    )
+    if per_class:
+        rows = [(row.name, *_counts(row), ", ".join(row.measurable) or "–") for row in summary.classes]
+        print()
+        print_table((summary.class_word, *_STATES, "measurable on"), rows, right=_STATES)
 
 
-def _further_commands(opened: Dataset, summary: DatasetSummary, data: str, options: DataOptions) -> dict[str, str]:
-    """Return the commands that make an accuracy measurable and clean the table, where they help."""
-    from labelgap.core.files import display_path
+def _further_commands(opened: Dataset, summary: DatasetSummary, data: str, given: DataOptions) -> Iterable[Field]:
+    """Yield the commands that make an accuracy measurable and clean the table, where they help."""
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.labels.io.similar_names import fold_case
     from labelgap.training.config.review_commands import RANDOM_IMAGES, review_split
 
-    commands = {}
     if summary.cannot and summary.whole.unknown and not isinstance(opened.train.images, FeatureVectors):
         count = min(RANDOM_IMAGES, len(review_split(opened)))
-        commands["accuracy"] = f"labelgap review {format_arguments(data, options)} --random {count}"
+        yield "accuracy", f"labelgap review {format_arguments(data, given)} --random {count}"
     is_table = opened.recipe.get("name") in ("csv", "parquet")
     if is_table and fold_case({row.name: row.present for row in summary.classes}):
-        command = fix_command(data, display_path(opened.recipe["path"]), options)
-        commands["fix"] = f"{command}   (one spelling of each tag)"
-    return commands
-
-
-@contextmanager
-def _note_about_images(decode: bool) -> Iterator[None]:
-    """Add to an error that images were not decoded, if they should be; those of a table are, whatever else is wrong."""
-    try:
-        yield
-    except ProblemsError as error:
-        if decode and not error.unit:
-            error.add_note("--check-images decodes the images once these problems are solved")
-        raise
+        command = options.fix_command(data, display_path(opened.recipe["path"]), given)
+        yield "fix", f"{command}   (one spelling of each tag)"
 
 
 def _check_images(data: Dataset, decode: bool) -> str | None:
@@ -156,30 +142,11 @@ def _check_images(data: Dataset, decode: bool) -> str | None:
     return "decoded" if decode else "ends"
 
 
-def _fix(data: str, out: Path, options: DataOptions, force: bool, as_json: bool) -> None:
-    """Write a clean table and print its changes."""
-    from labelgap.cli.inspect_fix import fix_lines
-    from labelgap.data.cleaning import fix_table
-
-    given = {name: value for name, value in options.given().items() if name not in ("on_bad_image", "val", "test")}
-    fixed = fix_table(data, out, given.pop("images", None), force=force, **given)
-    if as_json:
-        print_json(fixed.to_json())
-        return
-    images = options.images
-    if images is None and fixed.source.parent.resolve() != out.parent.resolve():
-        images = fixed.source.parent
-    classes = list(fixed.data.classes) if options.classes else None
-    left = replace(options, images=images, classes=classes, rename=None, aliases=None, on_bad_image=None)
-    print("\n".join(fix_lines(fixed, f"labelgap train {format_arguments(str(out), left)} --out runs/first")))
-
-
 def training_time(data: Dataset) -> str | None:
     """Return how long a training takes on this machine; None for data without image files, or when it cannot be told.
 
     An image that cannot be read is reported by the training.
     """
-    from labelgap.core.text import format_duration
     from labelgap.data.images import StoredImages
     from labelgap.training.config.request import TrainingRequest
     from labelgap.training.fit import dry_run
@@ -193,19 +160,88 @@ def training_time(data: Dataset) -> str | None:
     return f"about {format_duration(cost.seconds)} on this machine ({cost.protocol}, {data.backbone})"
 
 
-def _page_name(name: str) -> Path:
-    """Return the file name of the page."""
-    stem = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "data"
-    return Path(f"{stem}-inspect.html")
+def _print(summary: DatasetSummary, seconds: float) -> None:
+    """Print the counts, what looks wrong, how DATA was read, and what its labels allow."""
+    from labelgap.data.summary import RARE_BELOW
+
+    whole, image = summary.whole, summary.image_word
+    few = sum(0 < each.present < RARE_BELOW for each in summary.classes)
+    print(f"{summary.name}: {whole.images:,} {image}s, {len(summary.classes):,} {summary.class_words}", end="")
+    print(f"        read in {seconds:.1f} s")
+    rows = [("all", whole), *((f"  {name}", split) for name, split in summary.splits.items())]
+    print_table(
+        ("", f"{image}s", *_STATES),
+        [(name, f"{row.images:,}", *_counts(row)) for name, row in rows],
+        right=(f"{image}s", *_STATES),
+    )
+    share = _percent(whole.unknown, whole.present + whole.absent + whole.unknown)
+    given = summary.class_words if summary.present_per_image != 1 else summary.class_word
+    rare = summary.rarest(min(few, 8) or 3)
+    more = f" and {few - len(rare):,} more" if few > len(rare) else ""
+    expect = f"{more}   fewer than {RARE_BELOW} {image}s: expect little from these" if few else ""
+    warnings = [each for each in summary.warnings if each.kind != "few_present"]
+    shown = [each for each in summary.findings if each.topic != "counts" and not each.warning]
+    print_fields(
+        ("labels", f"{summary.present_per_image:.1f} {given} given per {image}, {share} of labels unknown"),
+        ("rarest", " · ".join(f"{truncate_text(row.name)} {row.present:,}" for row in rare) + expect),
+        (
+            "looks wrong",
+            [
+                *(f"{each}: {some_names(each.names)}" if each.names else str(each) for each in warnings),
+                *(str(each) for each in summary.findings if each.warning),
+            ],
+        ),
+        ("read as", [str(each) for each in shown if each.topic != "split"]),
+        ("split", [str(each) for each in shown if each.topic == "split"]),
+        ("you can", summary.can),
+        ("you cannot", summary.cannot),
+        width=_WIDTH,
+        wrap=True,
+    )
 
 
-def _print_lines(lines: Sequence[str], console: Console) -> None:
-    """Print lines; color marks only what needs attention."""
-    from rich.text import Text
+def _counts(row: SplitSummary | ClassSummary) -> tuple[str, str, str]:
+    return f"{row.present:,}", f"{row.absent:,}", f"{row.unknown:,}"
 
-    from labelgap.cli.inspect_screen import LABEL_WIDTH
 
-    styles = {"looks wrong": "yellow", "you cannot": "yellow", "next": "bold"}
-    for line in lines:
-        style = styles.get(line[:LABEL_WIDTH].strip(), "")
-        console.print(Text.assemble((line[:LABEL_WIDTH], style), line[LABEL_WIDTH:]))
+def _percent(part: int, whole: int) -> str:
+    """Return a share in percent; only nothing is 0 % and only everything is 100 %."""
+    if part in (0, whole):
+        return "0 %" if part == 0 else "100 %"
+    value = round(100 * part / whole)
+    return "under 1 %" if value < 1 else "over 99 %" if value > 99 else f"{value} %"
+
+
+def _fix(data: str, out: Path, given: DataOptions, force: bool, as_json: bool) -> None:
+    """Write a clean table, and print every change with its line, and the next command."""
+    read_with = {name: value for name, value in given.given().items() if name not in ("on_bad_image", "val", "test")}
+    fixed = lg.fix_table(data, out, read_with.pop("images", None), force=force, **read_with)
+    if as_json:
+        return print_json(fixed.to_json())
+    photos, tags = pluralize(sum(map(len, fixed.data.splits)), "photo"), pluralize(len(fixed.data.classes), "tag")
+    print(f"{fixed.source}: {pluralize(fixed.rows, 'row')}; {fixed.path}: {photos}, {tags}")
+    images = given.images
+    if images is None and fixed.source.parent.resolve() != out.parent.resolve():
+        images = fixed.source.parent
+    classes = list(fixed.data.classes) if given.classes else None
+    left = replace(given, images=images, classes=classes, rename=None, aliases=None, on_bad_image=None)
+    perhaps = [*map(str, fixed.proposals), "nothing was done about these: repeat the command with --force and --rename"]
+    print_fields(
+        *_changes(fixed),
+        ("changed", None if fixed.changes else "nothing: it can be used as it is"),
+        ("perhaps", perhaps if fixed.proposals else None),
+        ("wrote", f"{fixed.path} and {fixed.changes_path}; {fixed.source} is as it was"),
+        ("next", f"labelgap train {format_arguments(str(out), left)} --out runs/first"),
+        width=_WIDTH,
+    )
+
+
+def _changes(fixed: FixedTable) -> Iterable[Field]:
+    for kind, heading, noun in _CHANGES:
+        listed: Sequence[Problem] = [Problem(each.line, each.text) for each in fixed.changes if each.kind == kind]
+        note = " named, not changed" if kind == "copies" else ""
+        yield heading, f"{pluralize(len(listed), noun)}{note}" if listed else None
+        listed = listed if len(listed) <= _SHOWN else merge_repeated(listed)
+        yield from ((f"  {fixed.unit} {each.line}", each.message) for each in listed[:_SHOWN])
+        if len(listed) > _SHOWN:
+            yield "", f"…and {len(listed) - _SHOWN:,} more: {fixed.changes_path}"

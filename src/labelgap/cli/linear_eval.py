@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
+import labelgap as lg
 from labelgap.cli.options import (
     AsJson,
     Data,
@@ -18,74 +18,50 @@ from labelgap.cli.options import (
     open_dataset,
     with_options,
 )
+from labelgap.cli.parsing import option, parse_numbers, parse_observe
+from labelgap.cli.printing import print_data, print_fields, print_json, print_rich
 
-if TYPE_CHECKING:
-    from labelgap.studies.linear_eval import LinearEvaluation
+
+@dataclass(frozen=True)
+class LinearOptions:
+    """Arguments of the study."""
+
+    task: Annotated[str, option("auto, single-label (softmax, accuracy) or multi-label (sigmoids, mAP).")] = "auto"
+    penalties: Annotated[str | None, option("Values of λ, e.g. 0.1,1,10.", "the paper's 45, 1e-6 … 1e5")] = None
+    backbone: Annotated[str | None, option("See `labelgap backbones`.", "depends on the data")] = None
+    weights: Annotated[str | None, option("File with weights of the backbone.", metavar="PATH")] = None
+    tolerance: Annotated[float, option("Norm of the gradient per image at which a fit ends.")] = 1e-5
+    precision: Annotated[str, option("float32 or float64.")] = "float32"
+    device: Device = "auto"
+    workers: Workers = None
+    out: Annotated[Path, option("Folder of the results.")] = Path("runs/linear-eval")
 
 
-@with_options(data_options=DataOptions)
+@with_options(data_options=DataOptions, options=LinearOptions)
 def linear_eval(
     data: Data,
     data_options: DataOptions,
-    task: Annotated[
-        str, typer.Option(help="auto, single-label (softmax, accuracy) or multi-label (sigmoids, mAP).")
-    ] = "auto",
-    penalties: Annotated[
-        str | None, typer.Option(help="Values of λ, e.g. 0.1,1,10.", show_default="the paper's 45, 1e-6 … 1e5")
-    ] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="See `labelgap backbones`.", show_default="depends on the data")
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="File with weights of the backbone.")] = None,
-    tolerance: Annotated[float, typer.Option(help="Norm of the gradient per image at which a fit ends.")] = 1e-5,
-    precision: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    options: LinearOptions,
     observe: Observe = None,
     label_seed: LabelSeed = 1200,
-    device: Device = "auto",
-    workers: Workers = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/linear-eval"),
     as_json: AsJson = False,
 ) -> None:
     """Measure features: logistic regression with 45 L2 penalties at once (L-BFGS), chosen on val."""
-    from labelgap.cli.parsing import parse_numbers, parse_observe
-    from labelgap.cli.printing import print_data, print_json
-    from labelgap.reporting import write_report
-    from labelgap.studies.linear_eval import linear_eval as evaluate
+    from labelgap.reporting.tables.linear_eval import linear_eval_table
+    from labelgap.studies import linear_eval as study
     from labelgap.studies.linear_eval.evaluate import check_settings
+    from labelgap.studies.linear_eval.results import TABLE
 
-    values = parse_numbers(penalties, "--penalties", float)
-    check_settings(task, values, precision, backbone, tolerance)  # before the images are read
+    penalties = parse_numbers(options.penalties, "--penalties", float)
+    check_settings(options.task, penalties, options.precision, options.backbone, options.tolerance)
     if observe is not None:
         parse_observe(observe)
     opened = open_dataset(data, data_options, observe, label_seed)
     if not as_json:
         print_data(opened)
-    evaluation = evaluate(
-        opened,
-        task=task,
-        penalties=values,
-        backbone=backbone,
-        weights=None if weights is None else str(weights),
-        precision=precision,
-        tolerance=tolerance,
-        out=out,
-        device=device,
-        workers=workers,
-        quiet=as_json,
-    )
-    report = write_report(evaluation)
+    evaluation = study.linear_eval(opened, quiet=as_json, **{**vars(options), "penalties": penalties})
+    report = lg.write_report(evaluation)
     if as_json:
-        print_json(evaluation.as_json())
-    else:
-        _print(evaluation, report)
-
-
-def _print(evaluation: LinearEvaluation, report: Path) -> None:
-    from labelgap.core.terminal.console import make_console
-    from labelgap.reporting.tables.linear_eval import linear_eval_table
-    from labelgap.studies.linear_eval.results import TABLE
-
-    console = make_console()
-    console.print()
-    console.print(linear_eval_table(evaluation))
-    make_console(soft_wrap=True).print(f"report    {report}\ntable     {evaluation.path / TABLE}")
+        return print_json(evaluation.as_json())
+    print_rich("", linear_eval_table(evaluation))
+    print_fields(("report", report), ("table", evaluation.path / TABLE))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
 
@@ -18,8 +22,7 @@ import typer
 
 from labelgap import __version__
 from labelgap.cli.failures import DEBUG_VARIABLE, check_system, describe_failure, report_bug
-from labelgap.cli.processes import check_divisible, report_error, silence_other_processes
-from labelgap.core.errors import LabelGapError
+from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.terminal.streams import protect_streams
 
 _PANELS: Final = {
@@ -32,6 +35,10 @@ _PANELS: Final = {
     "Lists": ("methods", "datasets", "backbones", "cache"),
 }
 """The commands; each is a function, or a group, of its name in the module of its name."""
+_DIVISIBLE: Final = ("train", "predict", "audit", "evaluate")
+"""The commands that ``torchrun`` may start in several processes."""
+_PATIENCE: Final = 2.0
+"""Seconds that a process waits before it ends because of an error that another one prints: torchrun ends that one."""
 _INTERRUPTED: Final = 130
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
 """``ClickException``, whether of click or of typer's own copy of it."""
@@ -74,7 +81,12 @@ def _root(
     ] = False,
 ) -> None:
     """Train multi-label image classifiers when most labels are missing, and find the labels that are missing."""
-    check_divisible(context.invoked_subcommand)
+    command = context.invoked_subcommand
+    if _processes() > 1 and command is not None and command not in _DIVISIBLE:
+        raise InputError(
+            f"`labelgap {command}` runs in one process: start it without torchrun. "
+            f"{', '.join(_DIVISIBLE[:-1])} and {_DIVISIBLE[-1]} divide their work over several."
+        )
 
 
 def main() -> None:
@@ -94,18 +106,24 @@ def main() -> None:
 
 def _run() -> int:
     """Run the command of ``sys.argv``, print its error, and return the exit code."""
-    silence_other_processes()
+    if _rank() > 0:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open as long as the process)
+        warnings.simplefilter("ignore")
     try:
         check_system()
         named = [each for each in sys.argv[1:2] if any(each in names for names in _PANELS.values())]
-        result = make_app(*named)(standalone_mode=False)
+        result = make_app(*named)(prog_name="labelgap", standalone_mode=False)
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
         message, code = _describe(error)
-        report_error(error, message)
+        if message and _is_reported(error):
+            time.sleep(_PATIENCE)
+        elif message:
+            name = f" (process {_rank()} of {_processes()}, on {socket.gethostname()})" if _rank() > 0 else ""
+            print(f"labelgap{name}: {message}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:
@@ -132,13 +150,34 @@ def _describe(error: Exception) -> tuple[str, int]:
     return report_bug(error), 1
 
 
+def _is_reported(error: Exception) -> bool:
+    """Return whether another process of this machine prints the error.
+
+    Before the processes are connected, an error is one of the arguments, which are the same on a machine.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized():
+        return _processes() > 1 and int(os.environ.get("LOCAL_RANK", "0")) > 0
+    from labelgap.training.loop.processes import ReportedError
+
+    return isinstance(error, ReportedError)
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0")) if _processes() > 1 else 0
+
+
 @contextmanager
 def _signals_as_exit() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the process like an exception, so that locks and temporary files are removed.
 
     A process that is forked from this one keeps the usual behavior.
     """
-    owner, replaced = os.getpid(), []
+    owner = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() == owner:
@@ -146,9 +185,9 @@ def _signals_as_exit() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
-    if threading.current_thread() is threading.main_thread():
-        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        replaced = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    in_main = threading.current_thread() is threading.main_thread()
+    replaced = [number for number in numbers if in_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in replaced:
         signal.signal(number, stop)
     try:

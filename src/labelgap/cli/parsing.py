@@ -1,17 +1,24 @@
-"""Parse option values."""
+"""Declare options, and parse their values."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
+
+import typer
 
 from labelgap.core.errors import InputError, nearest
 from labelgap.core.text import parse_scalar
 
 _DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
 _SECONDS: Final = (7 * 86400, 86400, 3600, 60, 1)
+
+
+def option(about: str, default: str | bool = True, name: str | None = None, **more: Any) -> Any:
+    """Declare an option: its help, what the help says of the default, and its name where it is not the parameter's."""
+    return typer.Option(*([] if name is None else [name]), help=about, show_default=default, **more)
 
 
 def parse_duration(text: str, name: str) -> float:
@@ -31,61 +38,24 @@ def parse_duration(text: str, name: str) -> float:
         raise InputError(f"{name} {text}: write a duration as 30d, 12h, 1h30m or 90s.") from None
 
 
-def parse_share(text: str, name: str) -> float:
-    """Parse a share: percent with the sign, or a number from 0 to 1.
-
-    Example:
-        >>> [parse_share(text, "--double") for text in ("5%", "12.5 %", "0.05", "100%")]
-        [0.05, 0.125, 0.05, 1.0]
-    """
-    compact = text.strip()
-    try:
-        number = float(compact.removesuffix("%"))
-    except ValueError:
-        number = math.nan
-    share = number / 100 if compact.endswith("%") else number
-    if not 0 <= share <= 1:
-        raise InputError(f"{name} {text}: write a share from 0% to 100%, e.g. {name} 5%")
-    return share
-
-
 def parse_numbers(text: str | None, name: str, number: type[int] | type[float]) -> list[float] | None:
-    """Parse comma-separated numbers; None where the option is not given.
-
-    Example:
-        >>> parse_numbers("1e-3,0.1", "--lr", float)
-        [0.001, 0.1]
-    """
-    if text is None:
-        return None
+    """Parse comma-separated numbers; None where the option is not given."""
     try:
-        return [number(part) for part in text.split(",")]
+        return None if text is None else [number(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{name} {text}: write comma-separated numbers, e.g. {name} 16") from None
 
 
-def parse_value(text: str) -> Any:
-    """Parse an integer, a float, true or false, or a comma-separated list of them; anything else stays a string.
-
-    Example:
-        >>> [parse_value(text) for text in ("3", "0.2", "true", "all", "0.1,0.9")]
-        [3, 0.2, True, 'all', [0.1, 0.9]]
-    """
-    if "," in text:
-        return [parse_value(part.strip()) for part in text.split(",")]
-    return parse_scalar(text)
-
-
 def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any]:
-    """Parse ``key=value`` pairs.
+    """Parse ``key=value`` pairs whose values are numbers, true or false, lists of them with commas, or texts.
 
     Example:
-        >>> parse_options(["delta_rel=0.2", "base=all"])
-        {'delta_rel': 0.2, 'base': 'all'}
+        >>> parse_options(["delta-rel=0.2", "base=all", "range=0.1,0.9"])
+        {'delta_rel': 0.2, 'base': 'all', 'range': [0.1, 0.9]}
     """
-    parts = (pair.partition("=") for pair in pairs)
-    found = parse_pairs((key.replace("-", "_") + equals + value for key, equals, value in parts), name, "delta_rel=0.2")
-    return {key: parse_value(value) for key, value in (found or {}).items()}
+    found = parse_pairs(pairs, name, "delta_rel=0.2") or {}
+    values = {key: [parse_scalar(part.strip()) for part in value.split(",")] for key, value in found.items()}
+    return {key.replace("-", "_"): value if len(value) > 1 else value[0] for key, value in values.items()}
 
 
 def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
@@ -104,12 +74,7 @@ def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
 
 
 def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str] | None:
-    """Parse ``key=value`` pairs of names; None when no option was given.
-
-    Example:
-        >>> parse_pairs(["dog=Dog", "1=one"], "--rename")
-        {'dog': 'Dog', '1': 'one'}
-    """
+    """Parse ``key=value`` pairs of names; None when no option was given."""
     if pairs is None:
         return None
     found: dict[str, str] = {}
@@ -126,8 +91,6 @@ def parse_observe(text: str) -> dict[str, Any]:
     """Parse ``positives=1,negatives=0``, or a rule for the present labels and its options.
 
     Example:
-        >>> parse_observe("positives=1,negatives=all")
-        {'positives': 1, 'negatives': 'all'}
         >>> parse_observe("small-overlooked,share=0.3,negatives=1")
         {'positives': 'small-overlooked', 'share': 0.3, 'negatives': 1}
     """
@@ -147,3 +110,8 @@ def parse_observe(text: str) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"--observe {text}: {error}") from None
     return given
+
+
+def file_stem(name: str) -> str:
+    """Return the name of data without its folder and suffix, for the names of files that are made of them."""
+    return re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "data"

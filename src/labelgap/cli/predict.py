@@ -2,90 +2,122 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, get_args
 
-import typer
+from typer import Argument
 
+import labelgap as lg
 from labelgap.cli.options import DataOptions, Device, Force, RunFolder, Workers, open_dataset, with_options
+from labelgap.cli.parsing import option
+from labelgap.cli.printing import print_fields, print_skipped, some_names
+from labelgap.core.errors import InputError
+from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
     from labelgap.data import ImageSource
+    from labelgap.inference.predict.assembly import PredictionSummary
+    from labelgap.training import Run
+
+_IMAGES: Final = "Images, folders, a pattern, a text file with a path per line; or DATA: a CSV, features …"
 
 
-@with_options(data_options=DataOptions)
-def predict(
-    run: RunFolder,
-    images_or_data: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="IMAGES|DATA",
-            help="Images, folders, a pattern, a text file with a path per line; or DATA: a CSV, features …",
-        ),
-    ],
-    data_options: DataOptions,
-    out: Annotated[Path, typer.Option(help="File to write: .csv or .parquet.")] = Path("predictions.csv"),
+@dataclass(frozen=True)
+class PredictOptions:
+    """How to predict and what to write: arguments of ``predict_to_file``."""
+
+    out: Annotated[Path, option("File to write: .csv or .parquet.")] = Path("predictions.csv")
     layout: Annotated[
         str,
-        typer.Option(
-            help="lists: image,present,unsure,absent, as `train` reads them; wide: scores, probabilities and labels, "
+        option(
+            "lists: image,present,unsure,absent, as `train` reads them; wide: scores, probabilities and labels, "
             "a row per image; long: the same, a row per image and class."
         ),
-    ] = "lists",
-    split: Annotated[str, typer.Option(help="Split of DATA: train, val, test or all.")] = "all",
-    device: Device = "auto",
-    workers: Workers = None,
-    batch_size: Annotated[int, typer.Option(help="Images per batch.")] = 64,
-    force: Force = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Do not resume an unfinished prediction.")] = False,
+    ] = "lists"
+    device: Device = "auto"
+    workers: Workers = None
+    batch_size: Annotated[int, option("Images per batch.")] = 64
+    force: Force = False
+    restart: Annotated[bool, option("Do not resume an unfinished prediction.", name="--restart")] = False
+
+
+@with_options(data_options=DataOptions, options=PredictOptions)
+def predict(
+    run: RunFolder,
+    images_or_data: Annotated[list[str], Argument(metavar="IMAGES|DATA", help=_IMAGES)],
+    data_options: DataOptions,
+    options: PredictOptions,
+    split: Annotated[str, option("Split of DATA: train, val, test or all.")] = "all",
 ) -> None:
     """Write the tags of images, or their scores and probabilities. Called again after a kill, it resumes."""
-    from labelgap.cli.printing import print_predictions
     from labelgap.inference.predict.prediction_file import predict_to_file
-    from labelgap.training import open_run
     from labelgap.training.devices import choose_device
     from labelgap.training.loop.processes import fail_together, init_distributed
 
-    init_distributed(choose_device(device))
+    init_distributed(choose_device(options.device))
     with fail_together():
-        opened = open_run(run)
+        opened = lg.open_run(run)
         _ = opened.thresholds  # an error when the run is not finished
         sources = _sources(images_or_data, data_options, split)
-    result = predict_to_file(
-        opened,
-        sources,
-        out,
-        layout=layout,
-        on_bad_image=data_options.on_bad_image or "skip",
-        device=device,
-        workers=workers,
-        batch_size=batch_size,
-        force=force,
-        restart=restart,
-        quiet=False,
-    )
-    print_predictions(opened, result)
+    bad = data_options.on_bad_image or "skip"
+    result = predict_to_file(opened, sources, on_bad_image=bad, quiet=False, **vars(options))
+    _print(opened, result)
 
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
     """Return the given images, or those of DATA, and print which."""
-    from labelgap.cli.printing import print_skipped
-    from labelgap.core.errors import InputError
     from labelgap.inference.predict.image_arguments import find_images, is_dataset_argument
 
-    if len(texts) == 1 and is_dataset_argument(texts[0]):
-        data = open_dataset(texts[0], options)
-        chosen = data.splits if split == "all" else (data.split(split),)
-        print(f"{'data':<10}{data.name}: {', '.join(f'{len(each):,} {each.name}' for each in chosen)}")
-        print_skipped(data)
-        return [each.images for each in chosen]
-    if tables := [text for text in texts if is_dataset_argument(text)]:
+    tables = [text for text in texts if is_dataset_argument(text)]
+    if tables and len(texts) > 1:
         raise InputError(
             f"{tables[0]} is DATA, which cannot be combined with images: predict it in a command of its own."
         )
+    if tables:
+        data = open_dataset(texts[0], options)
+        chosen = data.splits if split == "all" else (data.split(split),)
+        print_fields(("data", f"{data.name}: {', '.join(f'{len(each):,} {each.name}' for each in chosen)}"))
+        print_skipped(data)
+        return [each.images for each in chosen]
     if unused := options.given().keys() - {"images", "on_bad_image"}:
         raise InputError(f"--{sorted(unused)[0].replace('_', '-')} applies to DATA, and these are images.")
     found = find_images(texts, options.images)
-    print(f"{'images':<10}{len(found):,}, from {found.names[0]}" + (f" to {found.names[-1]}" if len(found) > 1 else ""))
+    to_last = f" to {found.names[-1]}" if len(found) > 1 else ""
+    print_fields(("images", f"{len(found):,}, from {found.names[0]}{to_last}"))
     return [found]
+
+
+def _print(run: Run, result: PredictionSummary) -> None:
+    """Print what was predicted, how labels were chosen, and what could not be read."""
+    from labelgap.metrics.thresholds import ThresholdMark
+
+    marks, calibration = Counter(run.thresholds.marks), run.calibration
+    sources = ", ".join(f"{marks[mark]:,} {mark}" for mark in get_args(ThresholdMark) if marks[mark])
+    states = f"{result.present:,} present, {result.absent:,} absent, {result.unsure:,} unsure"
+    undecided, unsure = marks["default"] * (result.images - result.unreadable), []
+    if near := result.unsure - undecided:
+        share = 100 * near / (result.present + result.absent + result.unsure)
+        unsure.append(f"{pluralize(near, 'label')} ({share:.1f} %) too near the threshold to decide")
+    if undecided:
+        names = [name for name, mark in zip(run.config.classes, run.thresholds.marks, strict=True) if mark == "default"]
+        labels = f"{pluralize(undecided, 'label')} of {some_names(names)}"
+        unsure.append(f"{labels}: the known labels support no threshold")
+    if calibration is None:
+        known = "calibration" in run.metrics
+        reason = "the known labels support no calibration" if known else "the run was trained without calibration"
+        scores = "scores", f"rank images, and are not probabilities: {reason}"
+    else:
+        known_share = f" (estimated: {100 * calibration.known:.0f} % of their labels are known)"
+        partly = "" if calibration.known == 1 else known_share
+        where = "out of fold" if run.config.folds else "on held-out images"
+        scores = "calibrated", f"{where}: a probability for {pluralize(sum(calibration.classes), 'class')}{partly}"
+    print_fields(("labels", f"{states}; thresholds: {sources}"), ("unsure", unsure), scores)
+    if result.unreadable:
+        more = result.unreadable - len(result.errors)
+        rest = f"{f'…and {more:,} more; ' if more else ''}all of them: {result.error_file}"
+        about = f"{pluralize(result.unreadable, 'image')} could not be read, the rows are blank:"
+        print_fields(("labelgap:", about), *(("", line) for line in (*result.errors, rest)), width=2, stderr=True)
+    print_fields(("wrote", f"{result.path}: {pluralize(result.images, 'image')}"))

@@ -62,7 +62,7 @@ def write_report(
     Returns:
         The path of the page.
     """
-    opened, renderer = _open(what), FigureRenderer()
+    opened, renderer = open_result(what), FigureRenderer()
     data = None if data is None else _as_trained(opened, data)
     if figures is not None:
         check_figure_folder(Path(figures), opened.path, data)
@@ -110,7 +110,8 @@ def _as_trained(opened: Result, data: Dataset) -> Dataset:
     return data if network is None else network.with_val(data)
 
 
-def _open(what: Result | str | os.PathLike[str]) -> Result:
+def open_result(what: Result | str | os.PathLike[str]) -> Result:
+    """Open the folder of a run, a study or another result."""
     if isinstance(what, Result):
         return what
     folder = Path(what)

@@ -78,7 +78,7 @@ def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
     assert said.count(score) == 1 and said.count("rates halved, restarted from epoch 0") == 3
     assert "the rates were halved 3 times before, so training ends, and epoch 0 is kept" in said and KEPT not in said
     report = lg.write_report(run, data=digits)
-    print_run(run, report, digits)
+    print_run(run, report, digits, 0.0)
     shown = (report, run.path / "MODEL_CARD.md")
     printed = capsys.readouterr().out
     assert printed.count(KEPT) == 1, "the command prints it after all that fit has said"
