@@ -40,15 +40,8 @@ class Machines:
     def start(self, *command: str) -> None:
         """Start the command on both."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-        torchrun += [
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            f"localhost:{self.port}",
-            "-m",
-            "labelgap",
-            *command,
-        ]
+        torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}"]
+        torchrun += ["-m", "labelgap", *command]
         paths = os.pathsep.join([str(PROJECT / "src"), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", MARK: str(self.folders[0])}
         self.agents = [

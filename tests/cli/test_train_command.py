@@ -23,22 +23,12 @@ def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     out, log = tmp_path / "run", tmp_path / "log"
-    words = [
-        "train",
-        str(write(tmp_path)),
-        "--method",
-        "an",
-        "--epochs",
-        "1000000",
-        "--trace",
-        "off",
-        "--device",
-        "cpu",
-    ]
+    options = ("--method", "an", "--epochs", "1000000", "--trace", "off", "--device", "cpu", "--out", str(out))
+    words = ("train", str(write(tmp_path)), *options)
 
     def train() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-        sys.exit(call(*words, "--out", str(out)))
+        sys.exit(call(*words))
 
     process = start_forked(train, log)
     while not (out / "metrics.jsonl").exists():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from typer import Context, Typer
@@ -14,7 +12,8 @@ from typer import Context, Typer
 from labelgap.cli.options import AsJson
 from labelgap.cli.parsing import option, parse_duration
 from labelgap.cli.printing import print_fields, print_json, print_table
-from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder, cache_limit, folder_size, set_cache_limit
+from labelgap.core.cache import limit as size_limit
+from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder, folder_size, other_files
 from labelgap.core.cache.segments import RowFolder, clear_cache, evict, list_folders, remove_orphans
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
@@ -40,11 +39,11 @@ def list_cache(
     folder = cache_folder()
     features = folder / FEATURE_FOLDER
     if limit is not None:
-        removed = evict(features, 0, set_cache_limit(limit).bytes)
+        removed = evict(features, 0, size_limit.set_cache_limit(limit).bytes)
         _print_removed(() if as_json else removed)
     remove_orphans(features)
-    entries, maximum, others = list_folders(features), cache_limit(), _other_files(folder)
-    size, total, now = folder_size(features), folder_size(folder), time.time()
+    entries, maximum, others = list_folders(features), size_limit.cache_limit(), other_files(folder)
+    size, total = folder_size(features), folder_size(folder)
     if as_json:
         about = {"limit": maximum.bytes, "limit_from": maximum.source, "features": [*map(_entry_json, entries)]}
         sizes = {name: {"files": len(paths), "bytes": folder_size(folder / name)} for name, paths in others.items()}
@@ -52,9 +51,9 @@ def list_cache(
     rows = []
     for entry in entries:
         side = f"{entry.metadata['size']} px" if "size" in entry.metadata else "–"
-        rows.append((_title(entry), side, f"{entry.count:,}", format_bytes(entry.size), _age(now - entry.used)))
+        rows.append((_title(entry), side, f"{entry.count:,}", format_bytes(entry.size), _age(entry.used)))
     for name, paths in others.items():
-        age = _age(now - max(path.stat().st_mtime for path in paths))
+        age = _age(max(path.stat().st_mtime for path in paths))
         rows.append((_SUBFOLDERS.get(name, name), "–", "–", format_bytes(folder_size(folder / name)), age))
     if rows:
         numbers = ("input", "images", "on disk")
@@ -75,7 +74,9 @@ def clear(
     """Remove features from the cache; they are computed again when they are needed."""
     folder, age = cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
     removed = clear_cache(folder / FEATURE_FOLDER, age)
-    others = {name: _remove_old(paths, age) for name, paths in _other_files(folder).items()} if everything else {}
+    others = (
+        {name: size_limit.remove_old(paths, age) for name, paths in other_files(folder).items()} if everything else {}
+    )
     if as_json:
         return print_json({"removed": [*map(_entry_json, removed)], "others_removed": others})
     _print_removed(removed)
@@ -85,9 +86,9 @@ def clear(
         print("nothing to remove" + ("" if older_than is None else f" that was not used for {older_than}"))
 
 
-def _age(seconds: float) -> str:
-    """Return how long ago something was."""
-    units = (("day", 86400), ("hour", 3600), ("minute", 60))
+def _age(used: float) -> str:
+    """Return how long ago something was used."""
+    seconds, units = time.time() - used, (("day", 86400), ("hour", 3600), ("minute", 60))
     return next((f"{pluralize(int(seconds // size), unit)} ago" for unit, size in units if seconds >= size), "just now")
 
 
@@ -107,21 +108,3 @@ def _title(entry: RowFolder) -> str:
 def _entry_json(entry: RowFolder) -> dict[str, Any]:
     used = datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")
     return {**entry.metadata, "path": entry.path, "images": entry.count, "bytes": entry.size, "used": used}
-
-
-def _other_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of every subfolder but that of features."""
-    subfolders = [path for path in sorted(folder.glob("*")) if path.is_dir() and path.name != FEATURE_FOLDER]
-    files = {below.name: [path for path in below.rglob("*") if path.is_file()] for below in subfolders}
-    return {name: paths for name, paths in files.items() if paths}
-
-
-def _remove_old(paths: Sequence[Path], age: float) -> int:
-    """Remove the files that have not been changed for some seconds, and return how many."""
-    count = 0
-    for path in paths:
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime >= age:
-                path.unlink()
-                count += 1
-    return count

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -71,6 +73,24 @@ def folder_size(folder: Path) -> int:
             with suppress(OSError):  # another process has just removed it
                 total += (Path(parent) / name).lstat().st_size
     return total
+
+
+def other_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of every subfolder of the cache but that of features: scans, shards, thumbnails."""
+    subfolders = [path for path in sorted(folder.glob("*")) if path.is_dir() and path.name != FEATURE_FOLDER]
+    files = {below.name: [path for path in below.rglob("*") if path.is_file()] for below in subfolders}
+    return {name: paths for name, paths in files.items() if paths}
+
+
+def remove_old(paths: Sequence[Path], older_than: float) -> int:
+    """Remove the files that were not changed for some seconds, and return how many."""
+    count = 0
+    for path in paths:
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime >= older_than:
+                path.unlink()
+                count += 1
+    return count
 
 
 def read_flat_json(path: Path) -> dict[str, Any] | None:
