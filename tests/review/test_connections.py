@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException
@@ -118,6 +120,31 @@ def test_bytes_that_trickle_in_do_not_extend_it(review: Review, name: str) -> No
                 if closed:
                     break
             assert closed
+
+
+def test_a_server_that_stops_closes_the_connections_that_just_came_in(review: Review) -> None:
+    stopped, opened = threading.Event(), list[socket.socket]()
+
+    def keep_connecting(port: int) -> None:
+        while not stopped.is_set():
+            with suppress(OSError):
+                opened.append(connection := socket.create_connection(("127.0.0.1", port), PATIENCE))
+                connection.sendall(HEAD + b"\r\n")
+
+    for _ in range(3):
+        with run_server(review, limits=ConnectionLimits(400, 300, 8, NEVER, NEVER, NEVER)) as client:
+            threads = [threading.Thread(target=keep_connecting, args=(client.port,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: len(opened) > 20)
+        stopped.set()
+        for thread in threads:
+            thread.join()
+        for connection in opened:
+            connection.close()
+        stopped.clear()
+        opened.clear()
+        gc.collect()  # a transport that was not closed warns here, and fails the test
 
 
 def test_the_limits_leave_files_to_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,13 @@ class LimitedServer(Server):
         for listener in sockets or ():
             listener.listen(_QUEUE)  # uvicorn takes one number for both
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, and close the connections whose clients did not read their answers in time."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # in which the event loop closes them
+
 
 class LimitedProtocol(H11Protocol):
     """A connection with limits.
