@@ -75,16 +75,9 @@ def test_a_missing_argument_is_explained(
     assert "Usage: " in said.out and not said.err
 
 
-def test_the_lists_name_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("methods") == 0
-    said = capsys.readouterr().out
+def test_the_list_of_methods_names_all(screen: Screen) -> None:
+    said = screen("methods")
     assert all(name in said for name in methods())
-    assert call("datasets") == 0
-    said = capsys.readouterr().out
-    assert "digits" in said and "csv" in said
-    assert call("backbones") == 0
-    said = capsys.readouterr().out
-    assert "efficientnet-lite0" in said and "Apache-2.0" in said
 
 
 @pytest.mark.parametrize("name", methods())

@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from syrupy.assertion import SnapshotAssertion
@@ -100,20 +99,3 @@ def test_a_run_remembers_how_its_data_were_read(album: Path, capsys: pytest.Capt
     assert config["data"]["options"]["rename"] == {"Datei": "image"}
     assert call(*arguments, "--resume") == 0
     assert call("evaluate", "runs/a", "tags.csv", *given, "--split", "train", "--json", "--device", "cpu") == 0
-
-
-def test_features_are_trained_on_directly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], screen: Screen
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(0)
-    arrays: dict[str, Any] = {"classes": np.array(["a", "b"])}
-    for split in ("train", "val", "test"):
-        arrays[f"{split}_features"] = random.normal(size=(24, 5)).astype(np.float32)
-        arrays[f"{split}_labels"] = (arrays[f"{split}_features"][:, :2] > 0).astype(np.int8)
-    np.savez("x.npz", **arrays)
-    assert call("train", "x.npz", "--out", "runs/a", "--epochs", "2", "--device", "cpu", "--method", "bce") == 0
-    assert "recognized as features" in capsys.readouterr().out
-    assert screen.json("evaluate", "runs/a", "x.npz", "--device", "cpu")["classes_counted"] == 2
-    assert call("train", "x.npz", "--out", "runs/b", "--protocol", "end-to-end") == 2
-    assert "feature vectors and no pixels" in capsys.readouterr().err

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
     from labelgap.studies.training_shares import ShareComparison
 
-_grid_option = partial(option, rich_help_panel="Methods and settings")
+_grid = partial(option, rich_help_panel="Methods and settings")
 
 
 @dataclass(frozen=True)
@@ -27,42 +27,39 @@ class CompareOptions:
     """What to compare."""
 
     methods: Annotated[
-        str, _grid_option("short (eight or nine worth a try), all, or names: an,em,role. See `labelgap methods`.")
+        str, _grid("short (eight or nine worth a try), all, or names: an,em,role. See `labelgap methods`.")
     ] = "short"
-    seeds: Annotated[int, _grid_option("Number of seeds. One is quick and supports no conclusion.")] = 3
+    seeds: Annotated[int, _grid("Number of seeds. One is quick and supports no conclusion.")] = 3
     grid: Annotated[
         str,
-        _grid_option(
+        _grid(
             "auto: weight decays and learning rates around the best ones. The papers': small (lr 1e-3 and 1e-4, "
             "batch 16) and full (lr 1e-2…1e-5, batch 8 and 16, options as well)."
         ),
     ] = "auto"
     option: Annotated[
-        list[str] | None,
-        _grid_option("Fix an option of a method, e.g. role.expected_positives=1.5; repeatable."),
+        list[str] | None, _grid("Fix an option of a method, e.g. role.expected_positives=1.5; repeatable.")
     ] = None
     vary: Annotated[
         list[str] | None,
-        _grid_option("A row for each value of an option: delta_rel=0.1,0.2,0.5 or ll-ct.delta_rel=…; repeatable."),
+        _grid("A row for each value of an option: delta_rel=0.1,0.2,0.5 or ll-ct.delta_rel=…; repeatable."),
     ] = None
     train_share: Annotated[
-        str | None,
-        _grid_option("Shares of the training images, e.g. 0.1,0.2,0.5,1: what fewer images cost."),
+        str | None, _grid("Shares of the training images, e.g. 0.1,0.2,0.5,1: what fewer images cost.")
     ] = None
-    lr: Annotated[str | None, _grid_option("Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
-    batch_size: Annotated[str | None, _grid_option("Batch sizes instead of the grid's, e.g. 8,16.")] = None
-    weight_decay: Annotated[
-        str | None, _grid_option("Weight decays to compare, e.g. 0,1e-3.", "searched; small, full: 0")
-    ] = None
+    lr: Annotated[str | None, _grid("Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
+    batch_size: Annotated[str | None, _grid("Batch sizes instead of the grid's, e.g. 8,16.")] = None
+    weight_decay: Annotated[str | None, _grid("Weight decays to compare, e.g. 0,1e-3.", "searched; small, full: 0")] = (
+        None
+    )
     standardize: Annotated[
-        bool | None,
-        _grid_option("Standardize features.", "not small, full", "--standardize/--no-standardize"),
+        bool | None, _grid("Standardize features.", "not small, full", "--standardize/--no-standardize")
     ] = None
-    epochs: Annotated[int | None, _grid_option("Epochs of every head.", "25; newton: 15")] = None
-    backbone: Annotated[str | None, _grid_option("See `labelgap backbones`.", "depends on the data")] = None
-    weights: Annotated[Path | None, _grid_option("File with weights of the backbone.")] = None
-    protocol: Annotated[str, _grid_option("linear; compare has no other.")] = "linear"
-    select: Annotated[str, _grid_option("How to select epochs and settings: auto, clean, known or observed.")] = "auto"
+    epochs: Annotated[int | None, _grid("Epochs of every head.", "25; newton: 15")] = None
+    backbone: Annotated[str | None, _grid("See `labelgap backbones`.", "depends on the data")] = None
+    weights: Annotated[str | None, _grid("File with weights of the backbone.", metavar="PATH")] = None
+    protocol: Annotated[str, _grid("linear; compare has no other.")] = "linear"
+    select: Annotated[str, _grid("How to select epochs and settings: auto, clean, known or observed.")] = "auto"
 
     def method_names(self) -> str | list[str]:
         """Return the methods: "short", "all", or their names."""
@@ -75,14 +72,14 @@ class CompareOptions:
                 f"--protocol {self.protocol}: compare trains linear heads on features that are computed once, so that "
                 "all methods take minutes. For whole networks: `labelgap train --protocol end-to-end`, one by one."
             )
+        same = ("seeds", "grid", "epochs", "backbone", "weights", "select", "standardize")
         return {
-            **{name: getattr(self, name) for name in ("seeds", "grid", "epochs", "backbone", "select", "standardize")},
+            **{name: getattr(self, name) for name in same},
             "options": _parse_method_options(self.option or ()),
             "vary": _parse_variation(self.vary or ()),
             "learning_rates": parse_numbers(self.lr, "--lr", float),
             "batch_sizes": parse_numbers(self.batch_size, "--batch-size", int),
             "weight_decays": parse_numbers(self.weight_decay, "--weight-decay", float),
-            "weights": None if self.weights is None else str(self.weights),
         }
 
 

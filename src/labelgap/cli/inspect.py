@@ -51,8 +51,7 @@ def inspect(
     out: Annotated[Path | None, option("File of --report.", "NAME-inspect.html")] = None,
     no_images: Annotated[bool, option("Leave images out of the page.", name="--no-images")] = False,
     fix: Annotated[
-        Path | None,
-        option("Write a clean copy of a table, and say every change; print nothing else.", metavar="FILE"),
+        Path | None, option("Write a clean copy of a table, and say every change; print nothing else.", metavar="FILE")
     ] = None,
     force: options.Force = False,
     check_images: Annotated[

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from labelgap.studies.reproduce.runner import Plan
     from labelgap.studies.reproduce.tables import Cell
 
-_changed_option = partial(option, rich_help_panel="Not as in the paper")
+_changed = partial(option, rich_help_panel="Not as in the paper")
 
 
 def reproduce(
     table: Annotated[str | None, Argument(metavar="TABLE", help="A table; without it, all are listed.")] = None,
     data: Annotated[
-        list[str] | None,
-        option("A data set, as images or as a file of features; repeatable.", metavar="NAME=PATH"),
+        list[str] | None, option("A data set, as images or as a file of features; repeatable.", metavar="NAME=PATH")
     ] = None,
     cells: Annotated[
         list[str] | None, option("Rows, columns or ROW/COLUMN, * for any text, e.g. 'role/*;linear:*'.")
@@ -35,15 +34,13 @@ def reproduce(
     seeds: Annotated[int, option("Number of seeds.")] = 3,
     jobs: Annotated[int, option("Networks to train at a time; heads are trained together anyway.")] = 1,
     dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.", name="--dry-run")] = False,
-    grid: Annotated[
-        str, _changed_option("paper: val chooses from what the paper searched. preset: one setting.")
-    ] = "paper",
-    backbone: Annotated[str | None, _changed_option("See `labelgap backbones`.", "the paper's")] = None,
-    weights: Annotated[Path | None, _changed_option("File with weights of the backbone.")] = None,
-    epochs: Annotated[int | None, _changed_option("Epochs.", "the paper's")] = None,
-    size: Annotated[int | None, _changed_option("Image size.", "the paper's")] = None,
-    lr: Annotated[float | None, _changed_option("Of networks.", "the paper's")] = None,
-    batch_size: Annotated[int | None, _changed_option("Of networks.", "the paper's")] = None,
+    grid: Annotated[str, _changed("paper: val chooses from what the paper searched. preset: one setting.")] = "paper",
+    backbone: Annotated[str | None, _changed("See `labelgap backbones`.", "the paper's")] = None,
+    weights: Annotated[str | None, _changed("File with weights of the backbone.", metavar="PATH")] = None,
+    epochs: Annotated[int | None, _changed("Epochs.", "the paper's")] = None,
+    size: Annotated[int | None, _changed("Image size.", "the paper's")] = None,
+    lr: Annotated[float | None, _changed("Of networks.", "the paper's")] = None,
+    batch_size: Annotated[int | None, _changed("Of networks.", "the paper's")] = None,
     device: Device = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
@@ -59,9 +56,9 @@ def reproduce(
         return _list(as_json)
     check_jobs(jobs)
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
-    patterns = [part.strip() for text in cells or () for part in text.split(";") if part.strip()]  # names have commas
-    settings: dict[str, Any] = {"seeds": seeds, "cells": None if cells is None else patterns, **changed}
-    settings["weights"] = None if weights is None else str(weights)
+    settings: dict[str, Any] = {"seeds": seeds, "weights": weights, **changed}
+    if cells is not None:  # separated by ";": the name of a row may have a comma
+        settings["cells"] = [part.strip() for text in cells for part in text.split(";") if part.strip()]
     plan = plan_reproduction(table, data or [], out=out, **settings)
     if not as_json:
         _print_plan(plan)
