@@ -49,7 +49,7 @@ import numpy as np
 import torch
 
 import labelgap as lg
-from labelgap.training.config.auto_method import choose_method
+from labelgap.training.auto import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.auto_data import ALL, ALL_PRESENT, FIXED, PATTERNS, SOURCES, load

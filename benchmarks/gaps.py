@@ -30,7 +30,7 @@ import numpy as np
 
 import labelgap as lg
 from labelgap.labels.codes import PRESENT
-from labelgap.training.config.auto_method import choose_method
+from labelgap.training.auto import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.auto_method import append, describe

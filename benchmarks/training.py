@@ -44,13 +44,12 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.models import as_backbone
 from labelgap.training.checkpoint import TrainingState
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.resolve import resolve_config
 from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.network import build_classifier
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.progress import Reporter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -99,7 +98,8 @@ def make_trainer(settings: Settings, data: Dataset, inputs: dict[str, Inputs], s
         protocol="end-to-end",
         training={"batch_size": batch, "epochs": 100, "lr": 1e-3, "optimizer": "sgd", "transform": "augment"},
     )
-    config, selection, loss_fn = resolve_config(data, request, settings.device)
+    plan = plan_training(data, request, settings.device)
+    config, selection, loss_fn = plan.config, plan.selection, plan.loss
     loss_fn.to(settings.device).prepare(data.train.labels, epochs=config.epochs, seed=0)
     network = build_classifier(config, None, backbone=request.backbone).to(settings.device)  # type: ignore[arg-type]
     if settings.cuda:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from labelgap.reporting import write_report
     from labelgap.studies.compare import compare
     from labelgap.studies.sweep import sweep
-    from labelgap.training import Run, fit, open_run
+    from labelgap.training import Run, open_run
     from labelgap.training.estimator import LabelGapClassifier, average_precision_scorer, observed_scorer
+    from labelgap.training.fit import fit
     from labelgap.verification import verify
 
 __all__ = [
@@ -107,11 +108,8 @@ _HOMES = {
     "reporting": ("write_report",),
     "studies.compare": ("compare",),
     "studies.sweep": ("sweep",),
-    "training": (
-        "Run",
-        "fit",
-        "open_run",
-    ),
+    "training.run": ("Run", "open_run"),
+    "training.fit": ("fit",),
     "training.estimator": (
         "LabelGapClassifier",
         "average_precision_scorer",

@@ -13,7 +13,7 @@ from tests.audit.small_runs import CLASSES, arrays
 import labelgap as lg
 from labelgap.audit.fold_heads import train_folds, training_rows
 from labelgap.core.errors import RunError
-from labelgap.training.config.schema import LinearPhase, RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.heads import HeadPlan, HeadResult, configs
 from labelgap.training.heads.configs import HeadConfig
 from labelgap.training.selection import Selection, choose_selection
@@ -114,8 +114,8 @@ def test_a_linear_run_gives_its_own_settings() -> None:
 
 
 def test_linear_init_gives_those_of_its_linear_phase_and_end_to_end_those_that_suit_a_head() -> None:
-    phase = LinearPhase(epochs=9, lr=0.01, batch_size=8)
-    first = HeadConfig.from_run(RunConfig(**PLAIN, protocol="linear-init", linear=phase), images=10)
+    phase: dict[str, Any] = {"linear_epochs": 9, "linear_lr": 0.01, "linear_batch_size": 8}
+    first = HeadConfig.from_run(RunConfig(**PLAIN, protocol="linear-init", **phase), images=10)
     assert (first.lr, first.epochs, first.batch_size) == (0.01, 9, 8)
     usual = HeadConfig.from_run(RunConfig(**PLAIN, protocol="end-to-end", optimizer="sgd", momentum=0.9), images=10)
     assert (usual.lr, usual.epochs, usual.batch_size) == (1e-3, 25, 16) and usual.optimizer == ()

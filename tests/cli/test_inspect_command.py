@@ -19,7 +19,7 @@ from labelgap.cli.inspect import _percent, training_time
 from labelgap.cli.options import DataOptions, format_arguments
 from labelgap.data import Dataset, FileImages, Split, load
 from labelgap.labels import LabelTable
-from labelgap.training.config.cost import CostEstimate
+from labelgap.training.cost import CostEstimate
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, decisions, open_review_folder
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.review.store.events import SECOND, Decision, LabelKey
-from labelgap.training.config.schema import RunConfig, write_config
+from labelgap.training.config import RunConfig, write_config
 
 
 @pytest.fixture

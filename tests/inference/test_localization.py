@@ -17,7 +17,8 @@ from labelgap.inference import localization
 from labelgap.inference.localization import map_maximum, pointing_game
 from labelgap.labels import LabelTable
 from labelgap.metrics.localization import mean_class_rate, pointing_hits
-from labelgap.training import Run, fit
+from labelgap.training import Run
+from labelgap.training.fit import fit
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from labelgap.metrics import Thresholds
 from labelgap.metrics.thresholds import ThresholdMark
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run, open_run
-from labelgap.training.config.schema import RunConfig, write_config
+from labelgap.training.config import RunConfig, write_config
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.history import write_history
 from labelgap.training.predictions import write_predictions

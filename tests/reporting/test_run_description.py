@@ -12,7 +12,7 @@ from tests.training.plain_config import PLAIN
 from labelgap.reporting import write_report
 from labelgap.reporting.run_description import describe_settings
 from labelgap.training import Run
-from labelgap.training.config.schema import LinearPhase, RunConfig
+from labelgap.training.config import RunConfig
 
 
 def described(everything: bool = False, **settings: Any) -> dict[str, str]:
@@ -64,7 +64,7 @@ def test_everything_includes_the_defaults() -> None:
         ({"weights": str(Path("/") / "a" / "b.pth")}, "backbone", "small-cnn, weights of b.pth"),
         ({"method": "somebody's", "options": {"a": 1}}, "options", "a 1"),
         (
-            {"protocol": "linear-init", "linear": LinearPhase(epochs=25, lr=1e-3, batch_size=16)},
+            {"protocol": "linear-init", "linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16},
             "first phase",
             "the head alone: 25 epochs of Adam at 0.001, batches of 16",
         ),
@@ -76,8 +76,8 @@ def test_a_setting_that_is_not_the_default_is_described(settings: dict[str, Any]
 
 def test_settings_that_differ_from_the_defaults_are_on_the_page(run_of: Callable[..., Run], undrawn: None) -> None:
     run = run_of()
-    phase = LinearPhase(epochs=25, lr=1e-3, batch_size=16)
-    settings = {"head": "boostlu", "preset": "kim2022", "protocol": "linear-init", "linear": phase}
+    phase = {"linear_epochs": 25, "linear_lr": 1e-3, "linear_batch_size": 16}
+    settings = {"head": "boostlu", "preset": "kim2022", "protocol": "linear-init", **phase}
     run.config = run.config.model_copy(update=settings)
     page = write_report(run, images=False).read_text(encoding="utf-8")
     assert "kim2022: the paper" in page and "<dd>boostlu</dd>" in page

@@ -19,7 +19,7 @@ from labelgap.review import ReviewFolder, create_random_review, open_review_fold
 from labelgap.review.apply import apply_decisions
 from labelgap.review.store import FILE, DecisionStore
 from labelgap.review.store.events import Decision, LabelKey, Undo
-from labelgap.training.config.schema import RunConfig, write_config
+from labelgap.training.config import RunConfig, write_config
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.losses import ElementwiseLoss, LargeLossRejection
 from labelgap.models import InputSpec
-from labelgap.training.config.rerun import train_command, train_script
+from labelgap.training.rerun import train_command, train_script
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16, "epochs": 2}
 

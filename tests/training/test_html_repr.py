@@ -11,7 +11,7 @@ import pytest
 from tests.training.plain_config import PLAIN
 
 import labelgap as lg
-from labelgap.training.config.schema import RunConfig, write_config
+from labelgap.training.config import RunConfig, write_config
 from labelgap.training.history import write_history
 
 

@@ -47,7 +47,7 @@ def test_linear_init_starts_the_network_with_the_head_of_the_linear_phase(tmp_pa
     assert extract.call_args.kwargs["average_flips"] is False, "the setting is the network's: features take no longer"
     first = load_file(run.path / "linear" / "best.safetensors")
     assert torch.allclose(first["head.weight"], weights(run)["head.weight"], atol=1e-9)
-    assert run.config.linear is not None and run.config.linear.epochs == 3
+    assert run.config.linear_epochs == 3
     assert [record["epoch"] for record in run.history] == [0, 1] and run.finished
 
 

@@ -22,14 +22,13 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, choose_thresholds
-from labelgap.training.config.candidates import auto_methods, candidate_configs, neighbors, resolve_folds
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.rerun import fit_arguments
-from labelgap.training.config.resolve import resolve_config
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, neighbors, resolve_folds
+from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, out_of_fold_logits
 from labelgap.training.loop.linear_trainer import LinearTrainer
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.predictions import read_predictions
+from labelgap.training.rerun import fit_arguments
 from labelgap.training.search import (
     SEARCH_FILE,
     Search,
@@ -158,7 +157,7 @@ def test_a_run_without_val_is_cross_validated(tmp_path: Path, absents: bool) -> 
     [(True, "bce fits such labels; cross-validation chooses its weight"), (False, "cross-validation chooses among em")],
 )
 def test_one_candidate_is_not_called_a_choice(complete: bool, why: str) -> None:
-    config = resolve_config(album(complete=complete), TrainingRequest(), torch.device("cpu"))[0]
+    config = plan_training(album(complete=complete), TrainingRequest(), torch.device("cpu")).config
     assert config.why is not None and config.why.startswith(why)
 
 
@@ -204,24 +203,26 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str
 
 def test_the_candidates_are_penalties_per_feature() -> None:
     data = album()
-    found = candidate_configs(config_for(data), data.train.labels, WIDTH, decay=True, rate=True)
+    found = candidate_configs(config_for(data), data.train.labels, WIDTH, SearchSpace(decay=True, rate=True))
     strengths = [each.weight_decay * IMAGES * CLASSES / WIDTH for each in found]
     assert strengths == pytest.approx([0.015, 0.15, 1.5], rel=1e-3)
 
 
 def test_the_neighbors_of_the_best_of_each_close_method_are_compared_next() -> None:
-    data = album()
+    data, space = album(), SearchSpace(decay=True, rate=True)
     configs = [config_for(data, method=method, weight_decay=decay) for method in ("an", "em") for decay in (0.1, 1.0)]
-    found = neighbors(configs, [0.5, 0.7, 0.695, 0.2], decay=True, rate=True)
+    found = neighbors(configs, [0.5, 0.7, 0.695, 0.2], space)
     assert [(each.method, each.weight_decay) for each in found] == [
         *(("an", 0.3162), ("an", 3.162)),
         *(("em", 0.03162), ("em", 0.3162)),
     ]
-    behind = neighbors([*configs, *found[:2]], [0.5, 0.7, 0.6, 0.2, 0.65, float("nan")], decay=True, rate=True)
+    behind = neighbors(
+        [*configs, *found[:2]], [0.5, 0.7, 0.6, 0.2, 0.65, float("nan")], SearchSpace(decay=True, rate=True)
+    )
     assert behind == [], "the penalties around the best one were compared, and the other method is not close"
-    assert neighbors(configs, [float("nan")] * 4, decay=True, rate=True) == []
+    assert neighbors(configs, [float("nan")] * 4, space) == []
     adam = config_for(data, optimizer="adam", lr=1e-3, backbone_lr=1e-3, weight_decay=0.1)
-    assert {each.lr for each in neighbors([adam], [0.5], decay=False, rate=True)} == {1e-2, 1e-4}
+    assert {each.lr for each in neighbors([adam], [0.5], SearchSpace(rate=True))} == {1e-2, 1e-4}
 
 
 @pytest.mark.parametrize(

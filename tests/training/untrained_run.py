@@ -17,7 +17,7 @@ from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.models import Classifier, create_backbone
 from labelgap.training import Run
 from labelgap.training.checkpoint import save_weights
-from labelgap.training.config.schema import RunConfig, write_config
+from labelgap.training.config import RunConfig, write_config
 from labelgap.training.history import write_history
 from labelgap.training.network import IdentityBackbone
 

@@ -22,7 +22,7 @@ from labelgap.core.lock import LOCK_FILE
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
 from labelgap.training import Run, open_run
-from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.config import CONFIG_FILE
 from labelgap.training.devices import choose_device
 from labelgap.training.loop.processes import check_same, fail_together, init_distributed, lock_together
 from labelgap.training.progress import Reporter

@@ -23,11 +23,12 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import RunError
 from labelgap.core.files import DiskError, make_folder
 from labelgap.data.dataset import Dataset, Split
-from labelgap.training import Run, fit
-from labelgap.training.config.rerun import fit_arguments
-from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training import Run
+from labelgap.training.config import CONFIG_FILE
+from labelgap.training.fit import fit
 from labelgap.training.loop.processes import barrier, broadcast_object, lock_together
 from labelgap.training.loop.trainer import EpochCallback
+from labelgap.training.rerun import fit_arguments
 
 FOLDER: Final = "audit"
 _LOCK_FILE: Final = ".audit.lock"

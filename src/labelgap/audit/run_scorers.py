@@ -26,7 +26,7 @@ from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.models.inference import inference_precision
 from labelgap.training import Run
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features import split_features
 from labelgap.training.folds import assign_folds, fold_groups

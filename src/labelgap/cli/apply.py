@@ -78,7 +78,7 @@ def _notes(result: ApplyResult) -> Iterator[Field]:
 def _next_command(result: ApplyResult) -> str:
     """Return the command that trains on the new table; empty when its images are not files."""
     from labelgap.data.images import FileImages
-    from labelgap.training.config.rerun import data_arguments
+    from labelgap.training.rerun import data_arguments
 
     images, options = result.data.train.images, dict(result.data.recipe.get("options", {}))
     if not isinstance(images, FileImages):

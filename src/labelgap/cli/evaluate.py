@@ -71,7 +71,7 @@ def evaluate(
 def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[str, ...]:
     """Return the commands that label random images of the data and evaluate the run on these."""
     from labelgap.data.feature_vectors import FeatureVectors
-    from labelgap.training.config.review_commands import data_review_commands, run_review_commands
+    from labelgap.training.rerun import data_review_commands, run_review_commands
 
     if isinstance(data.train.images, FeatureVectors):
         return ()

@@ -104,7 +104,7 @@ def _further_commands(opened: Dataset, summary: DatasetSummary, data: str, given
     """Yield the commands that make an accuracy measurable and clean the table, where they help."""
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.labels.io.similar_names import fold_case
-    from labelgap.training.config.review_commands import RANDOM_IMAGES, review_split
+    from labelgap.training.rerun import RANDOM_IMAGES, review_split
 
     if summary.cannot and summary.whole.unknown and not isinstance(opened.train.images, FeatureVectors):
         count = min(RANDOM_IMAGES, len(review_split(opened)))
@@ -147,8 +147,8 @@ def training_time(data: Dataset) -> str | None:
     An image that cannot be read is reported by the training.
     """
     from labelgap.data.images import StoredImages
-    from labelgap.training.config.request import TrainingRequest
     from labelgap.training.fit import dry_run
+    from labelgap.training.plan import TrainingRequest
 
     if not isinstance(data.train.images, StoredImages):
         return None

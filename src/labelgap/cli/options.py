@@ -7,13 +7,15 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
+from pydantic import BaseModel
 
 from labelgap.core.errors import InputError, ProblemsError
+from labelgap.core.settings import settings_of, value_type
 
 if TYPE_CHECKING:
     from labelgap.data import Dataset
@@ -177,6 +179,28 @@ def with_options(**groups: type[Any]) -> Callable[[Command], Command]:
         return wrapper
 
     return decorate
+
+
+def settings_options(model: type[BaseModel]) -> type[Any]:
+    """Return a dataclass with an option for every setting of a model; None for one that is not given."""
+    made = []
+    for name, (info, setting) in settings_of(model).items():
+        kind = value_type(info)
+        kind = list[str] if kind is dict else kind
+        flag = f"--{(setting.flag or name).replace('_', '-')}"
+        flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+        shown: dict[str, Any] = {} if setting.default is None else {"show_default": setting.default}
+        option = typer.Option(*flags, help=info.description, rich_help_panel=setting.group, **shown)
+        made.append((name, Annotated[kind | None, option], None))
+    return make_dataclass(model.__name__, made, frozen=True)
+
+
+def training_arguments(options: Any) -> dict[str, Any]:
+    """Return the given options of ``settings_options(TrainingSettings)`` as arguments of ``labelgap.fit``."""
+    from labelgap.cli.parsing import parse_options
+
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    return {**given, "options": parse_options(given.get("options", ()))}
 
 
 def format_arguments(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:

@@ -110,8 +110,8 @@ def print_run(run: Run, report: Path, data: Dataset, seconds: float) -> None:
 
     ``data`` are those that it was trained on; ``seconds`` is the time of everything, with features and report.
     """
-    from labelgap.training.config.review_commands import run_review_commands
     from labelgap.training.history import describe_kept_epoch, has_accuracy, unseen_splits
+    from labelgap.training.rerun import run_review_commands
 
     metrics, path = run.metrics, shlex.quote(display_path(run.path))
     kept = f"cross-validated over {run.config.folds} folds, trained on all images"

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
 import labelgap as lg
-from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, Workers, open_dataset, with_options
+from labelgap.cli.options import (
+    Data,
+    DataOptions,
+    Device,
+    LabelSeed,
+    Observe,
+    Workers,
+    open_dataset,
+    training_arguments,
+    with_options,
+)
 from labelgap.cli.parsing import option, parse_pairs
 from labelgap.cli.printing import print_data, print_fields, print_metrics, print_rich
-from labelgap.cli.train import ModelOptions, TrainingOptions
+from labelgap.cli.train import TrainingOptions
 
 
-@with_options(model=ModelOptions, training=TrainingOptions, data_options=DataOptions)
+@with_options(training=TrainingOptions, data_options=DataOptions)
 def sweep(
     data: Data,
     data_options: DataOptions,
-    model: ModelOptions,
-    training: TrainingOptions,
+    training: Any,
     trials: Annotated[int, option("Settings to try, over all processes.")] = 40,
     search: Annotated[
         list[str] | None,
@@ -50,8 +58,8 @@ def sweep(
     from labelgap.studies.sweep.results import TABLE
     from labelgap.studies.sweep.storage import check_optuna
 
-    arguments = {**model.arguments(), **asdict(training)}
-    method = arguments.pop("method")
+    arguments = training_arguments(training)
+    method = arguments.pop("method", "auto")
     texts = [text.replace("-", "_", text.partition("=")[0].count("-")) for text in search or ()]
     given = parse_pairs(texts, "--search", "lr=1e-5..1e-2:log") or {}
     check_optuna()

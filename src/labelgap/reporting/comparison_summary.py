@@ -10,9 +10,8 @@ from labelgap.core.text import join_names
 from labelgap.reporting.formatting import format_learning_rate, format_measure
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.compare.results import MethodResult
-from labelgap.training.config.defaults import defaults_for
-from labelgap.training.config.rerun import data_arguments, strip_directories
-from labelgap.training.config.review_commands import comparison_review_commands
+from labelgap.training.presets import LINEAR_DEFAULTS
+from labelgap.training.rerun import comparison_review_commands, data_arguments, strip_directories
 
 SIGNIFICANCE_RULE = (
     "A method is called better only if the 95 % interval of the difference is above zero. The interval covers the "
@@ -84,7 +83,7 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
     rate = f" --lr {format_learning_rate(row.lr)} --batch-size {row.batch_size}"
     if row.optimizer == "newton":
         rate = " --optimizer newton"
-    if not row.baseline and metadata["epochs"] != defaults_for("linear", pretrained=True)["epochs"]:
+    if not row.baseline and metadata["epochs"] != LINEAR_DEFAULTS["epochs"]:
         rate += f" --epochs {metadata['epochs']}"
     rate += f" --weight-decay {row.weight_decay:g} --{'' if row.standardize else 'no-'}standardize"
     return (

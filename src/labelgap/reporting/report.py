@@ -33,7 +33,7 @@ from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import is_sweep
 from labelgap.studies.training_shares import ShareComparison, is_share_comparison
 from labelgap.training import Run, open_run
-from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.config import CONFIG_FILE
 from labelgap.training.run_folder import sweep_run
 
 Result = Run | Study | Comparison | LinearEvaluation | Reproduction | ShareComparison | Sweep

@@ -10,8 +10,9 @@ from labelgap.core.text import join_names
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import Loss, Method, defaults, describe_method
 from labelgap.reporting.formatting import single_line
-from labelgap.training.config.describe import PROTOCOLS, format_value
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
+from labelgap.training.rerun import format_value
+from labelgap.training.settings import PROTOCOLS
 
 
 def find_method(name: str) -> Method | None:
@@ -55,9 +56,10 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
 
     ``size`` is the image size of the backbone, if it is known.
     """
-    linear, accumulate, stop = config.linear, config.accumulate, config.stop_below
+    first = config.linear_phase() if config.protocol == "linear-init" else None
+    accumulate, stop = config.accumulate, config.stop_below
     preset = "" if config.preset is None else f"{config.preset}: the paper's settings unless stated otherwise"
-    phase = "" if linear is None else f"the head alone: {linear.epochs} epochs of Adam at {linear.lr:g}, batches of "
+    phase = "" if first is None else f"the head alone: {first.epochs} epochs of Adam at {first.lr:g}, batches of "
     stops = "" if stop is None else f"; stops {100 * stop:g} points below the best val score"
     rates = f"head {config.lr:g}, backbone {config.backbone_lr:g}"
     one_rate = config.protocol == "linear" or config.backbone_lr == config.lr
@@ -69,7 +71,7 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("head", "" if config.head == "linear" else config.head, "linear"),
         ("images", "" if config.backbone == FEATURES else _images(config, size), ""),
         ("protocol", f"{config.protocol}: {PROTOCOLS[config.protocol]}", ""),
-        ("first phase", "" if linear is None else f"{phase}{linear.batch_size}", ""),
+        ("first phase", "" if first is None else f"{phase}{first.batch_size}", ""),
         ("epochs", f"at most {config.epochs}{stops}" if stops else str(config.epochs), ""),
         ("batch size", f"{config.batch_size}", ""),
         ("gradient accumulation", "" if accumulate == 1 else f"over {accumulate} batches", "none"),

@@ -6,7 +6,7 @@ from collections import Counter
 
 from labelgap.core.text import pluralize
 from labelgap.studies.sweep.results import Sweep, format_values
-from labelgap.training.config.rerun import train_command, train_script, without_directories
+from labelgap.training.rerun import train_command, train_script, without_directories
 
 _OUT = "runs/best"
 _TOLERANCE = 1e-6

@@ -26,8 +26,8 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions
 from labelgap.training import Run, open_run
-from labelgap.training.config.review_commands import review_split
-from labelgap.training.config.schema import CONFIG_FILE as CONFIG
+from labelgap.training.config import CONFIG_FILE as CONFIG
+from labelgap.training.rerun import review_split
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,9 @@ from labelgap.core.system import cpu_count
 from labelgap.data import load
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.studies.study import Study, StudyMember
-from labelgap.training import Run, fit, open_run
-from labelgap.training.config.schema import CONFIG_FILE as CONFIG
+from labelgap.training import Run, open_run
+from labelgap.training.config import CONFIG_FILE as CONFIG
+from labelgap.training.fit import fit
 
 TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "ll-r")

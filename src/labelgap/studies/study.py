@@ -16,7 +16,7 @@ from labelgap.core.files import write_json
 from labelgap.core.manifest import check_files, write_manifest
 from labelgap.core.stored import read_json
 from labelgap.training import Run, open_run
-from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.config import CONFIG_FILE
 
 FILE: Final = "study.json"
 FORMAT: Final = 1

@@ -23,13 +23,11 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.labels import LabelTable, paper_split
 from labelgap.metrics import average_precision, choose_thresholds
-from labelgap.training.config.candidates import FOLDS, is_searched, open_settings
-from labelgap.training.config.defaults import TrainingSettings
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.resolve import resolve_config
+from labelgap.training.auto import FOLDS
 from labelgap.training.devices import choose_device
 from labelgap.training.folds import equal_row_groups
 from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.progress import Reporter
 from labelgap.training.search import Search, search_settings
 
@@ -222,22 +220,20 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             name: Split(name, FeatureVectors(vectors[name].numpy()), labels) for name, (_, labels) in rows.items()
         }
         data = Dataset("X", splits["train"], splits.get("val"), backbone=FEATURES)
-        config, selection, _ = resolve_config(data, request, device)
+        plan = plan_training(data, request, device)
+        config, selection = plan.config, plan.selection
         found: Search | None = None
         unseen: NDArray[np.floating[Any]] | None = None
-        if is_searched(data, request, "linear", config.folds) and (
-            request.method == "auto" or any(open_settings(request).values())
-        ):
-            quiet = Reporter(quiet=True)
-            found = search_settings(data, config, request, vectors, selection, device=device, reporter=quiet)
+        if plan.search is not None:
+            found = search_settings(plan, vectors, device=device, reporter=Reporter(quiet=True))
             config, unseen = config.model_copy(update={**found.settings, "why": found.reason}), found.logits
         self.method_, self.options_, self.why_ = config.method, dict(config.options), config.why
         self.weight_decay_, self.select_ = config.weight_decay, selection.rule
         self.cv_results_ = None if found is None else [dict(line) for line in found.compared]
-        plan = HeadPlan(config.method, config.options, config.lr, table, config.seed, config.weight_decay)
+        head = HeadPlan(config.method, config.options, config.lr, table, config.seed, config.weight_decay)
         (result,) = train_heads(
             vectors["train"],
-            [plan],
+            [head],
             epochs=config.epochs,
             batch_size=config.batch_size,
             order_seed=config.seed,
@@ -251,7 +247,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             standardize=config.standardize,
         )
         if result.failed is not None:
-            raise InputError(f"{plan}: {result.failed}, or a StandardScaler before it.")
+            raise InputError(f"{head}: {result.failed}, or a StandardScaler before it.")
         self.coef_ = np.array(result.weight, dtype=np.float32)
         self.intercept_ = np.array(result.bias, dtype=np.float32)
         self.best_epoch_, self.best_score_ = result.best_epoch, result.best_score
@@ -275,12 +271,8 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif val is None:
             given["folds"] = FOLDS if len(np.unique(equal_row_groups(features))) >= 2 * FOLDS else 0
         given.setdefault("folds", 0)
-        training = TrainingSettings(**given)  # type: ignore[typeddict-item]
-        options = dict(self.options or {})
-        seed = self._seed()
-        return TrainingRequest(
-            self.method, options, protocol="linear", seed=seed, select=self.select, training=training
-        )
+        own = {"method": self.method, "options": dict(self.options or {}), "seed": self._seed(), "select": self.select}
+        return TrainingRequest.of({**own, "protocol": "linear", **given})
 
     def _logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         logits: NDArray[np.float64] = features.astype(np.float64) @ self.coef_.T.astype(np.float64) + self.intercept_

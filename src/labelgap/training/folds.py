@@ -22,7 +22,7 @@ from labelgap.data.images import StoredImages
 from labelgap.data.scanning.duplicates import cluster_ids, find_duplicates
 from labelgap.data.scanning.image_scan import scan_images
 from labelgap.labels import PRESENT, LabelTable
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.configs import HeadConfig, group_configs
 from labelgap.training.heads.train import train_heads

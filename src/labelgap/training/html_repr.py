@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.text import html_facts, pluralize
-from labelgap.training.config.describe import PROTOCOLS, format_value
-from labelgap.training.config.review_commands import run_review_commands
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.history import (
     describe_estimated,
     describe_kept_epoch,
@@ -18,6 +16,8 @@ from labelgap.training.history import (
     trained_epochs,
     unseen_splits,
 )
+from labelgap.training.rerun import format_value, run_review_commands
+from labelgap.training.settings import PROTOCOLS
 
 _WIDTH: Final = 220
 _HEIGHT: Final = 44

@@ -25,7 +25,7 @@ from labelgap.core.errors import InputError, LabelGapError, UnknownNameError
 from labelgap.core.files import write_json, write_text
 from labelgap.core.stored import read_json
 from labelgap.core.text import truncate_text
-from labelgap.training.config.schema import RunConfig, read_config
+from labelgap.training.config import RunConfig, read_config
 from labelgap.training.history import read_history
 
 CSV_LOG: Final = "log.csv"

@@ -21,7 +21,7 @@ from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, as_backbone, create_backbone
 from labelgap.training.checkpoint import set_weights
-from labelgap.training.config.schema import INITIAL_WEIGHTS, RunConfig
+from labelgap.training.config import INITIAL_WEIGHTS, RunConfig
 from labelgap.training.loop.inputs import FeatureInputs
 
 

@@ -21,7 +21,6 @@ from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import synchronize_batch_norm
 from labelgap.training.checkpoint import TrainingState, load_weights, remove_previous
-from labelgap.training.config.schema import LinearPhase, RunConfig
 from labelgap.training.features import extract_features
 from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer, head_logits
@@ -31,14 +30,8 @@ from labelgap.training.loop.processes import broadcast_object, fail_together
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.network import feature_inputs
 
-FOLDS_REASON = "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
 LINEAR_FOLDER = "linear"
 """The folder of linear-init's first phase, in the folder of the run."""
-_NETWORK_SETTINGS = (
-    *("optimizer", "momentum", "nesterov", "weight_decay", "schedule", "warmup"),
-    *("clip", "ema", "accumulate", "checkpoint_minutes", "stop_below", "transform", "average_flips", "batchnorm"),
-)
-"""Settings of linear-init's second phase only."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +68,8 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if a Ctrl-C came before the phase was
     complete. The network as it is then is epoch 0 of the next phase.
     """
-    config = context.config
-    assert config.linear is not None
-    own = _linear_config(config, config.linear)
-    first = replace(context, folder=context.folder / LINEAR_FOLDER, config=own, on_epoch=None)
+    folder = context.folder / LINEAR_FOLDER
+    first = replace(context, folder=folder, config=context.config.linear_phase(), on_epoch=None)
     features, handoff = linear_features(first), None
     with fail_together(), single_process():
         if is_main_process():
@@ -103,13 +94,6 @@ def _linear_init(context: TrainingContext, first: TrainingContext, features: dic
     del result
     gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
     return handoff
-
-
-def _linear_config(config: RunConfig, settings: LinearPhase) -> RunConfig:
-    """Return the configuration of linear-init's first phase: its own epochs, rate and batch, otherwise defaults."""
-    defaults = {name: RunConfig.model_fields[name].default for name in (*_NETWORK_SETTINGS, "linear")}
-    own = {**settings.model_dump(), "backbone_lr": settings.lr, "protocol": "linear", "trace": "off"}
-    return config.model_copy(update={**defaults, **own})
 
 
 def linear_phase(context: TrainingContext, features: dict[str, Tensor], *, handoff: bool = False) -> PhaseResult:

@@ -20,35 +20,16 @@ not). They stay in the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, LabelTable
 from labelgap.labels.provenance import provenance_path, read_provenance
-from labelgap.training.config.request import TrainingRequest
-
-
-def handle_reviewed_absents(
-    data: Dataset, request: TrainingRequest, log: Callable[[str], None]
-) -> tuple[Dataset, TrainingRequest]:
-    """Leave out the absents of ranked reviews where that is asked for, and by default for `auto` without val."""
-    given = request.training.get("reviewed_absents")
-    if given == "use" or (given is None and (request.method != "auto" or data.val is not None)):
-        return data, request
-    data, count = leave_out_ranked_absents(data)
-    if count:
-        log(
-            f"left out of training: {pluralize(count, 'absent label')} that people decided on likely labels; they are "
-            "the hardest ones, and no sample of all"
-        )
-        request = replace(request, training={**request.training, "reviewed_absents": "ignore"})
-    return data, request
 
 
 def leave_out_ranked_absents(data: Dataset) -> tuple[Dataset, int]:

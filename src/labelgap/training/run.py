@@ -35,7 +35,7 @@ from labelgap.models.inference import inference_network
 from labelgap.models.registry import names_address
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
-from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.data_file import find_training_images
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes

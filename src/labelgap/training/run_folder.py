@@ -14,7 +14,7 @@ from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
 from labelgap.core.manifest import MANIFEST_FILE, write_manifest
 from labelgap.core.trust import refuse_links
 from labelgap.training.checkpoint import BEST, LAST, remove_previous
-from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.data_file import DATA_FILE
 from labelgap.training.history import METRICS_FILE
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE

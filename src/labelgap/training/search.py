@@ -25,18 +25,18 @@ from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.core.stored import damaged, parse_json, reading, validate
 from labelgap.core.tensors import read_tensors, write_tensors
-from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.metrics.bootstrap import bootstrap_weights, resampled_average_precision
-from labelgap.training.config.candidates import auto_methods, candidate_configs, neighbors, open_settings
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.schema import Name, Options, Rate, RunConfig
+from labelgap.training.auto import SearchSpace, candidate_configs, neighbors
+from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows
 from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
 from labelgap.training.history import finite
+from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
+from labelgap.training.settings import Name, Options, Rate
 
 SEARCH_FILE: Final = "search.safetensors"
 CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
@@ -50,7 +50,7 @@ QUICK_EPOCHS: Final = {False: 15, True: 5}
 RESAMPLES: Final = 200
 ROUNDS: Final = 5
 """Rounds of a search: the first candidates, then those around the best ones so far."""
-CLOSED: Final[Mapping[str, bool]] = {"decay": False, "rate": False}
+CLOSED: Final = SearchSpace()
 _REMEDY: Final = "Train into a new folder."
 
 
@@ -146,32 +146,22 @@ class Search:
 
 
 def search_settings(
-    data: Dataset,
-    config: RunConfig,
-    request: TrainingRequest,
-    features: Mapping[str, Tensor],
-    selection: Selection,
-    *,
-    device: torch.device,
-    reporter: Reporter,
+    plan: TrainingPlan, features: Mapping[str, Tensor], *, device: torch.device, reporter: Reporter
 ) -> Search:
-    """Compare the settings that a request leaves open, on val or by the folds of the configuration.
+    """Compare the settings that a plan leaves to a search, on val or by the folds of its configuration.
 
     Args:
-        data: the data set.
-        config: the settings that are not searched.
-        request: the arguments of ``fit``.
+        plan: of the training. "last" as its selection is about epochs: val still chooses the settings.
         features: ``(N, D)`` of "train" and, where there is one, of "val".
-        selection: the rule that selects the epoch. "last" is about epochs: val still chooses the settings.
         device: where to train.
         reporter: shows the progress.
     """
-    labels, train, left_open = data.train.labels, features["train"], open_settings(request)
-    methods = auto_methods(data) if request.method == "auto" and request.preset is None else ()
-    candidates = candidate_configs(config, labels, train.shape[1], methods=methods, **left_open)
-    how: dict[str, Any] = {"device": device, "left_open": left_open, "advance": reporter.advance}
+    assert plan.search is not None
+    data, config, labels, train = plan.data, plan.config, plan.data.train.labels, features["train"]
+    candidates = candidate_configs(config, labels, train.shape[1], plan.search)
+    how: dict[str, Any] = {"device": device, "space": plan.search, "advance": reporter.advance}
     if data.val is not None:
-        judge = selection if selection.labels is not None else choose_selection(data.val.labels, None)
+        judge = plan.selection if plan.selection.labels is not None else choose_selection(data.val.labels, None)
         with reporter.bar("search on val", ROUNDS):
             return search_on_val(features, labels, candidates, judge, **how)
     fold = assign_folds(labels, config.folds, config.seed, fold_groups(data, "train", train.cpu().numpy()))
@@ -186,7 +176,7 @@ def search_on_val(
     selection: Selection,
     *,
     device: torch.device,
-    left_open: Mapping[str, bool] = CLOSED,
+    space: SearchSpace = CLOSED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Search:
     """Train every candidate, and choose the one with the best score on val.
@@ -197,7 +187,7 @@ def search_on_val(
         candidates: the settings to compare first; of equal scores the first one is chosen.
         selection: the rule that scores an epoch, and the labels of val; that of the best epoch is the score.
         device: where to train.
-        left_open: of ``neighbors``; by default only the candidates are compared.
+        space: of ``neighbors``; by default only the candidates are compared.
         advance: called with 1 after each round of candidates.
     """
     rows = searched_rows(labels, features["train"].shape[1], candidates, seed=candidates[0].seed)
@@ -221,7 +211,7 @@ def search_on_val(
         advance(1)
         return scores
 
-    compared, chosen = _search(candidates, score, left_open, "with all settings")
+    compared, chosen = _search(candidates, score, space, "with all settings")
     if len(best) > 1 and selection.rule in ("clean", "known") and candidates[0].method in best:
         chosen = _simplest(best, candidates[0].method, features["val"], selection)
     return Search(_searched(chosen), compared)
@@ -264,7 +254,7 @@ def search_by_folds(
     fold: NDArray[np.int64],
     *,
     device: torch.device,
-    left_open: Mapping[str, bool] = CLOSED,
+    space: SearchSpace = CLOSED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Search:
     """Score candidates out of fold, and return the scores of the best one on all images.
@@ -275,7 +265,7 @@ def search_by_folds(
         candidates: the settings to compare first; of equal scores the first one is chosen.
         fold: ``(N,)`` of every image.
         device: where to train.
-        left_open: of ``neighbors``; by default only the candidates are compared.
+        space: of ``neighbors``; by default only the candidates are compared.
         advance: called with 1 after each round of candidates.
     """
     rows = searched_rows(labels, features.shape[1], candidates, seed=candidates[0].seed)
@@ -293,7 +283,7 @@ def search_by_folds(
         advance(1)
         return scores
 
-    compared, chosen = _search(candidates, score, left_open, "in every fold")
+    compared, chosen = _search(candidates, score, space, "in every fold")
     logits = next(logits for config, logits in best if config is chosen)
     if len(rows) < len(labels) or quick_configs([chosen], part, labels) != [chosen]:
         (logits,) = out_of_fold_logits(features, [FoldTask(chosen, labels, fold)], device)
@@ -303,7 +293,7 @@ def search_by_folds(
 def _search(
     candidates: Sequence[RunConfig],
     score: Callable[[Sequence[RunConfig]], list[float]],
-    left_open: Mapping[str, bool],
+    space: SearchSpace,
     where: str,
 ) -> tuple[list[dict[str, Any]], RunConfig]:
     """Score candidates, then those around the best ones; return a line for each, and the best configuration.
@@ -312,7 +302,7 @@ def _search(
     """
     configs, scores = list(candidates), score(candidates)
     for _ in range(ROUNDS - 1):
-        if not (more := neighbors(configs, scores, **left_open)):
+        if not (more := neighbors(configs, scores, space)):
             break
         configs, scores = [*configs, *more], [*scores, *score(more)]
     if all(map(math.isnan, scores)):

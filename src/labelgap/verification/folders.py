@@ -35,7 +35,7 @@ from labelgap.studies.study import FILE as STUDY
 from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER
 from labelgap.studies.sweep.results import FILES as SWEEP
 from labelgap.studies.training_shares import FILES as SHARES
-from labelgap.training.config.schema import CONFIG_FILE, read_config
+from labelgap.training.config import CONFIG_FILE, read_config
 from labelgap.training.history import read_history
 from labelgap.training.run_folder import RUN_FILES
 from labelgap.verification.readers import Kind, head_files, read_functions

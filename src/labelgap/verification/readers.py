@@ -37,7 +37,7 @@ from labelgap.studies.sweep.results import FILES as SWEEP
 from labelgap.studies.training_shares import FILES as SHARES
 from labelgap.studies.training_shares import ShareComparison
 from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
-from labelgap.training.config.schema import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.data_file import DATA_FILE, read_data_identity
 from labelgap.training.history import METRICS_FILE, read_history
 from labelgap.training.loop.trace import TRACE_FILE, read_trace

@@ -12,7 +12,7 @@ from tests.browsers import new_page, start_browser
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import html, write_report
 from labelgap.training import Run
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 
 ROWS = "[...document.querySelectorAll('.sortable tbody tr')].filter((row) => !row.hidden)"
 NAMES = f"() => {ROWS}.map((row) => row.cells[0].textContent)"

@@ -24,7 +24,8 @@ from labelgap.reporting import (
 from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.pages.sections.localization import localization_section
 from labelgap.studies import Study, StudyMember
-from labelgap.training import Run, fit
+from labelgap.training import Run
+from labelgap.training.fit import fit
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from labelgap.labels import LabelTable
 from labelgap.losses import ElementwiseLoss
 from labelgap.studies.compare import Comparison, compare
 from labelgap.studies.compare import heads as compare_heads
-from labelgap.training import fit
+from labelgap.training.fit import fit
 
 
 def run(data: Dataset, names: Any, out: Path, **settings: Any) -> Comparison:

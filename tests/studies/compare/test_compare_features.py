@@ -19,7 +19,7 @@ from labelgap.models import Backbone, InputSpec
 from labelgap.studies.compare import compare
 from labelgap.studies.compare import features as compare_features
 from labelgap.studies.compare.features import compute_split_features
-from labelgap.training.config.defaults import default_linear_backbone
+from labelgap.training.plan import default_linear_backbone
 from labelgap.training.progress import Reporter
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.results import MethodResult
 from labelgap.studies.compare.settings import SHORT, method_names
-from labelgap.training import fit
+from labelgap.training.fit import fit
 from labelgap.training.heads import HeadPlan
 
 
@@ -65,7 +65,7 @@ def test_seeds_of_newton_share_a_head_and_those_of_adam_do_not(tmp_path: Path) -
 def test_a_grid_is_extended_where_its_edge_is_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("labelgap.training.config.candidates.STRENGTHS", (300.0, 3000.0))
+    monkeypatch.setattr("labelgap.training.auto.STRENGTHS", (300.0, 3000.0))
     made = run(features(splits=splits), ["an"], tmp_path / "c", seeds=1)
     decays = {trial.weight_decay for trial in made.trials}
     assert {5.0, 50.0} < decays and (min(decays) < 2 or max(decays) > 150)

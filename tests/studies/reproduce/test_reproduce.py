@@ -44,7 +44,7 @@ from labelgap.studies.reproduce.runner import plan_reproduction
 from labelgap.studies.reproduce.sources import data_digest
 from labelgap.studies.reproduce.tables import METRICS
 from labelgap.training import Run, open_run, progress
-from labelgap.training.config.cost import CostEstimate
+from labelgap.training.cost import CostEstimate
 from labelgap.training.predictions import read_predictions
 from labelgap.verification import verify
 

@@ -14,7 +14,7 @@ from labelgap.studies.sweep.search_space import (
     parse_search,
     search_space,
 )
-from labelgap.training.config.candidates import STRENGTHS
+from labelgap.training.auto import STRENGTHS
 
 COLE = {"lr": (1e-2, 1e-3, 1e-4, 1e-5), "batch_size": (8, 16)}
 QUARTERS = tuple(

@@ -12,7 +12,8 @@ from labelgap.core.errors import InputError
 from labelgap.data import Dataset, FeatureVectors, Split, load
 from labelgap.labels import LabelTable
 from labelgap.models import Classifier
-from labelgap.training import Run, fit, open_run
+from labelgap.training import Run, open_run
+from labelgap.training.fit import fit
 from labelgap.training.network import IdentityBackbone
 
 

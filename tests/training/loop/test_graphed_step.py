@@ -20,8 +20,6 @@ import labelgap.training.loop.graphed_step as graphed_step
 from labelgap.losses import ElementwiseLoss, Loss
 from labelgap.models import InputSpec, as_backbone
 from labelgap.training.checkpoint import TrainingState
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.resolve import resolve_config
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, host_state, why_not_captured
 from labelgap.training.loop.inputs import ImageInputs
@@ -29,6 +27,7 @@ from labelgap.training.loop.nan_guard import NanGuard
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.network import build_classifier
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.progress import Reporter
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")
@@ -192,7 +191,8 @@ def gpu_trainer(folder: Path, method: str | Loss, **settings: Any) -> NetworkTra
     request = TrainingRequest(
         method, options.get(method, {}), backbone=backbone, protocol="end-to-end", training=training
     )
-    config, selection, loss_fn = resolve_config(data, request, device)
+    plan = plan_training(data, request, device)
+    config, selection, loss_fn = plan.config, plan.selection, plan.loss
     loss_fn.to(device).prepare(table, epochs=3, seed=0)
     network = build_classifier(config, None, backbone=backbone).to(device)
     inputs = ImageInputs(images, network.backbone, device, True, 0, 0, config.transform).on_device()

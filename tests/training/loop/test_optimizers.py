@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
 
 PLAIN: dict[str, Any] = {

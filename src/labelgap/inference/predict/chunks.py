@@ -21,7 +21,7 @@ from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.core.trust import outside_links
 from labelgap.data.images import FileImages, ImageSource
 from labelgap.training.checkpoint import BEST
-from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.config import CONFIG_FILE
 
 DESCRIPTION_FILE: Final = "prediction.json"
 MAX_IMAGES: Final = 1024

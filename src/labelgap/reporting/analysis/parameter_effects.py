@@ -19,7 +19,7 @@ from labelgap.studies import Study
 from labelgap.studies.compare.comparison import Comparison
 from labelgap.studies.sweep.results import Sweep
 from labelgap.training import Run
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 
 _IGNORED: Final = ("format", "classes", "why", "options", "seed", "trace", "checkpoint_minutes", "precision", "linear")
 """Of a configuration: what does not tell two runs of a study apart."""

@@ -28,8 +28,8 @@ from labelgap.data.dataset import Dataset
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision
 from labelgap.reporting.analysis.class_table import ClassTable, class_table
 from labelgap.training import Run
-from labelgap.training.config.review_commands import RANDOM_IMAGES, review_split
 from labelgap.training.history import has_estimate, unseen_splits
+from labelgap.training.rerun import RANDOM_IMAGES, review_split
 
 _NORMAL: Final = 1.959964
 

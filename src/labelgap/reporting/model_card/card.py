@@ -25,10 +25,9 @@ from labelgap.reporting.formatting import format_elapsed, format_measure, wrappe
 from labelgap.reporting.html import package_version
 from labelgap.reporting.run_description import describe_settings, find_method, revises_labels
 from labelgap.training import Run
-from labelgap.training.config.describe import PROTOCOLS
-from labelgap.training.config.rerun import train_command, train_script, without_directories
-from labelgap.training.config.review_commands import run_review_commands
 from labelgap.training.history import describe_estimated, describe_kept_epoch, unseen_splits
+from labelgap.training.rerun import run_review_commands, train_command, train_script, without_directories
+from labelgap.training.settings import PROTOCOLS
 
 MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 

@@ -33,9 +33,9 @@ from labelgap.reporting.run_description import (
     revises_labels,
 )
 from labelgap.training import Run
-from labelgap.training.config.describe import PROTOCOLS
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.history import trained_epochs
+from labelgap.training.settings import PROTOCOLS
 
 _FINAL_HEAD: Final = "The final head was trained on all images, with the settings that cross-validation chose."
 
@@ -70,7 +70,7 @@ def run_page(run: Run, data: Dataset | None, figures: FigureRenderer, *, images:
 
 def _lead(config: RunConfig) -> str:
     name = config.data.get("name", "")
-    first = "" if config.linear is None else f"{config.linear.epochs} + "
+    first = "" if config.linear_epochs is None else f"{config.linear_epochs} + "
     epochs = f"{first}{pluralize(config.epochs, 'epoch')}"
     text = f"{config.method}, {config.backbone}, {PROTOCOLS[config.protocol]}, {epochs}"
     return single_line(f"{name}: {text}" if name else text)

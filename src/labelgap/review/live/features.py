@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from labelgap.audit.run_scorers import feature_options
 from labelgap.models import Backbone, create_backbone, is_pretrained
 from labelgap.review.folder import ReviewFolder
-from labelgap.training.config.defaults import default_linear_backbone
 from labelgap.training.devices import choose_device
 from labelgap.training.features import split_features
+from labelgap.training.plan import default_linear_backbone
 from labelgap.training.progress import Reporter
 
 

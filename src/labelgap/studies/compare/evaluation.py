@@ -25,7 +25,7 @@ from labelgap.studies.compare.metric import MetricEvaluator, choose_metric
 from labelgap.studies.compare.results import BASELINE, MethodResult, SeedResult, SkippedMethod, Trial
 from labelgap.studies.compare.significance import GapToBest, draw_resamples, gaps_to_best
 from labelgap.studies.compare.variants import variant_name
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection

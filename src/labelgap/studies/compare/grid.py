@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 
 GRIDS: Final = ("auto", "small", "full")
 """By default, and where there is no val, settings are searched as ``fit`` searches them."""

@@ -29,14 +29,11 @@ from labelgap.studies.compare.results import BASELINE, SkippedMethod
 from labelgap.studies.compare.search import search_by_folds, search_on_val, with_candidates
 from labelgap.studies.compare.settings import CompareSettings, check_settings, method_names
 from labelgap.studies.compare.variants import method_variants, variant_name
-from labelgap.training.config.defaults import default_linear_backbone
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.resolve import resolve_config
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.folds import fold_groups
+from labelgap.training.plan import FOLDS_REASON, TrainingRequest, default_linear_backbone, plan_training
 from labelgap.training.progress import Reporter
-from labelgap.training.protocols import FOLDS_REASON
 from labelgap.training.selection import choose_selection
 
 BASELINE_TRAINING: Final = {"optimizer": "newton", "standardize": True, "epochs": 30}
@@ -100,8 +97,8 @@ def _compare(
     views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
     shown = views.observed().datasets[0]
     names = method_names(methods, shown.train.labels)
-    config, selection, _ = resolve_config(shown, chosen.request(), on_device)
-    why = selection.why
+    plan = plan_training(shown, chosen.request(), on_device)
+    config, selection, why = plan.config, plan.selection, plan.selection.why
     if config.folds:
         selection, why = choose_selection(shown.train.labels, None), FOLDS_REASON.format(folds=config.folds)
     plans, skipped = _plan_methods(names, views, chosen, reporter)
@@ -175,7 +172,7 @@ def _plan_methods(
     if settings.baseline:
         request = replace(settings.request(), training=BASELINE_TRAINING)  # type: ignore[arg-type]
         try:
-            config, _, _ = resolve_config(views.observed().datasets[0], request)
+            config = plan_training(views.observed().datasets[0], request).config
         except InputError as error:
             skipped.append(SkippedMethod(BASELINE, str(error)))
         else:
@@ -185,7 +182,8 @@ def _plan_methods(
 
 def _resolve_method(view: LabelView, request: TrainingRequest, reporter: Reporter) -> RunConfig:
     """Return a method's configuration before any search; ``InputError`` where it cannot learn from its labels."""
-    config, _, loss_fn = resolve_config(view.datasets[0], request)
+    plan = plan_training(view.datasets[0], request)
+    config, loss_fn = plan.config, plan.loss
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loss_fn.prepare(view.datasets[0].train.labels, epochs=config.epochs, seed=0)

@@ -23,8 +23,8 @@ from labelgap.studies.compare.grid import Hyperparameters, hyperparameter_grid, 
 from labelgap.studies.compare.heads import HeadTask, HeadTrainingSetup, StoredHead, train_or_load_heads
 from labelgap.studies.compare.settings import CompareSettings
 from labelgap.studies.compare.variants import GRID_SETTINGS
-from labelgap.training.config.candidates import candidate_configs, neighbors
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.auto import SearchSpace, candidate_configs, neighbors
+from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, assign_folds, out_of_fold_logits, select_rows
 from labelgap.training.heads import HeadPlan
 from labelgap.training.progress import Reporter
@@ -68,7 +68,7 @@ def with_candidates(plan: MethodPlan, settings: CompareSettings, width: int, *, 
         if given["batch_size"] is None and config.optimizer != "newton":
             largest = 2 ** int(math.log2(max(len(labels) / BATCHES, config.batch_size)))
             config = config.model_copy(update={"batch_size": min(largest, MAX_BATCH)})
-        found = candidate_configs(config, labels, width, decay=left_open["decay"], rate=left_open["rate"])
+        found = candidate_configs(config, labels, width, SearchSpace((), left_open["decay"], left_open["rate"]))
         for name, values in given.items():
             if values is not None:
                 found = [each.model_copy(update={name: value}) for each in found for value in values]
@@ -223,7 +223,7 @@ def _search(
         candidates = [
             (plan, config)
             for plan, (configs, scores) in compared.items()
-            for config in neighbors(configs, scores, decay=plan.left_open["decay"], rate=plan.left_open["rate"])
+            for config in neighbors(configs, scores, SearchSpace((), *plan.left_open.values()))
         ]
         if not candidates:
             break

@@ -12,9 +12,8 @@ from labelgap.losses import describe_method, loss, methods
 from labelgap.studies.compare.grid import GRIDS
 from labelgap.studies.compare.label_views import NEED_ABSENT, LabelView
 from labelgap.studies.compare.variants import GRID_SETTINGS, Variation, check_variation
-from labelgap.training.config.check import check_request
-from labelgap.training.config.defaults import defaults_for
-from labelgap.training.config.request import TrainingRequest
+from labelgap.training.plan import TrainingRequest
+from labelgap.training.presets import LINEAR_DEFAULTS
 
 SYNONYMS: Final = {"ls": "an-ls"}
 """Second names of methods, which "all" leaves out."""
@@ -90,7 +89,7 @@ class CompareSettings:
     @property
     def adam_epochs(self) -> int:
         """The epochs of heads that are trained in batches."""
-        return int(defaults_for("linear", pretrained=True)["epochs"]) if self.epochs is None else self.epochs
+        return int(LINEAR_DEFAULTS["epochs"]) if self.epochs is None else self.epochs
 
     def request(self) -> TrainingRequest:
         """Return what the heads of all methods share, as the arguments of ``fit``."""
@@ -155,5 +154,5 @@ def check_settings(methods: str | Iterable[str], settings: Mapping[str, Any]) ->
         if name not in names:
             raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
     check_variation(names, chosen.vary, chosen.options)
-    check_request(chosen.request())
+    chosen.request().check()
     return chosen

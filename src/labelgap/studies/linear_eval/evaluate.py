@@ -33,9 +33,9 @@ from labelgap.studies.linear_eval.labels import (
     training_labels,
 )
 from labelgap.studies.linear_eval.results import ClassResult, LinearEvaluation, PenaltyResult, is_linear_evaluation
-from labelgap.training.config.defaults import default_linear_backbone
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.logistic import LogisticPath, fit_logistic_path
+from labelgap.training.plan import default_linear_backbone
 from labelgap.training.progress import Reporter
 
 PAPER_PENALTIES: Final = tuple(float(value) for value in np.logspace(-6, 5, 45))

@@ -17,7 +17,7 @@ from labelgap.studies.linear_eval import LinearEvaluation, linear_eval
 from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import observed
 from labelgap.studies.reproduce.tables import Training
-from labelgap.training.config.presets import preset
+from labelgap.training.presets import preset
 
 FOLDER: Final = "linear"
 EVALUATION_FOLDER: Final = "linear-eval"

@@ -28,13 +28,14 @@ from labelgap.studies.reproduce.processes import follow_parent, run_until_stoppe
 from labelgap.studies.reproduce.results import ReproductionSettings
 from labelgap.studies.reproduce.sources import data_digest, shown_labels
 from labelgap.studies.reproduce.tables import Training
-from labelgap.training import Run, fit
-from labelgap.training.config.defaults import TrainingSettings
-from labelgap.training.config.presets import PRESETS, preset
-from labelgap.training.config.request import TrainingRequest
+from labelgap.training import Run
+from labelgap.training.fit import fit
 from labelgap.training.history import read_history, trained_epochs
+from labelgap.training.plan import TrainingRequest
+from labelgap.training.presets import PRESETS, preset
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
+from labelgap.training.settings import KEYWORDS
 
 FOLDER: Final = "runs"
 _POLL_SECONDS: Final = 2.0
@@ -70,7 +71,7 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
     if not isinstance(view, LabelView):
         raise InputError(f"{training.method}: {view.reason}")
     stated = preset(training.preset, method=training.method, dataset=training.data, protocol=training.protocol)
-    base = {name: stated[name] for name in TrainingSettings.__annotations__ if name in stated}
+    base = {name: stated[name] for name in KEYWORDS if name in stated}
     base |= {name: settings.epochs for name in ("epochs", "linear_epochs") if name in base and settings.epochs}
     base |= {"size": settings.size or base["size"], "batch_size": settings.batch_size or base["batch_size"]}
     base |= {name: settings.lr for name in ("lr", "backbone_lr") if settings.lr}

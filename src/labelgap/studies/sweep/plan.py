@@ -26,14 +26,17 @@ from labelgap.studies.sweep.search_space import (
     parse_search,
     search_space,
 )
-from labelgap.training.config.candidates import FOLDS, supports_newton
-from labelgap.training.config.check import check_request
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.resolve import prepare_data, resolve_config
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.auto import FOLDS, supports_newton
+from labelgap.training.config import RunConfig
 from labelgap.training.network import build_classifier, feature_width
-from labelgap.training.protocols import FOLDS_REASON
-from labelgap.training.reviewed_labels import handle_reviewed_absents
+from labelgap.training.plan import (
+    FOLDS_REASON,
+    TrainingRequest,
+    describe_left_out,
+    plan_training,
+    prepare_data,
+    without_reviewed_absents,
+)
 from labelgap.training.selection import Selection, choose_selection
 
 _NOT_SHARED: Final = {"format", "data", "classes", "why", "trace", "precision", "weights", "backbone_input"}
@@ -105,7 +108,7 @@ class SweepPlan:
 
     def resolve(self, values: Mapping[str, Any], device: torch.device) -> RunConfig:
         """Return the configuration of a trial; ``InputError`` where its values do not fit together."""
-        return resolve_config(self.data, with_values(self.request, values), device)[0]
+        return plan_training(self.data, with_values(self.request, values), device).config
 
 
 def make_request(method: str, settings: Mapping[str, Any]) -> TrainingRequest:
@@ -129,31 +132,34 @@ def check_sweep(request: TrainingRequest, search: Search, trials: int) -> None:
     """Raise an error for a name or value that is wrong whatever the data are."""
     if trials < 1:
         raise InputError(f"--trials {trials}: at least one is needed.")
-    check_request(request)
+    request.check()
     if request.method == "auto":
         for name, values in search.items():
             parse_parameter(name, values)
         return
     own = parse_search(str(request.method), search, _fixed(request))
     for number in range(2):
-        check_request(with_values(request, {each.name: each.ends[-number] for each in own}))
+        with_values(request, {each.name: each.ends[-number] for each in own}).check()
 
 
 def plan_sweep(
     data: Dataset, request: TrainingRequest, search: Search, device: torch.device, log: Callable[[str], None]
 ) -> SweepPlan:
     """Resolve what a request leaves open; ``InputError`` where nothing can be scored."""
-    data = prepare_data(data, request, device)
-    data, request = handle_reviewed_absents(data, request, log)
+    data, left_out = without_reviewed_absents(prepare_data(data, request, device), request)
+    if left_out:
+        log(describe_left_out(left_out))
+        request = replace(request, training={**request.training, "reviewed_absents": "ignore"})
     data = replace(data, test=None)
     if request.method == "auto":
-        config, _, _ = resolve_config(data, request, device)
+        config = plan_training(data, request, device).config
         log(f"{config.method}: {'the first method that auto compares on such labels' if config.folds else config.why}")
         request = replace(request, method=config.method)
     fixed = _fixed(request)
     own = parse_search(str(request.method), search, fixed)
     given = {each.name: each.ends[0] for each in own}
-    usual, selection, loss_fn = resolve_config(data, with_values(request, given), device)
+    plan = plan_training(data, with_values(request, given), device)
+    usual, selection, loss_fn = plan.config, plan.selection, plan.loss
     if usual.folds:
         selection = replace(choose_selection(data.train.labels, None), why=FOLDS_REASON.format(folds=usual.folds))
     if selection.labels is None:
@@ -164,7 +170,7 @@ def plan_sweep(
     request, default = _default_space(data, request, usual, loss_fn, given)
     space = search_space(own, fixed, default)
     values = {each.name: each.ends[0] for each in space}
-    config, _, _ = resolve_config(data, with_values(request, values), device)
+    config = plan_training(data, with_values(request, values), device).config
     return SweepPlan(data, request, config, selection, space, _usual_values(data, request, space, device))
 
 
@@ -199,7 +205,7 @@ def _usual_values(
 ) -> dict[str, Value]:
     """Return the values that ``fit`` would use without a search, as far as the space has them."""
     try:
-        config, _, _ = resolve_config(data, request, device)
+        config = plan_training(data, request, device).config
     except InputError:  # an option that must be given
         return {}
     usual = {**method_options(config.method), **config.options}

@@ -15,7 +15,7 @@ from labelgap.core.files import write_json, write_text
 from labelgap.studies.result_files import csv_text, read_result, writing_results
 from labelgap.studies.sweep.search_space import Parameter, Value
 from labelgap.training import Run, open_run
-from labelgap.training.config.schema import CONFIG_FILE
+from labelgap.training.config import CONFIG_FILE
 
 FORMAT: Final = 1
 FILE: Final = "sweep.json"

@@ -51,9 +51,9 @@ from labelgap.studies.sweep.trials import (
 )
 from labelgap.training import open_run
 from labelgap.training.checkpoint import LAST
-from labelgap.training.config.resolve import describe_random_features
-from labelgap.training.config.schema import read_config
+from labelgap.training.config import read_config
 from labelgap.training.devices import choose_device, choose_workers
+from labelgap.training.plan import describe_random_features
 from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import is_run_folder
 

@@ -23,7 +23,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import parse_scalar
 from labelgap.losses import loss, method_options
 from labelgap.studies.compare.grid import option_grid
-from labelgap.training.config.defaults import TrainingSettings
+from labelgap.training.settings import KEYWORDS
 
 Value = bool | int | float | str
 
@@ -242,7 +242,7 @@ def _choices(name: str, values: list[Any], where: str) -> Parameter:
 def _check(method: str, parameter: Parameter, fixed: Mapping[str, Any]) -> None:
     """Refuse a name that the method and training do not have, one that is fixed too, and values that cannot be."""
     name = parameter.name
-    settings = [each for each in TrainingSettings.__annotations__ if each not in _FIXED]
+    settings = [each for each in KEYWORDS if each not in _FIXED]
     known = [*method_options(method), *settings]
     if name not in known:
         raise UnknownNameError(f"option of '{method}' or setting of training called", name, known)

@@ -25,13 +25,13 @@ from labelgap.losses import method_options
 from labelgap.studies.compare.evaluation import DIVERGED
 from labelgap.studies.sweep.plan import SweepPlan, with_values
 from labelgap.studies.sweep.results import State, SweepTrial
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.fit import fit
 from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.loop.trainer import EpochCallback, TrainingContext
 from labelgap.training.network import initial_network
+from labelgap.training.plan import TrainingRequest
 from labelgap.training.progress import Reporter
 from labelgap.training.protocols import linear_features
 from labelgap.training.run import Run

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.labels import LabelTable
-from labelgap.training.config.defaults import defaults_for
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.plans import HeadPlan, HeadResult
 from labelgap.training.heads.train import train_heads
+from labelgap.training.presets import LINEAR_DEFAULTS
 from labelgap.training.selection import Selection
 
 
@@ -49,9 +49,10 @@ class HeadConfig:
             optimizer = tuple((name, getattr(config, name)) for name in names)
             own = {name: getattr(config, name) for name in ("lr", "epochs", "batch_size", "stop_below")}
             return cls(**common, **own, penalty=images * config.weight_decay, optimizer=optimizer)
-        linear = None if config.linear is None else config.linear.model_dump()
-        defaults = defaults_for("linear", True)
-        return cls(**common, **(linear or {name: defaults[name] for name in ("lr", "epochs", "batch_size")}))
+        if config.protocol == "linear-init":
+            phase = config.linear_phase()
+            return cls(**common, lr=phase.lr, epochs=phase.epochs, batch_size=phase.batch_size)
+        return cls(**common, **LINEAR_DEFAULTS)
 
     def plan(self, labels: LabelTable, part: int = 0) -> HeadPlan:
         """Return the plan of a head on some images."""

@@ -24,7 +24,7 @@ from labelgap.training.checkpoint import (
     report_saved_epochs,
     save_weights,
 )
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.loop.divergence import MAX_HALVINGS
 from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
 from labelgap.training.progress import Reporter

@@ -16,8 +16,8 @@ from labelgap.reporting.formatting import (
     format_measure,
 )
 from labelgap.training import Run
-from labelgap.training.config.review_commands import run_audit_commands, run_review_commands
 from labelgap.training.history import describe_estimated, describe_kept_epoch, has_accuracy, unseen_splits
+from labelgap.training.rerun import run_audit_commands, run_review_commands
 
 _SPLITS: Final = {
     "test": "test",

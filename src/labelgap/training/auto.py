@@ -1,58 +1,92 @@
-r"""The settings that a search compares, on val or by cross-validation: methods, and penalties of the weights.
+r"""``method="auto"``: the rule that chooses a method from the label states, and the settings that a search compares.
+
+The evidence is in docs/results/auto.md. In short, on pretrained features: with one present of each image `gr` and `em`
+are level and ahead of `an` and `wan`; with absents as well, `em` falls behind; where few images have a known present,
+`iu`, which uses known labels only, is ahead of all others; where all labels are known, smoothed targets (`bce-ls`) are
+ahead of plain ones. From random weights `ll-r` is best, which needs a network that memorizes late.
+
+The methods of a linear head are compared: on a val that supports an accuracy `an`, which is logistic regression with
+unknown taken as absent, with `gr` and, where absents are known, `iu` (docs/results/logistic-regression.md); else, by
+cross-validation, which is noisy on few labels, those that were not behind on albums of 200 to 2,000 images. Whole
+networks, presets and very many labels get the method of ``choose_method``.
 
 A penalty is :math:`\frac{\lambda}{2} \lVert w \rVert^2` beside the sum of the losses of all N images and K classes, on
 standardized features; as a weight decay, which is relative to the mean loss, it is :math:`\lambda / (N K)`. The best
 :math:`\lambda` grows with the number of features D and hardly depends on N, so :math:`\lambda = s D` with a few
 strengths s. On 1,280 to 2,048 features of photos the best s is about 0.05, on tables of 6 to 300 numbers 0.5 to 5, so a
 search goes on beyond its first strengths (``neighbors``).
-
-On a val that supports an accuracy `an`, which is logistic regression with unknown taken as absent, is compared with
-`gr` and, where absents are known, `iu`, so that the default is not behind logistic regression but by chance
-(docs/results/logistic-regression.md). `em` and `wan` beside them brought less than 0.1 in the mean of six sets.
-
-Without such a val, the methods were chosen on albums of 200, 500 and 2,000 images drawn from the training images of VOC
-2012 (2048 features of a ResNet-50, mAP on the other training images, mean of eight draws, by a prototype of this
-training):
-
-=================================  ==========================  ======================  ======================
-labels known                       one or two present          half of the presents,   half of all at random
-                                                               a tenth of the absents
-=================================  ==========================  ======================  ======================
-`an`, strength 0.15                69.7 / 77.2 / 82.9          60.9 / 71.4 / 78.7      60.9 / 71.4 / 78.7
-`em`, strength 0.05                71.6 / 79.5 / 84.8          45.7 / 57.1 / 69.8      51.7 / 65.3 / 77.8
-`gr`, strength 0.05                71.4 / 79.2 / 84.4          58.6 / 71.5 / 81.4      60.1 / 72.8 / 82.0
-`gr`, strength 0.15                70.0 / 77.7 / 83.4          60.6 / 73.0 / 82.1      62.6 / 74.6 / 83.1
-`wan`, strength 0.05               69.3 / 76.7 / 82.7          61.5 / 72.2 / 80.3      63.0 / 74.1 / 81.8
-`iu`, strength 0.015               64.5 / 69.0 / 75.1          59.2 / 70.3 / 79.4      63.6 / 75.0 / 82.6
-=================================  ==========================  ======================  ======================
-
-Where absents are known and fewer than two fifths of the images have a known present, only `iu` is taken, as where there
-is a val: with a tenth of all labels known at random it was ahead of the `wan` or `gr` that the cross-validation chose
-on all three data sets that were compared (music, cells, photos), by 2.9 to 8.9 (docs/results/auto.md, "Without val").
-
-A cross-validation on few labels is noisy, so what the table shows to be worse is not compared. Where absents are known,
-`gr` is behind `wan` with 200 images (seven known presents per class in the mean) and ahead of it with more, and `iu` is
-ahead only where many labels are known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
+from labelgap.labels.codes import PRESENT
 from labelgap.losses import Loss
 from labelgap.losses.base.mixture_loss import MixtureLoss
 from labelgap.losses.robust import GeneralizedRobustLoss
-from labelgap.training.config.auto_method import FEW_TAGGED, tagged_share
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.selection import choose_selection
+
+FEW_TAGGED: Final = 0.4
+"""Where a smaller share of the images has a known present, `gr` learns that no class is ever present."""
+
+
+class MethodChoice(NamedTuple):
+    """A method and the reason for it."""
+
+    method: str
+    why: str
+
+
+def tagged_share(table: LabelTable) -> float:
+    """Return the share of the images that have a known present.
+
+    Example:
+        >>> tagged_share(LabelTable.from_dense([[1, 1], [0, -1]]))
+        0.5
+    """
+    return len(np.unique(table.rows[table.values == PRESENT])) / len(table)
+
+
+def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) -> MethodChoice:
+    """Choose a method for a training table.
+
+    - no label unknown: `bce-ls`, or `bce` for a network from random weights;
+    - "end-to-end" from random weights: `ll-r`, which needs a network that memorizes late;
+    - pretrained features, fixed or trained further: `iu` where absents are known and fewer than two fifths of the
+      images have a known present; else `gr`.
+
+    Example:
+        >>> choose_method(LabelTable.from_dense([[1, 0], [0, 1]]), "linear").method
+        'bce-ls'
+        >>> choose_method(LabelTable.from_dense([[1, -1], [-1, 1]]), "linear").method
+        'gr'
+    """
+    present, absent, unknown = table.counts().total
+    if present == 0:
+        raise InputError("no label is known to be present: there is nothing to learn from. Tag a few images.")
+    random_start = protocol == "end-to-end" and not pretrained
+    if unknown == 0:
+        return MethodChoice("bce" if random_start else "bce-ls", "every label is known")
+    share = f"{100 * unknown / (present + absent + unknown):.0f} % of the labels are unknown"
+    if random_start:
+        return MethodChoice("ll-r", f"{share}, and the network starts from random weights")
+    tagged = tagged_share(table)
+    if absent and tagged < FEW_TAGGED:
+        return MethodChoice(
+            "iu", f"{share}, only {100 * tagged:.0f} % of the images have a known present, and absents are known"
+        )
+    return MethodChoice("gr", share)
+
 
 FOLDS: Final = 5
 NEWTON_LABELS: Final = 20_000_000
@@ -118,25 +152,33 @@ def resolve_folds(data: Dataset, given: int | None, protocol: str) -> int:
     return given
 
 
-def is_searched(data: Dataset, request: TrainingRequest, protocol: str, folds: int) -> bool:
+@dataclass(frozen=True)
+class SearchSpace:
+    """What a search chooses: among methods (none where that is not open), the weight decay, the learning rate."""
+
+    methods: tuple[str, ...] = ()
+    decay: bool = False
+    rate: bool = False
+
+    def __str__(self) -> str:
+        open_settings = {"weight_decay": self.decay, "lr": self.rate}
+        method = [f"method among {', '.join(self.methods)}"] if self.methods else []
+        return "; ".join([*method, *(name for name, is_open in open_settings.items() if is_open)]) or "nothing"
+
+
+def is_searched(data: Dataset, protocol: str, folds: int, *, preset: str | None, head: str) -> bool:
     """Return whether the data choose the settings of a linear head that a request leaves open.
 
     They do without val, by folds, and on val; not with the settings of a paper, from the head of class names, or where
     there are so many labels that a penalty hardly matters and a search would take hours.
     """
-    if protocol != "linear" or request.preset is not None or request.head == "zero-shot":
+    if protocol != "linear" or preset is not None or head == "zero-shot":
         return False
     return folds > 0 or (data.val is not None and len(data.train) * len(data.classes) <= NEWTON_LABELS)
 
 
-def open_settings(request: TrainingRequest) -> dict[str, bool]:
-    """Return which numbers a request leaves to a search, as ``candidate_configs`` takes it."""
-    given, fixed = request.given_settings(), request.preset is not None
-    return {"decay": not fixed and "weight_decay" not in given, "rate": not fixed and "lr" not in given}
-
-
 def head_settings(
-    settings: Mapping[str, Any], loss_fn: Loss, data: Dataset, request: TrainingRequest, folds: int
+    settings: Mapping[str, Any], loss_fn: Loss, data: Dataset, given: Mapping[str, Any], folds: int, *, searched: bool
 ) -> dict[str, Any]:
     """Return the settings of a linear head that depend on the loss and the data.
 
@@ -144,11 +186,11 @@ def head_settings(
         settings: of the run so far.
         loss_fn: of the run.
         data: of the run.
-        request: the arguments of ``fit``.
+        given: settings of the user.
         folds: of the cross-validation; 0 for none.
+        searched: of ``is_searched``.
     """
-    images, changes, given = len(data.train), {"folds": folds}, request.given_settings()
-    searched = is_searched(data, request, "linear", folds)
+    images, changes = len(data.train), {"folds": folds}
     if searched:
         changes["standardize"] = given.get("standardize", True)
     left_open = not {"optimizer", "lr", "batch_size", "momentum", "nesterov"} & set(given)
@@ -166,23 +208,19 @@ def head_settings(
     return {**changes, **chosen, "backbone_lr": chosen["lr"], "batch_size": images}
 
 
-def candidate_configs(
-    config: RunConfig, table: LabelTable, width: int, *, methods: Sequence[str] = (), decay: bool, rate: bool
-) -> list[RunConfig]:
+def candidate_configs(config: RunConfig, table: LabelTable, width: int, space: SearchSpace) -> list[RunConfig]:
     """Return the configurations that a search compares first.
 
     Args:
         config: of the run, with the first method and no weight decay.
         table: the observed labels of the training images.
         width: number of features.
-        methods: the methods to compare; none where it is not open.
-        decay: whether the weight decay is open.
-        rate: whether the learning rate is open.
+        space: what is open.
     """
     unit = width / (len(table) * len(table.classes))
-    decays = [float(f"{strength * unit:.4g}") for strength in STRENGTHS] if decay else [config.weight_decay]
-    rates = RATES if rate and config.optimizer != "newton" else (config.lr,)
-    chosen: list[dict[str, Any]] = [{"method": method, "options": {}} for method in methods] or [{}]
+    decays = [float(f"{strength * unit:.4g}") for strength in STRENGTHS] if space.decay else [config.weight_decay]
+    rates = RATES if space.rate and config.optimizer != "newton" else (config.lr,)
+    chosen: list[dict[str, Any]] = [{"method": method, "options": {}} for method in space.methods] or [{}]
     return [
         config.model_copy(update={**each, "weight_decay": decay, "lr": lr, "backbone_lr": lr})
         for each in chosen
@@ -191,14 +229,13 @@ def candidate_configs(
     ]
 
 
-def neighbors(configs: Sequence[RunConfig], scores: Sequence[float], *, decay: bool, rate: bool) -> list[RunConfig]:
+def neighbors(configs: Sequence[RunConfig], scores: Sequence[float], space: SearchSpace) -> list[RunConfig]:
     """Return the configurations that a search compares next: those around the best of each method that is close.
 
     Args:
         configs: those that were compared.
         scores: of each, from 0 to 1; NaN where it failed.
-        decay: whether the weight decay is open.
-        rate: whether the learning rate is open.
+        space: what is open.
 
     Returns:
         The penalties and rates next to the best ones that were not compared; empty where all were.
@@ -212,8 +249,10 @@ def neighbors(configs: Sequence[RunConfig], scores: Sequence[float], *, decay: b
     top = max((score for score, _ in best.values()), default=0.0)
     around: list[RunConfig] = []
     for score, config in best.values():
-        steps = [{"weight_decay": float(f"{config.weight_decay * step:.4g}")} for step in (1 / STEP, STEP) if decay]
-        if rate and config.optimizer != "newton":
+        steps = [
+            {"weight_decay": float(f"{config.weight_decay * step:.4g}")} for step in (1 / STEP, STEP) if space.decay
+        ]
+        if space.rate and config.optimizer != "newton":
             rates = (config.lr / 10, config.lr * 10)
             steps += [{"lr": lr, "backbone_lr": lr} for lr in (float(f"{rate:.4g}") for rate in rates)]
         if score >= top - CLOSE:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.training.config.schema import RunConfig, read_config, write_config
+from labelgap.training.config import RunConfig, read_config, write_config
 
 SETTINGS: dict[str, Any] = {
     "data": {},

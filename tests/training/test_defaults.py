@@ -9,11 +9,11 @@ import pytest
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.training.config.defaults import NETWORK_RECIPE, TrainingSettings, resolve_settings
-from labelgap.training.config.presets import preset
+from labelgap.training.plan import NETWORK_RECIPE, resolve_settings
+from labelgap.training.presets import preset
 
 
-def network_settings(given: TrainingSettings, **network: bool) -> dict[str, Any]:
+def network_settings(given: dict[str, Any], **network: bool) -> dict[str, Any]:
     return resolve_settings("end-to-end", True, {}, given, **network)
 
 
@@ -48,6 +48,6 @@ def test_a_preset_is_the_papers_recipe_alone() -> None:
 
 
 @pytest.mark.parametrize("given", [{"optimizer": "adamw"}, {"transform": "augment"}])
-def test_a_linear_head_refuses_settings_of_a_network(given: TrainingSettings) -> None:
-    with pytest.raises(InputError, match=r"whole network: .* --protocol linear-init or end-to-end"):
+def test_a_linear_head_refuses_settings_of_a_network(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"whole network, .* --protocol linear-init or end-to-end"):
         resolve_settings("linear", True, {}, given)

@@ -18,13 +18,13 @@ from labelgap.core.system import format_bytes, used_memory
 from labelgap.core.text import HOUR, format_duration
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import StoredImages
-from labelgap.losses import Loss
 from labelgap.models import Classifier, count_parameters
 from labelgap.models.inference import inference_backbone
-from labelgap.training.config.schema import LinearPhase, RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.features import CachedFeatures
 from labelgap.training.loop.inputs import ImageInputs, fits_on_gpu
 from labelgap.training.loop.optimizers import build_optimizer
+from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
 
 MAX_SECONDS = 4.0
@@ -69,22 +69,21 @@ class CostEstimate:
 
 
 def measure_cost(
-    data: Dataset,
-    config: RunConfig,
+    plan: TrainingPlan,
     network: Classifier,
-    loss_fn: Loss,
     device: torch.device,
     workers: int = 0,
     reporter: Reporter | None = None,
 ) -> CostEstimate:
-    """Measure a few batches and estimate the cost of the run.
+    """Measure a few batches and estimate the cost of a training.
 
     The fastest batch counts; on a busy machine the estimate is too high. The reporter shows how image files are hashed.
     """
+    data, config = plan.data, plan.config
     total, width, classes = sum(map(len, data.splits)), network.backbone.num_features, len(data.classes)
     weights = count_parameters(network) * 4
-    disk, memory, seconds = 6 * (width + 1) * classes * 4, loss_fn.state_bytes + total * width * 4, 0.0
-    phase = config.linear or LinearPhase(epochs=config.epochs, lr=config.lr, batch_size=config.batch_size)
+    disk, memory, seconds = 6 * (width + 1) * classes * 4, plan.loss.state_bytes + total * width * 4, 0.0
+    phase = config.linear_phase() if config.protocol == "linear-init" else config
     if config.protocol != "end-to-end":
         flips = config.protocol == "linear" and config.average_flips
         seconds += _feature_seconds(data, config, network, device, workers, reporter, flips)
@@ -101,19 +100,13 @@ def measure_cost(
 
 
 def report_cost(
-    data: Dataset,
-    config: RunConfig,
-    network: Classifier,
-    loss_fn: Loss,
-    device: torch.device,
-    workers: int,
-    reporter: Reporter,
+    plan: TrainingPlan, network: Classifier, device: torch.device, workers: int, reporter: Reporter
 ) -> None:
     """Log the estimated cost where the measurement is worth its seconds: for image files, in one process."""
-    if reporter.quiet or is_distributed() or not isinstance(data.train.images, StoredImages):
+    if reporter.quiet or is_distributed() or not isinstance(plan.data.train.images, StoredImages):
         return
     try:
-        reporter.log(f"{measure_cost(data, config, network, loss_fn, device, workers, reporter)}")
+        reporter.log(f"{measure_cost(plan, network, device, workers, reporter)}")
     except (LabelGapError, RuntimeError, OSError):
         return  # training will raise the same error
 
@@ -179,7 +172,7 @@ def _bytes_on_gpu(data: Dataset, config: RunConfig, network: Classifier, device:
     return stored
 
 
-def _head_step(phase: LinearPhase, width: int, classes: int, device: torch.device) -> float:
+def _head_step(phase: RunConfig, width: int, classes: int, device: torch.device) -> float:
     """Return the time of a step of a linear head."""
     head = torch.nn.Linear(width, classes, device=device)
     optimizer = torch.optim.Adam(head.parameters(), fused=True)

@@ -8,7 +8,7 @@ import pytest
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses import methods
-from labelgap.training.config.auto_method import choose_method
+from labelgap.training.auto import choose_method
 
 PARTIAL = LabelTable.from_dense([[1, -1, -1], [-1, 1, 0]])
 

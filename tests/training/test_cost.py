@@ -14,13 +14,12 @@ import labelgap as lg
 from labelgap.core.errors import UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.models import Classifier, create_backbone
-from labelgap.training.config import cost
-from labelgap.training.config.cost import CostEstimate, _bytes_on_gpu
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.resolve import resolve_config
+from labelgap.training import cost
+from labelgap.training.cost import CostEstimate, _bytes_on_gpu
 from labelgap.training.features import CachedFeatures, extract_features
 from labelgap.training.fit import dry_run
 from labelgap.training.network import build_classifier
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.progress import Reporter
 
 
@@ -110,7 +109,7 @@ def test_features_that_are_cached_already_need_no_time(
 
 def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     request = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end")
-    config, _, _ = resolve_config(photos, request)
+    config = plan_training(photos, request).config
     network, device = build_classifier(config, None), torch.device("cuda")
     spec = network.backbone.input_spec
     image = spec.channels * spec.size**2

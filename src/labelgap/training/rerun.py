@@ -1,18 +1,21 @@
-"""How to repeat a run: as a command, or as Python where the commands have no option for it."""
+"""How to go on after a run: the commands that repeat it, or lead to an accuracy where its labels support none."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
 from labelgap.core.class_path import is_class_path
 from labelgap.core.files import display_path
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import PATH_OPTIONS
-from labelgap.training.config.defaults import TrainingSettings
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
+from labelgap.training.settings import ARGUMENTS, KEYWORDS, SETTINGS
 
 RERUN_OUT: Final = "runs/rerun"
 """The default folder of the repeated run: a folder that holds a run is not overwritten."""
@@ -36,11 +39,6 @@ DATA_OPTIONS: Final = frozenset(
 )
 """The options of the commands about DATA; a test compares them."""
 
-_ALWAYS: Final = ("epochs", "lr", "backbone_lr", "batch_size", "precision")
-_HEAD: Final = ("optimizer", "weight_decay", "standardize")
-"""Settings of a linear head that are searched, or depend on what is."""
-_NETWORK: Final = ("optimizer", "weight_decay", "schedule", "warmup", "transform", "average_flips")
-"""Settings whose default depends on the network, where one is trained: those of the recipe."""
 _NUMBER: Final = re.compile(
     r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf(inity)?)|true|false", re.IGNORECASE
 )
@@ -86,19 +84,15 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
     """Return the arguments of ``fit`` that give this configuration, without those at their default.
 
     With a preset all are there, since the preset would replace the defaults; otherwise also those whose default depends
-    on the network or on the data.
+    on the data, the network or the method.
     """
-    fields = type(config).model_fields
-    stated = (*_ALWAYS, *(_HEAD if config.protocol == "linear" else _NETWORK))
-    given: dict[str, Any] = {"method": config.method, "options": dict(config.options), "preset": config.preset}
-    given |= {name: getattr(config, name) for name in ("backbone", "weights", "protocol")}
-    given |= {"head": None if config.head == "linear" else config.head}
-    given |= {name: getattr(config, name) for name in ("seed", "select", "trace")}
-    for name in TrainingSettings.__annotations__:
-        if name.startswith("linear_"):
-            given[name] = None if config.linear is None else getattr(config.linear, name.removeprefix("linear_"))
-        elif name in stated or config.preset is not None or getattr(config, name) != fields[name].default:
-            given[name] = getattr(config, name)
+    given: dict[str, Any] = {name: getattr(config, name) for name in ARGUMENTS}
+    given["head"] = None if config.head == "linear" else config.head
+    for name in KEYWORDS:
+        info, setting = SETTINGS[name]
+        value = getattr(config, name)
+        if config.protocol in setting.varies or config.preset is not None or value != info.default:
+            given[name] = value
     if config.optimizer == "sgd":
         given["momentum"] = config.momentum
     if config.protocol == "linear" and config.preset is None and config.lr == config.backbone_lr:
@@ -205,3 +199,118 @@ def _loading(recipe: Mapping[str, Any]) -> str:
         for action, arguments in step.items():
             loaded += f".{action}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
     return loaded
+
+
+def format_value(value: Any) -> str:
+    """Return a value as text; of a path only its last part, because reports are shared.
+
+    Example:
+        >>> format_value({"alpha": 0.2, "images": "photos", "classes": ["cat", "dog"]})
+        'alpha 0.2, images photos, classes cat; dog'
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {format_value(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(map(format_value, value))
+    path = PurePath(value) if isinstance(value, str) else None
+    return path.name if path is not None and path.is_absolute() else str(value)
+
+
+RANDOM_IMAGES: Final = 300
+"""How many random images are labeled in full; the review takes all where there are fewer."""
+
+
+def review_split(data: Dataset) -> Split:
+    """Return the split whose random images are reviewed by default: val or test where labels are unknown, else train.
+
+    Where all images are in train, cross-fitted models have scored each of them without its labels.
+    """
+    held_out = (split for split in (data.val, data.test) if split is not None and not split.labels.complete)
+    return next(held_out, data.train)
+
+
+def run_review_commands(
+    folder: str | os.PathLike[str], config: RunConfig, data: Dataset | None = None, *, share: bool = False
+) -> tuple[str, ...]:
+    """Return the commands that measure a run on random images of its own data, quoted for a shell.
+
+    Args:
+        folder: of the run.
+        config: of the run; feature vectors cannot be looked at, and data made by hand cannot be loaded again: there is
+            no command for these.
+        data: of the run, if they are loaded; where all their labels are known, there is no command either.
+        share: whether an absolute path is cut to its last part.
+    """
+    complete = data is not None and all(split.labels.complete for split in data.splits)
+    if not config.data or config.backbone == FEATURES or complete:
+        return ()
+    run = _run_argument(folder, share)
+    images = RANDOM_IMAGES if data is None else min(RANDOM_IMAGES, len(review_split(data)))
+    return (
+        shlex.join(["labelgap", "review", run, "--random", str(images)]),
+        shlex.join(["labelgap", "evaluate", run, f"{run}-review"]),
+    )
+
+
+def run_audit_commands(
+    folder: str | os.PathLike[str], config: RunConfig, data: Dataset | None = None, *, share: bool = False
+) -> tuple[str, ...]:
+    """Return the commands that rank the labels of a run that are probably missing, and show them for a decision.
+
+    The arguments are those of ``run_review_commands``, and there is no command where it has none.
+    """
+    if not run_review_commands(folder, config, data):
+        return ()
+    return tuple(shlex.join(["labelgap", command, _run_argument(folder, share)]) for command in ("audit", "review"))
+
+
+def data_review_commands(
+    folder: str | os.PathLike[str], data: Sequence[str], name: str, split: str | None
+) -> tuple[str, ...]:
+    """Return the commands that measure a run on random images of other data.
+
+    Args:
+        folder: of the run.
+        data: DATA and its options, as arguments of the commands.
+        name: of the data, for the folder of the review.
+        split: to draw images of; None for the default of the review.
+    """
+    run = _argument(display_path(folder))
+    review = f"{run}-{name}-review"
+    drawn = ["--random", str(RANDOM_IMAGES), *([] if split is None else ["--split", split]), "--out", review]
+    return (
+        shlex.join(["labelgap", "review", *data, *drawn]),
+        shlex.join(["labelgap", "evaluate", run, review]),
+    )
+
+
+def comparison_review_commands(
+    folder: str | os.PathLike[str], recipe: Mapping[str, Any], *, share: bool = False
+) -> tuple[str, ...]:
+    """Return the commands that write a table on which the methods of a comparison have an accuracy.
+
+    Args:
+        folder: of the comparison.
+        recipe: how its data were loaded.
+        share: whether absolute paths are cut to their last part.
+    """
+    shown = strip_directories(dict(recipe)) if share else recipe
+    data = data_arguments({**shown, "steps": []} if shown else shown)
+    if data is None or recipe["name"] == FEATURES:
+        return ()
+    place = _argument(strip_directories(display_path(folder)) if share else display_path(folder))
+    review = f"{place}-review"
+    return (
+        shlex.join(["labelgap", "review", *data, "--random", str(RANDOM_IMAGES), "--out", review]),
+        shlex.join(["labelgap", "apply", review, "--out", f"{place}-better.csv"]),
+    )
+
+
+def _run_argument(folder: str | os.PathLike[str], share: bool) -> str:
+    path = display_path(folder)
+    return _argument(strip_directories(path) if share else path)
+
+
+def _argument(path: str) -> str:
+    """Return a path that no command takes for an option."""
+    return f"./{path}" if path.startswith("-") else path

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,11 @@ import labelgap.data.readers.digits.dataset as digits_of
 import labelgap.training
 from labelgap.cli.main import main
 from labelgap.cli.options import DataOptions
-from labelgap.cli.train import TrainingOptions
 from labelgap.data.dataset import Dataset
-from labelgap.training.config.defaults import TrainingSettings
-from labelgap.training.config.presets import PRESETS
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.rerun import DATA_OPTIONS, fit_arguments, train_command, train_script, without_directories
-from labelgap.training.config.resolve import resolve_config
-from labelgap.training.config.schema import RunConfig
+from labelgap.training.config import RunConfig
+from labelgap.training.plan import TrainingRequest, plan_training
+from labelgap.training.presets import PRESETS
+from labelgap.training.rerun import DATA_OPTIONS, fit_arguments, train_command, train_script, without_directories
 
 Parse = Callable[[str], RunConfig]
 
@@ -55,8 +53,7 @@ WISHES: list[dict[str, Any]] = [
 
 def decided(data: Dataset, **asked: Any) -> RunConfig:
     """What ``fit`` would do, without doing it."""
-    training = {name: asked.pop(name) for name in list(asked) if name in TrainingSettings.__annotations__}
-    return resolve_config(data, TrainingRequest(**asked, training=TrainingSettings(**training)), torch.device("cpu"))[0]  # type: ignore[typeddict-item]
+    return plan_training(data, TrainingRequest.of(asked), torch.device("cpu")).config
 
 
 def same(one: RunConfig, other: RunConfig) -> bool:
@@ -109,7 +106,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Parse:
         return SimpleNamespace(finished=False)
 
     def parse(line: str) -> RunConfig:
-        monkeypatch.setattr(labelgap.training, "fit", fit)
+        monkeypatch.setattr(import_module("labelgap.training.fit"), "fit", fit)
         call(line, monkeypatch)
         return found[-1]
 
@@ -209,7 +206,6 @@ def test_an_option_is_written_as_it_is_read(value: Any, text: str, digits: Datas
 
 def test_what_can_be_said_of_data_and_training_is_what_the_commands_know() -> None:
     assert {field.name for field in fields(DataOptions)} == DATA_OPTIONS
-    assert {field.name for field in fields(TrainingOptions)} == set(TrainingSettings.__annotations__)
 
 
 def test_folders_are_cut_off_where_a_configuration_is_passed_on(digits: Dataset, tmp_path: Path) -> None:

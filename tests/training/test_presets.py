@@ -12,12 +12,10 @@ import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.models import inference
-from labelgap.training.config.check import check_request
-from labelgap.training.config.presets import PRESETS, describe_missing_settings, preset
-from labelgap.training.config.request import TrainingRequest
-from labelgap.training.config.rerun import fit_arguments
-from labelgap.training.config.resolve import describe_random_features, resolve_config
-from labelgap.training.config.schema import LinearPhase, RunConfig
+from labelgap.training.config import RunConfig
+from labelgap.training.plan import TrainingRequest, describe_random_features, plan_training
+from labelgap.training.presets import PRESETS, describe_missing_settings, preset
+from labelgap.training.rerun import fit_arguments
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +92,16 @@ def test_a_preset_for_open_images_is_the_papers() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_makes_a_whole_configuration(name: str, digits: Dataset) -> None:
     wishes = TrainingRequest(method="an", preset=name, backbone="small-cnn", protocol="linear-init")
-    config, _, _ = resolve_config(digits, wishes)
+    config = plan_training(digits, wishes).config
     assert config.preset == name and config.protocol == "linear-init"
-    assert isinstance(config.linear, LinearPhase)
+    assert config.linear_epochs is not None
 
 
 def test_what_the_user_says_stands_over_the_preset(digits: Dataset) -> None:
     wishes = TrainingRequest(
         method="an", preset="kim2022", backbone="small-cnn", training={"epochs": 3, "size": 64, "lr": 1e-2}
     )
-    config, _, _ = resolve_config(digits, wishes)
+    config = plan_training(digits, wishes).config
     assert (config.backbone, config.epochs, config.size, config.lr) == ("small-cnn", 3, 64, 1e-2)
     assert config.backbone_lr == 1e-3, "in the preset's proportion"
     assert config.stop_below == 0.03
@@ -115,18 +113,18 @@ def test_an_unknown_preset_is_named_with_the_nearest() -> None:
 
 
 def test_the_linear_phase_can_be_set_and_means_nothing_elsewhere(digits: Dataset) -> None:
-    config, _, _ = resolve_config(
+    config = plan_training(
         digits, TrainingRequest(method="an", protocol="linear-init", training={"linear_epochs": 4})
-    )
-    assert config.linear == LinearPhase(epochs=4, lr=1e-3, batch_size=16)
+    ).config
+    assert (config.linear_epochs, config.linear_lr, config.linear_batch_size) == (4, 1e-3, 16)
     with pytest.raises(InputError, match="linear-init"):
-        resolve_config(digits, TrainingRequest(method="an", protocol="end-to-end", training={"linear_epochs": 4}))
+        plan_training(digits, TrainingRequest(method="an", protocol="end-to-end", training={"linear_epochs": 4}))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_head_alone_is_trained_as_in_the_first_phase_of_linear_init(name: str, digits: Dataset) -> None:
     asked: dict[str, Any] = {"method": "role", "options": {"expected_positives": 2.0}, "preset": name}
-    alone, _, _ = resolve_config(digits, TrainingRequest(**asked, backbone="small-cnn", protocol="linear"))
+    alone = plan_training(digits, TrainingRequest(**asked, backbone="small-cnn", protocol="linear")).config
     phase = preset(name, method="role", dataset="digits", protocol="linear-init")
     for setting in ("epochs", "lr", "batch_size"):
         assert getattr(alone, setting) == phase[f"linear_{setting}"]
@@ -144,17 +142,17 @@ def test_a_head_alone_is_trained_as_in_the_first_phase_of_linear_init(name: str,
 )
 def test_a_setting_that_would_do_nothing_is_refused(setting: dict[str, Any], said: str, digits: Dataset) -> None:
     with pytest.raises(InputError, match=said):
-        resolve_config(digits, TrainingRequest(method="an", select="last", training=setting))  # type: ignore[arg-type]
+        plan_training(digits, TrainingRequest(method="an", select="last", training=setting))  # type: ignore[arg-type]
 
 
 def test_a_preset_leaves_out_what_would_do_nothing(digits: Dataset) -> None:
     """The paper's momentum where the user takes Adam, and its early end where there is no score to fall."""
     asked: dict[str, Any] = {"method": "an", "backbone": "small-cnn", "select": "last"}
-    config, _, _ = resolve_config(
+    config = plan_training(
         digits, TrainingRequest(**asked, preset="kobayashi2023", training={"optimizer": "adam"})
-    )
+    ).config
     assert (config.optimizer, config.momentum, config.nesterov) == ("adam", 0.0, False)
-    config, _, _ = resolve_config(digits, TrainingRequest(**asked, preset="kim2022"))
+    config = plan_training(digits, TrainingRequest(**asked, preset="kim2022")).config
     assert config.stop_below is None
 
 
@@ -173,12 +171,12 @@ def test_settings_of_a_whole_network_are_refused_where_only_a_head_learns(
     setting: dict[str, object], digits: Dataset
 ) -> None:
     with pytest.raises(InputError, match="whole network"):
-        resolve_config(digits, TrainingRequest(method="an", protocol="linear", training=setting))  # type: ignore[arg-type]
+        plan_training(digits, TrainingRequest(method="an", protocol="linear", training=setting))  # type: ignore[arg-type]
 
 
 def test_a_misspelt_setting_is_named_with_the_nearest(digits: Dataset) -> None:
     with pytest.raises(UnknownNameError, match="batch_size"):
-        resolve_config(digits, TrainingRequest(method="an", training={"batchsize": 4}))  # type: ignore[typeddict-unknown-key]
+        plan_training(digits, TrainingRequest(method="an", training={"batchsize": 4}))  # type: ignore[typeddict-unknown-key]
 
 
 def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
@@ -187,17 +185,17 @@ def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not including_emulation)
     photos, cuda = replace(digits, protocol="linear"), torch.device("cuda")
     request = TrainingRequest(method="an", backbone="small-cnn")
-    config, _, _ = resolve_config(photos, request, cuda)
+    config = plan_training(photos, request, cuda).config
     assert (config.protocol, config.precision) == ("linear-init", "bf16")
-    resumed, _, _ = resolve_config(photos, request, torch.device("cpu"), stored=config)
+    resumed = plan_training(photos, request, torch.device("cpu"), stored=config).config
     assert resumed == config, "what depends on the device stays as the run was begun"
-    config, _, _ = resolve_config(photos, request, torch.device("cpu"))
+    config = plan_training(photos, request, torch.device("cpu")).config
     assert (config.protocol, config.precision) == ("linear", "float32")
 
 
 def test_a_head_alone_is_trained_on_a_pretrained_backbone_unless_another_is_given(digits: Dataset) -> None:
     def resolve(**given: Any) -> RunConfig:
-        return resolve_config(digits, TrainingRequest(method="an", **given))[0]
+        return plan_training(digits, TrainingRequest(method="an", **given)).config
 
     assert resolve().backbone == resolve(protocol="linear-init").backbone == "small-cnn", "the network is trained"
     chosen = resolve(protocol="linear")
@@ -213,7 +211,7 @@ def test_a_run_records_the_precision_of_its_features(digits: Dataset, monkeypatc
 
     def resolve(stored: RunConfig | None = None, **settings: Any) -> RunConfig:
         request = TrainingRequest(method="an", protocol=settings.pop("protocol", None), training=settings)  # type: ignore[arg-type]
-        return resolve_config(photos, request, cpu, stored)[0]
+        return plan_training(photos, request, cpu, stored).config
 
     monkeypatch.setattr(inference, "cpu_precision", lambda: "bfloat16")
     config, exact = resolve(), resolve(precision="float32")
@@ -226,7 +224,7 @@ def test_a_run_records_the_precision_of_its_features(digits: Dataset, monkeypatc
     monkeypatch.setattr(inference, "cpu_precision", lambda: "float16")
     assert resolve().feature_precision == "float16" and resolve(config) == config
     with pytest.raises(InputError, match="use auto"):
-        check_request(TrainingRequest(method="an", training={"precision": "float16"}))  # type: ignore[typeddict-item]
+        TrainingRequest(method="an", training={"precision": "float16"}).check()
 
 
 def test_a_preset_without_settings_for_a_data_set_says_so() -> None:

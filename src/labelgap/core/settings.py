@@ -1,0 +1,94 @@
+"""Settings that are declared once, as the fields of a pydantic model.
+
+A field has its type and bounds, its neutral value as the default, its help text as the docstring below it, and a
+``Setting`` with the rest. The keywords of Python functions, the options of commands, stored configurations and the
+documentation are made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from labelgap.core.errors import InputError
+from labelgap.core.stored import validation_problem
+
+EVERYWHERE: Final = frozenset({"linear", "end-to-end", "linear-init"})
+"""The protocols."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a field does not say by itself.
+
+    Attributes:
+        group: heading of the options of commands.
+        default: text about the default where it is not the neutral value; None where that says it.
+        protocols: those in which the setting has an effect.
+        values: values with an effect in other protocols than the rest.
+        varies: protocols in which the default depends on the data, the network or the method.
+        needs: another setting and the value of it without which this one has no effect.
+        flag: the name of the option of commands where it differs from that of the field.
+    """
+
+    group: str
+    default: str | None = None
+    protocols: frozenset[str] = EVERYWHERE
+    values: Mapping[Any, frozenset[str]] = field(default_factory=dict)
+    varies: frozenset[str] = frozenset()
+    needs: tuple[str, str] | None = None
+    flag: str | None = None
+
+
+class SettingsModel(BaseModel):
+    """A model whose fields are settings; the docstring below a field is its help text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def settings_of(model: type[BaseModel]) -> dict[str, tuple[FieldInfo, Setting]]:
+    """Return the settings of a model by their names."""
+    return {
+        name: (info, setting)
+        for name, info in model.model_fields.items()
+        for setting in info.metadata
+        if isinstance(setting, Setting)
+    }
+
+
+def value_type(info: FieldInfo) -> Any:
+    """Return the type of a setting's value that is given: without None, and with the base of its literals."""
+    given = _alternatives(info.annotation)
+    kinds = {type(get_args(each)[0]) if get_origin(each) is Literal else get_origin(each) or each for each in given}
+    return kinds.pop() if len(kinds) == 1 else str
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """Return the types of a union without their bounds and without None."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    plain = (each.__origin__ if get_origin(each) is Annotated else each for each in parts)
+    return [each for each in plain if each is not NoneType]
+
+
+def annotation_text(info: FieldInfo) -> str:
+    """Return the type of a keyword as Python code; None, or "auto" among names, leaves the setting open."""
+    given = _alternatives(info.annotation)
+    names = [(get_origin(each) or each).__name__ for each in given if get_origin(each) is not Literal]
+    values = [f'"{value}"' for each in given if get_origin(each) is Literal for value in (*get_args(each), "auto")]
+    literal = [f"Literal[{', '.join(values)}]"] if values else []
+    return " | ".join([*names, *literal, "None"])
+
+
+def check_values(model: type[BaseModel], given: Mapping[str, Any]) -> None:
+    """Raise one error for all values that are outside of the types and bounds of a model's fields."""
+    own = {name: model.model_fields[name] for name in given}
+    fields: dict[str, Any] = {name: (Annotated[info.annotation, *info.metadata], None) for name, info in own.items()}
+    try:
+        create_model("Given", **fields)(**given)
+    except ValidationError as error:
+        raise InputError("; ".join(validation_problem(item, model) for item in error.errors()) + ".") from None

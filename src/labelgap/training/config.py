@@ -1,0 +1,132 @@
+"""``config.json``: the settings of a run, in a frozen model that refuses unknown keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from labelgap.core.errors import InputError, RunError, suggest_path
+from labelgap.core.stored import read_json, validation_problem
+from labelgap.core.trust import write_signed_json
+from labelgap.data.readers.recipe import StoredRecipe
+from labelgap.models import InputSpec
+from labelgap.models.inference import Precision
+from labelgap.training.settings import KEYWORDS, MAX_SIZE, SETTINGS, Text, TrainingSettings
+
+FORMAT: Final = 1
+CONFIG_FILE: Final = "config.json"
+INITIAL_WEIGHTS: Final = "backbone.safetensors"
+"""The initial weights of a backbone that was given as an object, in the run folder."""
+MAX_CLASSES: Final = 200_000
+
+
+def _check_unique(classes: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(classes)) < len(classes):
+        raise ValueError("a class is named twice")
+    return classes
+
+
+Classes = Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_CLASSES), AfterValidator(_check_unique)]
+PerChannel = Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1, max_length=64)]
+
+
+class BackboneInput(BaseModel):
+    """The ``InputSpec`` of a backbone that was given as an object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(ge=1, le=MAX_SIZE)
+    mean: PerChannel
+    std: PerChannel
+    channels: int = Field(ge=1, le=64)
+    interpolation: Literal["bilinear", "bicubic"]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.input_spec()
+        return self
+
+    def input_spec(self) -> InputSpec:
+        """Return it as the backbone has it."""
+        return InputSpec(**self.model_dump())
+
+
+class RunConfig(TrainingSettings):
+    """The settings of a run as they were chosen; ``method`` is never "auto" here."""
+
+    format: Literal[1] = FORMAT
+    """Version of the run folder."""
+    data: StoredRecipe
+    """How the data set was loaded: name, path, options, steps."""
+    classes: Classes
+    """Names of the classes, in order."""
+    why: Text | None = None
+    """The reason why "auto" chose the method; None where the user named it."""
+    backbone_input: BackboneInput | None = None
+    """The input of a backbone that was given as an object; its weights are in the run folder."""
+    flip: bool
+    """Whether training images are flipped horizontally at random."""
+
+    @property
+    def trains_backbone(self) -> bool:
+        """Whether the whole network is trained, not a head on fixed features."""
+        return self.protocol != "linear"
+
+    @property
+    def feature_precision(self) -> Precision:
+        """The precision of the features under the head; a network that is trained is scored in float32."""
+        return "float32" if self.trains_backbone else "bfloat16" if self.precision == "bf16" else self.precision
+
+    def linear_phase(self) -> RunConfig:
+        """Return the configuration of linear-init's first phase: its own epochs, rate and batch, otherwise defaults."""
+        kept = ("size", "precision", "reviewed_absents")
+        defaults = {name: SETTINGS[name][0].default for name in KEYWORDS if name not in kept}
+        own: dict[str, Any] = {"epochs": self.linear_epochs, "lr": self.linear_lr, "batch_size": self.linear_batch_size}
+        own |= {"backbone_lr": self.linear_lr, "protocol": "linear", "trace": "off"}
+        return self.model_copy(update={**defaults, **own})
+
+    def fingerprint(self) -> str:
+        """Return a digest of every setting that affects the numbers: not of ``why`` and ``checkpoint_minutes``."""
+        settings = self.model_dump(mode="json", exclude={"why", "checkpoint_minutes"}, exclude_defaults=True)
+        if self.weights is not None and Path(self.weights).name == INITIAL_WEIGHTS:
+            settings["weights"] = INITIAL_WEIGHTS  # wherever the run folder is
+        text = json.dumps(settings, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @classmethod
+    def checked(cls, **settings: Any) -> RunConfig:
+        """Return a configuration; all problems are in one ``InputError``."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise InputError("; ".join(validation_problem(item, cls) for item in error.errors()) + ".") from None
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Write ``config.json``."""
+    if config.weights is not None and Path(config.weights) == folder / INITIAL_WEIGHTS:
+        config = config.model_copy(update={"weights": INITIAL_WEIGHTS})
+    write_signed_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
+
+
+def _describe_other_folder(folder: Path) -> str:
+    """Return why a folder is not a run, and which is probably meant."""
+    if not folder.exists():
+        return f"it does not exist.{suggest_path(folder)}"
+    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG_FILE}"))
+    return f"it has no {CONFIG_FILE}." + (f" Did you mean {inside[-1]}?" if inside else "")
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Read ``config.json``; a ``RunError`` says why a folder is not a run."""
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        raise RunError(f"{folder} is not a run: {_describe_other_folder(folder)}")
+    config = read_json(path, RunConfig, format=FORMAT)
+    if config.weights == INITIAL_WEIGHTS:
+        config = config.model_copy(update={"weights": str(folder / INITIAL_WEIGHTS)})
+    return config

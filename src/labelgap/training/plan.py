@@ -1,0 +1,532 @@
+"""``plan_training`` decides everything about a training before it starts: data, method, settings, selection, search.
+
+What a request leaves open is chosen here, and what does not fit together is refused, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelgap.core.class_path import class_path
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.system import format_bytes
+from labelgap.core.text import pluralize
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.findings import ValidationHeldOut
+from labelgap.data.split import hold_out_val, is_unsplit
+from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
+from labelgap.models import Backbone, HeadName, check_backbone, has_batch_norm, is_pretrained
+from labelgap.models.batch_norm import check_batch_norm
+from labelgap.models.inference import inference_precision
+from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
+from labelgap.models.weight_files import NO_WEIGHTS, check_weight_file
+from labelgap.training.auto import SearchSpace, auto_methods, choose_method, head_settings, is_searched, resolve_folds
+from labelgap.training.config import BackboneInput, RunConfig
+from labelgap.training.keywords import TrainingKeywords
+from labelgap.training.loop.trace import parse_trace
+from labelgap.training.network import check_feature_data
+from labelgap.training.presets import LINEAR_DEFAULTS, LINEAR_PHASE, PRESETS, describe_missing_settings, preset
+from labelgap.training.reviewed_labels import leave_out_ranked_absents
+from labelgap.training.selection import Selection, check_rule, choose_selection
+from labelgap.training.settings import KEYWORDS, PROTOCOLS, check_effect, check_settings
+
+FOLDS_REASON: Final = (
+    "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
+)
+FEW_IMAGES: Final = 2000
+"""Fewer images without a split of their own are trained on by a linear head, on a GPU too."""
+NETWORK_RECIPE: Final = {"epochs": 20, "batch_size": 16, "schedule": "cosine", "warmup": 0.5}
+"""Of a pretrained network, with any optimizer. Evidence: docs/results/recipe.md."""
+OPTIMIZER_RECIPES: Final[dict[str, dict[str, Any]]] = {
+    "sgd": {"lr": 0.1, "backbone_lr": 0.01, "weight_decay": 1e-3},
+    "adam": {"lr": 2e-4, "backbone_lr": 2e-5},
+    "adamw": {"lr": 2e-4, "backbone_lr": 2e-5, "weight_decay": 0.05},
+}
+"""The head has ten times the rate of the backbone (Kim 2022)."""
+_PRETRAINED_BACKBONE: Final = "efficientnet-lite0"
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """The arguments of ``fit``; None, or a default, where the choice is left open."""
+
+    method: str | Loss = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+    backbone: str | Backbone | None = None
+    weights: str | None = None
+    protocol: str | None = None
+    head: str = "linear"
+    seed: int = 0
+    select: str = "auto"
+    trace: str | int = "auto"
+    allow_micro_batch: bool = False
+    training: TrainingKeywords = field(default_factory=TrainingKeywords)
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> TrainingRequest:
+        """Return the request of some arguments of ``fit``."""
+        own = {name: value for name, value in arguments.items() if name in cls.__dataclass_fields__}
+        training = {name: value for name, value in arguments.items() if name not in own}
+        return cls(**own, training=training)  # type: ignore[arg-type]
+
+    def given_settings(self) -> dict[str, Any]:
+        """Return the settings of ``training`` that are not left open."""
+        return {name: value for name, value in self.training.items() if value is not None and value != "auto"}
+
+    def check(self) -> None:
+        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
+        if self.method == "auto" and self.options:
+            raise InputError("options belong to a method: name it with --method, or leave the options out.")
+        if isinstance(self.method, str) and self.method != "auto":
+            loss(self.method, **self.options)
+        for kind, name, known in (
+            ("preset", self.preset, PRESETS),
+            ("protocol", self.protocol, PROTOCOLS),
+            ("head", self.head, get_args(HeadName)),
+        ):
+            if name is not None and name not in known:
+                raise UnknownNameError(kind, name, known)
+        if isinstance(self.backbone, str) and self.backbone != FEATURES:
+            check_backbone(self.backbone)
+        if self.weights not in (None, NO_WEIGHTS):
+            check_weight_file(self.weights)
+        check_rule(self.select)
+        parse_trace(self.trace, entries=1)
+        check_settings(self.given_settings())
+
+    def as_started(self, stored: RunConfig) -> TrainingRequest:
+        """Return the request with the choices of a run that were made by its data, which have changed since."""
+        same = isinstance(self.method, Loss) or self.method not in ("auto", stored.method)
+        method = (self.method, self.options) if same else (stored.method, stored.options)
+        select = stored.select if self.select == "auto" else self.select
+        return replace(self, method=method[0], options=method[1], select=select)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPlan:
+    """What a training does.
+
+    Attributes:
+        data: the data set, with a val where a network is trained.
+        config: every setting; those that are searched have the value from which the search starts.
+        selection: the rule that selects the epoch, and the labels of val it uses.
+        loss: of the method; not yet prepared.
+        search: the settings that val, or a cross-validation, chooses before the training; None for none.
+        backbone: the one that was given as an object.
+        notes: what a user should know before the training.
+    """
+
+    data: Dataset
+    config: RunConfig
+    selection: Selection
+    loss: Loss
+    search: SearchSpace | None
+    backbone: Backbone | None
+    notes: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the plan in words: the method and why, the protocol, and the notes."""
+        config = self.config
+        reason = "" if config.why is None else f" ({config.why})"
+        method = "auto" if self.search is not None and self.search.methods else config.method
+        yield f"{method}{reason}; {config.protocol}, {config.backbone}, {pluralize(config.epochs, 'epoch')}"
+        yield from self.notes
+        if self.loss.initialized:
+            yield f"{self.loss.name}: {self.loss.initialized}"
+        if self.loss.state_bytes:
+            stored = f"{format_bytes(self.loss.state_bytes)} for the training images{self.loss.state_form}"
+            yield f"{self.loss.name} stores {stored}"
+
+    def __str__(self) -> str:
+        config, hidden = self.config, {"format", "data", "classes", "method", "why"}
+        lines = [f"{'method':<19}{config.method}" + ("" if config.why is None else f": {config.why}")]
+        for name, value in config.model_dump(mode="json", exclude=hidden, exclude_none=True).items():
+            if isinstance(value, dict):
+                value = " ".join(f"{key}={each}" for key, each in value.items()) or "none"
+            lines.append(f"{name:<19}{value}")
+        return "\n".join([*lines, *([] if self.search is None else [f"{'searched':<19}{self.search}"]), *self.notes])
+
+
+def plan_training(
+    data: Dataset, request: TrainingRequest, device: torch.device | None = None, stored: RunConfig | None = None
+) -> TrainingPlan:
+    """Decide everything that a request leaves open, or raise an error about what does not fit together.
+
+    Args:
+        data: the data set.
+        request: the arguments of ``fit``.
+        device: of the training; a GPU has other defaults.
+        stored: configuration of the run to resume; what depends on the device stays as it is there.
+    """
+    _check_labels(data)
+    protocol, from_preset = _protocol(data, request, device, stored)
+    data = data if protocol == "linear" else hold_out_val(data)
+    data, left_out = without_reviewed_absents(data, request)
+    _check_head(request.head, protocol)
+    backbone = request.backbone or from_preset.get("backbone") or _default_backbone(data, request, protocol)
+    name = backbone.name if isinstance(backbone, Backbone) else backbone
+    check_feature_data(data, name, protocol)
+    given = request.given_settings()
+    _check_feature_options(data, request.weights, given)
+    folds = resolve_folds(data, given.get("folds"), protocol)
+    pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
+    searched = is_searched(data, protocol, folds, preset=request.preset, head=request.head)
+    method, why, options, loss_fn = _method(data, request, protocol, searched, pretrained)
+    batch_norm = protocol == "linear" or not pretrained or bool(from_preset) or "optimizer" in given
+    settings = resolve_settings(
+        protocol, pretrained, from_preset, given, batch_norm=batch_norm or has_batch_norm(backbone), flip=data.flip
+    )
+    if protocol == "linear":
+        settings |= head_settings(settings, loss_fn, data, given, folds, searched=searched)
+    if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:
+        raise InputError(
+            f"the loss of '{method}' depends on the whole batch, and with accumulated gradients it would see a part at "
+            "a time: use a larger --batch-size instead, or --allow-micro-batch if that is intended."
+        )
+    observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)
+    rule = from_preset.get("select", "auto") if request.select == "auto" else request.select
+    selection = choose_selection(observed, truth, rule)
+    if selection.labels is None and settings.pop("stop_below", None) and "stop_below" in given:
+        raise InputError(f"stop_below needs a val score, and here {selection.why}: leave it out, or give a val split.")
+    settings["precision"] = _precision(given.get("precision"), protocol, backbone, device, stored)
+    settings["reviewed_absents"] = "ignore" if left_out else given.get("reviewed_absents", "use")
+    trace = _trace(request.trace, data, device, stored, settings)
+    config = RunConfig.checked(
+        data=dict(data.recipe),
+        classes=data.classes,
+        method=method,
+        why=why,
+        options=options,
+        preset=request.preset,
+        backbone=name,
+        backbone_input=_backbone_input(backbone, stored),
+        weights=request.weights,
+        protocol=protocol,
+        head=request.head,
+        seed=request.seed,
+        select=selection.rule,
+        trace=trace,
+        flip=data.flip and protocol != "linear",
+        **settings,
+    )
+    _check_zero_shot(config)
+    check_batch_norm(config.batchnorm, backbone, pretrained=pretrained)
+    search = _search_space(data, request, config, given) if searched or folds else None
+    untraced = trace == "off" and request.trace == "auto" and device is not None and device.type == "cuda"
+    notes = tuple(_notes(data, config, selection, left_out, untraced))
+    given_object = backbone if isinstance(backbone, Backbone) else None
+    return TrainingPlan(data, config, selection, loss_fn, search, given_object, notes)
+
+
+def describe_random_features(config: RunConfig) -> str | None:
+    """Return what a user should know of a linear head on the features of random weights; None for any other run."""
+    if config.protocol != "linear" or _is_pretrained(config.backbone, config.weights):
+        return None
+    return (
+        f"the weights of {config.backbone} are random, and --protocol linear does not train them: its features carry "
+        "little information. Choose a pretrained backbone (`labelgap backbones`), --weights or --protocol end-to-end"
+    )
+
+
+def prepare_data(
+    data: Dataset, request: TrainingRequest, device: torch.device, stored: RunConfig | None = None
+) -> Dataset:
+    """Return the data as the protocol of a request needs them: where a network is trained, with a val."""
+    return data if _protocol(data, request, device, stored)[0] == "linear" else hold_out_val(data)
+
+
+def _protocol(
+    data: Dataset, request: TrainingRequest, device: torch.device | None, stored: RunConfig | None
+) -> tuple[str, dict[str, Any]]:
+    """Return the protocol, and the settings of the preset.
+
+    By default it is that of the data; for many images on a GPU, linear-init instead of linear. On 1,280 photos training
+    the whole network gains little or nothing (docs/training.md), and it needs a val; so few images without a split are
+    all trained on, by a linear head.
+    """
+    protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
+    from_preset = _preset_settings(data, request, protocol)
+    protocol = protocol or from_preset.get("protocol")
+    if protocol is None:
+        images = data.protocol == "linear" and data.backbone != FEATURES
+        images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
+        protocol = "linear-init" if images and device is not None and device.type == "cuda" else data.protocol
+    if protocol not in PROTOCOLS:
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
+    return protocol, from_preset
+
+
+def _preset_settings(data: Dataset, request: TrainingRequest, protocol: str | None) -> dict[str, Any]:
+    """Return the settings of the preset that apply to the data."""
+    if request.preset is None:
+        return {}
+    has_features = data.backbone == FEATURES
+    protocol = protocol or ("linear" if has_features else None)
+    method = request.method if isinstance(request.method, str) else _registered_name(request.method)
+    settings = preset(request.preset, method=method, dataset=data.recipe.get("name"), protocol=protocol)
+    ignored = ("backbone", "size", "transform") if has_features else ()
+    return {name: value for name, value in settings.items() if name not in ignored}
+
+
+def without_reviewed_absents(data: Dataset, request: TrainingRequest) -> tuple[Dataset, int]:
+    """Leave out the absents of ranked reviews where that is asked for, and by default for `auto` without val."""
+    given = request.training.get("reviewed_absents")
+    if given == "use" or (given != "ignore" and (request.method != "auto" or data.val is not None)):
+        return data, 0
+    return leave_out_ranked_absents(data)
+
+
+def describe_left_out(count: int) -> str:
+    """Return what a user should know of absents that are left out."""
+    return (
+        f"left out of training: {pluralize(count, 'absent label')} that people decided on likely labels; they are the "
+        "hardest ones, and no sample of all"
+    )
+
+
+def default_linear_backbone(data: Dataset) -> str:
+    """Return the backbone for linear heads: that of the data if it is pretrained, else the default one."""
+    return data.backbone if data.backbone == FEATURES or is_pretrained(data.backbone) else _PRETRAINED_BACKBONE
+
+
+def _default_backbone(data: Dataset, request: TrainingRequest, protocol: str) -> str:
+    return default_linear_backbone(data) if protocol == "linear" and request.weights is None else data.backbone
+
+
+def defaults_for(
+    protocol: str, pretrained: bool, *, optimizer: str | None = None, batch_norm: bool = True, flip: bool = True
+) -> dict[str, Any]:
+    """Return the default settings of a protocol.
+
+    - linear: 25 epochs at batch 16, as in the single-positive papers;
+    - end-to-end from pretrained weights: 20 epochs at batch 16, a cosine schedule after half an epoch of warm-up,
+      random changes of the images, and the rates of the optimizer. That is SGD with momentum for a network with batch
+      normalization, by the val mAP of 33 trainings on the whole of VOC2012 (docs/results/recipe.md); AdamW for one
+      without (transformers, ConvNeXt), where neither was measured;
+    - linear-init: the first, then the second;
+    - end-to-end from random weights: rates for a small network.
+    """
+    if protocol == "linear":
+        return {**LINEAR_DEFAULTS, "backbone_lr": LINEAR_DEFAULTS["lr"]}
+    phase = LINEAR_PHASE if protocol == "linear-init" else {}
+    if not pretrained:
+        return {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, **phase}
+    optimizer = optimizer or ("sgd" if batch_norm else "adamw")
+    rates = OPTIMIZER_RECIPES.get(optimizer, OPTIMIZER_RECIPES["sgd"])  # an unknown optimizer is refused by RunConfig
+    images = {"transform": "augment" if flip else "resize", "average_flips": flip}
+    return {**NETWORK_RECIPE, **rates, **images, "optimizer": optimizer, **phase}
+
+
+def resolve_settings(
+    protocol: str,
+    pretrained: bool,
+    from_preset: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    batch_norm: bool = True,
+    flip: bool = True,
+) -> dict[str, Any]:
+    """Merge the user's settings over those of a preset, or over the defaults; refuse what does not fit together.
+
+    Args:
+        protocol: of the run.
+        pretrained: whether the backbone starts from pretrained weights.
+        from_preset: settings of a preset; empty for the defaults.
+        given: settings of the user.
+        batch_norm: whether the network has batch normalization.
+        flip: whether images may be mirrored; those that may not, such as text, are not turned or cut either.
+    """
+    check_settings(given)
+    base = {name: from_preset[name] for name in KEYWORDS if name in from_preset}
+    network: dict[str, Any] = {"optimizer": given.get("optimizer"), "batch_norm": batch_norm, "flip": flip}
+    base = base or defaults_for(protocol, pretrained, **network)
+    settings = {**base, **given}
+    check_effect(given, settings, protocol)
+    if protocol == "linear":
+        settings["backbone_lr"] = settings["lr"]
+    elif "lr" in given and "backbone_lr" not in given:  # in proportion, without floating-point noise
+        settings["backbone_lr"] = float(f"{base['backbone_lr'] / base['lr'] * given['lr']:.12g}")
+    if settings.get("optimizer") != "sgd":
+        return {name: value for name, value in settings.items() if name not in ("momentum", "nesterov")}
+    settings.setdefault("momentum", 0.9)
+    if settings.get("nesterov") and not settings["momentum"]:
+        raise InputError("nesterov needs a momentum: leave it out, or give --momentum 0.9.")
+    return settings
+
+
+def _precision(
+    requested: str | None,
+    protocol: str,
+    backbone: str | Backbone,
+    device: torch.device | None,
+    stored: RunConfig | None,
+) -> str:
+    """Return the precision: 16 bits where the device computes with them, unless another is requested or stored.
+
+    That is bf16 for networks on a GPU, and for the features of a linear head what ``inference_precision`` says.
+    """
+    if requested is not None:
+        return requested
+    if stored is not None:
+        return stored.precision
+    if protocol == "linear":
+        precision = inference_precision(backbone, device)
+        return "bf16" if precision == "bfloat16" else precision
+    cuda = device is not None and device.type == "cuda"
+    return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+
+
+def _trace(
+    requested: str | int,
+    data: Dataset,
+    device: torch.device | None,
+    stored: RunConfig | None,
+    settings: Mapping[str, Any],
+) -> int | Literal["all", "off"]:
+    """Return what to trace: by default nothing on a GPU, where it would copy every step to the host.
+
+    Nor are the steps of "newton" traced, which say nothing about the order in which labels are learned.
+    """
+    if requested == "auto" and stored is not None:
+        return stored.trace
+    cuda = device is not None and device.type == "cuda"
+    if requested == "auto" and (settings.get("optimizer") == "newton" or cuda):
+        return "off"
+    return parse_trace(requested, len(data.train) * len(data.classes))
+
+
+def _method(
+    data: Dataset, request: TrainingRequest, protocol: str, searched: bool, pretrained: bool
+) -> tuple[str, str | None, dict[str, Any], Loss]:
+    """Return the method, the reason for it, its options and its loss.
+
+    A loss object counts as its class and its options: the run trains a new loss that is made from them.
+    """
+    why: str | None = None
+    if isinstance(request.method, Loss):
+        if request.options:
+            raise InputError("the options of a loss object are in the object: leave options out.")
+        method, given = _registered_name(request.method), loss_options(request.method)
+    elif request.method != "auto":
+        method, given = request.method, dict(request.options)
+    elif request.options:
+        raise InputError("options belong to a method: name it with --method, or leave the options out.")
+    else:
+        (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
+        if searched:
+            compared, judge = list(auto_methods(data)), "cross-validation" if data.val is None else "val"
+            method, why = compared[0], f"{compared[0]} fits such labels; {judge} chooses its weight decay"
+            if len(compared) > 1:
+                why = f"{judge} chooses among {', '.join(compared)}"
+    options = {name: _as_json(value) for name, value in given.items()}
+    options = {**published_options(method, data.recipe.get("name")), **options}
+    loss_fn = loss(method, **options)
+    if loss_fn.reduction == "none":
+        raise InputError("reduction='none' gives a matrix, and training needs one number: use 'mean' or 'sum'.")
+    found = loss_fn.initialize_from(data.train.labels, None if data.val is None else data.val.labels)
+    return method, why, {**options, **found}, loss_fn
+
+
+def _registered_name(loss_fn: Loss) -> str:
+    """Return the registered name of a loss, or the import path of its class."""
+    known = methods()
+    for name in (loss_fn.name, *known):
+        if name in known and describe_method(name).loss_class is type(loss_fn):
+            return name
+    return class_path(type(loss_fn))
+
+
+def _as_json(value: Any) -> Any:
+    """Return an option as ``config.json`` holds it."""
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    return [_as_json(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _search_space(
+    data: Dataset, request: TrainingRequest, config: RunConfig, given: Mapping[str, Any]
+) -> SearchSpace | None:
+    """Return what is searched before the training; folds are trained for their scores in any case."""
+    fixed = request.preset is not None
+    decay = not fixed and "weight_decay" not in given
+    rate = not fixed and "lr" not in given and config.optimizer != "newton"
+    compared = auto_methods(data) if request.method == "auto" and not fixed else ()
+    return SearchSpace(compared, decay, rate) if config.folds or compared or decay or rate else None
+
+
+def _notes(data: Dataset, config: RunConfig, selection: Selection, left_out: int, untraced: bool) -> Iterator[str]:
+    """Yield what a user should know before the training."""
+    if left_out:
+        yield describe_left_out(left_out)
+    if untrained := describe_random_features(config):
+        yield untrained
+    if config.preset and (missing := describe_missing_settings(config.preset, data.recipe.get("name"))):
+        yield missing
+    yield from (str(finding) for finding in data.findings if isinstance(finding, ValidationHeldOut))
+    yield selection.why if not config.folds else FOLDS_REASON.format(folds=config.folds)
+    if untraced:
+        yield "single labels are not traced on a GPU; --trace all does"
+
+
+def _check_labels(data: Dataset) -> None:
+    for split in data.splits:
+        if not len(split):
+            raise InputError(f"{data.name}: {split.name} has no images. Leave the split out, or give it some.")
+    if not len(data.train.labels.values):
+        raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
+
+
+def _check_feature_options(data: Dataset, weights: str | None, given: Mapping[str, Any]) -> None:
+    """Refuse options that have no meaning for feature vectors."""
+    for name, value in {"weights": weights, **{each: given.get(each) for each in ("size", "average_flips")}}.items():
+        if data.backbone == FEATURES and value is not None and value is not False:
+            raise InputError(f"{name}={value} is for a network, and {data.name} has feature vectors: leave it out.")
+
+
+def _check_head(head: str, protocol: str) -> None:
+    if head not in get_args(HeadName):
+        raise UnknownNameError("head", head, get_args(HeadName))
+    if head == "boostlu" and protocol == "linear":
+        raise InputError(
+            f"the head '{head}' needs the feature maps of an image, and the linear protocol has one vector per image: "
+            "train with --protocol end-to-end, or with --head linear."
+        )
+
+
+def _check_zero_shot(config: RunConfig) -> None:
+    """Refuse the head "zero-shot" where training would not start from it."""
+    if config.head != "zero-shot":
+        return
+    remedy = "--head linear works everywhere."
+    if not config.backbone.startswith(OPEN_CLIP_PREFIX):
+        raise InputError(f"the head 'zero-shot' needs a backbone with a text tower ({OPEN_CLIP_PREFIX}…). {remedy}")
+    if config.protocol == "end-to-end":
+        raise InputError(f"the head 'zero-shot' needs fixed features: --protocol linear or linear-init. {remedy}")
+    if config.folds or config.optimizer == "newton":
+        raise InputError(
+            "the head 'zero-shot' is a start, and without a val split settings are chosen by cross-validation, with an "
+            f"optimizer that has no start: give a val split, or --folds 0 --optimizer adam. {remedy}"
+        )
+
+
+def _backbone_input(backbone: str | Backbone, stored: RunConfig | None) -> BackboneInput | None:
+    """Return the input specification to record: that of an object, also where its run is resumed by the class path."""
+    if isinstance(backbone, Backbone):
+        return BackboneInput(**asdict(backbone.input_spec))
+    return stored.backbone_input if stored is not None and stored.backbone == backbone else None
+
+
+def _is_pretrained(backbone: str, weights: str | None) -> bool:
+    """Return whether the backbone starts from trained weights; an error if there is no such backbone."""
+    if backbone == FEATURES:
+        return True
+    check_backbone(backbone)
+    return is_pretrained(backbone, weights)
