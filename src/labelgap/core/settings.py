@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from labelgap.core.errors import InputError
-from labelgap.core.stored import validation_problem
 
 EVERYWHERE: Final = frozenset({"linear", "end-to-end", "linear-init"})
 """The protocols."""
@@ -86,6 +85,8 @@ def annotation_text(info: FieldInfo) -> str:
 
 def check_values(model: type[BaseModel], given: Mapping[str, Any]) -> None:
     """Raise one error for all values that are outside of the types and bounds of a model's fields."""
+    from labelgap.core.stored import validation_problem  # with numpy, which the help of commands does not need
+
     own = {name: model.model_fields[name] for name in given}
     fields: dict[str, Any] = {name: (Annotated[info.annotation, *info.metadata], None) for name, info in own.items()}
     try:

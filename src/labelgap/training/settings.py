@@ -33,7 +33,7 @@ MODEL: Final = "Method and model"
 OPTIMIZATION: Final = "Optimization (defaults depend on the protocol or preset)"
 HEADS: Final = "Linear heads"
 IMAGES: Final = "Input images"
-RUN: Final = "Run"
+RUN: Final = "Options"
 
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=500)]
