@@ -16,7 +16,8 @@ from tests.cli.copied_commands import check_command, copied_commands
 from tests.data.readers.official.test_load_voc import devkit
 
 from labelgap.cli.inspect import _percent, training_time
-from labelgap.cli.options import DataOptions, format_arguments
+from labelgap.cli.options import format_arguments
+from labelgap.core.data_options import DataOptions
 from labelgap.data import Dataset, FileImages, Split, load
 from labelgap.labels import LabelTable
 from labelgap.training.cost import CostEstimate

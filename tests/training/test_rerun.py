@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +18,11 @@ import labelgap as lg
 import labelgap.data.readers.digits.dataset as digits_of
 import labelgap.training
 from labelgap.cli.main import main
-from labelgap.cli.options import DataOptions
 from labelgap.data.dataset import Dataset
 from labelgap.training.config import RunConfig
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.presets import PRESETS
-from labelgap.training.rerun import DATA_OPTIONS, fit_arguments, train_command, train_script, without_directories
+from labelgap.training.rerun import fit_arguments, train_command, train_script, without_directories
 
 Parse = Callable[[str], RunConfig]
 
@@ -202,10 +200,6 @@ def test_there_is_no_command_where_an_option_would_be_read_otherwise(value: Any,
 def test_an_option_is_written_as_it_is_read(value: Any, text: str, digits: Dataset) -> None:
     command = train_command(decided(digits, method="an").model_copy(update={"options": {"priors": value}}))
     assert command is not None and f"--option priors={text} " in command
-
-
-def test_what_can_be_said_of_data_and_training_is_what_the_commands_know() -> None:
-    assert {field.name for field in fields(DataOptions)} == DATA_OPTIONS
 
 
 def test_folders_are_cut_off_where_a_configuration_is_passed_on(digits: Dataset, tmp_path: Path) -> None:

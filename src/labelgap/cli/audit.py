@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 import labelgap as lg
-from labelgap.cli.options import AsJson, DataOptions, Device, RunData, Workers, check_moved, with_options
+from labelgap.cli.options import AsJson, Device, RunData, Workers, check_moved, data_arguments, with_options
 from labelgap.cli.parsing import option, parse_names
 from labelgap.cli.printing import Field, print_fields, print_json
+from labelgap.core.data_options import DataOptions
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit
@@ -53,7 +54,7 @@ def audit(
     started = time.perf_counter()
     init_distributed(choose_device(search.device))
     with fail_together():
-        given = check_moved(data, data_options.given())
+        given = check_moved(data, data_arguments(data_options))
         opened = None if data is None else load_moved(lg.open_run(runs[0]).config.data, data, **given)
     splits = parse_names(split, "--split") or "train"
     found = lg.find_missing(runs, splits=splits, data=opened, quiet=as_json, **vars(search))

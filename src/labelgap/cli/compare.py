@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import labelgap as lg
-from labelgap.cli.options import Data, DataOptions, Device, LabelSeed, Observe, Workers, open_dataset, with_options
+from labelgap.cli.options import Data, Device, LabelSeed, Observe, Workers, open_dataset, with_options
 from labelgap.cli.parsing import option, parse_names, parse_numbers, parse_observe, parse_options, parse_pairs
 from labelgap.cli.printing import print_data, print_fields, print_rich
+from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import parse_scalar
 

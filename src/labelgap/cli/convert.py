@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from labelgap.cli.options import Data, DataOptions, Force, LabelSeed, Observe, open_dataset, with_options
+from labelgap.cli.options import Data, Force, LabelSeed, Observe, open_dataset, with_options
 from labelgap.cli.parsing import option
 from labelgap.cli.printing import print_fields
+from labelgap.core.data_options import DataOptions
 
 
 @with_options(data_options=DataOptions)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
-from labelgap.cli.options import DataOptions
 from labelgap.cli.printing import print_fields, print_table
+from labelgap.core.data_options import DATA_OPTIONS
 from labelgap.core.errors import Problem, ProblemsError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def datasets(
         return
     name, equals, place = name.partition("=")  # NAME=PATH, as the other commands take it
     reader = describe_dataset(name)
-    flags = {field.name for field in fields(DataOptions)}
+    flags = set(DATA_OPTIONS)
     options = " ".join(f"--{each.replace('_', '-')}" for each in reader.options if each in flags)
     if path is None and not equals:
         _describe(reader, options)

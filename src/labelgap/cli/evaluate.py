@@ -11,9 +11,10 @@ from typer import Argument
 
 import labelgap as lg
 from labelgap.cli import options, printing
-from labelgap.cli.options import DataOptions, format_arguments, open_dataset, with_options
+from labelgap.cli.options import data_arguments, format_arguments, open_dataset, with_options
 from labelgap.cli.parsing import file_stem, option
 from labelgap.cli.printing import interval, percent, print_fields, some_names
+from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize, truncate_text
 
@@ -49,7 +50,7 @@ def evaluate(
     with fail_together():
         opened_run = lg.open_run(run)
         reviewed = is_review_folder(Path(data))
-        if reviewed and (data_options.given() or split is not None):
+        if reviewed and (data_arguments(data_options) or split is not None):
             raise InputError(f"{data} is a review, which names its own images: leave out --split and options of DATA.")
         opened = decided_images(open_review_folder(data)) if reviewed else open_dataset(data, data_options)
     chosen = split or ("test" if opened.test is not None and not reviewed else "all")

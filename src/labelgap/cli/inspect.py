@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import DataOptions, format_arguments, open_dataset, with_options
+from labelgap.cli.options import data_arguments, format_arguments, open_dataset, with_options
 from labelgap.cli.parsing import file_stem, option
 from labelgap.cli.printing import Field, print_fields, print_json, print_table, some_names
+from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, merge_repeated
 from labelgap.core.files import display_path
 from labelgap.core.text import format_duration, pluralize, truncate_text
@@ -213,7 +214,9 @@ def _percent(part: int, whole: int) -> str:
 
 def _fix(data: str, out: Path, given: DataOptions, force: bool, as_json: bool) -> None:
     """Write a clean table, and print every change with its line, and the next command."""
-    read_with = {name: value for name, value in given.given().items() if name not in ("on_bad_image", "val", "test")}
+    read_with = {
+        name: value for name, value in data_arguments(given).items() if name not in ("on_bad_image", "val", "test")
+    }
     fixed = lg.fix_table(data, out, read_with.pop("images", None), force=force, **read_with)
     if as_json:
         return print_json(fixed.to_json())

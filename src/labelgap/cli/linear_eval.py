@@ -7,19 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import labelgap as lg
-from labelgap.cli.options import (
-    AsJson,
-    Data,
-    DataOptions,
-    Device,
-    LabelSeed,
-    Observe,
-    Workers,
-    open_dataset,
-    with_options,
-)
+from labelgap.cli.options import AsJson, Data, Device, LabelSeed, Observe, Workers, open_dataset, with_options
 from labelgap.cli.parsing import option, parse_numbers, parse_observe
 from labelgap.cli.printing import print_data, print_fields, print_json, print_rich
+from labelgap.core.data_options import DataOptions
 
 
 @dataclass(frozen=True)

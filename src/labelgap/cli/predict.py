@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final, get_args
 from typer import Argument
 
 import labelgap as lg
-from labelgap.cli.options import DataOptions, Device, Force, RunFolder, Workers, open_dataset, with_options
+from labelgap.cli.options import Device, Force, RunFolder, Workers, data_arguments, open_dataset, with_options
 from labelgap.cli.parsing import option
 from labelgap.cli.printing import print_fields, print_skipped, some_names
+from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 
@@ -82,7 +83,7 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
         print_fields(("data", f"{data.name}: {', '.join(f'{len(each):,} {each.name}' for each in chosen)}"))
         print_skipped(data)
         return [each.images for each in chosen]
-    if unused := options.given().keys() - {"images", "on_bad_image"}:
+    if unused := data_arguments(options).keys() - {"images", "on_bad_image"}:
         raise InputError(f"--{sorted(unused)[0].replace('_', '-')} applies to DATA, and these are images.")
     found = find_images(texts, options.images)
     to_last = f" to {found.names[-1]}" if len(found) > 1 else ""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
-from labelgap.cli.options import DataOptions, RunData, open_dataset, with_options
+from labelgap.cli.options import RunData, data_arguments, open_dataset, with_options
 from labelgap.cli.parsing import file_stem, option, parse_duration
 from labelgap.cli.printing import Field, print_fields, print_json
+from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 
@@ -134,7 +135,7 @@ def _open_folder(source: str, data_of_run: str | None, options: DataOptions, cho
     """Return the run, an existing review, or a new review of random images."""
     from labelgap.review import create_random_review, default_split, is_review_folder, open_review_folder
 
-    place, given, random = Path(source), options.given(), choice.random
+    place, given, random = Path(source), data_arguments(options), choice.random
     if is_review_folder(place) or (random is None and place.is_dir() and not any(place.glob("*.csv"))):
         for name in given if data_of_run is None else ():
             raise InputError(

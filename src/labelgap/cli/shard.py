@@ -6,9 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-from labelgap.cli.options import Data, DataOptions, Force, LabelSeed, Observe, open_dataset, with_options
+from labelgap.cli.options import Data, Force, LabelSeed, Observe, open_dataset, with_options
 from labelgap.cli.parsing import option
 from labelgap.cli.printing import print_fields
+from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.system import format_bytes, parse_bytes
 from labelgap.core.text import pluralize

@@ -10,7 +10,6 @@ from typer import Option
 import labelgap as lg
 from labelgap.cli.options import (
     Data,
-    DataOptions,
     Device,
     LabelSeed,
     Observe,
@@ -21,14 +20,15 @@ from labelgap.cli.options import (
 )
 from labelgap.cli.parsing import option, parse_pairs
 from labelgap.cli.printing import print_data, print_fields, print_metrics, print_rich
-from labelgap.cli.train import TrainingOptions
+from labelgap.core.data_options import DataOptions
+from labelgap.training.settings import TrainingSettings
 
 
-@with_options(training=TrainingOptions, data_options=DataOptions)
+@with_options(training=TrainingSettings, data_options=DataOptions)
 def sweep(
     data: Data,
     data_options: DataOptions,
-    training: Any,
+    training: TrainingSettings,
     trials: Annotated[int, option("Settings to try, over all processes.")] = 40,
     search: Annotated[
         list[str] | None,

@@ -12,21 +12,16 @@ import typer
 
 from labelgap.cli.options import (
     Data,
-    DataOptions,
     Device,
     LabelSeed,
     Observe,
     Workers,
     open_dataset,
-    settings_options,
     training_arguments,
     with_options,
 )
+from labelgap.core.data_options import DataOptions
 from labelgap.training.settings import TrainingSettings
-
-TrainingOptions = settings_options(TrainingSettings)
-"""What to train, and how."""
-
 
 _Log = Annotated[
     list[str] | None,
@@ -39,11 +34,11 @@ _Log = Annotated[
 ]
 
 
-@with_options(training=TrainingOptions, data_options=DataOptions)
+@with_options(training=TrainingSettings, data_options=DataOptions)
 def train(
     data: Data,
     data_options: DataOptions,
-    training: Any,
+    training: TrainingSettings,
     out: Annotated[Path, typer.Option(help="Folder of the run, e.g. runs/first.")],
     observe: Observe = None,
     label_seed: LabelSeed = 1200,

@@ -61,10 +61,10 @@ def settings_of(model: type[BaseModel]) -> dict[str, tuple[FieldInfo, Setting]]:
 
 
 def value_type(info: FieldInfo) -> Any:
-    """Return the type of a setting's value that is given: without None, and with the base of its literals."""
+    """Return the type of a setting's value as a command takes it: a list for several, text where types are mixed."""
     given = _alternatives(info.annotation)
     kinds = {type(get_args(each)[0]) if get_origin(each) is Literal else get_origin(each) or each for each in given}
-    return kinds.pop() if len(kinds) == 1 else str
+    return list[str] if kinds <= {dict, list} else kinds.pop() if len(kinds) == 1 else str
 
 
 def _alternatives(annotation: Any) -> list[Any]:

@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from labelgap.core.data_options import PATH_OPTIONS
 from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path, nearest_path
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.image_names import is_image_name
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.recipe import PATH_OPTIONS, SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
+from labelgap.data.readers.recipe import SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
 from labelgap.data.readers.shards.location import is_shard_url
 from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load
 

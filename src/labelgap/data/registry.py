@@ -16,12 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from labelgap.core.data_options import PATH_OPTIONS
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry, load_plugins
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
 from labelgap.data.readers.layout import DatasetLayout
-from labelgap.data.readers.recipe import PATH_OPTIONS, to_stored_option, to_stored_path
+from labelgap.data.readers.recipe import to_stored_option, to_stored_path
 
 ENTRY_POINTS: Final = "labelgap.datasets"
 DATASET_NAME: Final = re.compile(r"[A-Za-z][\w-]*")

@@ -10,34 +10,15 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from labelgap.core.class_path import is_class_path
+from labelgap.core.data_options import DATA_OPTIONS, PATH_OPTIONS
 from labelgap.core.files import display_path
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.readers.recipe import PATH_OPTIONS
 from labelgap.training.config import RunConfig
 from labelgap.training.settings import ARGUMENTS, KEYWORDS, SETTINGS
 
 RERUN_OUT: Final = "runs/rerun"
 """The default folder of the repeated run: a folder that holds a run is not overwritten."""
-
-DATA_OPTIONS: Final = frozenset(
-    {
-        "aliases",
-        "allow_leaks",
-        "annotations",
-        "boxes",
-        "certainty",
-        "classes",
-        "delimiter",
-        "duplicates",
-        "encoding",
-        "ignore_columns",
-        "images",
-        "machine",
-    }
-    | {"on_bad_image", "parents", "rename", "separator", "test", "uncertain", "unlabeled", "unlisted", "val", "zeros"}
-)
-"""The options of the commands about DATA; a test compares them."""
 
 _NUMBER: Final = re.compile(
     r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf(inity)?)|true|false", re.IGNORECASE

@@ -27,15 +27,13 @@ from pydantic import (
     model_validator,
 )
 
+from labelgap.core.data_options import PATH_OPTIONS
 from labelgap.core.errors import InputError
 from labelgap.core.stored import validation_reason
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.shards.location import is_shard_url
 from labelgap.labels.gaps import check_draw
-
-PATH_OPTIONS: Final = ("images", "aliases", "parents", "val", "test", "annotations")
-"""The options that are paths."""
 
 _MAX_VALUES: Final = 1_000_000
 _MAX_DEPTH: Final = 4
