@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from types import ModuleType
 
 import labelgap
 
@@ -37,7 +38,8 @@ def public_names() -> dict[str, list[str]]:
     homes = {name: getattr(labelgap, name).__module__ for name in labelgap.__all__ if _has_module(name)}
     found: dict[str, list[str]] = {}
     for package in PACKAGES:
-        names = importlib.import_module(f"labelgap.{package}").__all__
+        module = importlib.import_module(f"labelgap.{package}")
+        names = getattr(module, "__all__", None) or _defined(module)
         found[package] = [
             f"labelgap.{name}" if name in labelgap.__all__ else f"labelgap.{package}.{name}" for name in names
         ]
@@ -52,6 +54,12 @@ def public_names() -> dict[str, list[str]]:
         found[package] = [name for name in ordered if name not in seen]
         seen.update(dotted)
     return found
+
+
+def _defined(module: ModuleType) -> list[str]:
+    """Return the public names that a plain module defines."""
+    own = (name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__)
+    return sorted(name for name in own if not name.startswith("_"))
 
 
 def _has_module(name: str) -> bool:

@@ -10,6 +10,7 @@ from docs.builder.commands import command_pages
 from docs.builder.links import OUTSIDE, PROJECT, site_links
 from docs.builder.methods import method_pages
 from docs.builder.navigation import make_navigation
+from docs.builder.settings import settings_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -34,7 +35,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def generated_pages() -> dict[str, str]:
     """Return every page that is not a file of ``docs``, by its path."""
-    pages = {**command_pages(), **api_pages(), **method_pages(), "results/index.md": _results()}
+    pages = {**command_pages(), **api_pages(), **method_pages(), **settings_pages(), "results/index.md": _results()}
     for source, page in OUTSIDE.items():
         text = (PROJECT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):

@@ -87,11 +87,13 @@ def make_navigation(pages: Iterable[str]) -> list[dict[str, Any]]:
         "Results": take(RESULTS),
         "Reference": [
             {"Commands": [*take({"commands/index.md": "Overview"}), *take(_in(left, "commands/"))]},
+            {"Settings": "reference/settings.md"},
             {"Python API": [*take({"reference/index.md": "Overview"}), *take(_packages())]},
             {"Examples": take(_in(left, "examples/"))},
         ],
         "Project": take(PROJECT),
     }
+    left.pop("reference/settings.md", None)
     for path in list(left):
         section = next((name for folder, name in FOLDERS.items() if path.startswith(folder)), "How-to")
         navigation[section].append(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import labelgap as lg
-from labelgap.cli.options import Data, Device, LabelSeed, Observe, Workers, open_dataset, with_options
+from labelgap.cli.options import Data, Device, LabelSeed, Observe, Workers, open_dataset, setting_option, with_options
 from labelgap.cli.parsing import option, parse_names, parse_numbers, parse_observe, parse_options, parse_pairs
 from labelgap.cli.printing import print_data, print_fields, print_rich
 from labelgap.core.data_options import DataOptions
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from labelgap.studies.training_shares import ShareComparison
 
 _grid = partial(option, rich_help_panel="Methods and settings")
+_setting = partial(setting_option, rich_help_panel="Methods and settings")
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,10 @@ class CompareOptions:
     weight_decay: Annotated[str | None, _grid("Weight decays to compare, e.g. 0,1e-3.", "searched; small, full: 0")] = (
         None
     )
-    standardize: Annotated[
-        bool | None, _grid("Standardize features.", "not small, full", "--standardize/--no-standardize")
-    ] = None
-    epochs: Annotated[int | None, _grid("Epochs of every head.", "25; newton: 15")] = None
-    backbone: Annotated[str | None, _grid("See `labelgap backbones`.", "depends on the data")] = None
-    weights: Annotated[str | None, _grid("File with weights of the backbone.", metavar="PATH")] = None
+    standardize: Annotated[bool | None, _setting("standardize", "not small, full")] = None
+    epochs: Annotated[int | None, _setting("epochs", "25; newton: 15")] = None
+    backbone: Annotated[str | None, _setting("backbone")] = None
+    weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None
     protocol: Annotated[str, _grid("linear; compare has no other.")] = "linear"
     select: Annotated[str, _grid("How to select epochs and settings: auto, clean, known or observed.")] = "auto"
 

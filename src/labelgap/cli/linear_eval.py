@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Annotated
 
 import labelgap as lg
-from labelgap.cli.options import AsJson, Data, Device, LabelSeed, Observe, Workers, open_dataset, with_options
+from labelgap.cli.options import (
+    AsJson,
+    Data,
+    Device,
+    LabelSeed,
+    Observe,
+    Workers,
+    open_dataset,
+    setting_option,
+    with_options,
+)
 from labelgap.cli.parsing import option, parse_numbers, parse_observe
 from labelgap.cli.printing import print_data, print_fields, print_json, print_rich
 from labelgap.core.data_options import DataOptions
@@ -19,8 +29,8 @@ class LinearOptions:
 
     task: Annotated[str, option("auto, single-label (softmax, accuracy) or multi-label (sigmoids, mAP).")] = "auto"
     penalties: Annotated[str | None, option("Values of λ, e.g. 0.1,1,10.", "the paper's 45, 1e-6 … 1e5")] = None
-    backbone: Annotated[str | None, option("See `labelgap backbones`.", "depends on the data")] = None
-    weights: Annotated[str | None, option("File with weights of the backbone.", metavar="PATH")] = None
+    backbone: Annotated[str | None, setting_option("backbone")] = None
+    weights: Annotated[str | None, setting_option("weights", metavar="PATH")] = None
     tolerance: Annotated[float, option("Norm of the gradient per image at which a fit ends.")] = 1e-5
     precision: Annotated[str, option("float32 or float64.")] = "float32"
     device: Device = "auto"

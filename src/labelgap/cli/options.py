@@ -138,6 +138,15 @@ def _annotation(name: str, info: FieldInfo, setting: Setting) -> Any:
     return Annotated[kind | None, typer.Option(flags, help=info.description, rich_help_panel=setting.group, **shown)]
 
 
+def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
+    """Declare an option of a command that is a setting of a training: its help is that of the setting."""
+    from labelgap.training.settings import SETTINGS
+
+    info, setting = SETTINGS[name]
+    shown = default or setting.default
+    return typer.Option(help=info.description, show_default=True if shown is None else shown, **more)
+
+
 def training_arguments(settings: TrainingSettings) -> dict[str, Any]:
     """Return the given options as arguments of ``labelgap.fit``."""
     from labelgap.cli.parsing import parse_options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit
 
 import labelgap as lg
-from labelgap.cli.options import AsJson, Device, Workers
+from labelgap.cli.options import AsJson, Device, Workers, setting_option
 from labelgap.cli.parsing import option
 from labelgap.cli.printing import print_fields, print_json, print_rich, print_table
 from labelgap.core.text import pluralize
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from labelgap.studies.reproduce.tables import Cell
 
 _changed = partial(option, rich_help_panel="Not as in the paper")
+_setting = partial(setting_option, default="the paper's", rich_help_panel="Not as in the paper")
 
 
 def reproduce(
@@ -35,12 +36,12 @@ def reproduce(
     jobs: Annotated[int, option("Networks to train at a time; heads are trained together anyway.")] = 1,
     dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.", name="--dry-run")] = False,
     grid: Annotated[str, _changed("paper: val chooses from what the paper searched. preset: one setting.")] = "paper",
-    backbone: Annotated[str | None, _changed("See `labelgap backbones`.", "the paper's")] = None,
-    weights: Annotated[str | None, _changed("File with weights of the backbone.", metavar="PATH")] = None,
-    epochs: Annotated[int | None, _changed("Epochs.", "the paper's")] = None,
-    size: Annotated[int | None, _changed("Image size.", "the paper's")] = None,
-    lr: Annotated[float | None, _changed("Of networks.", "the paper's")] = None,
-    batch_size: Annotated[int | None, _changed("Of networks.", "the paper's")] = None,
+    backbone: Annotated[str | None, _setting("backbone")] = None,
+    weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None,
+    epochs: Annotated[int | None, _setting("epochs")] = None,
+    size: Annotated[int | None, _setting("size")] = None,
+    lr: Annotated[float | None, _setting("lr")] = None,
+    batch_size: Annotated[int | None, _setting("batch_size")] = None,
     device: Device = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
