@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call, undraw
 
 import labelgap as lg
-from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import Comparison
 
 QUICK = ("--epochs", "2", "--seeds", "2", "--device", "cpu")
 

@@ -12,12 +12,12 @@ from tests.killing import run_forked
 from labelgap.core.errors import RunError
 from labelgap.core.manifest import MANIFEST_FILE, check_files
 from labelgap.studies.compare import Comparison
-from labelgap.studies.result_files import writing_results
+from labelgap.studies.study import Study
 
 
 def test_a_kill_between_two_files_leaves_no_wrong_digest(tmp_path: Path) -> None:
     def write(text: str, *, kill: bool) -> None:
-        with writing_results(tmp_path, ["a.csv"]):
+        with Study(tmp_path, text, []).writing(["a.csv"]):
             (tmp_path / "a.csv").write_text(text, encoding="utf-8")
             if kill:
                 signal.raise_signal(signal.SIGKILL)

@@ -18,7 +18,7 @@ from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
-    from labelgap.studies.training_shares import ShareComparison
+    from labelgap.studies.shares import ShareComparison
 
 _grid = partial(option, rich_help_panel="Methods and settings")
 _setting = partial(setting_option, rich_help_panel="Methods and settings")
@@ -99,7 +99,7 @@ def compare(
     Plain logistic regression, with unknown labels as absent, stands beside them.
     """
     from labelgap.studies.compare.settings import check_settings
-    from labelgap.studies.training_shares import check_shares, compare_shares
+    from labelgap.studies.shares import check_shares, compare_shares
 
     shares = parse_numbers(options.train_share, "--train-share", float)
     if shares is not None:
@@ -121,7 +121,7 @@ def compare(
 def _print(comparison: Comparison) -> None:
     """Print the table, its summary, the methods that did not run, and the written files."""
     from labelgap.reporting import comparison_summary, comparison_table
-    from labelgap.studies.compare.comparison import TABLE
+    from labelgap.studies.compare.results import TABLE
 
     report = lg.write_report(comparison)
     texts = (comparison_summary.ranking_summary(comparison), comparison_summary.missing_label_cost(comparison))
@@ -141,7 +141,7 @@ def _print(comparison: Comparison) -> None:
 def _print_shares(found: ShareComparison) -> None:
     """Print the mean of every method with every share, the methods that did not run, and the written files."""
     from labelgap.reporting import share_table
-    from labelgap.studies.training_shares import FILES
+    from labelgap.studies.shares import FILES
 
     report = lg.write_report(found)
     print_rich("", share_table(found), "")

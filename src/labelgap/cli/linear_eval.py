@@ -50,8 +50,7 @@ def linear_eval(
     """Measure features: logistic regression with 45 L2 penalties at once (L-BFGS), chosen on val."""
     from labelgap.reporting.tables.linear_eval import linear_eval_table
     from labelgap.studies import linear_eval as study
-    from labelgap.studies.linear_eval.evaluate import check_settings
-    from labelgap.studies.linear_eval.results import TABLE
+    from labelgap.studies.linear_eval import TABLE, check_settings
 
     penalties = parse_numbers(options.penalties, "--penalties", float)
     check_settings(options.task, penalties, options.precision, options.backbone, options.tolerance)

@@ -49,9 +49,14 @@ def reproduce(
 ) -> None:
     """Fill the cells of a paper's table whose data are given, and print our numbers beside the paper's."""
     from labelgap.reporting import reproduction_table
-    from labelgap.studies.reproduce.cost import describe_cost
     from labelgap.studies.reproduce.results import FILE, TABLE
-    from labelgap.studies.reproduce.runner import check_jobs, describe_missing, fill_cells, plan_reproduction
+    from labelgap.studies.reproduce.runner import (
+        check_jobs,
+        describe_cost,
+        describe_missing,
+        fill_cells,
+        plan_reproduction,
+    )
 
     if table is None:
         return _list(as_json)

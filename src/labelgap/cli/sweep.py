@@ -54,9 +54,9 @@ def sweep(
     """Search the settings of one method, by val or by cross-validation, and train the best ones."""
     from labelgap.reporting import sweep_summary
     from labelgap.reporting.tables.sweep import sweep_table
-    from labelgap.studies.sweep.plan import check_sweep, make_request
     from labelgap.studies.sweep.results import TABLE
-    from labelgap.studies.sweep.storage import check_optuna
+    from labelgap.studies.sweep.runner import check_optuna
+    from labelgap.studies.sweep.search_space import check_sweep, make_request
 
     arguments = training_arguments(training)
     method = arguments.pop("method", "auto")

@@ -8,8 +8,7 @@ from typing import Any
 
 from labelgap.core.text import join_names
 from labelgap.reporting.formatting import format_learning_rate, format_measure
-from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.results import MethodResult
+from labelgap.studies.compare.results import Comparison, MethodResult
 from labelgap.training.presets import LINEAR_DEFAULTS
 from labelgap.training.rerun import comparison_review_commands, data_arguments, strip_directories
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.reporting.formatting import single_line
-from labelgap.studies.result_files import csv_text
+from labelgap.studies.study import csv_text
 
 MAX_LINK: Final = 60_000
 Columns = Mapping[str, Sequence[Any] | NDArray[Any]]

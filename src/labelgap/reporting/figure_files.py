@@ -22,12 +22,12 @@ from labelgap.core.files import atomic_path, make_folder, write_text
 from labelgap.data.dataset import Dataset
 from labelgap.reporting.html import ResponsiveFigure
 from labelgap.reporting.style import WIDE
-from labelgap.studies.compare.comparison import is_comparison
-from labelgap.studies.linear_eval.results import is_linear_evaluation
+from labelgap.studies.compare.results import is_comparison
+from labelgap.studies.linear_eval import is_linear_evaluation
 from labelgap.studies.reproduce.results import is_reproduction
+from labelgap.studies.shares import is_share_comparison
 from labelgap.studies.study import FILE as STUDY_FILE
 from labelgap.studies.sweep.results import is_sweep
-from labelgap.studies.training_shares import is_share_comparison
 from labelgap.training.run_folder import is_run_folder
 
 WIDTH: Final = 7.0

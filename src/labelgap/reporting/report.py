@@ -22,16 +22,15 @@ from labelgap.reporting.pages.study import REPORT_FILE, study_page
 from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
-from labelgap.studies.compare.comparison import is_comparison
-from labelgap.studies.linear_eval import LinearEvaluation
-from labelgap.studies.linear_eval.results import is_linear_evaluation
+from labelgap.studies.compare.results import is_comparison
+from labelgap.studies.linear_eval import LinearEvaluation, is_linear_evaluation
 from labelgap.studies.reproduce import Reproduction
 from labelgap.studies.reproduce.results import is_reproduction
+from labelgap.studies.shares import ShareComparison, is_share_comparison
 from labelgap.studies.study import FILE as STUDY_FILE
 from labelgap.studies.study import study_of_runs
 from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import is_sweep
-from labelgap.studies.training_shares import ShareComparison, is_share_comparison
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.run_folder import sweep_run

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +14,17 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from labelgap.core.errors import RunError
+from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.core.system import cpu_count
 from labelgap.data import load
 from labelgap.labels import PRESENT, UNKNOWN
-from labelgap.studies.study import Study, StudyMember
-from labelgap.training import Run, open_run
-from labelgap.training.config import CONFIG_FILE as CONFIG
+from labelgap.studies.jobs import run_jobs
+from labelgap.studies.study import Study, StudyMember, check_not_a_file
+from labelgap.training import Run
 from labelgap.training.fit import fit
+from labelgap.training.progress import Reporter
+from labelgap.training.run_folder import is_run_folder
 
 TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "ll-r")
@@ -46,17 +47,11 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {"ll-r": {"delta_rel": 5}}
 
 @dataclass(frozen=True)
 class FoundLabels:
-    """How well the scores of a run find the labels that are missing.
+    """How well the scores of a run find the labels that are missing."""
 
-    Attributes:
-        unknown: number of unknown labels of the training images.
-        missing: how many of them are truly present.
-        right: how many of the ``missing`` unknown labels with the highest scores are truly present.
-    """
-
-    unknown: int
-    missing: int
-    right: int
+    unknown: int  # number of unknown labels of the training images
+    missing: int  # how many of them are truly present
+    right: int  # how many of the ``missing`` unknown labels with the highest scores are truly present
 
 
 def count_found(run: Run) -> FoundLabels:
@@ -98,58 +93,33 @@ def run_demo(
         report: called with each finished run in the process that trained it; it can be pickled.
     """
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
-    with lock_folder(folder, "the demo"):
-        if any(path.name != LOCK_FILE for path in folder.iterdir()):
-            raise RunError(f"{folder} exists already: choose another --out, or remove it.")
-        train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes, report=report)
-        return _run(folder, train, processes or _default_processes(device), callback)
-
-
-def _run(folder: Path, train: Callable[..., Path], processes: int, callback: Callable[[str, Run], None]) -> Study:
-    """Train every member of the study, and write it."""
+    check_not_a_file(folder)
     members = [
         StudyMember("all labels", "all-labels", extra_labels=True),
         *(StudyMember(name, name) for name in METHODS),
     ]
-    with suppress(KeyboardInterrupt):
-        paths = _train_all(train, members, processes)
-        for member, path in zip(members, paths, strict=True):
-            run = open_run(path)
-            callback(member.label, run)
-            if not run.finished or run.metrics["interrupted"]:
-                break
-    finished = [member for member in members if _is_finished(folder / member.folder)]
-    if not finished:
-        raise KeyboardInterrupt
-    study = Study(folder, TITLE, finished)
-    study.write()
+    train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes, report=report)
+    with lock_folder(folder, "the demo"):
+        if any(path.name != LOCK_FILE for path in folder.iterdir()):
+            raise RunError(f"{folder} exists already: choose another --out, or remove it.")
+        ended, left = dict[StudyMember, Run | LabelGapError](), deque(members)
+        with suppress(KeyboardInterrupt):
+            trained = run_jobs(deque(members), train, processes or _default_processes(device), Reporter(), len(members))
+            for member, result in trained:
+                ended[member] = result
+                while left and left[0] in ended:  # told in their order
+                    run = ended[member := left.popleft()]
+                    if isinstance(run, LabelGapError):
+                        raise run
+                    callback(member.label, run)
+        finished = [
+            member for member in members if is_run_folder(path := folder / member.folder) and Run(path).finished
+        ]
+        if not finished:
+            raise KeyboardInterrupt
+        study = Study(folder, TITLE, finished)
+        study.write()
     return study
-
-
-def _train_all(train: Callable[..., Path], members: list[StudyMember], processes: int) -> Iterator[Path]:
-    """Train every member, several at a time, and yield their folders in order."""
-    if processes == 1:
-        yield from map(train, members)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        futures: list[Future[Path]] = []
-        running: set[Future[Path]] = set()
-        for member in members:
-            if len(running) == processes:
-                running = wait(running, return_when=FIRST_COMPLETED).not_done
-            futures.append(pool.submit(train, member, quiet=True))
-            running.add(futures[-1])
-            while futures and futures[0].done():
-                yield futures.pop(0).result()
-        for future in futures:
-            yield future.result()
-
-
-def _is_finished(folder: Path) -> bool:
-    return (folder / CONFIG).exists() and open_run(folder).finished
 
 
 def _train(
@@ -160,8 +130,10 @@ def _train(
     device: str,
     sizes: tuple[int, int, int],
     report: Callable[[Run], object] | None,
-    quiet: bool = False,
+    quiet: bool,
 ) -> Path:
+    if quiet:  # one of several processes
+        torch.set_num_threads(1)
     data = load("digits", train=sizes[0], val=sizes[1], test=sizes[2])
     labels, method = (data.reveal(), "bce") if member.extra_labels else (data, member.label)
     settings = {**SETTINGS, "epochs": epochs, "seed": seed, "device": device}

@@ -39,36 +39,22 @@ DecisionOrder = Literal["fixed", "live", "classifier", "random"]
 
 @dataclass(frozen=True)
 class SimulationPoint:
-    """The state after a round.
+    """The state after a round."""
 
-    Attributes:
-        reviewed: labels that were reviewed so far.
-        found: those of them that are present.
-        val: mAP on val, from 0 to 1, by which the configuration was chosen.
-        test: mAP on test.
-        config: the best on val.
-    """
-
-    reviewed: int
-    found: int
-    val: float
-    test: float
-    config: HeadConfig
+    reviewed: int  # labels so far
+    found: int  # those of them that are present
+    val: float  # mAP, from 0 to 1, by which the configuration was chosen
+    test: float  # mAP
+    config: HeadConfig  # the best on val
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedDecisions:
-    """Decided labels in their order; each array is ``(M,)``.
+    """Decided labels in their order; each array is ``(M,)``."""
 
-    Attributes:
-        rows: image numbers of train.
-        columns: class numbers.
-        values: PRESENT or ABSENT, from the truth.
-    """
-
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    values: NDArray[np.int8]
+    rows: NDArray[np.int64]  # image numbers of train
+    columns: NDArray[np.int64]  # class numbers
+    values: NDArray[np.int8]  # PRESENT or ABSENT, from the truth
 
     @property
     def found(self) -> NDArray[np.int64]:

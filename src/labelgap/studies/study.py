@@ -1,77 +1,182 @@
-"""A study: a folder of runs that are compared, listed in ``study.json``."""
+"""The folder of a study: the document of its results, the tables beside it, its lock; and ``study.json``."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import write_json
-from labelgap.core.manifest import check_files, write_manifest
-from labelgap.core.stored import read_json
+from labelgap.core.files import remove_file, remove_partials, write_json
+from labelgap.core.lock import lock_folder
+from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
+from labelgap.core.stored import read_json, reading
+from labelgap.core.text import quote_formulas
+from labelgap.core.trust import refuse_links
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 
 FILE: Final = "study.json"
 FORMAT: Final = 1
+STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _FOLDER: Final = r"^[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]*$"
 """Not hidden, not a path, and shown as it is."""
-_STRICT: Final = ConfigDict(extra="forbid", strict=True)
+
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Text = Annotated[str, StringConstraints(max_length=10_000)]
+
+
+class Stored:
+    """A part of a document: its annotations are checked strictly when it is read."""
+
+    __pydantic_config__ = STRICT
 
 
 @dataclass(frozen=True)
-class StudyMember:
-    """One run of a study.
+class Document:
+    """The results of a study, which its folder holds as JSON.
 
-    Attributes:
-        label: its name in tables and figures.
-        folder: of the run: a name in the study's folder.
-        extra_labels: whether it saw labels that the others did not; reports list such a run separately.
+    A subclass is a frozen dataclass. Its annotations are what is checked when the document is read, which may come from
+    anybody; so is what ``check`` says.
     """
 
-    __pydantic_config__ = _STRICT
+    FILE: ClassVar[str]
+    KIND: ClassVar[str]
+    REMEDY: ClassVar[str] = ""
+    NOT_STORED: ClassVar[frozenset[str]] = frozenset({"path"})
+    DERIVED: ClassVar[frozenset[str]] = frozenset()  # what the document has for its readers beside the fields
 
-    label: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-    folder: Annotated[str, StringConstraints(pattern=_FOLDER, max_length=255)]
-    extra_labels: bool = False
+    path: Path
+
+    @classmethod
+    def is_in(cls, folder: Path) -> bool:
+        """Return whether a folder holds such a document."""
+        return (folder / cls.FILE).is_file()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Read the folder; the digest of the document is compared with the manifest."""
+        folder, file = Path(path), Path(path) / cls.FILE
+        if not cls.is_in(folder):
+            raise RunError(f"{folder} is not {cls.KIND}: it has no {cls.FILE}.")
+        check_files(folder, [cls.FILE])
+        model = _stored_model(cls)  # type: ignore[arg-type]  # a class is hashable
+        stored = read_json(file, model, format=FORMAT, remedy=cls.REMEDY)
+        names = stored.model_fields_set - cls.DERIVED - {"format"}
+        found = cls(folder, **{name: getattr(stored, name) for name in names})
+        with reading(file, cls.REMEDY):
+            found.check()
+        return found
+
+    def check(self) -> None:
+        """Raise ``ValueError`` where values that were read do not agree."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {"format": FORMAT} | {name: each for name, each in asdict(self).items() if name not in self.NOT_STORED}
+
+    @contextmanager
+    def writing(self, names: Iterable[str] = (), *, finished: bool = True) -> Iterator[None]:
+        """Write the document, and in the block other files; the manifest that lists them follows, if ``finished``.
+
+        Killed in the middle, the files have no digests, not wrong ones.
+        """
+        remove_file(self.path / MANIFEST_FILE)
+        write_json(self.path / self.FILE, self.as_json())
+        yield
+        if finished:
+            write_manifest(self.path, [self.FILE, *names])
 
 
-class _StoredStudy(BaseModel):
-    """``study.json``."""
+@cache
+def _stored_model(cls: Any) -> type[BaseModel]:
+    """Return the model of a document: the fields of its class that are stored, and the format."""
+    hints, stored = get_type_hints(cls, include_extras=True), dict[str, Any](format=(Literal[1], ...))
+    stored |= dict.fromkeys(cls.DERIVED, (Any, None))
+    for each in fields(cls):
+        if each.name not in cls.NOT_STORED:
+            required = each.default is MISSING and each.default_factory is MISSING
+            stored[each.name] = (each.metadata.get("stored as", hints[each.name]), ... if required else None)
+    return create_model(cls.__name__, __config__=STRICT, **stored)
 
-    model_config = _STRICT
 
-    format: Literal[1]
-    title: Annotated[str, StringConstraints(max_length=10_000)]
-    members: Annotated[tuple[StudyMember, ...], Field(min_length=1, max_length=1000)]
+@contextmanager
+def study_folder(folder: Path, purpose: str, what: str, known: Iterable[str]) -> Iterator[None]:
+    """Lock the folder of a study, which is created where it does not exist, and remove what a killed process left.
 
-    @model_validator(mode="after")
-    def _different(self) -> _StoredStudy:
+    ``RunError`` where it is a file, holds something else than ``what`` (one of ``known`` is in every such folder), or
+    another process has it, which is told the ``purpose`` of this one.
+    """
+    check_not_a_file(folder)
+    with lock_folder(folder, purpose):
+        other = any(not path.name.startswith(".") for path in folder.iterdir())
+        if other and not any((folder / name).exists() for name in known):
+            raise RunError(f"{folder} holds something else than {what}: choose another --out.")
+        refuse_links(folder)
+        remove_partials(folder)
+        yield
+
+
+def check_not_a_file(folder: Path) -> None:
+    """Refuse a file where a folder is to be written."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out.")
+
+
+def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    r"""Return a table as CSV, in which a spreadsheet calculates nothing.
+
+    Example:
+        >>> csv_text(["name", "score"], [["=1+1", 2]])
+        "name,score\n'=1+1,2\n"
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(quote_formulas(row) for row in (header, *rows))
+    return text.getvalue()
+
+
+def csv_cell(value: object) -> object:
+    """Return a value as a cell: numbers with six digits, None as blank."""
+    if isinstance(value, bool):
+        return int(value)
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class StudyMember(Stored):
+    """One run of a study."""
+
+    label: Annotated[str, StringConstraints(min_length=1, max_length=1000)]  # its name in tables and figures
+    folder: Annotated[str, StringConstraints(pattern=_FOLDER, max_length=255)]  # a name in the study's folder
+    extra_labels: bool = False  # whether it saw labels that the others did not; reports list such a run separately
+
+
+@dataclass(frozen=True)
+class Study(Document):
+    """Runs that are compared, in the order of the report: a title, which is their question, and the members."""
+
+    FILE = FILE
+    KIND = "a study"
+
+    title: Text
+    members: Annotated[Sequence[StudyMember], Field(min_length=1, max_length=1000)]
+
+    def check(self) -> None:
+        """Refuse two members of one name."""
         for names in ([member.label for member in self.members], [member.folder for member in self.members]):
             if len(set(names)) < len(names):
                 raise ValueError("two members have the same name")
-        return self
-
-
-class Study:
-    """Runs that are compared, in the order of the report.
-
-    Attributes:
-        path: the folder.
-        title: the question of the study.
-        members: its runs.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], title: str, members: Iterable[StudyMember]) -> None:
-        self.path = Path(path)
-        self.title = title
-        self.members = tuple(members)
 
     def run(self, member: StudyMember) -> Run:
         """Open the run of a member."""
@@ -91,19 +196,13 @@ class Study:
 
     def write(self) -> None:
         """Write ``study.json`` and the manifest; every run has its own."""
-        members = [asdict(member) for member in self.members]
-        write_json(self.path / FILE, {"format": FORMAT, "title": self.title, "members": members})
-        write_manifest(self.path, [FILE])
+        with self.writing():
+            pass
 
 
 def open_study(path: str | os.PathLike[str]) -> Study:
     """Open the folder of a study."""
-    folder = Path(path)
-    if not (folder / FILE).is_file():
-        raise RunError(f"{folder} is not a study: it has no {FILE}.")
-    check_files(folder, [FILE])
-    stored = read_json(folder / FILE, _StoredStudy, format=FORMAT)
-    return Study(folder, stored.title, stored.members)
+    return Study.open(path)
 
 
 def study_of_runs(path: str | os.PathLike[str]) -> Study | None:
@@ -113,5 +212,5 @@ def study_of_runs(path: str | os.PathLike[str]) -> Study | None:
     """
     folder = Path(path)
     names = sorted(file.parent.name for file in folder.glob(f"*/{CONFIG_FILE}"))
-    members = [StudyMember(name, name) for name in names if re.match(_FOLDER, name)]
+    members = tuple(StudyMember(name, name) for name in names if re.match(_FOLDER, name))
     return Study(folder, f"The runs of {folder.resolve().name}", members) if len(members) > 1 else None

@@ -27,14 +27,14 @@ from labelgap.reporting.model_card import MODEL_CARD_FILE
 from labelgap.reporting.pages.study import REPORT_FILE
 from labelgap.review.folder import open_review_folder
 from labelgap.studies import open_study
-from labelgap.studies.compare.comparison import FILE as COMPARISON
-from labelgap.studies.compare.comparison import TABLE, TRIALS
-from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
+from labelgap.studies.compare.results import FILE as COMPARISON
+from labelgap.studies.compare.results import TABLE, TRIALS
+from labelgap.studies.linear_eval import FILES as LINEAR_EVAL
 from labelgap.studies.reproduce.results import FILES as REPRODUCTION
+from labelgap.studies.shares import FILES as SHARES
 from labelgap.studies.study import FILE as STUDY
 from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER
 from labelgap.studies.sweep.results import FILES as SWEEP
-from labelgap.studies.training_shares import FILES as SHARES
 from labelgap.training.config import CONFIG_FILE, read_config
 from labelgap.training.history import read_history
 from labelgap.training.run_folder import RUN_FILES

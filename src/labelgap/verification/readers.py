@@ -24,18 +24,18 @@ from labelgap.review.store import FILE as DECISIONS
 from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison
-from labelgap.studies.compare.comparison import FILE as COMPARISON
-from labelgap.studies.compare.comparison import HEADS_FOLDER
 from labelgap.studies.compare.heads import check_head
+from labelgap.studies.compare.results import FILE as COMPARISON
+from labelgap.studies.compare.results import HEADS_FOLDER
+from labelgap.studies.linear_eval import FILES as LINEAR_EVAL
 from labelgap.studies.linear_eval import LinearEvaluation
-from labelgap.studies.linear_eval.results import FILES as LINEAR_EVAL
 from labelgap.studies.reproduce import Reproduction
 from labelgap.studies.reproduce.results import FILE as REPRODUCTION
+from labelgap.studies.shares import FILES as SHARES
+from labelgap.studies.shares import ShareComparison
 from labelgap.studies.study import FILE as STUDY
 from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import FILES as SWEEP
-from labelgap.studies.training_shares import FILES as SHARES
-from labelgap.studies.training_shares import ShareComparison
 from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.data_file import DATA_FILE, read_data_identity

@@ -12,7 +12,7 @@ from tests.reporting.pages.test_comparison_page import BEST, comparison, method
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import epoch_scores
 from labelgap.reporting.analysis.epoch_scores import scores_of_seeds
-from labelgap.studies.compare.significance import GapToBest
+from labelgap.studies.compare.results import GapToBest
 
 
 def test_runs_have_the_scores_of_their_history_and_test_once(tmp_path: Path, data: Dataset) -> None:

@@ -14,9 +14,7 @@ from tests.reporting.pages.test_comparison_page import BEST, comparison
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import parameter_effects, write_report
 from labelgap.reporting.analysis.parameter_effects import _study_effects
-from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.results import MethodResult, SeedResult
-from labelgap.studies.compare.significance import GapToBest
+from labelgap.studies.compare.results import Comparison, GapToBest, MethodResult, SeedResult
 from labelgap.studies.sweep.results import Sweep, SweepTrial
 from labelgap.studies.sweep.search_space import Parameter
 

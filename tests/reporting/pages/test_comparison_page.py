@@ -17,9 +17,14 @@ from labelgap.reporting.comparison_summary import method_command, missing_label_
 from labelgap.reporting.figures.comparison import comparison_figure
 from labelgap.reporting.style import NARROW
 from labelgap.reporting.tables.comparison import comparison_notes, comparison_rows
-from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.results import ComparisonMetric, MethodResult, SeedResult, SkippedMethod
-from labelgap.studies.compare.significance import GapToBest
+from labelgap.studies.compare.results import (
+    Comparison,
+    ComparisonMetric,
+    GapToBest,
+    MethodResult,
+    SeedResult,
+    SkippedMethod,
+)
 
 ABOUT = {
     "data": "tags.csv",

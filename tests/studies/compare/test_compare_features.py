@@ -17,8 +17,8 @@ from labelgap.data.images import ArrayImages
 from labelgap.labels import LabelTable
 from labelgap.models import Backbone, InputSpec
 from labelgap.studies.compare import compare
-from labelgap.studies.compare import features as compare_features
-from labelgap.studies.compare.features import compute_split_features
+from labelgap.studies.compare import heads as compare_heads
+from labelgap.studies.compare.heads import compute_split_features
 from labelgap.training.plan import default_linear_backbone
 from labelgap.training.progress import Reporter
 
@@ -41,7 +41,7 @@ class Means(Backbone):
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(compare_features, "create_backbone", lambda name, weights, size: Means())
+    monkeypatch.setattr(compare_heads, "create_backbone", lambda name, weights, size: Means())
     Means.batches = 0
     random = np.random.default_rng(0)
     parts: dict[str, Any] = {}

@@ -114,7 +114,7 @@ def test_estimates_of_classes_can_be_read_again_and_other_things_in_their_place_
         stored["methods"][0]["seeds"][0]["test"]["estimated"] = estimated
         file.write_text(json.dumps(stored))
         if refused:
-            with pytest.raises(RunError, match=r"'a' is no metric|estimated is not a mapping"):
+            with pytest.raises(RunError, match=r"is no metric|not a mapping"):
                 Comparison.open(tmp_path)
         else:
             assert Comparison.open(tmp_path).methods[0].seeds[0].test

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from labelgap.studies.compare.grid import hyperparameter_grid, option_grid
-from labelgap.studies.compare.significance import GapToBest, draw_resamples, gaps_to_best
+from labelgap.studies.compare.results import GapToBest
+from labelgap.studies.compare.settings import CompareSettings, hyperparameter_grid, option_grid
+from labelgap.studies.compare.statistics import draw_resamples, gaps_to_best
 
 
 def test_every_sample_has_as_many_images_and_is_drawn_alike_each_time() -> None:
@@ -40,14 +41,14 @@ def test_a_clear_difference_is_beyond_the_spread_and_a_single_seed_never_is() ->
 
 
 def test_the_grids_are_the_papers() -> None:
-    assert {(each.lr, each.batch_size) for each in hyperparameter_grid("bce", {}, "full")} == {
+    full, small = CompareSettings(grid="full"), CompareSettings(grid="small")
+    assert {(each["lr"], each["batch_size"]) for each in hyperparameter_grid("bce", full, {})} == {
         (lr, batch) for lr in (1e-2, 1e-3, 1e-4, 1e-5) for batch in (8, 16)
     }
-    assert [each.options for each in hyperparameter_grid("em", {"alpha": 0.2})] == [{"alpha": 0.2}] * 2
-    searched = {each.options["alpha"] for each in hyperparameter_grid("em", {"alpha": 0.2}, "full")}
+    assert [each["options"] for each in hyperparameter_grid("em", small, {"alpha": 0.2})] == [{"alpha": 0.2}] * 2
+    searched = {each["options"]["alpha"] for each in hyperparameter_grid("em", full, {"alpha": 0.2})}
     assert searched == {0.01, 0.02, 0.1, 0.2, 0.4, 0.9}
-    fixed = hyperparameter_grid(
-        "em-apl", {"alpha": 0.3}, "full", fixed=["alpha"], learning_rates=[1e-3], batch_sizes=[16]
-    )
-    assert {each.options["alpha"] for each in fixed} == {0.3} and len(fixed) == 6
+    given = CompareSettings(grid="full", learning_rates=[1e-3], batch_sizes=[16])
+    fixed = hyperparameter_grid("em-apl", given, {"alpha": 0.3}, fixed=["alpha"])
+    assert {each["options"]["alpha"] for each in fixed} == {0.3} and len(fixed) == 6
     assert option_grid("asl") == {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)}

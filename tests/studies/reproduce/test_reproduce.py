@@ -36,13 +36,13 @@ from labelgap.labels import LabelTable
 from labelgap.labels.class_groups import class_groups
 from labelgap.losses import methods
 from labelgap.reporting import write_report
+from labelgap.studies import jobs
 from labelgap.studies.compare import heads as compare_heads
-from labelgap.studies.reproduce import Reproduction, cost, networks, paper_tables, reproduce, results
-from labelgap.studies.reproduce.cost import describe_cost
-from labelgap.studies.reproduce.measures import warmup_share
-from labelgap.studies.reproduce.runner import plan_reproduction
-from labelgap.studies.reproduce.sources import data_digest
-from labelgap.studies.reproduce.tables import METRICS
+from labelgap.studies.compare.runner import estimate_comparison
+from labelgap.studies.reproduce import Reproduction, networks, paper_tables, reproduce, results, runner
+from labelgap.studies.reproduce.results import warmup_share
+from labelgap.studies.reproduce.runner import describe_cost, plan_reproduction
+from labelgap.studies.reproduce.tables import METRICS, data_digest
 from labelgap.training import Run, open_run, progress
 from labelgap.training.cost import CostEstimate
 from labelgap.training.predictions import read_predictions
@@ -65,7 +65,7 @@ def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The methods of all heads, and the folders of all networks, that are trained from now on."""
     names: list[str] = []
-    train_heads, fit = vars(compare_heads)["train_heads"], vars(networks)["fit"]
+    train_heads, fit = vars(compare_heads)["train_heads"], vars(jobs)["fit"]
 
     def heads(values: Any, plans: Any, **settings: Any) -> Any:
         names.extend(plan.method for plan in plans)
@@ -77,7 +77,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return fit(*given, **settings)
 
     monkeypatch.setattr(compare_heads, "train_heads", heads)
-    monkeypatch.setattr(networks, "fit", network)
+    monkeypatch.setattr(jobs, "fit", network)
     return names
 
 
@@ -263,7 +263,7 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
     photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells, small = ["ll-ct/end-to-end:*", "an/linear-init:*"], {**QUICK, **NETWORK}
-    monkeypatch.setattr(cost, "dry_run", lambda *_, **__: CostEstimate(10 * DAY, 0, 0, "cpu", "end-to-end"))
+    monkeypatch.setattr(runner, "dry_run", lambda *_, **__: CostEstimate(10 * DAY, 0, 0, "cpu", "end-to-end"))
 
     def told() -> str:
         plan = plan_reproduction("kim-table2", [photos], out="runs/reproduce", cells=cells, epochs=1, **NETWORK)
@@ -301,8 +301,8 @@ def test_tables_share_networks_of_equal_settings_whatever_their_presets_and_thos
     (training,) = plan.trainings("end-to-end")
     data = plan.data(training)
     grid = networks.network_runs(training, data, plan.reproduction.path, plan.reproduction.settings)
-    assert [run.setting["lr"] for run in grid if run.finished] == [1e-5] and len(grid) == 8
-    (found,) = (run for run in grid if run.finished)
+    assert [run.setting["lr"] for run in grid if jobs.is_trained(run.folder)] == [1e-5] and len(grid) == 8
+    (found,) = (run for run in grid if jobs.is_trained(run.folder))
     own = {"epochs": 1, "batch_size": 8, "lr": 1e-5, "backbone_lr": 1e-5, "size": 16}
     request: dict[str, Any] = {"method": "an", "options": {}, "preset": "zhou2022", "backbone": "tiny-cnn"}
     request |= {"protocol": "end-to-end"}
@@ -363,7 +363,7 @@ def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(
     photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {**QUICK, **NETWORK, "cells": ["an/end-to-end:voc2012"]}
-    fit = vars(networks)["fit"]
+    fit = vars(jobs)["fit"]
 
     def stopping(*given: Any, **settings: Any) -> Any:
         if len(trained) == 5:
@@ -375,10 +375,10 @@ def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(
             raise RunError("it has diverged")
         return fit(*given, **settings)
 
-    monkeypatch.setattr(networks, "fit", stopping)
+    monkeypatch.setattr(jobs, "fit", stopping)
     with pytest.raises(KeyboardInterrupt):
         reproduce("cole-table1", [photos], **asked)
-    monkeypatch.setattr(networks, "fit", diverging)
+    monkeypatch.setattr(jobs, "fit", diverging)
     made = reproduce("cole-table1", [photos], **asked)
     assert len({*trained}) == len(trained) == 7, "six of eight settings, and one more seed of the best: each once"
     found = made.cells["cole-table1", "an/end-to-end:voc2012"]
@@ -423,7 +423,7 @@ def test_a_training_that_fails_leaves_its_cells_empty(
     def failing(*given: Any, **settings: Any) -> Any:
         raise RunError("it has diverged")
 
-    monkeypatch.setattr(networks, "fit", failing)
+    monkeypatch.setattr(jobs, "fit", failing)
     made = reproduce("kim-table2", [photos], cells=["wan/end-to-end:voc2012"], **NETWORK, **QUICK)
     assert not made.cells and made.missing["wan/end-to-end:voc2012"] == "it has diverged"
     monkeypatch.setattr(networks, "_train", die)
@@ -456,7 +456,7 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
     stored = Path("runs/reproduce/reproduce.json")
     with monkeypatch.context() as patch:
         patch.setattr(networks, "_train", train_or_wait)
-        patch.setattr(networks, "_POLL_SECONDS", 0.02)
+        patch.setattr(jobs, "_POLL_SECONDS", 0.02)
         patch.setattr(progress, "LINE_SECONDS", 0.0)
         patch.setattr(progress, "LINE_SHARE", 0.0)
         work = partial(reproduce, "kim-table2", [photos], **{**asked, "jobs": 2, "quiet": False})
@@ -486,6 +486,17 @@ def test_a_network_without_a_val_score_is_not_given_one() -> None:
     run = Mock(folder=Path("runs/a"))
     ended = Mock(spec=Run, metrics={"score": None, "best_epoch": 3, "seconds": 4.0})
     assert vars(networks)["_describe"](run, ended, 1, 2) == "a: no val score in epoch 3, 5 s (1 of 2)"
+
+
+def test_the_cost_of_heads_names_them_and_leaves_out_what_is_stored(vectors: str, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"out": tmp_path / "r", "cells": ["an", "role"], "seeds": 1, "epochs": 1}
+    plan = plan_reproduction("cole-table2", [vectors], **asked)
+    (line,) = describe_cost(plan, device="cpu")
+    assert line.startswith("cost      16 linear heads on vectors.npz (an, role; batch 8 and 16): about ")
+    comparison = vars(runner)["_comparison"](plan, plan.trainings("linear"))
+    assert estimate_comparison(**comparison, device="cpu", workers=0) > 0
+    reproduce("cole-table2", [vectors], device="cpu", quiet=True, **asked)
+    assert estimate_comparison(**comparison, device="cpu", workers=0) == 0
 
 
 def test_brought_features_are_evaluated_for_transfer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,12 +32,11 @@ from labelgap.data.dataset import Dataset
 from labelgap.reporting import write_report
 from labelgap.reporting.sweep_summary import describe_auto, describe_progress
 from labelgap.reporting.tables.sweep import sweep_rows
-from labelgap.studies.sweep import Sweep, runner, trials
-from labelgap.studies.sweep.plan import make_request, plan_sweep, with_values
+from labelgap.studies import jobs
+from labelgap.studies.sweep import Sweep, runner
 from labelgap.studies.sweep.results import SweepTrial
-from labelgap.studies.sweep.search_space import paper_space
-from labelgap.studies.sweep.storage import Heartbeat, open_storage, quiet_optuna
-from labelgap.studies.sweep.trial_queue import WORKER, TrialQueue
+from labelgap.studies.sweep.search_space import make_request, paper_space, plan_sweep, with_values
+from labelgap.studies.sweep.storage import WORKER, TrialQueue, open_storage, quiet_optuna
 from labelgap.training import progress
 from labelgap.training.heads import train_heads
 from labelgap.training.progress import Reporter
@@ -49,6 +48,7 @@ HEAD: dict[str, Any] = {"weight_decay": 0.0, "standardize": False}
 """The settings of linear heads that are searched by default."""
 QUICK: dict[str, Any] = {"epochs": 2, "device": "cpu", "quiet": True}
 CPU = torch.device("cpu")
+EXECUTION = runner._Execution("cpu", 0, Reporter(quiet=True))
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +140,11 @@ def test_heads_on_images_of_another_size_have_other_features(tmp_path: Path) -> 
 def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained: list[int] = []
+    trained, train = list[int](), runner.train_head_trials
 
     def count(claimed: Mapping[int, Any], *rest: Any) -> Iterator[Any]:
         trained.extend(claimed)
-        return trials.train_head_trials(claimed, *rest)
+        return train(claimed, *rest)
 
     monkeypatch.setattr(runner, "train_head_trials", count)
     settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
@@ -192,9 +192,9 @@ def test_test_labels_change_nothing_but_what_is_measured_at_the_end(finished: Sw
 def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated_when_its_heartbeat_has_stopped(
     tmp_path: Path,
 ) -> None:
-    with quiet_optuna(), open_storage(None, tmp_path) as storage, Heartbeat(storage) as heartbeat:
+    with quiet_optuna(), open_storage(None, tmp_path) as storage:
         study = optuna.create_study(storage=storage, direction="maximize")
-        queue = TrialQueue(study, paper_space("an"), 40, heartbeat)
+        queue = TrialQueue(study, paper_space("an"), 40)
         queue.suggest({"lr": 1e-3, "batch_size": 16})
         asked = queue.ask(40)
         points = {json.dumps(trial.params, sort_keys=True) for trial in asked}
@@ -219,17 +219,18 @@ def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated_whe
 def test_a_stop_while_a_result_is_stored_does_not_make_a_failed_trial_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with quiet_optuna(), open_storage(None, tmp_path) as storage, Heartbeat(storage) as heartbeat:
+    with quiet_optuna(), open_storage(None, tmp_path) as storage:
         study = optuna.create_study(storage=storage, direction="maximize")
-        queue = TrialQueue(study, paper_space("an"), 2, heartbeat)
+        queue = TrialQueue(study, paper_space("an"), 2)
         first, second = queue.ask(2)
         monkeypatch.setattr(study, "tell", Mock(side_effect=[KeyboardInterrupt, *[mock.DEFAULT] * 9], wraps=study.tell))
-        with pytest.raises(KeyboardInterrupt), queue.releasing():
+        with pytest.raises(KeyboardInterrupt), queue:
             queue.tell(first, SweepTrial(first.number, dict(first.params), "complete", 0.5))
         assert [(trial.state, trial.score) for trial in queue.results()] == [("complete", 0.5)]
-        (again,) = queue.ask(2)
-        assert queue.origin(again) == second.number and again.params == second.params
-        assert again.number == 2 and queue.number(again) == 2 == queue.number(second)
+        with queue:
+            (again,) = queue.ask(2)
+            assert again.number == queue.origin(again) == second.number and again.params == second.params
+            assert queue.number(again) == 2
 
 
 def test_after_a_kill_the_lost_trials_are_run_again(
@@ -244,7 +245,7 @@ def test_after_a_kill_the_lost_trials_are_run_again(
         return original(*given, **named)
 
     def work() -> None:
-        setattr(trials, "train_heads", killed)  # noqa: B010 (in the copy of this process alone)
+        setattr(runner, "train_heads", killed)  # noqa: B010 (in the copy of this process alone)
         lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **HEAD, **QUICK)
 
     batches: list[int] = []
@@ -263,15 +264,17 @@ def test_after_a_kill_the_lost_trials_are_run_again(
     with quiet_optuna(), open_storage(None, tmp_path / "s") as storage:
         stored = optuna.load_study(study_name=found.study, storage=storage).trials
     lost = [trial for trial in stored if trial.state.name == "FAIL" and not trial.user_attrs.get("dropped")]
-    again = [trial for trial in stored if "retry_of" in trial.user_attrs]
+    again = [trial for trial in stored if "failed_trial" in trial.system_attrs]
     assert len(lost) == 4 == len(again) and all(trial.state.name == "COMPLETE" for trial in again)
     assert sorted(str(trial.params) for trial in lost) == sorted(str(trial.params) for trial in again)
 
 
 def test_auto_is_trained_again_after_a_kill_and_a_failure_of_it_is_told(data: Dataset, tmp_path: Path) -> None:
+    train = runner.train_auto
+
     def work() -> None:
         def killed(*given: Any) -> None:
-            trials.train_auto(*given)
+            train(*given)
             os.kill(os.getpid(), signal.SIGKILL)
 
         setattr(runner, "train_auto", killed)  # noqa: B010
@@ -282,8 +285,9 @@ def test_auto_is_trained_again_after_a_kill_and_a_failure_of_it_is_told(data: Da
     assert left.auto is None and not left.trials and left.auto_run() is not None
     found = lg.sweep(data, "an", trials=2, out=tmp_path / "s", **QUICK)
     assert found.auto is not None and found.auto.score == lg.open_run(tmp_path / "s" / "auto").metrics["score"]
-    with mock.patch.object(trials, "train_run", Mock(side_effect=RunError("the disk is full"))):
-        failed = trials.train_auto(data, plan_sweep(data, make_request("an", {}), {}, CPU, print), tmp_path, "cpu", 0)
+    with mock.patch.object(jobs, "fit", Mock(side_effect=RunError("the disk is full"))):
+        plan = plan_sweep(data, make_request("an", {}), {}, CPU, print)
+        failed = train(data, plan, tmp_path, EXECUTION)
     assert (failed.state, failed.score, failed.reason) == ("failed", None, "the disk is full")
 
 
@@ -303,7 +307,7 @@ def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(d
 
             calls: list[int] = []
             setattr(runner, "HEADS", 1)  # noqa: B010 (in the copy of this process alone)
-            setattr(trials, "train_heads", wait)  # noqa: B010
+            setattr(runner, "train_heads", wait)  # noqa: B010
             with suppress(KeyboardInterrupt):
                 lg.sweep(data, "an", trials=2, out=tmp_path / "s", **asked)
 
@@ -330,7 +334,7 @@ def sqlite(folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_two_processes_share_the_trials_of_one_storage(database: str, data: Dataset, tmp_path: Path) -> None:
-    total, original = 12, train_heads
+    total, original, train_auto = 12, train_heads, runner.train_auto
     with sqlite(tmp_path) if database == "sqlite" else postgresql() as url:
 
         def work(name: str, other: str) -> None:
@@ -344,9 +348,9 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
 
             def count(*given: Any) -> SweepTrial:
                 (tmp_path / f"auto-{name}").touch()
-                return trials.train_auto(*given)
+                return train_auto(*given)
 
-            setattr(trials, "train_heads", together)  # noqa: B010
+            setattr(runner, "train_heads", together)  # noqa: B010
             setattr(runner, "train_auto", count)  # noqa: B010
             lg.sweep(data, "ll-r", trials=total, storage=url, out=tmp_path / f"out-{name}", **QUICK)
 
@@ -389,8 +393,7 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
     assert plan.config.protocol == "end-to-end" and plan.config.backbone_lr == plan.config.lr
     values = {"lr": 3e-3, "delta_rel": 0.2}
     whole = Scripted(1, values)
-    execution = ("cpu", 0, Reporter(quiet=True))
-    unbroken = trials.train_network_trial(2, whole, plan, tmp_path / "b", *execution)  # type: ignore[arg-type]
+    unbroken = runner.train_network_trial(2, whole, plan, tmp_path / "b", EXECUTION)  # type: ignore[arg-type]
     assert unbroken.state == "complete" and list(whole.scores) == [1, 2, 3, 4]
     assert unbroken.score == max(whole.scores.values())
 
@@ -399,12 +402,12 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
             if len(history) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        arguments = trials.fit_arguments(with_values(request, values))
-        lg.fit(plan.data, **arguments, out=tmp_path / "c", device="cpu", workers=0, quiet=True, on_epoch=kill)
+        trial = with_values(request, values)
+        jobs.train_run(plan.data, trial, tmp_path / "c", device="cpu", workers=0, quiet=True, on_epoch=kill)
 
     assert run_forked(work) == -signal.SIGKILL
     again = Scripted(2, values)
-    resumed = trials.train_network_trial(3, again, plan, tmp_path / "c", *execution)  # type: ignore[arg-type]
+    resumed = runner.train_network_trial(3, again, plan, tmp_path / "c", EXECUTION)  # type: ignore[arg-type]
     assert again.scores == whole.scores and resumed.score == unbroken.score and resumed.epochs == 4
 
 

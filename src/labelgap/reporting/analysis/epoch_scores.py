@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelgap.reporting.analysis.parameter_effects import val_score_name
 from labelgap.studies import Study
-from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import Comparison
 from labelgap.training import Run
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.studies.training_shares import ShareComparison, SharePoint
+from labelgap.studies.shares import ShareComparison, SharePoint
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.studies.reproduce.measures import first_epoch_share
+from labelgap.studies.reproduce.results import first_epoch_share
 
 SINGLE_LABELS: Final = 12
 """How many labels of a kind are followed one by one."""

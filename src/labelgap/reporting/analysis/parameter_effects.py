@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from labelgap.losses import method_options
 from labelgap.reporting.run_description import find_method
 from labelgap.studies import Study
-from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import Comparison
 from labelgap.studies.sweep.results import Sweep
 from labelgap.training import Run
 from labelgap.training.config import RunConfig

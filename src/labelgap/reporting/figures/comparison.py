@@ -14,8 +14,7 @@ from matplotlib.transforms import blended_transform_factory
 from labelgap.reporting.colors import BACKGROUND_COLOR, BLUE, MUTED_COLOR, TEXT_COLOR, VERMILLION
 from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.style import NARROW, WIDE, draw_value, make_figure, set_rows, swap_grid
-from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.results import MethodResult
+from labelgap.studies.compare.results import Comparison, MethodResult
 
 MAX_SCALE_FACTOR: Final = 2.5
 """A method whose gap to the best is more than so many times the median gap is not drawn to scale,"""

@@ -19,8 +19,7 @@ from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.reporting.pages.sections.curves import epoch_scores_section, parameter_effects_section
 from labelgap.reporting.run_description import find_method
 from labelgap.reporting.tables.comparison import comparison_columns, comparison_notes, comparison_rows, setting_columns
-from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.results import BASELINE
+from labelgap.studies.compare.results import BASELINE, Comparison
 
 FOLDS_TEXT = (
     "There is no val. The setting of each method was chosen by cross-validation over all training images, on their "

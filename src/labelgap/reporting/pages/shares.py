@@ -13,7 +13,7 @@ from labelgap.reporting.figures.curves import label_budget_figure
 from labelgap.reporting.formatting import format_count, format_elapsed, selection_rule_text, single_line
 from labelgap.reporting.html import FigureRenderer
 from labelgap.reporting.tables.shares import share_columns, share_notes, share_rows
-from labelgap.studies.training_shares import ShareComparison
+from labelgap.studies.shares import ShareComparison
 
 
 def shares_page(found: ShareComparison, figures: FigureRenderer) -> dict[str, Any]:

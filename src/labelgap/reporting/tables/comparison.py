@@ -10,8 +10,7 @@ from rich.table import Table
 from labelgap.core.text import join_names
 from labelgap.reporting.formatting import NO_VALUE, format_elapsed, format_learning_rate, format_options
 from labelgap.reporting.tables.terminal import terminal_table
-from labelgap.studies.compare.comparison import Comparison
-from labelgap.studies.compare.results import BASELINE, MethodResult
+from labelgap.studies.compare.results import BASELINE, Comparison, MethodResult
 
 
 @dataclass(frozen=True)

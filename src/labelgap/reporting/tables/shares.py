@@ -9,7 +9,7 @@ from rich.table import Table
 from labelgap.reporting.analysis.label_budget import LabelBudget, label_budget
 from labelgap.reporting.formatting import NO_VALUE
 from labelgap.reporting.tables.terminal import terminal_table
-from labelgap.studies.training_shares import ShareComparison
+from labelgap.studies.shares import ShareComparison
 
 
 def share_columns(found: ShareComparison) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The heads of a comparison: trained in groups, each stored in a file, and never trained twice.
+"""The heads of a comparison: trained in groups on shared features, each stored in a file, and never trained twice.
 
 The file name is a hash of everything that determines the weights: features, labels, method, options, learning rate,
 batch size, weight decay, optimizer, seeds and the rule that selects the epoch. A comparison that was stopped, or gets
@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -21,18 +21,23 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from labelgap.core.errors import RunError
-from labelgap.core.files import make_folder, remove_partials
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.files import file_digest, make_folder, remove_partials
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder
 from labelgap.core.stored import damaged, parse_json, reading, validate
 from labelgap.core.system import available_memory
 from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
-from labelgap.studies.compare.comparison import HEADS_FOLDER
-from labelgap.studies.compare.label_views import table_digest
-from labelgap.training.heads import HeadPlan, HeadResult, train_heads
+from labelgap.models import Backbone, check_backbone, create_backbone, is_pretrained
+from labelgap.models.inference import inference_precision
+from labelgap.studies.compare.results import HEADS_FOLDER
+from labelgap.training.features import split_features
+from labelgap.training.heads import HeadPlan, HeadResult, LinearEngine, train_heads
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.engine import NEWTON_STEPS
+from labelgap.training.heads.train import few_threads
+from labelgap.training.network import check_feature_data
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 
@@ -43,28 +48,22 @@ _VERSION: Final = 2
 _MEMORY_SHARE: Final = 0.25
 _MAX_GROUP: Final = 128
 _METADATA_KEY: Final = "labelgap"
+_MEASURED_IMAGES: Final = 500
+"""Images of a measured step of "newton"."""
+_CONVERGED: Final = 0.4
+"""The share of its epochs after which most heads of "newton" have converged."""
 
 
 class HeadTask(NamedTuple):
-    """A head to train, and what the heads that are trained with it share.
-
-    Attributes:
-        plan: of the head.
-        epochs: how many.
-        batch_size: images per batch.
-        optimizer: "adam" or "newton".
-        standardize: whether it is trained on standardized features.
-        order_seed: of the order of the batches.
-        last: whether its last epoch is kept, whatever val says: that of a convex problem is the solution.
-    """
+    """A head to train, and what the heads that are trained with it share."""
 
     plan: HeadPlan
     epochs: int
     batch_size: int
     optimizer: str = "adam"
     standardize: bool = False
-    order_seed: int = 0
-    last: bool = False
+    order_seed: int = 0  # of the order of the batches
+    last: bool = False  # whether its last epoch is kept, whatever val says: that of a convex problem is the solution
 
     @property
     def steps(self) -> int:
@@ -72,26 +71,16 @@ class HeadTask(NamedTuple):
         return self.epochs * (NEWTON_STEPS if self.optimizer == "newton" else 1)
 
 
-Shape = tuple[int, int]
-"""Number of classes and of features."""
-
-
 @dataclass(frozen=True)
 class HeadTrainingSetup:
-    """What all heads of a comparison share.
+    """What all heads of a comparison share."""
 
-    Attributes:
-        features: name of a split → ``(N, D)``, on the device.
-        selection: the rule that selects epochs and settings.
-        device: where to train.
-        fingerprint: of the images and the network behind the features.
-        bases: the coordinates of the features that were needed so far; see ``basis``.
-    """
-
-    features: Mapping[str, Tensor]
-    selection: Selection
+    features: Mapping[str, Tensor]  # name of a split → ``(N, D)``, on the device
+    selection: Selection  # the rule that selects epochs and settings
     device: torch.device
-    fingerprint: str
+    fingerprint: str  # of the images and the network behind the features
+    folder: Path  # of the comparison, where heads are stored
+    reporter: Reporter
     bases: dict[tuple[bool, bool], FeatureBasis] = field(default_factory=dict)
 
     def basis(self, optimizer: str, *, standardize: bool) -> FeatureBasis | None:
@@ -121,60 +110,125 @@ class _HeadMetadata(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class StoredHead:
-    """A trained head; its weights are read from the file when needed.
-
-    Attributes:
-        path: the file.
-        shape: number of classes and of features.
-        epoch: the selected epoch.
-        score: of that epoch under the rule; None under "last".
-        seconds: its share of the time of its group.
-        failed: why training failed; None where it did not.
-        scores: of val after each epoch; empty under "last".
-    """
+    """A trained head; its weights are read from the file when needed."""
 
     path: Path
-    shape: Shape
-    epoch: int
-    score: float | None
-    seconds: float
-    failed: str | None = None
-    scores: tuple[float, ...] = ()
+    epoch: int  # the selected one
+    score: float | None  # of that epoch under the rule; None under "last"
+    seconds: float  # its share of the time of its group
+    failed: str | None = None  # why training failed
+    scores: tuple[float, ...] = ()  # of val after each epoch; empty under "last"
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Read the weights ``(K, D)`` and the biases ``(K,)``."""
-        return _read(self.path, self.shape)[:2]
+        return _read(self.path)[:2]
 
 
-def train_or_load_heads(
-    tasks: Sequence[HeadTask], setup: HeadTrainingSetup, folder: Path, reporter: Reporter
-) -> list[StoredHead]:
+def compute_split_features(
+    data: Dataset,
+    backbone: str,
+    weights: str | None,
+    device: torch.device,
+    workers: int,
+    reporter: Reporter,
+    *,
+    size: int | None = None,
+) -> tuple[dict[str, Tensor], str]:
+    """Return the ``(N, D)`` float32 features of all splits on the device, and their fingerprint.
+
+    They are the data's own vectors, or those that the backbone computes, with its default weights or those of a file,
+    from images of ``size``. The fingerprint is that of the training and val images, the network and its precision.
+    """
+    check_feature_data(data, backbone, "linear")
+    precision = inference_precision(backbone, device)
+    differences = [str(size)] * (size is not None) + [precision] * (precision != "float32")
+    digest = hashlib.blake2b(" ".join([backbone, str(weights), *differences]).encode(), digest_size=12)
+    if weights is not None and Path(weights).is_file():
+        digest.update(file_digest(Path(weights)))
+    for split in data.splits[:2]:
+        digest.update(split.images.fingerprint().encode())
+    names = [split.name for split in data.splits]
+    arrays = split_features(data, names, lambda: _build_backbone(backbone, weights, size), device, workers, reporter)
+    tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
+    return {name: values.to(device) for name, values in tensors.items()}, digest.hexdigest()
+
+
+def _build_backbone(name: str, weights: str | None, size: int | None) -> Backbone:
+    check_backbone(name)
+    if not is_pretrained(name, weights):
+        raise InputError(
+            f"the backbone '{name}' has no pretrained weights, so its features carry no information: choose a "
+            "pretrained one (`labelgap backbones`), or give its --weights."
+        )
+    return create_backbone(name, weights=weights, size=size)
+
+
+def train_or_load_heads(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> list[StoredHead]:
     """Train the heads that are not stored in the folder, or damaged there, and return all of them.
 
     Heads with the same batch size and optimizer are trained together, as many as fit into memory. Each group is stored
     when it is done, so Ctrl-C loses one group at most; the manifest of a finished comparison stays true meanwhile.
     """
-    make_folder(folder / HEADS_FOLDER)
-    remove_partials(folder / HEADS_FOLDER)
-    digests: dict[int, str] = {}
-    paths = [head_path(folder, task, setup, digests) for task in tasks]
-    width = setup.features["train"].shape[1]
-    heads: dict[Path, StoredHead] = {}
-    for path, task in zip(paths, tasks, strict=True):
-        if path not in heads and path.exists():
+    reporter = setup.reporter
+    make_folder(setup.folder / HEADS_FOLDER)
+    remove_partials(setup.folder / HEADS_FOLDER)
+    paths = head_paths(tasks, setup)
+    by_path = dict(zip(paths, tasks, strict=True))
+    width, heads = setup.features["train"].shape[1], dict[Path, StoredHead]()
+    for path, task in by_path.items():
+        if path.exists():
             try:
                 heads[path] = _load(path, (len(task.plan.labels.classes), width))
             except RunError as error:
                 reporter.log(f"note: {error} It is trained again.")
-    missing = {path: task for path, task in zip(paths, tasks, strict=True) if path not in heads}
+    missing = {path: task for path, task in by_path.items() if path not in heads}
     names, steps = [f"{HEADS_FOLDER}/{path.name}" for path in missing], [task.steps for task in missing.values()]
-    with replacing(folder, names), reporter.bar("training", sum(steps)):
-        for group in group_tasks(missing, setup):
-            heads |= _train(group, setup, reporter)
+    with replacing(setup.folder, names), reporter.bar("training", sum(steps)):
+        for group in _groups(missing, setup):
+            heads |= _train(group, setup)
     return [heads[path] for path in paths]
 
 
-def group_tasks(tasks: Mapping[T, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[T, HeadTask]]:
+def head_paths(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> list[Path]:
+    """Return the file of each head, named by what determines its weights."""
+    tables = {id(table): table for table in (setup.selection.labels, *(task.plan.labels for task in tasks))}
+    digests = {key: _table_digest(table) for key, table in tables.items()}
+    return [_head_path(task, setup, digests) for task in tasks]
+
+
+def _head_path(task: HeadTask, setup: HeadTrainingSetup, digests: Mapping[int, str]) -> Path:
+    plan = task.plan
+    parts = {
+        "version": _VERSION,
+        "features": setup.fingerprint,
+        "labels": digests[id(plan.labels)],
+        "method": plan.method,
+        "options": dict(sorted(plan.options.items())),
+        "lr": plan.lr,
+        "batch_size": task.batch_size,
+        "epochs": task.epochs,
+        "seed": plan.seed,
+        "order": task.order_seed,
+        "rule": setup.selection.rule,
+        "val": digests[id(setup.selection.labels)],
+    }
+    later = {"weight_decay": plan.weight_decay, "optimizer": task.optimizer}
+    later |= {"standardize": task.standardize, "last": task.last}
+    parts |= {name: value for name, value in later.items() if value not in (0.0, "adam", False)}
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+    return setup.folder / HEADS_FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"
+
+
+def _table_digest(table: LabelTable | None) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    if table is not None:
+        digest.update("\n".join([*table.classes, "", *table.images]).encode())
+        for array in (table.starts, table.columns, table.values):
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _groups(tasks: Mapping[T, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[T, HeadTask]]:
     """Yield groups of heads that are trained together: those with the same settings that fit into memory.
 
     Under "newton" a method is trained on its own, until it has converged.
@@ -196,8 +250,8 @@ def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
     return _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
 
 
-def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, reporter: Reporter) -> dict[Path, StoredHead]:
-    first, count = next(iter(tasks.values())), len(tasks)
+def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> dict[Path, StoredHead]:
+    first, count, reporter = next(iter(tasks.values())), len(tasks), setup.reporter
     selection, val = setup.selection, setup.features.get("val")
     selected = val is not None and selection.labels is not None and not first.last
     started, before = time.perf_counter(), reporter.done
@@ -225,30 +279,31 @@ def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup, reporter: R
     return {path: _write(path, result, seconds) for path, result in zip(tasks, results, strict=True)}
 
 
-def head_path(folder: Path, task: HeadTask, setup: HeadTrainingSetup, digests: dict[int, str]) -> Path:
-    """Return the file of a head, named by what determines its weights."""
-    plan = task.plan
-    for table in (plan.labels, setup.selection.labels):
-        digests.setdefault(id(table), table_digest(table))
-    parts = {
-        "version": _VERSION,
-        "features": setup.fingerprint,
-        "labels": digests[id(plan.labels)],
-        "method": plan.method,
-        "options": dict(sorted(plan.options.items())),
-        "lr": plan.lr,
-        "batch_size": task.batch_size,
-        "epochs": task.epochs,
-        "seed": plan.seed,
-        "order": task.order_seed,
-        "rule": setup.selection.rule,
-        "val": digests[id(setup.selection.labels)],
-    }
-    later = {"weight_decay": plan.weight_decay, "optimizer": task.optimizer, "standardize": task.standardize}
-    later |= {"last": task.last}
-    parts |= {name: value for name, value in later.items() if value not in (0.0, "adam", False)}
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
-    return folder / HEADS_FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"
+def training_seconds(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> float:
+    """Return about how long heads take: a step of every group is measured, of "newton" on a part of the images."""
+    features, seconds = setup.features["train"], 0.0
+    for group in _groups(dict(enumerate(tasks)), setup):
+        first = next(iter(group.values()))
+        newton = first.optimizer == "newton"
+        rows = np.arange(min(len(features), _MEASURED_IMAGES if newton else first.batch_size))
+        engine = LinearEngine(
+            features[: len(rows)],
+            [replace(task.plan, labels=task.plan.labels.select(rows)) for task in group.values()],
+            epochs=first.epochs,
+            batch_size=first.batch_size,
+            device=setup.device,
+            optimizer=first.optimizer,
+            standardize=first.standardize,
+        )
+        with few_threads(engine), torch.no_grad():
+            for _ in range(2):  # the first is a warm-up
+                started = time.perf_counter()
+                engine.train_batch(torch.from_numpy(rows).to(setup.device))
+                if setup.device.type == "cuda":
+                    torch.cuda.synchronize(setup.device)
+        steps = first.steps * len(features) / len(rows) * (_CONVERGED if newton else 1.0)
+        seconds += (time.perf_counter() - started) * steps
+    return seconds
 
 
 def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
@@ -270,17 +325,17 @@ def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
         name: torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)) for name, values in arrays.items()
     }
     write_tensors(path, tensors, {_METADATA_KEY: json.dumps(metadata.model_dump())})
-    return _stored_head(path, tensors["weight"].shape, metadata)
+    return _stored_head(path, metadata)
 
 
-def _load(path: Path, shape: Shape) -> StoredHead:
-    return _stored_head(path, shape, _read(path, shape)[2])
+def _load(path: Path, shape: tuple[int, int]) -> StoredHead:
+    return _stored_head(path, _read(path, shape)[2])
 
 
-def _stored_head(path: Path, shape: Sequence[int], metadata: _HeadMetadata) -> StoredHead:
-    (classes, width), scores = shape, [record.get("score") for record in metadata.history]
+def _stored_head(path: Path, metadata: _HeadMetadata) -> StoredHead:
+    scores = [record.get("score") for record in metadata.history]
     about = (metadata.epoch, metadata.score, metadata.seconds, metadata.failed)
-    return StoredHead(path, (classes, width), *about, tuple(score for score in scores if score is not None))
+    return StoredHead(path, *about, tuple(score for score in scores if score is not None))
 
 
 def damaged_heads(folder: Path) -> list[str]:
@@ -298,11 +353,11 @@ def damaged_heads(folder: Path) -> list[str]:
 
 def check_head(path: Path) -> None:
     """Read a stored head; ``RunError`` where it is damaged or another's."""
-    _read(path, None)
+    _read(path)
 
 
-def _read(path: Path, shape: Shape | None) -> tuple[Tensor, Tensor, _HeadMetadata]:
-    """Read the weights, the biases and the metadata of a head; any shape where it is None."""
+def _read(path: Path, shape: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, _HeadMetadata]:
+    """Read the weights ``(K, D)``, the biases and the metadata of a head; any shape where it is None."""
     tensors, stored = read_tensors(path)
     with reading(path):
         metadata = validate(parse_json(stored[_METADATA_KEY]), _HeadMetadata, path)

@@ -1,43 +1,83 @@
-"""``compare``: train every method on the same features, each at the setting that val selects."""
+"""``compare``: train every method on the same features, each at the setting that val or a cross-validation selects.
+
+The settings of all methods are searched side by side. A round trains candidates of all methods together: first those
+that ``fit`` compares first, then those around the best of each method, which also extends a grid whose edge is the
+best. On val a setting is chosen by its mean score over the seeds. Without val the folds of the first seed choose it;
+then every seed has folds of its own, and a final head on all images.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import remove_partials
-from labelgap.core.lock import lock_folder
+from labelgap.core.errors import InputError
 from labelgap.core.text import format_duration, pluralize
-from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
-from labelgap.studies.compare.comparison import FILE, HEADS_FOLDER, Comparison, has_heads
-from labelgap.studies.compare.cost import estimate_seconds
-from labelgap.studies.compare.evaluation import MethodHeads, MethodPlan, evaluate_methods
-from labelgap.studies.compare.features import compute_split_features
-from labelgap.studies.compare.heads import HeadTrainingSetup
-from labelgap.studies.compare.label_views import LabelView, LabelViews, label_view_for
-from labelgap.studies.compare.results import BASELINE, SkippedMethod
-from labelgap.studies.compare.search import search_by_folds, search_on_val, with_candidates
-from labelgap.studies.compare.settings import CompareSettings, check_settings, method_names
-from labelgap.studies.compare.variants import method_variants, variant_name
+from labelgap.studies.compare.heads import (
+    HeadTask,
+    HeadTrainingSetup,
+    StoredHead,
+    compute_split_features,
+    head_paths,
+    train_or_load_heads,
+    training_seconds,
+)
+from labelgap.studies.compare.results import (
+    BASELINE,
+    FILE,
+    HEADS_FOLDER,
+    Comparison,
+    SkippedMethod,
+    has_heads,
+    variant_name,
+)
+from labelgap.studies.compare.settings import (
+    GRID_SETTINGS,
+    CompareSettings,
+    LabelView,
+    LabelViews,
+    check_settings,
+    hyperparameter_grid,
+    label_view_for,
+    method_names,
+    method_variants,
+    option_combinations,
+)
+from labelgap.studies.compare.statistics import DIVERGED, MethodHeads, MethodPlan, evaluate_methods
+from labelgap.studies.study import study_folder
+from labelgap.training.auto import SearchSpace, candidate_configs, neighbors
 from labelgap.training.config import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.folds import fold_groups
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows
+from labelgap.training.heads import HeadPlan
 from labelgap.training.plan import FOLDS_REASON, TrainingRequest, default_linear_backbone, plan_training
 from labelgap.training.progress import Reporter
+from labelgap.training.search import ROUNDS, quick_configs, searched_rows, selection_score
 from labelgap.training.selection import choose_selection
 
 BASELINE_TRAINING: Final = {"optimizer": "newton", "standardize": True, "epochs": 30}
 """How logistic regression is trained: to convergence, as a test compares with scikit-learn."""
+BASELINE_C: Final = tuple(10.0**power for power in range(-4, 3))
+"""The C of logistic regression that are compared first."""
+BATCHES: Final = 4
+MAX_BATCH: Final = 64
+"""Adam has so many batches in an epoch at least, and images in a batch at most: its time is in the number of steps."""
+FURTHER: Final = 1.5
+"""How long the settings around the best ones take, relative to the first ones."""
+
+Candidate = tuple[MethodPlan, RunConfig]
 
 
 def compare(
@@ -70,19 +110,29 @@ def compare(
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
     methods = methods if isinstance(methods, str) else list(methods)
-    chosen = check_settings(methods, settings)
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
-    reporter = reporter or Reporter(quiet)
-    with lock_folder(folder, "comparing methods"), reporter.resumable(partial(has_heads, folder)):
-        _check_folder(folder)
-        comparison = _compare(data, methods, chosen, folder, choose_device(device), workers, reporter)
+    chosen, folder, reporter = check_settings(methods, settings), Path(out), reporter or Reporter(quiet)
+    with (
+        study_folder(folder, "comparing methods", "a comparison", (FILE, HEADS_FOLDER)),
+        reporter.resumable(partial(has_heads, folder)),
+    ):
+        started = time.perf_counter()
+        prepared = _prepare(data, methods, chosen, folder, choose_device(device), workers, reporter)
+        comparison = replace(_compare(prepared, data), seconds=time.perf_counter() - started)
         comparison.write()
     return comparison
 
 
-def _compare(
+class _Prepared(NamedTuple):
+    """A comparison before its training."""
+
+    settings: CompareSettings
+    plans: list[MethodPlan]
+    skipped: list[SkippedMethod]
+    setup: HeadTrainingSetup
+    folds: int
+
+
+def _prepare(
     data: Dataset,
     methods: str | Sequence[str],
     chosen: CompareSettings,
@@ -90,51 +140,56 @@ def _compare(
     on_device: torch.device,
     workers: int | None,
     reporter: Reporter,
-) -> Comparison:
-    """Train and evaluate in a folder that this process has locked."""
-    started = time.perf_counter()
+) -> _Prepared:
+    """Resolve what is left open, and compute the features."""
     chosen = replace(chosen, backbone=chosen.backbone or default_linear_backbone(data))
     views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
     shown = views.observed().datasets[0]
-    names = method_names(methods, shown.train.labels)
     plan = plan_training(shown, chosen.request(), on_device)
-    config, selection, why = plan.config, plan.selection, plan.selection.why
-    if config.folds:
-        selection, why = choose_selection(shown.train.labels, None), FOLDS_REASON.format(folds=config.folds)
-    plans, skipped = _plan_methods(names, views, chosen, reporter)
+    selection, why, folds = plan.selection, plan.selection.why, plan.config.folds
+    if folds:
+        selection, why = choose_selection(shown.train.labels, None), FOLDS_REASON.format(folds=folds)
+    plans, skipped = _plan_methods(method_names(methods, shown.train.labels), views, chosen, reporter)
     if all(plan.baseline for plan in plans):
         raise InputError("; ".join(f"{each.method}: {each.reason}" for each in skipped) + ". Nothing was trained.")
     reporter.log(why)
-    workers = choose_workers(workers, on_device)
-    backbone = str(chosen.backbone)
-    features, digest = compute_split_features(
-        data, backbone, chosen.weights, on_device, workers, reporter, size=chosen.size
-    )
-    setup = HeadTrainingSetup(features, selection, on_device, digest)
+    network = (str(chosen.backbone), chosen.weights, on_device, choose_workers(workers, on_device), reporter)
+    features, digest = compute_split_features(data, *network, size=chosen.size)
     width, measured = features["train"].shape[1], selection.labels is not None
-    plans = [with_candidates(plan, chosen, width, measured=measured) for plan in plans]
     if not measured:
         reporter.log("no known labels can choose a setting: each method has one")
-    heads = _train(plans, data, config.folds, setup, folder, reporter, shuffle=chosen.shuffle)
-    comparison = evaluate_methods(heads, features, data, selection, folder, reporter)
-    return replace(
-        comparison,
-        metadata={**_metadata(data, chosen, on_device.type), "folds": config.folds},
-        skipped=(*skipped, *comparison.skipped),
-        seconds=time.perf_counter() - started,
-    )
+    plans = [_with_candidates(plan, chosen, width, measured=measured) for plan in plans]
+    setup = HeadTrainingSetup(features, selection, on_device, digest, folder, reporter)
+    return _Prepared(chosen, plans, skipped, setup, folds)
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than a comparison, and remove what a killed one left."""
-    other = any(not path.name.startswith(".") for path in folder.iterdir())
-    if other and not ((folder / FILE).exists() or (folder / HEADS_FOLDER).is_dir()):
-        raise RunError(f"{folder} holds something else than a comparison: choose another --out.")
-    refuse_links(folder)
-    remove_partials(folder)
+def _compare(prepared: _Prepared, data: Dataset) -> Comparison:
+    """Train and evaluate in a folder that this process has locked."""
+    chosen, plans, skipped, setup, folds = prepared
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
+        if not setup.reporter.silent:
+            setup.reporter.log(_describe(plans, _estimate_seconds(prepared)))
+        if folds:
+            groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
+            heads = _search_by_folds(plans, folds, groups, setup)
+        else:
+            heads = _search_on_val(plans, setup, shuffle=chosen.shuffle)
+    comparison = evaluate_methods(heads, data, setup)
+    metadata = {**_metadata(data, chosen, setup.device.type), "folds": folds}
+    return replace(comparison, metadata=metadata, skipped=(*skipped, *comparison.skipped))
+
+
+def estimate_comparison(
+    data: Dataset, methods: Sequence[str], *, out: Path, device: str, workers: int | None, **settings: Any
+) -> float:
+    """Return about how many seconds ``compare`` trains, without what the folder has; a few steps are measured."""
+    chosen, quiet = check_settings(methods, settings), Reporter(quiet=True)
+    return _estimate_seconds(_prepare(data, methods, chosen, out, choose_device(device), workers, quiet))
 
 
 def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str, Any]:
+    hidden = settings.observe is not None
     return {
         "data": data.name,
         "recipe": dict(data.recipe),
@@ -143,8 +198,8 @@ def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str
         "protocol": "linear",
         **{name: getattr(settings, name) for name in ("backbone", "weights", "grid", "seeds")},
         "epochs": settings.adam_epochs,
-        "observe": None if settings.observe is None else dict(settings.observe),
-        "label_seed": None if settings.observe is None else settings.label_seed,
+        "observe": dict(settings.observe or {}) if hidden else None,
+        "label_seed": settings.label_seed if hidden else None,
         "device": device,
     }
 
@@ -153,8 +208,7 @@ def _plan_methods(
     names: Sequence[str], views: LabelViews, settings: CompareSettings, reporter: Reporter
 ) -> tuple[list[MethodPlan], list[SkippedMethod]]:
     """Return the labels and the configuration of each method, and the methods that cannot run."""
-    plans: list[MethodPlan] = []
-    skipped: list[SkippedMethod] = []
+    plans, skipped = list[MethodPlan](), list[SkippedMethod]()
     rows = [(name, variant) for name in names for variant in method_variants(name, settings.vary)]
     for name, variant in rows:
         view = label_view_for(name, views)
@@ -194,32 +248,182 @@ def _resolve_method(view: LabelView, request: TrainingRequest, reporter: Reporte
     return config
 
 
-def _train(
-    plans: Sequence[MethodPlan],
-    data: Dataset,
-    folds: int,
-    setup: HeadTrainingSetup,
-    folder: Path,
-    reporter: Reporter,
-    *,
-    shuffle: bool,
-) -> dict[MethodPlan, MethodHeads]:
-    """Say how long it will take, and train all heads."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
-        if not reporter.silent:
-            reporter.log(_describe(plans, format_duration(estimate_seconds(plans, setup, folds, folder))))
-        if not folds:
-            return search_on_val(plans, setup, folder, reporter, shuffle=shuffle)
-        groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
-        return search_by_folds(plans, folds, groups, setup, folder, reporter)
+def _with_candidates(plan: MethodPlan, settings: CompareSettings, width: int, *, measured: bool) -> MethodPlan:
+    """Return a plan with the settings that are compared first: one, unless known labels can choose (``measured``)."""
+    labels, config = plan.view.datasets[0].train.labels, plan.config
+    own, fixed = settings.for_variant(plan.variant), settings.fixed_options(plan.method, plan.view, plan.variant)
+    left_open = SearchSpace((), measured and own.weight_decays is None, measured and own.learning_rates is None)
+    if plan.baseline:
+        left_open = SearchSpace((), measured, rate=False)
+        decays = [1 / (c * len(labels) * len(labels.classes)) for c in (BASELINE_C if measured else (1.0,))]
+        found = [config.model_copy(update={"weight_decay": float(f"{decay:.4g}")}) for decay in decays]
+    elif settings.grid != "auto" and not config.folds:
+        left_open = SearchSpace()
+        points = hyperparameter_grid(plan.method, own, config.options, fixed)
+        found = [config.model_copy(update=point) for point in points]
+    else:
+        if own.batch_sizes is None and config.optimizer != "newton":
+            largest = 2 ** int(math.log2(max(len(labels) / BATCHES, config.batch_size)))
+            config = config.model_copy(update={"batch_size": min(largest, MAX_BATCH)})
+        found = candidate_configs(config, labels, width, left_open)
+        for name, setting in GRID_SETTINGS.items():
+            if (values := getattr(own, setting)) is not None:
+                found = [each.model_copy(update={name: value}) for each in found for value in values]
+        found = [
+            each.model_copy(update={"options": {**each.options, **options}})
+            for options in option_combinations(plan.method, settings.grid, fixed)
+            for each in found
+        ]
+    return replace(plan, candidates=found if measured else found[:1], left_open=left_open)
 
 
-def _describe(plans: Sequence[MethodPlan], duration: str) -> str:
+def _estimate_seconds(prepared: _Prepared) -> float:
+    """Return about how many seconds the heads that a comparison has not stored take to train, and those of folds."""
+    _, plans, _, setup, folds = prepared
+    first = [task for plan in plans for config in plan.candidates for task in _head_tasks(plan, config)]
+    rounds = 1 + (FURTHER if any(map(_searches_further, plans)) else 0.0)
+    if folds:
+        final = [task for plan in plans for task in _head_tasks(plan, plan.candidates[0])]
+        one_seed = first[:: len(plans[0].view.datasets)]
+        return rounds * training_seconds(one_seed * folds, setup) + training_seconds(final * (folds + 1), setup)
+    by_path = dict(zip(head_paths(first, setup), first, strict=True))
+    return rounds * training_seconds([task for path, task in by_path.items() if not path.exists()], setup)
+
+
+def _searches_further(plan: MethodPlan) -> bool:
+    return plan.left_open.decay or plan.left_open.rate
+
+
+def _describe(plans: Sequence[MethodPlan], seconds: float) -> str:
     """Return what will be trained, and how long it takes."""
     methods = pluralize(len({plan.label for plan in plans if not plan.baseline}), "method")
     beside = f" and {BASELINE}" if any(plan.baseline for plan in plans) else ""
     settings = pluralize(sum(len(plan.candidates) for plan in plans), "setting")
-    further = ", then around the best of each" if any(any(plan.left_open.values()) for plan in plans) else ""
+    further = ", then around the best of each" if any(map(_searches_further, plans)) else ""
     seeds = pluralize(len(plans[0].view.datasets), "seed")
-    return f"training takes about {duration}: {methods}{beside} at {settings} in all{further}, with {seeds}"
+    about = f"training takes about {format_duration(seconds)}"
+    return f"{about}: {methods}{beside} at {settings} in all{further}, with {seeds}"
+
+
+def _head_tasks(plan: MethodPlan, config: RunConfig, *, shuffle: bool = False) -> list[HeadTask]:
+    """Return a head for each seed of a method; under "newton" a seed changes nothing but the labels, if these."""
+    newton, method = config.optimizer == "newton", (config.method, config.options, config.lr)
+    shared = (config.epochs, config.batch_size, config.optimizer, config.standardize)
+    return [
+        HeadTask(
+            HeadPlan(*method, data.train.labels, 0 if newton else seed, config.weight_decay),
+            *shared,
+            order_seed=seed if shuffle and not newton else 0,
+            last=plan.baseline,
+        )
+        for seed, data in enumerate(plan.view.datasets, plan.first_seed)
+    ]
+
+
+def _search_on_val(
+    plans: Sequence[MethodPlan], setup: HeadTrainingSetup, *, shuffle: bool
+) -> dict[MethodPlan, MethodHeads]:
+    """Train every method at its candidates, with all seeds, and choose a setting of each by its mean score on val."""
+    grids: dict[MethodPlan, list[list[StoredHead]]] = {plan: [] for plan in plans}
+
+    def score(candidates: Sequence[Candidate]) -> list[float]:
+        tasks = [_head_tasks(plan, config, shuffle=shuffle) for plan, config in candidates]
+        heads = iter(train_or_load_heads([task for each in tasks for task in each], setup))
+        found = [[next(heads) for _ in each] for each in tasks]
+        for (plan, _), seeds in zip(candidates, found, strict=True):
+            grids[plan].append(seeds)
+        return [
+            math.nan if any(head.failed for head in seeds) else float(np.mean([head.score or 0.0 for head in seeds]))
+            for seeds in found
+        ]
+
+    compared = _search(plans, score)
+    return {plan: MethodHeads(grids[plan], found, _best(scores)) for plan, (found, scores) in compared.items()}
+
+
+def _search_by_folds(
+    plans: Sequence[MethodPlan], folds: int, groups: NDArray[np.int64], setup: HeadTrainingSetup
+) -> dict[MethodPlan, MethodHeads]:
+    """Cross-validate every method, and train its final heads; images with equal ``groups`` share a fold."""
+    features, first = setup.features["train"], plans[0].first_seed
+    tables = {plan: [data.train.labels for data in plan.view.datasets] for plan in plans}
+    views = {id(table): table for each in tables.values() for table in each}
+    most = max((plan.candidates for plan in plans), key=len)
+    rows = searched_rows(tables[plans[0]][0], features.shape[1], most, seed=first)
+    part, parts = select_rows(features, rows), {key: table.select(rows) for key, table in views.items()}
+    judges = {key: choose_selection(table, None) for key, table in parts.items()}
+    seeds = range(first, first + len(tables[plans[0]]))
+    fold = {(seed, key): assign_folds(table, folds, seed, groups) for seed in seeds for key, table in views.items()}
+
+    def score(candidates: Sequence[Candidate]) -> list[float]:
+        keys = [id(tables[plan][0]) for plan, _ in candidates]
+        configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
+        configs = quick_configs(configs, part, views[keys[0]])
+        tasks = [
+            FoldTask(config, parts[key], fold[first, key][rows]) for config, key in zip(configs, keys, strict=True)
+        ]
+        logits = out_of_fold_logits(part, tasks, setup.device, images=len(groups))
+        setup.reporter.advance()
+        return [selection_score(judges[key], each) for key, each in zip(keys, logits, strict=True)]
+
+    started = time.perf_counter()
+    with setup.reporter.bar("cross-validation", ROUNDS + 1):
+        compared = _search(plans, score)
+        chosen = {
+            plan: configs[best] for plan, (configs, scores) in compared.items() if (best := _best(scores)) is not None
+        }
+        tasks = [
+            FoldTask(config.model_copy(update={"seed": seed}), table, fold[seed, id(table)])
+            for plan, config in chosen.items()
+            for seed, table in zip(seeds, tables[plan], strict=True)
+        ]
+        logits = iter(out_of_fold_logits(features, tasks, setup.device))
+    spent = (time.perf_counter() - started) / max(len(tasks), 1)
+    final = [task for plan, config in chosen.items() for task in _head_tasks(plan, config)]
+    heads = iter(train_or_load_heads(final, setup))
+    made: dict[MethodPlan, MethodHeads] = {}
+    for plan, (configs, scores) in compared.items():
+        grid, best = [[_untrained(each, plan)] for each in scores], _best(scores)
+        own = [next(logits) for _ in seeds] if best is not None else []
+        if best is not None:
+            measures = [selection_score(setup.selection, each) for each in own]
+            trained = [replace(head, seconds=head.seconds + spent) for head in (next(heads) for _ in seeds)]
+            grid[best] = [replace(head, score=_known(value)) for head, value in zip(trained, measures, strict=True)]
+            usable = all(head.failed is None for head in trained) and all(np.isfinite(each).all() for each in own)
+            best = best if usable else None
+        made[plan] = MethodHeads(grid, configs, best, own)
+    return made
+
+
+def _search(
+    plans: Sequence[MethodPlan], score: Callable[[Sequence[Candidate]], list[float]]
+) -> dict[MethodPlan, tuple[list[RunConfig], list[float]]]:
+    """Score the candidates of all methods, then those around the best of each; NaN is the score of a failure."""
+    compared: dict[MethodPlan, tuple[list[RunConfig], list[float]]] = {plan: ([], []) for plan in plans}
+    candidates = [(plan, config) for plan in plans for config in plan.candidates]
+    for _ in range(ROUNDS):
+        for (plan, config), value in zip(candidates, score(candidates), strict=True):
+            compared[plan][0].append(config)
+            compared[plan][1].append(value)
+        candidates = [
+            (plan, config)
+            for plan, (configs, scores) in compared.items()
+            for config in neighbors(configs, scores, plan.left_open)
+        ]
+        if not candidates:
+            break
+    return compared
+
+
+def _best(scores: Sequence[float]) -> int | None:
+    """Return the highest score, the first of equals; None where all are NaN."""
+    return None if all(map(math.isnan, scores)) else int(np.nanargmax(scores))
+
+
+def _untrained(score: float, plan: MethodPlan) -> StoredHead:
+    """Return a setting that was scored out of fold, and has no final head."""
+    return StoredHead(Path(), plan.config.epochs, _known(score), 0.0, DIVERGED if math.isnan(score) else None)
+
+
+def _known(score: float) -> float | None:
+    return score if math.isfinite(score) else None

@@ -1,17 +1,37 @@
-"""The settings of a comparison."""
+"""What a comparison compares: its settings, the methods and their variants, their grids, and the labels they see.
+
+**Grids.** "auto" searches as ``fit`` does, and so does every comparison without val. "small": learning rates 1e-3 and
+1e-4 at batch size 16, with the options that the papers state for the data set, or the method's defaults. "full": the
+grid of Cole et al. (CVPR 2021), batch sizes 8 and 16, learning rates 1e-2 to 1e-5, and the options that the method's
+own paper searched.
+
+**Variants.** What a user varies has a row for each value, each with its own learning rate and epoch by val, and its own
+result on test: the effect of a hyperparameter. What a grid searches has one row, at the value that val chooses.
+
+**Labels.** All methods see the table as it is, or as ``observe`` hides it. Some cannot learn from that: they see what
+their paper shows them, drawn from the truth, and are listed apart, since they see more than the others. Without a truth
+they are skipped. Where ``observe`` has a rule for the present labels ("salient"), they see those and absent ones.
+
+- `bce`, `bce-ls`: every known label.
+- `iun`: one present and all absent labels of each image.
+- `iu`, `curriculum`, `imcl`: the table, if it has known absents; else one present and one absent label of each image.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Final
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
-from labelgap.losses import describe_method, loss, methods
-from labelgap.studies.compare.grid import GRIDS
-from labelgap.studies.compare.label_views import NEED_ABSENT, LabelView
-from labelgap.studies.compare.variants import GRID_SETTINGS, Variation, check_variation
+from labelgap.labels.gaps import GAPS, check_draw
+from labelgap.losses import describe_method, loss, method_options, methods
+from labelgap.studies.compare.results import SkippedMethod
 from labelgap.training.plan import TrainingRequest
 from labelgap.training.presets import LINEAR_DEFAULTS
 
@@ -22,69 +42,154 @@ SHORT: Final = ("an", "an-ls", "wan", "iu", "em", "gr", "role", "epr", "ll-r")
 COMPLETE_SHORT: Final = ("bce", "bce-ls", "asl", "two-way")
 """Those where every label is known: all of ``SHORT`` would then be `bce` or `bce-ls`."""
 
+ALL_LABELS: Final = frozenset({"bce", "bce-ls"})
+NEED_ABSENT: Final = frozenset({"iu", "curriculum", "imcl"})
+CONTRAST: Final = frozenset({"two-way", "two-way-sample", "two-way-class"})
+
+GRIDS: Final = ("auto", "small", "full")
+GRID_SETTINGS: Final = {"lr": "learning_rates", "batch_size": "batch_sizes", "weight_decay": "weight_decays"}
+"""Settings of training that can vary, and the settings of a comparison that hold their values."""
+Variation = Mapping[str, Sequence[Any]]
+"""``NAME`` of an option or setting, or ``METHOD.NAME``, → its values."""
+
+_Values = dict[str, tuple[float, ...]]
+_LEARNING_RATES: Final = {"small": (1e-3, 1e-4), "full": (1e-2, 1e-3, 1e-4, 1e-5)}
+_BATCH_SIZES: Final = {"small": (16,), "full": (8, 16)}
+_PERCENTS: Final[_Values] = {"delta_rel": (0.1, 0.2, 0.3, 0.4, 0.5)}
+_ABSOLUTE: Final[_Values] = {"r0": (1.0, 1.5, 2.0), "delta_abs": (0.1, 0.15, 0.2)}
+_SHARES: Final = (0.01, 0.02, 0.1, 0.2, 0.4, 0.9)
+_PENALTIES: Final[_Values] = {"weight": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)}
+_OPTIONS: Final[dict[str, _Values]] = {
+    **dict.fromkeys(("ll-r", "ll-ct", "ll-cp"), _PERCENTS),
+    **dict.fromkeys(("ll-r-abs", "ll-ct-abs", "ll-cp-abs"), _ABSOLUTE),
+    "em": {"alpha": _SHARES},
+    "em-apl": {"alpha": _SHARES, "beta": _SHARES},
+    "dw": {"weight": _SHARES},
+    "entmin": {"weight": _SHARES},
+    "l1r": _PENALTIES,
+    "l2r": _PENALTIES,
+    "n-ls": {"smoothing": (0.1, 0.2, 0.3)},
+    "focal": {"alpha": (0.25, 0.5, 0.75)},
+    "asl": {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)},
+}
+"""Kim 2022 for `ll-…`, Zhou 2022 for the rest."""
+
+
+@dataclass(frozen=True)
+class LabelView:
+    """The training labels that a method sees."""
+
+    description: str  # for the table
+    datasets: tuple[Dataset, ...]  # one for each seed; the same object where the seed changes nothing
+    label_seeds: tuple[int | None, ...]  # of each draw; None where nothing is drawn
+    extra_labels: bool = False  # whether the other methods see fewer labels
+    options: Mapping[str, Any] | None = None  # that the method needs to learn from these labels
+
+
+class LabelViews:
+    """The labels of a comparison, hidden as ``observe`` says, and other labels drawn from their truth.
+
+    Each seed draws its own, from ``label_seed`` on; without ``observe`` the table is the same for all seeds, and so are
+    the labels drawn beside it.
+    """
+
+    def __init__(self, data: Dataset, seeds: int, observe: Mapping[str, Any] | None, label_seed: int) -> None:
+        self.data, self.seeds, self.observe, self.label_seed = data, seeds, observe, label_seed
+        self._draw = cache(data.observe)
+
+    @property
+    def truth(self) -> LabelTable | None:
+        """The table with more labels than are shown, if it has both states."""
+        truth = self.data.train.truth if self.observe is None else self.data.train.evaluation_labels
+        return truth if truth is not None and min(truth.counts().total[:2]) > 0 else None
+
+    def observed(self) -> LabelView:
+        """Return the table as it is, or as ``observe`` hides it."""
+        if self.observe is not None:
+            return self._drawn(self.observe)
+        labels = self.data.train.labels
+        present, absent, _ = labels.counts().total
+        description = "every label" if labels.complete else f"{present:,} present and {absent:,} absent labels"
+        return LabelView(description, (self.data,) * self.seeds, (None,) * self.seeds)
+
+    def revealed(self) -> LabelView:
+        """Return every known label."""
+        data = self.data.reveal()
+        data = replace(data, train=replace(data.train, truth=data.train.labels))
+        description = "every label" if data.train.labels.complete else "all that is known"
+        return LabelView(description, (data,) * self.seeds, (None,) * self.seeds, extra_labels=True)
+
+    def drawn(self, positives: Any, negatives: Any) -> LabelView:
+        """Return so many labels of each image, drawn from the truth; the present ones by the table's rule if any."""
+        draw: Mapping[str, Any] = {"positives": positives, "negatives": negatives}
+        if self.observe is not None and self.observe.get("positives") in GAPS:
+            draw = {**self.observe, "negatives": negatives}
+        return replace(self._drawn(draw), extra_labels=True)
+
+    def _drawn(self, draw: Mapping[str, Any]) -> LabelView:
+        seeds = tuple(self.label_seed + (seed if self.observe is not None else 0) for seed in range(self.seeds))
+        return LabelView(describe_draw(**draw), tuple(self._draw(**draw, seed=seed) for seed in seeds), seeds)
+
+
+def label_view_for(method: str, views: LabelViews) -> LabelView | SkippedMethod:
+    """Return the labels that a method sees, or why it cannot run."""
+    view, truth = views.observed(), views.truth
+    present, absent, unknown = view.datasets[0].train.labels.counts().total
+    if method in ALL_LABELS and unknown:
+        reason = "it learns from full labels, which are not known here; `iu` is the same on the known ones"
+        return SkippedMethod(method, reason) if truth is None else views.revealed()
+    if method == "iun":
+        reason = "its labels (1 present and all absent of each image) are drawn from a truth: there is none"
+        return SkippedMethod(method, reason) if truth is None else views.drawn(1, "all")
+    if method in NEED_ABSENT and not absent:
+        reason = "no label is known to be absent, and it would call everything present"
+        return SkippedMethod(method, reason) if truth is None else views.drawn(1, 1)
+    if method in CONTRAST and not absent and present:
+        return replace(view, options={"unknown": "negative"})
+    return view
+
+
+def describe_draw(positives: Any = 1, negatives: Any = 0, **options: Any) -> str:
+    """Describe the labels that are drawn of each image.
+
+    Example:
+        >>> describe_draw(1, 0), describe_draw(1, "all")
+        ('1 present label of each image', '1 present and all absent labels of each image')
+        >>> describe_draw("random", 1, share=0.3)
+        'random: 30 % of the present labels, all alike, and 1 absent label of each image'
+    """
+    if (gap := check_draw(positives, options)) is not None:
+        absent = f", and {describe_draw(0, negatives)}" if negatives else ""
+        return f"{gap.name}: {gap.description}{absent}"
+    drawn = [(amount, state) for amount, state in ((positives, "present"), (negatives, "absent")) if amount != 0]
+    if not drawn:
+        return "no label"
+    noun = "label" if drawn[-1][0] == 1 else "labels"
+    return f"{' and '.join(f'{amount} {state}' for amount, state in drawn)} {noun} of each image"
+
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """How methods are compared.
+    """How methods are compared."""
 
-    Attributes:
-        seeds: how many, from ``first_seed``.
-        observe: labels to hide first, as ``Dataset.observe`` takes it: ``{"positives": 1, "negatives": 0}``.
-        label_seed: of the first draw; seed s has ``label_seed + s``.
-        grid: "auto", "small" or "full"; see ``studies.compare.grid``.
-        options: method → options that are not searched, e.g. ``{"role": {"expected_positives": 1.5}}``.
-        learning_rates: instead of the grid's.
-        batch_sizes: instead of the grid's.
-        weight_decays: to compare; by default 0 in the papers' grids, else several by the number of features.
-        standardize: whether heads are trained on standardized features; by default not in the papers' grids.
-        epochs: of every head; by default 25, or 15 of the optimizer "newton".
-        backbone: name of the network that computes features; the default for the data when None.
-        weights: file of its weights.
-        size: of the images, if it is not the backbone's.
-        select: the rule that selects epochs and settings; see ``training.selection``.
-        shuffle: whether a seed also determines the order of the batches; else all heads see one order.
-        vary: option or setting, or ``METHOD.NAME`` → values that have a row each; see ``studies.compare.variants``.
-        first_seed: the seeds are this one and the next.
-        baseline: whether plain logistic regression is compared too.
-    """
-
-    seeds: int = 3
-    observe: Mapping[str, Any] | None = None
-    label_seed: int = 1200
-    grid: str = "auto"
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    learning_rates: Sequence[float] | None = None
-    batch_sizes: Sequence[int] | None = None
-    weight_decays: Sequence[float] | None = None
-    standardize: bool | None = None
-    epochs: int | None = None
-    backbone: str | None = None
-    weights: str | None = None
-    size: int | None = None
-    select: str = "auto"
-    shuffle: bool = False
-    vary: Variation = field(default_factory=dict)
-    first_seed: int = 0
-    baseline: bool = True
-
-    @classmethod
-    def checked(cls, **settings: Any) -> CompareSettings:
-        """Return the settings; ``InputError`` where a name or a value is wrong."""
-        known = [item.name for item in fields(cls)]
-        for name in settings:
-            if name not in known:
-                raise UnknownNameError("setting of a comparison called", name, known)
-        made = cls(**settings)
-        if made.seeds < 1 or made.adam_epochs < 1:
-            raise InputError(f"seeds={made.seeds}, epochs={made.epochs}: at least one of each is needed.")
-        if made.grid not in GRIDS:
-            raise UnknownNameError("grid", made.grid, GRIDS)
-        for (name, setting), example in zip(GRID_SETTINGS.items(), ("1e-3,1e-4", "16", "0,1e-3"), strict=True):
-            values, above = getattr(made, setting), "from" if name == "weight_decay" else "above"
-            if values is not None and (not values or min(values) < 0 or (above == "above" and 0 in values)):
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{option} {values}: give numbers {above} 0, e.g. {option} {example}")
-        return made
+    seeds: int = 3  # how many, from ``first_seed``
+    observe: Mapping[str, Any] | None = None  # labels to hide first, as ``Dataset.observe`` takes it
+    label_seed: int = 1200  # of the first draw; seed s has ``label_seed + s``
+    grid: str = "auto"  # "small" or "full"
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method → options that are not searched
+    learning_rates: Sequence[float] | None = None  # instead of the grid's
+    batch_sizes: Sequence[int] | None = None  # instead of the grid's
+    weight_decays: Sequence[float] | None = None  # default: 0 in the papers' grids, else by the number of features
+    standardize: bool | None = None  # the features; by default not in the papers' grids
+    epochs: int | None = None  # of every head; by default 25, or 15 of the optimizer "newton"
+    backbone: str | None = None  # that computes features; the default for the data when None
+    weights: str | None = None  # file of its weights
+    size: int | None = None  # of the images, if it is not the backbone's
+    select: str = "auto"  # the rule that selects epochs and settings; see ``training.selection``
+    shuffle: bool = False  # whether a seed also determines the order of the batches; else all heads see one order
+    vary: Variation = field(default_factory=dict)  # option or setting, or ``METHOD.NAME`` → values with a row each
+    first_seed: int = 0  # the seeds are this one and the next
+    baseline: bool = True  # whether plain logistic regression is compared too
 
     @property
     def adam_epochs(self) -> int:
@@ -93,20 +198,11 @@ class CompareSettings:
 
     def request(self) -> TrainingRequest:
         """Return what the heads of all methods share, as the arguments of ``fit``."""
-        training: dict[str, Any] = {}
-        given: dict[str, Any] = {"epochs": self.epochs, "standardize": self.standardize}
-        given |= {"lr": self.learning_rates, "batch_size": self.batch_sizes}
-        for name, value in given.items():
-            if value is not None:
-                training[name] = value[0] if isinstance(value, Sequence) else value
-        return TrainingRequest(
-            method="an",
-            backbone=self.backbone,
-            weights=self.weights,
-            protocol="linear",
-            select=self.select,
-            training=training,  # type: ignore[arg-type]
-        )
+        training: Any = {"epochs": self.epochs, "standardize": self.standardize}
+        training |= {"lr": (self.learning_rates or (None,))[0], "batch_size": (self.batch_sizes or (None,))[0]}
+        training = {name: value for name, value in training.items() if value is not None}
+        network: dict[str, Any] = {"backbone": self.backbone, "weights": self.weights, "protocol": "linear"}
+        return TrainingRequest(method="an", select=self.select, training=training, **network)
 
     def fixed_options(self, method: str, view: LabelView, variant: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a method that are not searched."""
@@ -115,23 +211,37 @@ class CompareSettings:
 
     def for_variant(self, variant: Mapping[str, Any]) -> CompareSettings:
         """Return the settings with the learning rate, batch size or weight decay of a variant."""
-        given: dict[str, Any] = {
-            GRID_SETTINGS[name]: (value,) for name, value in variant.items() if name in GRID_SETTINGS
-        }
+        given: Any = {GRID_SETTINGS[name]: (value,) for name, value in variant.items() if name in GRID_SETTINGS}
         return replace(self, **given)
 
 
+def check_settings(methods: str | Iterable[str], settings: Mapping[str, Any]) -> CompareSettings:
+    """Return the settings; ``InputError`` for a name or value that is wrong whatever the data are."""
+    known = [item.name for item in fields(CompareSettings)]
+    for name in settings:
+        if name not in known:
+            raise UnknownNameError("setting of a comparison called", name, known)
+    chosen, names = CompareSettings(**settings), method_names(methods)
+    if chosen.seeds < 1 or chosen.adam_epochs < 1:
+        raise InputError(f"seeds={chosen.seeds}, epochs={chosen.epochs}: at least one of each is needed.")
+    if chosen.grid not in GRIDS:
+        raise UnknownNameError("grid", chosen.grid, GRIDS)
+    for (name, setting), example in zip(GRID_SETTINGS.items(), ("1e-3,1e-4", "16", "0,1e-3"), strict=True):
+        values, above = getattr(chosen, setting), "from" if name == "weight_decay" else "above"
+        if values is not None and (not values or min(values) < 0 or (above == "above" and 0 in values)):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} {values}: give numbers {above} 0, e.g. {option} {example}")
+    for name, options in chosen.options.items():
+        loss(name, **options)
+        if name not in names:
+            raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
+    _check_variation(names, chosen.vary, chosen.options)
+    chosen.request().check()
+    return chosen
+
+
 def method_names(names: str | Iterable[str], table: LabelTable | None = None) -> list[str]:
-    """Return the methods of "short" or "all", or check the given names.
-
-    Args:
-        names: of methods, or "short" or "all".
-        table: the labels that most methods see, on which the short list depends; every method of it when None.
-
-    Example:
-        >>> "ls" in method_names("all"), method_names(["an", "em", "an"])
-        (False, ['an', 'em'])
-    """
+    """Return the methods of "short", as the labels of a table suggest it, or of "all"; or check the given names."""
     if names == "all":
         return [name for name in methods() if name not in SYNONYMS]
     if names == "short":
@@ -146,13 +256,62 @@ def method_names(names: str | Iterable[str], table: LabelTable | None = None) ->
     return list(dict.fromkeys(chosen))
 
 
-def check_settings(methods: str | Iterable[str], settings: Mapping[str, Any]) -> CompareSettings:
-    """Return the settings; ``InputError`` for a name or value that is wrong whatever the data are."""
-    chosen, names = CompareSettings.checked(**settings), method_names(methods)
-    for name, options in chosen.options.items():
-        loss(name, **options)
-        if name not in names:
-            raise InputError(f"options of '{name}' were given, but it is not among the methods to compare.")
-    check_variation(names, chosen.vary, chosen.options)
-    chosen.request().check()
-    return chosen
+def method_variants(method: str, vary: Variation) -> list[dict[str, Any]]:
+    """Return the variants of a method: every combination of what it varies; a single one without values for others."""
+    names, own = {key: key.rpartition(".") for key in vary}, {*GRID_SETTINGS, *method_options(method)}
+    varied = {key: owner == method or (not owner and name in own) for key, (owner, _, name) in names.items()}
+    return _combinations({names[key][2]: values for key, values in vary.items() if varied[key]})
+
+
+def _check_variation(names: Sequence[str], vary: Variation, options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise an error for a name that no method has, and for values that cannot be."""
+    for key, values in vary.items():
+        owner, _, name = key.rpartition(".")
+        if owner and owner not in names:
+            raise InputError(f"--vary {key}: '{owner}' is not among the methods to compare.")
+        having = [each for each in ([owner] if owner else names) if name in method_options(each)]
+        if not having and name not in GRID_SETTINGS:
+            known = {*GRID_SETTINGS, *(option for each in names for option in method_options(each))}
+            raise UnknownNameError(f"option of {owner or ', '.join(names)} or setting called", name, sorted(known))
+        if len(set(map(str, values))) < max(len(values), 2):
+            raise InputError(f"--vary {key}: give two or more different values, e.g. --vary delta_rel=0.1,0.2,0.5")
+        if name in GRID_SETTINGS and any(not isinstance(value, int | float) or not value >= 0 for value in values):
+            raise InputError(f"--vary {key}: {', '.join(map(str, values))} are not all numbers from 0.")
+        for each in having:
+            if name in options.get(each, {}):
+                raise InputError(f"--vary {key}: --option {each}.{name} gives it one value: leave one of them out.")
+            for value in values:
+                loss(each, **{**options.get(each, {}), name: value})
+    most = math.prod(len(values) for values in vary.values())
+    if most > 200:
+        raise InputError(f"--vary: {most:,} combinations; vary fewer values at a time.")
+
+
+def option_grid(method: str) -> _Values:
+    """Return the options that a method's paper searched, with their values; empty for most methods."""
+    return dict(_OPTIONS.get(method, {}))
+
+
+def option_combinations(method: str, grid: str, fixed: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Return the options to compare: under "full" those that the paper searched, without those in ``fixed``."""
+    searched = option_grid(method) if grid == "full" else {}
+    return _combinations({name: values for name, values in searched.items() if name not in set(fixed)})
+
+
+def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+
+
+def hyperparameter_grid(
+    method: str, settings: CompareSettings, options: Mapping[str, Any], fixed: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the points of a paper's grid for a method, without the options in ``fixed``, which the user set."""
+    grid, standardize = settings.grid, bool(settings.standardize)
+    return [
+        {"options": {**options, **combination}, "lr": float(lr), "batch_size": int(batch), "weight_decay": decay}
+        | {"optimizer": "adam", "standardize": standardize, "epochs": settings.adam_epochs}
+        for combination in option_combinations(method, grid, fixed)
+        for decay in settings.weight_decays or (0.0,)
+        for batch in settings.batch_sizes or _BATCH_SIZES[grid]
+        for lr in settings.learning_rates or _LEARNING_RATES[grid]
+    ]

@@ -1,7 +1,4 @@
-"""Reproduce the tables of the papers: our numbers beside theirs.
-
-``paper_tables`` lists the tables, ``reproduce`` fills one, and a ``Reproduction`` holds the results of a folder.
-"""
+"""Reproduce the tables of the papers: our numbers beside theirs."""
 
 from labelgap.studies.reproduce.results import Reproduction
 from labelgap.studies.reproduce.runner import reproduce

@@ -1,114 +1,85 @@
-"""The results of the papers' tables in a folder: ``reproduce.json``, and ``results.csv`` with the papers' numbers."""
+"""The results of the papers' tables: what a cell measures of a run; ``reproduce.json``, and ``results.csv``."""
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
 
-from labelgap.core.errors import InputError
-from labelgap.core.files import write_json, write_text
-from labelgap.studies.compare.results import STRICT, Count, Seconds, Share, Text
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.files import write_text
+from labelgap.data.dataset import Dataset
+from labelgap.inference.localization import pointing_game
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revisions
+from labelgap.labels.class_groups import class_groups
+from labelgap.metrics import f1, revision_quality
+from labelgap.metrics.validation import supports_accuracy
 from labelgap.studies.reproduce.tables import Cell, paper_tables
-from labelgap.studies.result_files import csv_text, read_result, writing_results
+from labelgap.studies.study import Count, Document, Seconds, Share, Stored, Text, csv_text
+from labelgap.training import Run
+from labelgap.training.predictions import read_predictions
 
 FILE: Final = "reproduce.json"
 TABLE: Final = "results.csv"
 FILES: Final = (FILE, TABLE)
-FORMAT: Final = 1
 GRIDS: Final = ("paper", "preset")
 
 
 @dataclass(frozen=True)
-class ReproductionSettings:
-    """Where a reproduction differs from the papers: the same for all cells of a folder.
+class ReproductionSettings(Stored):
+    """Where a reproduction differs from the papers: the same for all cells of a folder."""
 
-    Attributes:
-        grid: "paper": what the paper searched, chosen on val; "preset": the one setting of its preset.
-        backbone: instead of the paper's network.
-        weights: a file of its weights.
-        epochs: instead of the paper's, of every phase.
-        size: of the images, instead of the paper's.
-        lr: of head and backbone where a whole network is trained, instead of the paper's.
-        batch_size: where a whole network is trained, instead of the paper's.
-    """
-
-    __pydantic_config__ = STRICT
-
-    grid: Literal["paper", "preset"] = "paper"
+    grid: Literal["paper", "preset"] = "paper"  # what the paper searched, chosen on val; or the setting of its preset
     backbone: Text | None = None
-    weights: Text | None = None
-    epochs: Annotated[int, Field(ge=1)] | None = None
-    size: Annotated[int, Field(ge=1)] | None = None
-    lr: Annotated[float, Field(gt=0)] | None = None
-    batch_size: Annotated[int, Field(ge=1)] | None = None
+    weights: Text | None = None  # a file of the backbone's weights
+    epochs: Annotated[int, Field(ge=1)] | None = None  # of every phase
+    size: Annotated[int, Field(ge=1)] | None = None  # of the images
+    lr: Annotated[float, Field(gt=0)] | None = None  # of head and backbone where a whole network is trained
+    batch_size: Annotated[int, Field(ge=1)] | None = None  # where a whole network is trained
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
             raise InputError(f"--grid {self.grid}: it is {' or '.join(GRIDS)}.")
-        if self.lr is not None and not self.lr > 0:
-            raise InputError(f"--lr {self.lr}: it is a number above 0.")
-        for name in ("epochs", "size", "batch_size"):
+        for name in ("epochs", "size", "lr", "batch_size"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"--{name.replace('_', '-')} {value}: it is a number from 1.")
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """What differs from the papers."""
-        values = asdict(self)
-        return {name: value for name, value in values.items() if value not in (None, "paper")}
+            if value is not None and not value > 0:
+                raise InputError(f"--{name.replace('_', '-')} {value}: it is a number above 0.")
 
     def describe(self) -> str:
         """Return what differs from the papers in words."""
         return ", ".join(f"{name} {value}" for name, value in self.changed.items()) or "the papers' settings"
 
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What differs from the papers."""
+        return {name: value for name, value in vars(self).items() if value not in (None, "paper")}
+
 
 @dataclass(frozen=True)
-class CellResult:
-    """Our numbers of one cell.
-
-    Attributes:
-        table: its name.
-        row: its name.
-        column: its name.
-        values: one for each seed, in percent except for epochs.
-        epochs: the epoch that was kept, for each seed.
-        setting: learning rate, batch size and options, at the chosen setting.
-        settings_tried: how many val chose from.
-        training: digest of what was trained on which data, with how many seeds: the same is not trained again.
-        seconds: of the training, shared with other cells of it.
-        device: "cpu", "cuda" or "mps".
-        images: of train, val and test; val is left out where there is none.
-        data: digest of images and labels.
-        known_absent: known absent labels of the classes that the mAP is over; None where every label is known.
-        scores: of val after each epoch of a network, 0 to 1, for each seed; empty where val was not scored.
-        rule: that selected the epoch of a network; see ``training.selection``.
-    """
-
-    __pydantic_config__ = STRICT
+class CellResult(Stored):
+    """Our numbers of one cell."""
 
     table: Text
     row: Text
     column: Text
-    values: Annotated[tuple[float, ...], Field(min_length=1, max_length=10_000)]
-    epochs: tuple[Count, ...]
-    setting: Mapping[str, Any]
-    settings_tried: Count
-    training: Text
-    seconds: Seconds
-    device: Text
-    images: tuple[Count, ...]
-    data: Text
-    known_absent: Count | None = None
-    scores: tuple[tuple[Share, ...], ...] = ()
-    rule: Text = ""
+    values: Annotated[tuple[float, ...], Field(min_length=1, max_length=10_000)]  # of the seeds, in percent or epochs
+    epochs: tuple[Count, ...]  # that were kept, for each seed
+    setting: Mapping[str, Any]  # learning rate, batch size and options that were chosen
+    settings_tried: Count  # how many val chose from
+    training: Text  # digest of what was trained on which data, with how many seeds: the same is not trained again
+    seconds: Seconds  # of the training, shared with other cells of it
+    device: Text  # "cpu", "cuda" or "mps"
+    images: tuple[Count, ...]  # of train, val and test; val is left out where there is none
+    data: Text  # digest of images and labels
+    known_absent: Count | None = None  # labels of the classes that the mAP is over; None where every label is known
+    scores: tuple[tuple[Share, ...], ...] = ()  # of val after each epoch of a network, for each seed, where val scored
+    rule: Text = ""  # that selected the epoch of a network; see ``training.selection``
 
     @property
     def mean(self) -> float:
@@ -126,31 +97,27 @@ class CellResult:
         return self.table, f"{self.row}/{self.column}"
 
 
-class _Stored(BaseModel):
-    """``reproduce.json``."""
+Cells = Mapping[tuple[str, str], CellResult]
 
-    model_config = STRICT
 
-    format: Literal[1]
-    settings: ReproductionSettings
-    cells: tuple[CellResult, ...]
+def _by_name(cells: Sequence[CellResult]) -> Cells:
+    return {cell.name: cell for cell in cells}
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """Tables of papers in a folder, as far as they are filled.
+class Reproduction(Document):
+    """Tables of papers in a folder, as far as they are filled."""
 
-    Attributes:
-        path: the folder.
-        settings: where they differ from the papers.
-        cells: our numbers, by table and cell.
-        missing: why cells of the last command are empty; it is not stored.
-    """
+    FILE = FILE
+    KIND = "a folder of papers' tables"
+    REMEDY = "Choose another --out."
+    NOT_STORED = frozenset({"path", "missing"})
 
-    path: Path
     settings: ReproductionSettings = field(default_factory=ReproductionSettings)
-    cells: Mapping[tuple[str, str], CellResult] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
+    cells: Cells = field(
+        default_factory=dict, metadata={"stored as": Annotated[tuple[CellResult, ...], AfterValidator(_by_name)]}
+    )
+    missing: Mapping[str, str] = field(default_factory=dict)  # why cells of the last command are empty
 
     @property
     def tables(self) -> list[str]:
@@ -165,25 +132,22 @@ class Reproduction:
         filled = [(cell, result) for cell, result in found if result is not None]
         return sorted(filled, key=lambda pair: columns.index(pair[0].column))
 
-    def add(self, results: list[CellResult]) -> Reproduction:
+    def add(self, results: Sequence[CellResult]) -> Reproduction:
         """Return it with more results."""
-        return replace(self, cells={**self.cells, **{result.name: result for result in results}})
+        return replace(self, cells={**self.cells, **_by_name(results)})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is stored: the cells as a list."""
+        return super().as_json() | {"cells": [asdict(cell) for cell in self.cells.values()]}
 
     def write(self) -> None:
         """Write ``reproduce.json``, ``results.csv`` and the manifest."""
-        stored = {"settings": asdict(self.settings), "cells": [asdict(cell) for cell in self.cells.values()]}
         rows = [_csv_row(cell, result) for table in self.tables for cell, result in self.results(table)]
-        with writing_results(self.path, FILES):
-            write_json(self.path / FILE, {"format": FORMAT, **stored})
+        with self.writing([TABLE]):
             write_text(self.path / TABLE, csv_text(_HEADERS, rows))
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Reproduction:
-        """Read the folder of a reproduction."""
-        folder = Path(path)
-        about = {"what": "a folder of papers' tables", "remedy": "Choose another --out."}
-        stored = read_result(folder / FILE, _Stored, format=FORMAT, **about)
-        return cls(folder, stored.settings, {cell.name: cell for cell in stored.cells})
+
+is_reproduction = Reproduction.is_in
 
 
 _HEADERS: Final = (
@@ -195,36 +159,90 @@ _HEADERS: Final = (
 
 def _csv_row(cell: Cell, result: CellResult) -> list[object]:
     published = cell.published
+    difference = "" if published is None else f"{round(result.mean - published.value, 2) + 0.0:.2f}"
     return [
         *(result.table, result.row, cell.column.data, cell.training.protocol, cell.column.metric),
         *(f"{result.mean:.2f}", "" if result.deviation is None else f"{result.deviation:.2f}", len(result.values)),
-        *(("", "", "") if published is None else (f"{published.value:g}", _signed(result, cell), published.source)),
+        *(("", "", "") if published is None else (f"{published.value:g}", difference, published.source)),
         *(result.setting.get("lr", ""), result.setting.get("batch_size", "")),
         *(json.dumps(result.setting["options"]), result.settings_tried, " ".join(map(str, result.epochs))),
-        *(
-            " ".join(f"{value:.2f}" for value in result.values),
-            result.device,
-            f"{result.seconds:.0f}",
-            format_images(result.images),
-        ),
+        *(" ".join(f"{value:.2f}" for value in result.values), result.device, f"{result.seconds:.0f}"),
+        format_images(result.images),
         "" if result.known_absent is None else result.known_absent,
     ]
 
 
-def _signed(result: CellResult, cell: Cell) -> str:
-    return "" if cell.published is None else f"{round(result.mean - cell.published.value, 2) + 0.0:.2f}"
-
-
 def format_images(images: Sequence[int]) -> str:
-    """Return numbers of images of the splits.
-
-    Example:
-        >>> format_images((4574, 1143, 5823))
-        '4,574/1,143/5,823'
-    """
+    """Return numbers of images of the splits, e.g. "4,574/1,143/5,823"."""
     return "/".join(f"{count:,}" for count in images)
 
 
-def is_reproduction(folder: Path) -> bool:
-    """Return whether a folder holds tables of papers."""
-    return (folder / FILE).is_file()
+def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> float | None:
+    """Return the metric of a cell, of a finished run with the data that it has seen; None where they have none."""
+    metric, metrics = cell.column.metric, run.metrics
+    if metric == "epoch":
+        return float(metrics["best_epoch"])
+    if metric in ("map", "map_samples"):
+        return _value(metrics["test"][metric])
+    if metric in ("val_map", "train_map"):
+        return _value((metrics.get(metric.removesuffix("_map")) or {}).get("map"))
+    if metric.startswith("f1"):
+        return _f1(run, data, metric.removeprefix("f1_"), cell.row.threshold)
+    if metric == "pointing":
+        return pointing_game(run, data.split("test"), device=device).hit_rate
+    if metric == "positive_precision":
+        return _positive_precision(run, data)
+    if metric.startswith("warmup"):
+        return warmup_share(run.trace, metric.removeprefix("warmup_"))
+    group = class_groups(data.train.labels)[int(metric.removeprefix("g")) - 1]
+    each = [metrics["test"]["average_precision"][data.classes[column]] for column in group.tolist()]
+    known = [value for value in each if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def known_absents(metric: str, data: Dataset) -> int | None:
+    """Return how many absent labels are known of the classes that a mAP of test is over; None where all labels are."""
+    test, group = data.test, metric.removeprefix("g")
+    if test is None or test.evaluation_labels.complete or not (metric == "map" or group.isdigit()):
+        return None
+    counts = test.evaluation_labels.counts()
+    absent = np.where(supports_accuracy(counts.present, counts.absent, len(test)), counts.absent, 0)
+    return int((absent[class_groups(data.train.labels)[int(group) - 1]] if group.isdigit() else absent).sum())
+
+
+def _value(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _f1(run: Run, data: Dataset, average: Any, threshold: float) -> float:
+    test = data.split("test")
+    scores = read_predictions(run.path, "test", test.labels.images, data.classes)
+    if scores is None:
+        raise RunError(f"{run.path} has no predictions of the test images.")
+    return float(f1(scores, test.evaluation_labels.to_dense(), threshold=threshold, average=average))
+
+
+def _positive_precision(run: Run, data: Dataset) -> float | None:
+    """Return how many of the positive pseudo-labels are right."""
+    truth, table = data.train.truth, run.revisions.to_table()
+    positive = Revisions.from_table(table.filter(table["value"].to_numpy() == PRESENT))
+    return None if truth is None else revision_quality(data.train.labels, truth, positive).precision
+
+
+def warmup_share(trace: dict[str, NDArray[Any]], kind: str) -> float | None:
+    """Return the share of labels whose highest loss is in the first epoch (Kim et al. 2022, table 1).
+
+    They are the observed positives ("tp"), or unknown labels that are truly absent ("tn") or present ("fn").
+    """
+    if not trace:
+        return None
+    observed, truth = trace["observed"], trace["truth"]
+    state = {"tp": PRESENT, "tn": ABSENT, "fn": PRESENT}[kind]
+    chosen = (observed == (PRESENT if kind == "tp" else UNKNOWN)) & (truth == state)
+    return first_epoch_share(trace["loss"][:, chosen])
+
+
+def first_epoch_share(losses: NDArray[Any]) -> float | None:
+    """Return the share of labels whose highest loss ``(E, R)`` is in the first epoch; NaN where it was not seen."""
+    losses = losses[:, np.isfinite(losses).any(axis=0)]
+    return float((np.nanargmax(losses, axis=0) == 0).mean()) if losses.size else None

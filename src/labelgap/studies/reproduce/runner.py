@@ -1,70 +1,91 @@
-"""``reproduce``: fill the cells of a paper's table whose data are given."""
+"""``reproduce``: fill the cells of a paper's table whose data are given.
+
+Linear cells are heads on fixed features, trained as ``compare`` trains them; cells of ``linear-eval`` are classifiers
+with each of the paper's penalties; for the others whole networks are trained (``networks``). What all of it will cost
+is estimated before.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
-from labelgap.core.text import pluralize
+from labelgap.core.text import DAY, format_duration, pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
-from labelgap.studies.reproduce.linear import (
-    damaged_linear_heads,
-    evaluate_features,
-    linear_groups,
-    measure_evaluation,
-    measure_head,
-    train_linear,
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.losses.base.published_settings import published_options
+from labelgap.models import create_backbone
+from labelgap.models.timm.pretrained import UnavailableWeightsError
+from labelgap.models.weight_files import NO_WEIGHTS
+from labelgap.studies.compare.heads import damaged_heads
+from labelgap.studies.compare.results import SeedResult
+from labelgap.studies.compare.runner import compare, estimate_comparison
+from labelgap.studies.linear_eval import LinearEvaluation, linear_eval
+from labelgap.studies.reproduce.networks import NetworkRun, count_left, network_runs, train_networks
+from labelgap.studies.reproduce.results import (
+    FILE,
+    CellResult,
+    Reproduction,
+    ReproductionSettings,
+    is_reproduction,
+    known_absents,
+    measure_run,
 )
-from labelgap.studies.reproduce.measures import known_absents, measure_run
-from labelgap.studies.reproduce.networks import network_runs, train_networks
-from labelgap.studies.reproduce.results import FILE, CellResult, Reproduction, ReproductionSettings, is_reproduction
-from labelgap.studies.reproduce.sources import DataSource, data_digest, open_sources, unmet_need
-from labelgap.studies.reproduce.tables import Cell, PaperTable, Training, find_table, paper_tables
+from labelgap.studies.reproduce.tables import (
+    Cell,
+    DataSource,
+    PaperTable,
+    Training,
+    data_digest,
+    find_table,
+    observed,
+    open_sources,
+    paper_tables,
+    source_data,
+    unmet_need,
+)
+from labelgap.studies.study import check_not_a_file
 from labelgap.training import Run
 from labelgap.training.devices import choose_device
+from labelgap.training.fit import dry_run
+from labelgap.training.presets import preset
 from labelgap.training.progress import Reporter
+
+LINEAR_FOLDER: Final = "linear"
+EVALUATION_FOLDER: Final = "linear-eval"
+NETWORKS: Final = ("end-to-end", "linear-init")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command has to train.
-
-    Attributes:
-        table: of the paper.
-        cells: that are asked for and can be filled, by their training.
-        missing: why the other cells that are asked for cannot be filled.
-        done: how many cells the folder already has.
-        damaged: files of stored heads, relative to the folder; cells of their data are filled again.
-        sources: the data.
-        reproduction: what the folder has.
-        seeds: how many.
-    """
+    """What a command has to train."""
 
     table: PaperTable
-    cells: Mapping[Training, tuple[Cell, ...]]
-    missing: Mapping[str, str]
-    done: int
+    cells: Mapping[Training, tuple[Cell, ...]]  # that are asked for and can be filled, by their training
+    missing: Mapping[str, str]  # why the other cells that are asked for cannot be filled
+    done: int  # how many cells the folder already has
     sources: Mapping[str, DataSource]
-    reproduction: Reproduction
+    reproduction: Reproduction  # what the folder has
     seeds: int
-    damaged: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()  # files of stored heads, relative to the folder; cells of their data are filled again
 
     def data(self, training: Training) -> Dataset:
         """Return the data of a training, with all labels."""
-        data, _ = self.sources[training.data].data(training.protocol)
-        if data is None:
-            raise InputError(f"no data: give --data {training.data}=PATH.")
-        return data
+        found = source_data(self.sources[training.data], training.protocol)
+        assert found is not None  # else its cells are missing
+        return found[0]
 
     def trainings(self, *protocols: str) -> list[Training]:
         """Return those of some protocols."""
@@ -87,9 +108,7 @@ def plan_reproduction(
 ) -> Plan:
     """Check everything, and return what there is to train; writes nothing.
 
-    Raises:
-        InputError: no cell that is asked for can be filled, with the reasons.
-        RunError: the folder holds something else, or has other settings.
+    ``InputError`` where no cell can be filled; ``RunError`` where the folder holds something else, or other settings.
     """
     paper_table, chosen = find_table(table), ReproductionSettings(**settings)
     asked = paper_table.select(cells)
@@ -103,12 +122,11 @@ def plan_reproduction(
         raise InputError(f"{table}: no cell can be filled, nothing was trained\n{reasons}")
     reproduction = _open_folder(Path(out), chosen)
     plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds)
-    open_cells: dict[Training, tuple[Cell, ...]] = {}
-    done = 0
     fillable = [cell for cell in asked if cell.name not in missing]
     _check_data(plan, fillable)
-    linear = dict.fromkeys(cell.training.data for cell in fillable if cell.training.protocol == "linear")
-    damaged = {name: damaged_linear_heads(name, reproduction.path) for name in linear}
+    linear = {cell.training.data for cell in fillable if cell.training.protocol == "linear"}
+    damaged = {name: damaged_heads(reproduction.path / LINEAR_FOLDER / name) for name in sorted(linear)}
+    open_cells, done = dict[Training, tuple[Cell, ...]](), 0
     for cell in fillable:
         stored, training = reproduction.cells.get((table, cell.name)), cell.training
         most = seeds if stored is None else max(seeds, len(stored.values))  # a cell with more seeds is kept
@@ -117,7 +135,8 @@ def plan_reproduction(
             done += 1
         else:
             open_cells[training] = (*open_cells.get(training, ()), cell)
-    return replace(plan, cells=open_cells, done=done, damaged=tuple(chain(*damaged.values())))
+    files = (f"{LINEAR_FOLDER}/{name}/{file}" for name, files in damaged.items() for file in files)
+    return replace(plan, cells=open_cells, done=done, damaged=tuple(files))
 
 
 def reproduce(
@@ -163,11 +182,10 @@ def fill_cells(
     with lock_folder(folder, "reproducing tables"):
         refuse_links(folder)
         remove_partials(folder)
-        failed = dict[str, str]()
         reproduction = _open_folder(folder, plan.reproduction.settings)  # another process may have written since
-        execution = {"device": device, "workers": workers, "quiet": quiet}
+        execution, failed = {"device": device, "workers": workers, "quiet": quiet}, dict[str, str]()
         reproduction.write()
-        for results in _train(plan, folder, jobs, execution, failed):
+        for results in _train(plan, jobs, execution, failed):
             reproduction = reproduction.add(results)
             reproduction.write()
             reporter.log("; ".join(f"{each.row}/{each.column} {each.mean:.2f}" for each in results))
@@ -191,8 +209,7 @@ def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
 
 def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     """Return what a folder has; refuse one that holds something else, or was filled with other settings."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
+    check_not_a_file(folder)
     if is_reproduction(folder):
         found = Reproduction.open(folder)
         if found.settings != settings:
@@ -213,8 +230,7 @@ def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
     """
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
     for (table, name), stored in plan.reproduction.cells.items():
-        protocol, _, data = stored.column.partition(":")
-        data = data.partition(":")[0]
+        protocol, data = stored.column.split(":")[:2]
         options = paper_tables().get(table, plan.table).data_options.get(data)
         same_version = options == plan.table.data_options.get(data)
         if same_version and stored.data != given.get((protocol, data), stored.data):
@@ -224,42 +240,65 @@ def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
             )
 
 
-def _train(
-    plan: Plan, folder: Path, jobs: int, execution: Mapping[str, Any], failed: dict[str, str]
-) -> Iterator[list[CellResult]]:
+Values = Mapping[Cell, Sequence[float | None]]
+"""What was measured for a cell, of every seed."""
+_Parts = Iterator[tuple[Sequence[Training], Values | LabelGapError, dict[str, Any]]]
+"""Trainings with their values, or the error that ended them; and what all their results tell."""
+
+
+def _train(plan: Plan, jobs: int, execution: Mapping[str, Any], failed: dict[str, str]) -> Iterator[list[CellResult]]:
     """Train everything, and yield the results of each training; ``failed`` gets the cells of those that fail."""
-    settings, seeds = plan.reproduction.settings, plan.seeds
-    for group in linear_groups(plan.trainings("linear"), settings):
+    parts = (_train_heads(plan, execution), _evaluate_features(plan, execution), _train_networks(plan, jobs, execution))
+    device = choose_device(execution["device"]).type
+    for trainings, values, about in chain(*parts):
+        if isinstance(values, LabelGapError):
+            failed |= {cell.name: str(values) for training in trainings for cell in plan.cells[training]}
+        else:
+            yield _results(plan, trainings[0], values, {**about, "device": device}, failed)
+
+
+def _train_heads(plan: Plan, execution: Mapping[str, Any]) -> _Parts:
+    """Train linear heads, those together that can be compared."""
+    for group in linear_groups(plan.trainings("linear"), plan.reproduction.settings):
         try:
-            rows = train_linear(group, plan.data(group[0]), folder, settings, seeds, **execution)
+            comparison = compare(**_comparison(plan, group), **execution)
+            rows = {row.method: row for row in comparison.methods}
+            if comparison.skipped:
+                raise RunError(f"{comparison.skipped[0].method}: {comparison.skipped[0].reason}")
         except LabelGapError as error:
-            _fail(plan, group, error, failed)
+            yield group, error, {}
             continue
-        for training, row in rows.items():
-            about = {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
-            epochs = tuple(seed.epoch for seed in row.seeds)
-            values = {
-                cell: [measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in plan.cells[training]
+        for training in group:
+            row = rows[training.method]
+            metrics = {cell: cell.column.metric for cell in plan.cells[training]}
+            values = {cell: [_measure_head(seed, metric) for seed in row.seeds] for cell, metric in metrics.items()}
+            about: dict[str, Any] = {
+                "setting": {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
             }
-            yield _results(plan, training, values, about, epochs, row.settings_tried, row.seconds, execution, failed)
+            about |= {"settings_tried": row.settings_tried, "seconds": row.seconds}
+            yield [training], values, {**about, "epochs": tuple(seed.epoch for seed in row.seeds)}
+
+
+def _evaluate_features(plan: Plan, execution: Mapping[str, Any]) -> _Parts:
+    """Fit a linear classifier with each of the paper's penalties on the features of every data set."""
+    settings = plan.reproduction.settings
     for training in plan.trainings("linear-eval"):
+        data, out = plan.data(training), plan.reproduction.path / EVALUATION_FOLDER / training.data
+        network = (settings.backbone, settings.weights) if data.backbone != FEATURES else (None, None)
         try:
-            found = evaluate_features(training, plan.data(training), folder, settings, **execution)
+            found = linear_eval(data, out=out, backbone=network[0], weights=network[1], **execution)
         except LabelGapError as error:
-            _fail(plan, [training], error, failed)
+            yield [training], error, {}
             continue
-        about = {"penalty": found.chosen.penalty, "options": {}}
-        values = {cell: [measure_evaluation(found, cell.column.metric)] for cell in plan.cells[training]}
-        yield _results(plan, training, values, about, (), len(found.results), found.seconds, execution, failed)
-    yield from _train_networks(plan, folder, jobs, execution, failed)
+        values = {cell: [_measure_evaluation(found, cell.column.metric)] for cell in plan.cells[training]}
+        about = {"setting": {"penalty": found.chosen.penalty, "options": {}}, "settings_tried": len(found.results)}
+        yield [training], values, {**about, "seconds": found.seconds, "epochs": ()}
 
 
-def _train_networks(
-    plan: Plan, folder: Path, jobs: int, execution: Mapping[str, Any], failed: dict[str, str]
-) -> Iterator[list[CellResult]]:
-    """Train the networks, and yield the results of each training as soon as its last one has ended."""
-    trainings = plan.trainings("end-to-end", "linear-init")
-    grids = {each: network_runs(each, plan.data(each), folder, plan.reproduction.settings) for each in trainings}
+def _train_networks(plan: Plan, jobs: int, execution: Mapping[str, Any]) -> _Parts:
+    """Train the networks, and yield each training as soon as its last one has ended."""
+    folder, settings = plan.reproduction.path, plan.reproduction.settings
+    grids = {each: network_runs(each, plan.data(each), folder, settings) for each in plan.trainings(*NETWORKS)}
     for trained in train_networks(grids, plan.seeds, jobs=jobs, **execution):
         training, chosen = trained.training, trained.chosen
         runs = [run for run in trained.seeds if isinstance(run, Run)]
@@ -271,42 +310,172 @@ def _train_networks(
                 for cell in plan.cells[training]
             }
         except LabelGapError as error:
-            _fail(plan, [training], error, failed)
+            yield [training], error, {}
             continue
-        epochs, tried = tuple(run.metrics["best_epoch"] for run in runs), len(trained.tried)
-        made = _results(plan, training, values, chosen.setting, epochs, tried, trained.seconds, execution, failed)
         scores = tuple(
             tuple(each["score"] for each in run.history if each["epoch"] and "score" in each) for run in runs
         )
-        rule = runs[0].config.select
-        yield [replace(each, scores=scores if all(scores) else (), rule=rule) for each in made]
+        about: dict[str, Any] = {
+            "setting": chosen.setting,
+            "settings_tried": len(trained.tried),
+            "seconds": trained.seconds,
+        }
+        about |= {"epochs": tuple(run.metrics["best_epoch"] for run in runs), "rule": runs[0].config.select}
+        yield [training], values, {**about, "scores": scores if all(scores) else ()}
 
 
 def _results(
-    plan: Plan,
-    training: Training,
-    values: Mapping[Cell, Sequence[float | None]],
-    setting: Mapping[str, Any],
-    epochs: tuple[int, ...],
-    tried: int,
-    seconds: float,
-    execution: Mapping[str, Any],
-    failed: dict[str, str],
+    plan: Plan, training: Training, values: Values, about: Mapping[str, Any], failed: dict[str, str]
 ) -> list[CellResult]:
-    device, digest, results = choose_device(execution["device"]).type, plan.digest(training), list[CellResult]()
-    images = tuple(len(split) for split in plan.data(training).splits)
-    data = data_digest(plan.data(training))
+    data, results = plan.data(training), list[CellResult]()
+    shared: dict[str, Any] = {**about, "table": plan.table.name, "training": plan.digest(training)}
+    shared |= {"data": data_digest(data), "images": tuple(len(split) for split in data.splits)}
     for cell, measured in values.items():
         known = [value for value in measured if value is not None]
         if len(known) < len(measured):
             failed[cell.name] = "the labels do not support this measure"
             continue
-        percent = tuple(value if cell.column.metric == "epoch" else 100 * value for value in known)
-        name = plan.table.name, cell.row.name, cell.column.name
-        result = CellResult(*name, percent, epochs, setting, tried, digest, seconds, device, images, data)
-        results.append(replace(result, known_absent=known_absents(cell.column.metric, plan.data(training))))
+        result = CellResult(
+            row=cell.row.name,
+            column=cell.column.name,
+            values=tuple(value if cell.column.metric == "epoch" else 100 * value for value in known),
+            known_absent=known_absents(cell.column.metric, data),
+            **shared,
+        )
+        results.append(result)
     return results
 
 
-def _fail(plan: Plan, trainings: Iterable[Training], error: Exception, failed: dict[str, str]) -> None:
-    failed |= {cell.name: str(error) for training in trainings for cell in plan.cells[training]}
+def linear_groups(trainings: Sequence[Training], settings: ReproductionSettings) -> list[list[Training]]:
+    """Return the trainings that can be compared together: on one data set, with one grid, every method once."""
+    groups: dict[tuple[Any, ...], list[Training]] = {}
+    for training in trainings:
+        same = (training.data, training.labels, *_linear_grid(training, settings))
+        number = sum(
+            training.method == other.method for key, group in groups.items() if key[1:] == same for other in group
+        )
+        groups.setdefault((number, *same), []).append(training)
+    return list(groups.values())
+
+
+def _comparison(plan: Plan, group: Sequence[Training]) -> dict[str, Any]:
+    """Return the arguments of ``compare`` that train a group; heads that the folder has are not trained again.
+
+    A seed determines the initial weights and the order of the batches. The labels are the same for all seeds: those of
+    the papers.
+    """
+    first, settings, data = group[0], plan.reproduction.settings, plan.data(group[0])
+    rates, batches = _linear_grid(first, settings)
+    network = preset(first.preset, method=first.method, dataset=first.data, protocol="linear")
+    own = {"backbone": settings.backbone or network["backbone"], "weights": settings.weights}
+    own |= {"size": settings.size or network["size"]}
+    return {
+        "data": observed(first.labels, data),
+        "methods": [training.method for training in group],
+        "out": plan.reproduction.path / LINEAR_FOLDER / first.data,
+        "seeds": plan.seeds,
+        "grid": "full",
+        "options": {each.method: {**published_options(each.method, each.data), **each.options} for each in group},
+        "learning_rates": rates,
+        "batch_sizes": batches,
+        "epochs": settings.epochs or network["epochs"],
+        "shuffle": True,
+        "baseline": False,
+        **(own if data.backbone != FEATURES else {}),
+    }
+
+
+def _measure_evaluation(evaluation: LinearEvaluation, metric: str) -> float | None:
+    """Return the test accuracy at the penalty that val chose, or that of the best penalty on test."""
+    result = evaluation.chosen if metric == "accuracy" else evaluation.best_on_test
+    return None if result is None or evaluation.task != "single-label" else result.test
+
+
+def _measure_head(seed: SeedResult, metric: str) -> float | None:
+    """Return a metric of one seed, from 0 to 1 except for epochs; None where it is not known."""
+    if metric == "epoch":
+        return float(seed.epoch)
+    values: dict[str, float | None] = {"train_map": seed.train_map, "val_map": seed.score}
+    return values[metric] if metric in values else (seed.test or {}).get(metric)
+
+
+def _linear_grid(training: Training, settings: ReproductionSettings) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the learning rates and the batch sizes that val chooses from."""
+    if settings.grid == "paper":
+        return training.learning_rates, training.batch_sizes
+    stated = preset(training.preset, method=training.method, dataset=training.data, protocol="linear")
+    return (stated["lr"],), (stated["batch_size"],)
+
+
+def describe_cost(
+    plan: Plan, *, device: str = "auto", workers: int | None = None, tolerate_missing: bool = False
+) -> Iterator[str]:
+    """Yield what will be trained, and about how long it takes; a few steps are measured for that.
+
+    What networks cannot be trained without, e.g. weights, is named if ``tolerate_missing``; else it is an error.
+    """
+    settings, execution = plan.reproduction.settings, dict[str, Any](device=device, workers=workers)
+    for group in linear_groups(plan.trainings("linear"), settings):
+        comparison, data = _comparison(plan, group), plan.data(group[0])
+        grids = [_linear_grid(each, settings) for each in group]
+        heads = plan.seeds * sum(max(len(rates) * len(batches), 1) for rates, batches in grids)
+        batches = " and ".join(map(str, sorted({batch for _, sizes in grids for batch in sizes})))
+        text = f"{pluralize(heads, 'linear head')} on {data.name} ({', '.join(each.method for each in group)}; "
+        text += f"batch {batches})"
+        if data.backbone == FEATURES:
+            text += f": about {format_duration(estimate_comparison(**comparison, **execution))}"
+        yield f"cost      {text}"
+        if tolerate_missing and "backbone" in comparison:
+            try:
+                create_backbone(comparison["backbone"], weights=comparison["weights"], size=comparison["size"])
+            except LabelGapError as error:
+                yield f"missing   for {pluralize(heads, 'linear head')}: {error}"
+    costs = dict[tuple[str, str], _NetworkCost]()
+    for training in plan.trainings(*NETWORKS):
+        runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)
+        if left := count_left(training, runs, plan.seeds):
+            kind = training.data, training.protocol
+            cost = costs.get(kind) or _measure(runs[0], execution, tolerate_missing=tolerate_missing)
+            costs[kind] = cost._replace(networks=cost.networks + left)
+    yield from _describe_networks(list(costs.values()), choose_device(device).type)
+
+
+class _NetworkCost(NamedTuple):
+    """The time of a network, None where it cannot be measured; the error of its training; and how many there are."""
+
+    seconds: float | None
+    missing: LabelGapError | None = None
+    networks: int = 0
+
+
+def _measure(run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bool) -> _NetworkCost:
+    """Measure a few steps of a network; with random weights, which take as long, where its own are missing."""
+    try:
+        return _NetworkCost(dry_run(run.data, run.request, **execution).seconds)
+    except LabelGapError as error:
+        if not tolerate_missing:
+            raise
+        if isinstance(error, UnavailableWeightsError):
+            with suppress(LabelGapError):
+                request = replace(run.request, weights=NO_WEIGHTS)
+                return _NetworkCost(dry_run(run.data, request, **execution).seconds, error)
+        return _NetworkCost(None, error)
+
+
+def _describe_networks(costs: Sequence[_NetworkCost], processor: str) -> Iterator[str]:
+    known = [(cost.networks, cost.seconds) for cost in costs if cost.seconds is not None]
+    if known:
+        seconds, networks = sum(count * each for count, each in known), sum(count for count, _ in known)
+        about = f"about {format_duration(seconds)} if one at a time"
+        yield f"cost      {pluralize(networks, 'network')} to train: {about}"
+        yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
+        if processor == "cpu" and seconds > DAY:
+            yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"
+    if unknown := sum(cost.networks for cost in costs if cost.seconds is None):
+        yield f"cost      {pluralize(unknown, 'network')} to train: not measured"
+    missing = Counter[str]()
+    for cost in costs:
+        if cost.missing is not None:
+            missing[str(cost.missing)] += cost.networks
+    for reason, count in missing.items():
+        yield f"missing   for {pluralize(count, 'network')}: {reason}"

@@ -1,4 +1,4 @@
-"""The tables of the papers: which cells they have, what a cell trains, and the number that the paper printed.
+"""The tables of the papers: which cells they have, what a cell trains, what the paper printed, and the data they need.
 
 ``tables.toml`` defines the tables, ``published.csv`` has the numbers with their sources. A cell whose number is not
 known has none.
@@ -12,11 +12,20 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, Literal
 
-from labelgap.core.errors import InputError, UnknownNameError, nearest
+from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path, nearest
+from labelgap.data.dataset import Dataset
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.identity import DataIdentity
+from labelgap.data.opening import open_data
+from labelgap.data.readers.features import is_feature_file
+from labelgap.data.registry import dataset_names, describe_dataset, load
+from labelgap.studies.compare.results import SkippedMethod
+from labelgap.studies.compare.settings import LabelView, LabelViews, label_view_for
 
 METRICS: Final = {
     "map": "test mAP",
@@ -34,6 +43,12 @@ METRICS: Final = {
     **{f"warmup_{label}": f"highest loss in epoch 1, {label.upper()}" for label in ("tp", "tn", "fn")},
 }
 """What a cell can measure, with its name in reports."""
+LABEL_SEED: Final = 1200
+"""Of the papers' draw of one positive label per image."""
+SPML: Final = "spml"
+"""The reader of the single-positive papers' arrays: Cole's NUS-WIDE exists only so."""
+_MAX_CACHED: Final = 64
+"""Draws of labels and digests of data that are kept: the cells of a table share them."""
 
 Labels = Literal["single-positive", "all", "as-given"]
 
@@ -67,54 +82,31 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A row of a table.
-
-    Attributes:
-        name: in the table.
-        method: that is trained.
-        options: of the method, over those of its paper for the data set.
-        protocol: instead of end-to-end; such a row has no cells in linear columns.
-        metrics: that the row has cells for; all where empty.
-        search: options that the paper searched, with their values.
-        threshold: of F1.
-    """
+    """A row of a table."""
 
     name: str
     method: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    protocol: str | None = None
-    metrics: tuple[str, ...] = ()
-    search: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    threshold: float = 0.5
+    options: Mapping[str, Any] = field(default_factory=dict)  # over those of its paper for the data set
+    protocol: str | None = None  # instead of end-to-end; such a row has no cells in linear columns
+    metrics: tuple[str, ...] = ()  # that the row has cells for; all where empty
+    search: Mapping[str, Sequence[float]] = field(default_factory=dict)  # options that the paper searched
+    threshold: float = 0.5  # of F1
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the cells of one training share, whichever table they are in: equal trainings are trained once.
+    """What the cells of one training share, whichever table they are in: equal trainings are trained once."""
 
-    Attributes:
-        data: name of the data set.
-        protocol: "linear", "linear-eval", "end-to-end" or "linear-init".
-        method: its name.
-        options: over those of the paper for the data set.
-        labels: which labels are shown.
-        preset: settings of the paper.
-        learning_rates: to choose from on val; empty for that of the preset.
-        batch_sizes: likewise.
-        search: options to choose from.
-        traced: whether the losses of all training labels are recorded.
-    """
-
-    data: str
-    protocol: str
+    data: str  # name of the data set
+    protocol: str  # "linear", "linear-eval", "end-to-end" or "linear-init"
     method: str
-    options: Mapping[str, Any]
-    labels: Labels
-    preset: str
-    learning_rates: tuple[float, ...]
-    batch_sizes: tuple[int, ...]
-    search: Mapping[str, Sequence[float]]
-    traced: bool
+    options: Mapping[str, Any]  # over those of the paper for the data set
+    labels: Labels  # which are shown
+    preset: str  # settings of the paper
+    learning_rates: tuple[float, ...]  # to choose from on val; empty for that of the preset
+    batch_sizes: tuple[int, ...]  # likewise
+    search: Mapping[str, Sequence[float]]  # options to choose from
+    traced: bool  # whether the losses of all training labels are recorded
 
     @property
     def key(self) -> str:
@@ -142,84 +134,60 @@ class Cell:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of a paper.
+    """A table of a paper."""
 
-    Attributes:
-        name: of the command.
-        title: what it shows.
-        paper: where it stands.
-        cells: row by row.
-        note: what differs from the paper.
-        data_options: options of the readers that give the paper's version of a data set, by its name.
-    """
-
-    name: str
+    name: str  # of the command
     title: str
-    paper: str
-    cells: tuple[Cell, ...]
-    note: str = ""
+    paper: str  # where it stands
+    cells: tuple[Cell, ...]  # row by row
+    note: str = ""  # what differs from the paper
     data_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Name of a data set → options of its reader that give the paper's version."""
 
     @property
     def datasets(self) -> list[str]:
         """The data sets of its columns, in their order."""
         return list(dict.fromkeys(cell.column.data for cell in self.cells))
 
-    def select(self, patterns: Sequence[str] | None) -> list[Cell]:
-        """Return the cells that a pattern names: a row, a column, ``row/column``, each with ``*`` for any text.
-
-        Example:
-            >>> [cell.name for cell in find_table("cole-table2").select(["role"])][:2]
-            ['role/linear:voc2012:train_map', 'role/linear:coco2014:train_map']
-            >>> len(find_table("cole-table1").select(["*/linear:voc2012"]))
-            9
-        """
-        if patterns is None:
-            return list(self.cells)
-        if not patterns:
-            raise InputError(f"--cells names no cell. Rows of {self.name}: {', '.join(self.rows)}.")
-        chosen: dict[str, Cell] = {}
-        for pattern in patterns:
-            found = [cell for cell in self.cells if _matches(cell, pattern)]
-            if not found:
-                names = {part for cell in self.cells for part in (cell.row.name, cell.column.name, cell.name)}
-                near = nearest(pattern, sorted(names))
-                hint = f"Did you mean '{near}'?" if near else f"Rows: {', '.join(self.rows)}."
-                if "," in pattern:
-                    hint = "Several are separated by ';'."
-                raise InputError(f"--cells {pattern}: {self.name} has no such row, column or cell. {hint}")
-            chosen |= {cell.name: cell for cell in found}
-        return [cell for cell in self.cells if cell.name in chosen]
-
     @property
     def rows(self) -> list[str]:
         """The names of its rows."""
         return list(dict.fromkeys(cell.row.name for cell in self.cells))
 
-
-def _matches(cell: Cell, pattern: str) -> bool:
-    return any(fnmatch.fnmatchcase(text, pattern) for text in (cell.row.name, cell.column.name, cell.name))
+    def select(self, patterns: Sequence[str] | None) -> list[Cell]:
+        """Return the cells that a pattern names: a row, a column, ``row/column``, each with ``*`` for any text."""
+        if patterns is None:
+            return list(self.cells)
+        if not patterns:
+            raise InputError(f"--cells names no cell. Rows of {self.name}: {', '.join(self.rows)}.")
+        names = {cell: (cell.row.name, cell.column.name, cell.name) for cell in self.cells}
+        chosen = set[Cell]()
+        for pattern in patterns:
+            found = [cell for cell, own in names.items() if any(fnmatch.fnmatchcase(text, pattern) for text in own)]
+            if not found:
+                near = nearest(pattern, sorted({text for own in names.values() for text in own}))
+                hint = f"Did you mean '{near}'?" if near else f"Rows: {', '.join(self.rows)}."
+                if "," in pattern:
+                    hint = "Several are separated by ';'."
+                raise InputError(f"--cells {pattern}: {self.name} has no such row, column or cell. {hint}")
+            chosen.update(found)
+        return [cell for cell in self.cells if cell in chosen]
 
 
 @cache
 def paper_tables() -> dict[str, PaperTable]:
-    """Return all tables by their names.
-
-    Example:
-        >>> list(paper_tables())[:3]
-        ['cole-table1', 'cole-table2', 'cole-coco-role']
-    """
-    published, stored = _read_published(), _read_definitions()
+    """Return all tables by their names."""
+    text = (files(__package__) / "published.csv").read_text(encoding="utf-8")
+    published = {
+        (line["table"], line["row"], line["column"]): Published(float(line["value"]), line["source"])
+        for line in csv.DictReader(text.splitlines())
+    }
+    stored = _read_definitions()
     return {name: _table(name, published, **stored[name]) for name in stored if name != "images"}
 
 
 def paper_images(data: str, preset: str = "") -> tuple[int, ...]:
-    """Return how many images the splits of a data set have in the papers, or in that of a preset; or an empty tuple.
-
-    Example:
-        >>> paper_images("voc2012"), paper_images("nuswide", "kobayashi2023")
-        ((4574, 1143, 5823), (125448, 83898))
-    """
+    """Return how many images the splits of a data set have in the papers, or in that of a preset; or an empty tuple."""
     images = _read_definitions()["images"]
     return tuple(images.get(f"{data}:{preset}", images.get(data, ())))
 
@@ -235,14 +203,6 @@ def find_table(name: str) -> PaperTable:
 @cache
 def _read_definitions() -> dict[str, Any]:
     return tomllib.loads((files(__package__) / "tables.toml").read_text(encoding="utf-8"))
-
-
-def _read_published() -> dict[tuple[str, str, str], Published]:
-    text = (files(__package__) / "published.csv").read_text(encoding="utf-8")
-    lines = csv.DictReader(text.splitlines())
-    return {
-        (line["table"], line["row"], line["column"]): Published(float(line["value"]), line["source"]) for line in lines
-    }
 
 
 def _table(
@@ -278,3 +238,90 @@ def _table(
             )
             cells.append(Cell(row, column, training, published.get((name, row.name, column.name))))
     return PaperTable(name, cells=tuple(cells), data_options=data_options or {}, **about)
+
+
+DataSource = dict[str, tuple[Dataset, str]]
+"""A data set as it was given: as "features", as "images", or both; each with its path."""
+
+
+def source_data(source: DataSource, protocol: str) -> tuple[Dataset, str] | None:
+    """Return the data that a protocol is trained on, and their path; features, if both will do."""
+    heads = protocol in ("linear", "linear-eval") and "features" in source
+    return source.get("features" if heads else "images")
+
+
+def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSource]:
+    """Open the data of ``NAME=PATH`` texts; a name may be given twice, for its images and for a file of features.
+
+    A folder is read as the data set of that name. Where labelgap has no reader of that name, or the path is a file of
+    another kind, it is recognized: a CSV of all labels will do. Names that belong to another table are left out.
+    """
+    sources: dict[str, DataSource] = {}
+    known = list(dict.fromkeys(name for each in paper_tables().values() for name in each.datasets))
+    for text in given:
+        name, equals, place = text.partition("=")
+        if not equals or not place:
+            raise InputError(f"--data {text}: write NAME=PATH, e.g. --data {table.datasets[0]}=path/to/it.")
+        if name not in known:
+            raise UnknownNameError(f"data set of {table.name} called", name, table.datasets)
+        path = Path(place).expanduser()
+        if not path.exists():
+            raise InputError(f"--data {text}: {describe_missing_path(path)}")
+        if name not in table.datasets:
+            continue
+        source, kind = sources.setdefault(name, {}), "features" if is_feature_file(path) else "images"
+        if kind in source:
+            before = source[kind][1]
+            raise InputError(f"--data {text}: the {kind} of {name} are given already, {before}. Leave one out.")
+        options = table.data_options.get(name, {})
+        source[kind] = load(FEATURES, path) if kind == "features" else _open_images(name, path, options), place
+    return sources
+
+
+def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
+    """Open a folder as the data set of that name, or as the papers' arrays; other files by what they are."""
+    if name not in dataset_names() or describe_dataset(SPML).recognizes(path):
+        return open_data(path)
+    return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else open_data(path)
+
+
+def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:
+    """Return what a cell cannot be filled without: data that was not given, or a part that it lacks; else None."""
+    training, name = cell.training, cell.column.data
+    source = sources.get(name)
+    if source is None:
+        other = ", a CSV or a file of features (labelgap has no reader of the original)"
+        return f"no data: give --data {name}=PATH{'' if name in dataset_names() else other}"
+    if (found := source_data(source, training.protocol)) is None:
+        given = f"{source['features'][1]} holds features, and {training.protocol} trains on images"
+        return f"{given}: add a second --data {name}=PATH, of the images"
+    data, path = found
+    for split in ("val", "test"):
+        if getattr(data, split) is None and not (split == "val" and training.protocol == "linear-eval"):
+            return f"{path} has no {split} images"
+    if training.labels != "as-given" and not data.train.evaluation_labels.complete:
+        return f"{path}: not every label of train is known, and the labels that training sees are drawn from all"
+    if data.test is not None and cell.column.metric == "pointing" and data.test.boxes is None:
+        return f"{path} has no boxes (Annotations), and the pointing game needs them"
+    view = shown_labels(training.method, training.labels, data)
+    return view.reason if isinstance(view, SkippedMethod) else None
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def data_digest(data: Dataset) -> str:
+    """Return a digest of images and labels."""
+    return DataIdentity.of(data).digest()
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def shown_labels(method: str, labels: Labels, data: Dataset) -> LabelView | SkippedMethod:
+    """Return the labels that a method sees in its paper, or why it cannot run."""
+    return label_view_for(method, LabelViews(observed(labels, data), 1, None, LABEL_SEED))
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def observed(labels: Labels, data: Dataset) -> Dataset:
+    """Return the data with the labels of the paper: one positive of each image, all, or those that there are."""
+    if labels == "single-positive":
+        return data.observe(positives=1, negatives=0, seed=LABEL_SEED)
+    return data.reveal() if labels == "all" else data

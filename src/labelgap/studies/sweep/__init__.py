@@ -1,7 +1,4 @@
-"""Sweep the settings of one method: many trials, chosen by optuna, selected by the score of val.
-
-``sweep`` trains them; a ``Sweep`` holds the results and reads them back from the folder.
-"""
+"""Sweep the settings of one method: many trials, chosen by optuna, selected by the score of val."""
 
 from labelgap.studies.sweep.results import Sweep
 from labelgap.studies.sweep.runner import sweep

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
-from labelgap.core.files import write_json, write_text
-from labelgap.studies.result_files import csv_text, read_result, writing_results
+from labelgap.core.files import write_text
+from labelgap.studies.study import Count, Document, Seconds, Share, Stored, Text, csv_text
 from labelgap.studies.sweep.search_space import Parameter, Value
 from labelgap.training import Run, open_run
-from labelgap.training.config import CONFIG_FILE
+from labelgap.training.run_folder import is_run_folder
 
-FORMAT: Final = 1
 FILE: Final = "sweep.json"
 TABLE: Final = "trials.csv"
 FILES: Final = (FILE, TABLE)
@@ -25,83 +22,50 @@ AUTO_FOLDER: Final = "auto"
 BEST_FOLDER: Final = "best"
 
 State = Literal["complete", "pruned", "failed", "running"]
-Text = Annotated[str, StringConstraints(max_length=10_000)]
-Score = Annotated[float, Field(ge=0, le=1)]
-Values = Annotated[dict[Text, Value], Field(max_length=1000)]
 
 
 @dataclass(frozen=True)
-class SweepTrial:
-    """One setting that was tried.
+class SweepTrial(Stored):
+    """One setting that was tried."""
 
-    Attributes:
-        number: from 1, in the order of their start; 0 for ``auto``.
-        values: of the searched settings and options; of ``auto`` its method, and what it has of them.
-        state: "complete"; "pruned", stopped since it was behind the others; "failed"; "running" in another process.
-        score: of val in its best epoch, or of all training images out of fold; None where none was scored.
-        epoch: the best one.
-        epochs: how many were trained.
-        seconds: of the training; of heads that were trained together its share.
-        reason: why it failed.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    number: Annotated[int, Field(ge=0)]
-    values: Values
-    state: State
-    score: Score | None = None
-    epoch: Annotated[int, Field(ge=0)] = 0
-    epochs: Annotated[int, Field(ge=0)] = 0
-    seconds: Annotated[float, Field(ge=0)] = 0.0
-    reason: Text = ""
+    number: Count  # from 1, in the order of their start; 0 for ``auto``
+    values: Annotated[dict[Text, Value], Field(max_length=1000)]  # of ``auto`` its method, and what it has of them
+    state: State  # "pruned": stopped since it was behind the others; "running": in another process
+    score: Share | None = None  # of val in its best epoch, or of all training images out of fold
+    epoch: Count = 0  # the best one
+    epochs: Count = 0  # how many were trained
+    seconds: Seconds = 0.0  # of the training; of heads that were trained together its share
+    reason: Text = ""  # why it failed
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The trials of one method on one data set.
+class Sweep(Document):
+    """The trials of one method on one data set."""
 
-    Attributes:
-        path: the folder.
-        method: whose settings are searched.
-        data: name of the data set.
-        images: number of images in each split.
-        protocol: of the training.
-        backbone: of the training.
-        epochs: of a trial that is not pruned, where they are not searched.
-        rule: that selects epochs and trials; see ``training.selection``.
-        space: what is searched.
-        asked: number of trials that was asked for, or all points of a smaller space.
-        storage: its URL, without a password.
-        study: name of the study in the storage.
-        identity: digests of what all its trials share, by which another process recognizes it.
-        trials: in the order of their numbers.
-        importance: name → share of the variance of the scores that it explains; empty with few trials.
-        retrained_score: of the run in ``best/``; None before it is trained.
-        folds: of the cross-validation that scores trials; 0 where val does.
-        auto: what ``fit`` does without settings, scored as the trials are: the line to beat. Its run is in ``auto/`` of
-            the process that trained it. None before it is started.
-        seconds: of the training of all trials.
-    """
+    FILE = FILE
+    KIND = "a sweep"
+    REMEDY = "Sweep into another --out."
 
-    path: Path
-    method: str
-    data: str
-    images: Mapping[str, int]
-    protocol: str
-    backbone: str
-    epochs: int
-    rule: str
-    space: tuple[Parameter, ...]
-    asked: int
-    storage: str
-    study: str
-    identity: Mapping[str, str]
-    trials: tuple[SweepTrial, ...] = field(default=(), repr=False)
-    importance: Mapping[str, float] = field(default_factory=dict)
-    retrained_score: float | None = None
-    folds: int = 0
+    method: Text  # whose settings are searched
+    data: Text  # name of the data set
+    images: Annotated[Mapping[Text, int], Field(max_length=10)]  # in each split
+    protocol: Text
+    backbone: Text
+    epochs: int  # of a trial that is not pruned, where they are not searched
+    rule: Annotated[str, StringConstraints(pattern="^(clean|known|observed)$")]  # that selects epochs and trials
+    space: Annotated[tuple[Parameter, ...], Field(min_length=1, max_length=1000)]
+    asked: Annotated[int, Field(ge=1)]  # number of trials that was asked for, or all points of a smaller space
+    storage: Text  # its URL, without a password
+    study: Text  # name of the study in the storage
+    identity: Annotated[Mapping[Text, Text], Field(max_length=100)]  # digests of what all its trials share
+    trials: Annotated[tuple[SweepTrial, ...], Field(max_length=1_000_000)] = field(default=(), repr=False)
+    importance: Annotated[Mapping[Text, Share], Field(max_length=1000)] = field(default_factory=dict)
+    """Name → share of the variance of the scores that it explains; empty with few trials."""
+    retrained_score: Share | None = None  # of the run in ``best/``; None before it is trained
+    folds: Count = 0  # of the cross-validation that scores trials; 0 where val does
     auto: SweepTrial | None = None
+    """What ``fit`` does without settings, scored as the trials are: the line to beat. Its run is in ``auto/`` of the
+    process that trained it. None before it is started."""
 
     @property
     def ranked(self) -> list[SweepTrial]:
@@ -143,67 +107,28 @@ class Sweep:
         return self._run(AUTO_FOLDER)
 
     def _run(self, name: str) -> Run | None:
-        run = open_run(self.path / name) if (self.path / name / CONFIG_FILE).exists() else None
+        run = open_run(self.path / name) if is_run_folder(self.path / name) else None
         return run if run is not None and run.finished else None
 
-    def write(self) -> None:
-        """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
-        stored = asdict(self)
-        del stored["path"]
-        with writing_results(self.path, FILES, finished=self.finished):
-            write_json(self.path / FILE, {"format": FORMAT, **stored})
-            write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Sweep:
-        """Read the folder of a sweep."""
-        folder = Path(path)
-        about = {"what": "a sweep", "remedy": "Sweep into another --out."}
-        stored = read_result(folder / FILE, _StoredSweep, format=FORMAT, **about)
-        return cls(folder, **{name: getattr(stored, name) for name in _StoredSweep.model_fields if name != "format"})
-
-
-class _StoredSweep(BaseModel):
-    """``sweep.json``, which may come from anybody."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    format: Literal[1]
-    method: Text
-    data: Text
-    images: Annotated[dict[Text, int], Field(max_length=10)]
-    protocol: Text
-    backbone: Text
-    epochs: int
-    rule: Literal["clean", "known", "observed"]
-    space: Annotated[tuple[Parameter, ...], Field(min_length=1, max_length=1000)]
-    asked: Annotated[int, Field(ge=1)]
-    storage: Text
-    study: Text
-    identity: Annotated[dict[Text, Text], Field(max_length=100)]
-    trials: Annotated[tuple[SweepTrial, ...], Field(max_length=1_000_000)]
-    importance: Annotated[dict[Text, Score], Field(max_length=1000)]
-    retrained_score: Score | None
-    folds: Annotated[int, Field(ge=0)] = 0
-    auto: SweepTrial | None = None
-
-    @model_validator(mode="after")
-    def _check_values(self) -> _StoredSweep:
+    def check(self) -> None:
+        """Check that trials have values of the search space."""
         for each in self.space:
             if not each.choices and not (0 if each.log else -math.inf) < each.low < each.high:
                 raise ValueError(f"the range of {each.name[:80]!r} is none")
             if any(trial.state != "running" and trial.values.get(each.name) not in each for trial in self.trials):
                 raise ValueError(f"a trial has a value of {each.name[:80]!r} that is not searched")
-        return self
+
+    def write(self) -> None:
+        """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
+        with self.writing([TABLE], finished=self.finished):
+            write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
+
+
+is_sweep = Sweep.is_in
 
 
 def format_values(values: Mapping[str, Value]) -> str:
-    """Return the values of a trial as text.
-
-    Example:
-        >>> format_values({"lr": 0.00012345, "batch_size": 16})
-        'lr 0.0001234, batch size 16'
-    """
+    """Return the values of a trial as text, e.g. "lr 0.0001234, batch size 16"."""
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in values.items()}
     return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in shown.items())
 
@@ -211,11 +136,6 @@ def format_values(values: Mapping[str, Value]) -> str:
 def trial_name(trial: SweepTrial) -> str:
     """Return what people call a trial: by its number, or "auto"."""
     return f"trial {trial.number}" if trial.number else "auto"
-
-
-def is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep."""
-    return (folder / FILE).is_file()
 
 
 def _to_csv(trials: Sequence[SweepTrial], names: Sequence[str]) -> str:

@@ -1,25 +1,39 @@
-"""``sweep``: try settings of one method, each as ``fit`` would train it, and train the best one as a run."""
+"""``sweep``: try settings of one method, each as ``fit`` would train it, and train the best one as a run.
+
+Linear heads are trained many at once; networks one after the other, as runs that are stopped when behind.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from labelgap.core.errors import RunError
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import lock_folder
+from labelgap.core.tensors import read_tensors
 from labelgap.core.text import pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ValidationHeldOut
-from labelgap.studies.sweep.plan import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
+from labelgap.losses import method_options
+from labelgap.studies.compare.statistics import DIVERGED
+from labelgap.studies.jobs import is_trained, train_run
+from labelgap.studies.study import check_not_a_file
 from labelgap.studies.sweep.results import (
     AUTO_FOLDER,
     BEST_FOLDER,
@@ -30,36 +44,26 @@ from labelgap.studies.sweep.results import (
     is_sweep,
     trial_name,
 )
-from labelgap.studies.sweep.storage import (
-    Heartbeat,
-    check_optuna,
-    hide_password,
-    open_storage,
-    quiet_optuna,
-)
-from labelgap.studies.sweep.trial_queue import TrialQueue
-from labelgap.studies.sweep.trials import (
-    HeadInputs,
-    is_head,
-    is_trained,
-    load_inputs,
-    run_score,
-    train_auto,
-    train_head_trials,
-    train_network_trial,
-    train_run,
-)
-from labelgap.training import open_run
+from labelgap.studies.sweep.search_space import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
 from labelgap.training.checkpoint import LAST
-from labelgap.training.config import read_config
+from labelgap.training.config import RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.plan import describe_random_features
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits
+from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.training.loop.trainer import TrainingContext
+from labelgap.training.network import initial_network
+from labelgap.training.plan import TrainingRequest, describe_random_features
 from labelgap.training.progress import Reporter
+from labelgap.training.protocols import linear_features
+from labelgap.training.run import Run
 from labelgap.training.run_folder import is_run_folder
+from labelgap.training.search import SEARCH_FILE, selection_score
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.storages import RDBStorage
+
+    from labelgap.studies.sweep.storage import TrialQueue
 
 HEADS: Final = 8
 """Linear heads that are trained at once; the next ones are chosen by their scores."""
@@ -69,6 +73,14 @@ FEW_TRIALS: Final = 8
 """With fewer complete trials the importance of a setting is not estimated."""
 _WAIT: Final = 86400.0
 """Seconds to wait for another process that trains the best settings in the same folder."""
+_SHARED: Final = ("batch_size", "epochs", "optimizer", "momentum", "nesterov", "standardize", "stop_below", "seed")
+"""Settings that heads must have in common to be trained at once."""
+_NOT_OF_NEWTON: Final = {"lr", "batch_size"}
+"""Settings that say nothing beside those of another optimizer."""
+_OF_FEATURES: Final = ("size", "average_flips")
+"""Settings of the linear protocol that change the features."""
+_NOT_COMPARED: Final = ("why", "trace", "precision", "data")
+"""Settings in which an earlier run of the best trial may differ."""
 
 
 class _Execution(NamedTuple):
@@ -77,6 +89,13 @@ class _Execution(NamedTuple):
     device: str
     workers: int | None
     reporter: Reporter
+
+    def train(self, data: Dataset, request: TrainingRequest, folder: Path, **more: Any) -> Run:
+        """Train a run in a folder, or resume the one that is there; a Ctrl-C that stops it stops the sweep."""
+        run = train_run(data, request, folder, device=self.device, workers=self.workers, quiet=True, **more)
+        if not is_trained(folder):
+            raise KeyboardInterrupt
+        return run
 
 
 def sweep(
@@ -115,15 +134,12 @@ def sweep(
     request, given, folder = make_request(method, settings), dict(search or {}), Path(out)
     check_sweep(request, given, trials)
     check_optuna()
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
-    reporter = Reporter(quiet)
-    plan = plan_sweep(data, request, given, choose_device(device), reporter.log)
+    check_not_a_file(folder)
+    execution = _Execution(device, workers, Reporter(quiet))
+    plan = plan_sweep(data, request, given, choose_device(device), execution.reporter.log)
     _check_folder(folder, plan)
-    execution = _Execution(device, workers, reporter)
-    with quiet_optuna():
-        result = _run_trials(data, plan, trials, storage, folder, execution)
-    with reporter.resumable(), lock_folder(folder, "finishing a sweep", wait=_WAIT):
+    result = _run_trials(data, plan, trials, storage, folder, execution)
+    with execution.reporter.resumable(), lock_folder(folder, "finishing a sweep", wait=_WAIT):
         if result.finished:
             result = _train_best(result, data, plan, execution)
         elif (stored := Sweep.open(folder)).retrained_score is not None and stored.asked >= result.asked:
@@ -132,41 +148,12 @@ def sweep(
     return result
 
 
-def _run_trials(
-    data: Dataset, plan: SweepPlan, trials: int, url: str | None, folder: Path, execution: _Execution
-) -> Sweep:
-    """Train the trials that the storage does not have yet, and return all of them."""
-    if url is None:
-        make_folder(folder)
-    with open_storage(url, folder) as storage:
-        shown = hide_password(storage.url)
-        study = _open_study(storage, plan)
-        with Heartbeat(storage) as heartbeat:
-            queue = TrialQueue(study, plan.space, trials, heartbeat)
-            auto = TrialQueue(_open_study(storage, plan, " auto"), (), 1, heartbeat)
-            results = partial(_results, plan, queue, auto, folder, shown, data)
-            with lock_folder(folder, "starting a sweep", wait=60):
-                _check_folder(folder, plan)
-                if not is_sweep(folder):
-                    results().write()
-            queue.suggest(plan.first)
-            resumable = execution.reporter.resumable(partial(_has_trained, queue, folder), "trial")
-            with resumable, queue.releasing(), auto.releasing():
-                _train(queue, auto, data, plan, folder, execution, partial(_write, results, folder))
-        found = results()
-        return replace(found, importance=_importance(study, found.trials, plan.space))
-
-
-def _write(results: Callable[[], Sweep], folder: Path) -> None:
-    """Write the trials so far; not while another process finishes the sweep in the same folder, which writes them."""
-    with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
-        results().write()
-
-
-def _has_trained(queue: TrialQueue, folder: Path) -> bool:
-    """Return whether a trial has ended, or the run of one has a checkpoint."""
-    ended = any(trial.state != "running" for trial in queue.results())
-    return ended or any((folder / TRIALS_FOLDER).glob(f"*/{LAST}"))
+def check_optuna() -> None:
+    """Raise an error with the command that installs optuna where it is not installed."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"a sweep needs the package {error.name}: pip install 'labelgap[sweep]'.") from None
 
 
 def _check_folder(folder: Path, plan: SweepPlan) -> None:
@@ -179,8 +166,8 @@ def _check_folder(folder: Path, plan: SweepPlan) -> None:
         if any(not path.name.startswith((".", "sweep.")) and path.name not in known for path in folder.iterdir()):
             raise RunError(f"{folder} holds something else than a sweep: choose another --out.")
         return
-    stored, now = Sweep.open(folder).identity, plan.identity
-    for name, text in now.items():
+    stored = Sweep.open(folder).identity
+    for name, text in plan.identity.items():
         before = str(stored.get(name))
         if before != text:
             shown = f" ({before}, now {text})" if name in ("method", "search space") else ""
@@ -188,14 +175,50 @@ def _check_folder(folder: Path, plan: SweepPlan) -> None:
             raise RunError(f"{folder} holds a sweep with {other}{shown}: choose another --out.")
 
 
+def _run_trials(
+    data: Dataset, plan: SweepPlan, trials: int, url: str | None, folder: Path, execution: _Execution
+) -> Sweep:
+    """Train the trials that the storage does not have yet, and return all of them."""
+    from labelgap.studies.sweep.storage import TrialQueue, hide_password, open_storage, quiet_optuna
+
+    if url is None:
+        make_folder(folder)
+    with quiet_optuna(), open_storage(url, folder) as storage:
+        queue = TrialQueue(_open_study(storage, plan), plan.space, trials)
+        auto = TrialQueue(_open_study(storage, plan, " auto"), (), 1)
+        results = partial(_results, plan, queue, auto, folder, hide_password(storage.url), data)
+        with lock_folder(folder, "starting a sweep", wait=60):
+            _check_folder(folder, plan)
+            if not is_sweep(folder):
+                results().write()
+        queue.suggest(plan.first)
+
+        def has_trained() -> bool:
+            ended = any(trial.state != "running" for trial in queue.results())
+            return ended or any((folder / TRIALS_FOLDER).glob(f"*/{LAST}"))
+
+        def write() -> None:
+            """Write the trials so far; not while another process finishes the sweep here, which writes them."""
+            with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
+                results().write()
+
+        with execution.reporter.resumable(has_trained, "trial"), queue, auto:
+            _train(queue, auto, data, plan, folder, execution, write)
+        found = results()
+        return replace(found, importance=_importance(queue, found.trials))
+
+
 def _open_study(storage: RDBStorage, plan: SweepPlan, part: str = "") -> Study:
     """Open the study of a plan in a storage, or create it; that of ``auto`` is another part."""
     import optuna
 
-    name = f"{plan.study_name}{part}"
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max(plan.config.epochs // 3, 1))
-    open_settings: dict[str, Any] = {"storage": storage, "pruner": pruner, "load_if_exists": True}
-    study = optuna.create_study(study_name=name, direction="maximize", **open_settings)
+    study = optuna.create_study(
+        study_name=f"{plan.study_name}{part}",
+        direction="maximize",
+        storage=storage,
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max(plan.config.epochs // 3, 1)),
+        load_if_exists=True,
+    )
     study.sampler = optuna.samplers.TPESampler(seed=plan.request.seed + len(study.get_trials(deepcopy=False)))
     return study
 
@@ -210,8 +233,7 @@ def _train(
     write: Callable[[], None],
 ) -> None:
     """Train ``auto`` and as many trials as asked for; ``write`` their results each time some have ended."""
-    device, workers, reporter = execution
-    heads, on_device = is_head(plan), choose_device(device)
+    reporter, heads = execution.reporter, is_head(plan)
     done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
     _describe(plan, reporter)
     reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))
@@ -220,7 +242,7 @@ def _train(
         while True:
             for claimed in auto.ask(1):
                 reporter.log("auto: what `labelgap train` does without settings is trained first, as the line to beat")
-                ended = train_auto(data, plan, folder / AUTO_FOLDER, device, workers)
+                ended = train_auto(data, plan, folder / AUTO_FOLDER, execution)
                 auto.tell(claimed, ended)
                 reporter.log(_line(ended))
                 write()
@@ -228,13 +250,13 @@ def _train(
             if not asked:
                 break
             if heads:
-                inputs = inputs or load_inputs(plan, on_device, choose_workers(workers, on_device), reporter)
-                for ended in train_head_trials(asked, plan, inputs, on_device, reporter):
+                inputs = inputs or load_inputs(plan, execution)
+                for ended in train_head_trials(asked, plan, inputs, execution):
                     _tell(queue, asked[ended.number], ended, reporter)
             else:
                 ((number, trial),) = asked.items()
                 out = folder / TRIALS_FOLDER / f"{queue.origin(trial):04d}"
-                _tell(queue, trial, train_network_trial(number, trial, plan, out, *execution), reporter)
+                _tell(queue, trial, train_network_trial(number, trial, plan, out, execution), reporter)
             write()
 
 
@@ -272,45 +294,207 @@ def _line(ended: SweepTrial) -> str:
 def _results(plan: SweepPlan, queue: TrialQueue, auto: TrialQueue, folder: Path, storage: str, data: Dataset) -> Sweep:
     """Return the sweep as the storage has it now, without the importance of settings, which takes a while."""
     config = plan.config
-    images = {split.name: len(split) for split in (*plan.data.splits, *((data.test,) if data.test else ()))}
-    about = (data.name, images, config.protocol, config.backbone, config.epochs, plan.selection.rule, plan.space)
-    where = (queue.total, storage, plan.study_name, plan.identity)
-    line = next((replace(each, number=0) for each in auto.results()), None)
-    return Sweep(folder, config.method, *about, *where, queue.results(), folds=config.folds, auto=line)
+    return Sweep(
+        folder,
+        method=config.method,
+        data=data.name,
+        images={split.name: len(split) for split in (*plan.data.splits, *((data.test,) if data.test else ()))},
+        protocol=config.protocol,
+        backbone=config.backbone,
+        epochs=config.epochs,
+        rule=plan.selection.rule,
+        space=plan.space,
+        asked=queue.total,
+        storage=storage,
+        study=plan.study_name,
+        identity=plan.identity,
+        trials=queue.results(),
+        folds=config.folds,
+        auto=next((replace(each, number=0) for each in auto.results()), None),
+    )
 
 
-def _importance(study: Study, trials: Sequence[SweepTrial], space: Sequence[Any]) -> dict[str, float]:
+def _importance(queue: TrialQueue, trials: Sequence[SweepTrial]) -> dict[str, float]:
     """Return the share of the variance of the scores that each parameter explains (fANOVA)."""
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
     scores = [trial.score for trial in trials if trial.state == "complete"]
-    if len(scores) < FEW_TRIALS or len(set(scores)) < 2 or len(space) < 2:
+    if len(scores) < FEW_TRIALS or len(set(scores)) < 2 or len(queue.space) < 2:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+        found = get_param_importances(queue.study, evaluator=FanovaImportanceEvaluator(seed=0))
     return {name: min(max(float(value), 0.0), 1.0) for name, value in found.items()}
 
 
 def _train_best(result: Sweep, data: Dataset, plan: SweepPlan, execution: _Execution) -> Sweep:
     """Train the best trial as a run on all splits, which measures test; not again where it is there already."""
-    device, workers, reporter = execution
-    best = result.best
+    best, reporter = result.best, execution.reporter
     if best is None:
         reasons = [trial.reason for trial in result.trials if trial.reason]
         raise RunError(f"no trial was successful. The first of them: {reasons[0] if reasons else 'no score'}")
     folder, request = result.path / BEST_FOLDER, replace(with_values(plan.request, best.values), trace="auto")
-    config = plan.resolve(best.values, choose_device(device))
-    if is_run_folder(folder) and read_config(folder).model_copy(update=_open_settings(config)) != config:
+    config = plan.resolve(best.values, choose_device(execution.device))
+    same = {name: getattr(config, name) for name in _NOT_COMPARED}
+    if is_run_folder(folder) and read_config(folder).model_copy(update=same) != config:
         shutil.rmtree(folder)
-    trained = is_run_folder(folder) and is_trained(open_run(folder))
-    reporter.log(f"trial {best.number} is the best: {'its run is' if trained else 'training it as a run'} in {folder}")
+    where = "its run is" if is_trained(folder) else "training it as a run"
+    reporter.log(f"trial {best.number} is the best: {where} in {folder}")
     with reporter.bar("best trial", config.epochs):
-        run = train_run(data, request, folder, device, workers, lambda _: reporter.advance())
+        run = execution.train(data, request, folder, on_epoch=lambda _: reporter.advance())
     shutil.rmtree(result.path / TRIALS_FOLDER, ignore_errors=True)
     return replace(result, retrained_score=run_score(run, plan))
 
 
-def _open_settings(config: Any) -> dict[str, Any]:
-    """Return the settings of a configuration that are not compared."""
-    return {name: getattr(config, name) for name in ("why", "trace", "precision", "data")}
+def is_head(plan: SweepPlan) -> bool:
+    """Return whether trials are heads on the same features, which can be trained many at once."""
+    config = plan.config
+    same = not any(parameter.name in _OF_FEATURES for parameter in plan.space)
+    return same and config.protocol == "linear" and config.head == "linear" and not config.average_flips
+
+
+class HeadInputs(NamedTuple):
+    """What heads are trained on: the features of each split and, without val, the fold of every training image."""
+
+    features: Mapping[str, Tensor]
+    fold: NDArray[np.int64] | None
+
+
+def load_inputs(plan: SweepPlan, execution: _Execution) -> HeadInputs:
+    """Return the features of train and val, or the folds of train, as ``fit`` computes them."""
+    device, config = choose_device(execution.device), plan.config
+    shared = (config, plan.selection, initial_network(config, plan.data, device), device)
+    where = (choose_workers(execution.workers, device), execution.reporter)
+    features = linear_features(TrainingContext(Path(), plan.data, *shared, *where))
+    if not config.folds:
+        return HeadInputs(features, None)
+    groups = fold_groups(plan.data, "train", features["train"].cpu().numpy())
+    return HeadInputs(features, assign_folds(plan.data.train.labels, config.folds, config.seed, groups))
+
+
+def train_head_trials(
+    trials: Mapping[int, Trial], plan: SweepPlan, inputs: HeadInputs, execution: _Execution
+) -> Iterator[SweepTrial]:
+    """Train heads at once, as far as they have batches and epochs in common; each ends as ``fit`` alone ends it."""
+    device, groups = choose_device(execution.device), dict[tuple[Any, ...], dict[int, RunConfig]]()
+    for number, trial in trials.items():
+        try:
+            config = plan.resolve(trial.params, device)
+        except LabelGapError as error:
+            yield SweepTrial(number, dict(trial.params), "failed", reason=str(error))
+            continue
+        groups.setdefault(tuple(getattr(config, name) for name in _SHARED), {})[number] = config
+    train = _train_heads if inputs.fold is None else _cross_validate
+    for configs in groups.values():
+        started = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about single settings of the space
+            results = train(list(configs.values()), plan, inputs, device, execution.reporter)
+        seconds = (time.perf_counter() - started) / len(configs)
+        for number, (score, epoch, epochs, failed) in zip(configs, results, strict=True):
+            state: Any = "failed" if failed else "complete"
+            yield SweepTrial(number, dict(trials[number].params), state, score, epoch, epochs, seconds, failed)
+
+
+_Result = tuple[float | None, int, int, str]
+"""The score of a head, its best epoch, how many it was trained, and why it failed."""
+
+
+def _train_heads(
+    configs: Sequence[RunConfig], plan: SweepPlan, inputs: HeadInputs, device: torch.device, reporter: Reporter
+) -> list[_Result]:
+    """Train heads of one group on train, and score each in its best epoch on val."""
+    settings = {name: getattr(configs[0], name) for name in _SHARED}
+    seed, labels = settings.pop("seed"), plan.data.train.labels
+    results = train_heads(
+        inputs.features["train"],
+        [HeadPlan(each.method, each.options, each.lr, labels, seed, each.weight_decay) for each in configs],
+        **settings,
+        order_seed=seed,
+        val_features=inputs.features["val"],
+        val_labels=plan.selection.labels,
+        select=plan.selection.rule,
+        device=device,
+        progress=partial(_report, reporter, pluralize(len(configs), "head")),
+    )
+    return [(each.best_score, each.best_epoch, len(each.history), each.failed or "") for each in results]
+
+
+def _cross_validate(
+    configs: Sequence[RunConfig], plan: SweepPlan, inputs: HeadInputs, device: torch.device, reporter: Reporter
+) -> list[_Result]:
+    """Train heads of one group in every fold, and score all training images by the heads that have not seen them."""
+    assert inputs.fold is not None
+    trained, epochs = f"{pluralize(len(configs), 'head')} in {plan.config.folds} folds", configs[0].epochs
+    reporter.advance(0, note=lambda: trained)
+    tasks = [FoldTask(config, plan.data.train.labels, inputs.fold) for config in configs]
+    found = out_of_fold_logits(inputs.features["train"], tasks, device)
+    scores = [selection_score(plan.selection, logits) for logits in found]
+    return [(score, epochs, epochs, "") if math.isfinite(score) else (None, 0, epochs, DIVERGED) for score in scores]
+
+
+def _report(reporter: Reporter, trained: str, done: int, total: int) -> None:
+    """Say which epoch of the trials in training has ended."""
+    reporter.advance(0, note=lambda: f"{trained}: epoch {done}/{total}")
+
+
+def train_network_trial(number: int, trial: Trial, plan: SweepPlan, folder: Path, execution: _Execution) -> SweepTrial:
+    """Train a network as a run in a folder, which is removed when it has ended.
+
+    The score of each epoch is reported to optuna, which may stop the training. Where a killed process has left the
+    folder, the run is resumed.
+    """
+    from optuna import TrialPruned
+
+    values, history = dict(trial.params), list[Mapping[str, Any]]()
+
+    def report(records: Sequence[Mapping[str, Any]]) -> None:
+        for record in records[len(history) :]:
+            history.append(record)
+            if record["epoch"] and "score" in record:
+                trial.report(record["score"], record["epoch"])
+        _report(execution.reporter, f"trial {number}", records[-1]["epoch"], plan.config.epochs)
+        if trial.should_prune():
+            raise TrialPruned
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            run = execution.train(plan.data, with_values(plan.request, values), folder, on_epoch=report)
+        ended = SweepTrial(number, values, "complete", run_score(run, plan), run.metrics["best_epoch"])
+        history[:] = run.history
+    except TrialPruned:
+        scores = {record["epoch"]: record["score"] for record in history if "score" in record}
+        best = max(scores, key=lambda epoch: scores[epoch])
+        ended = SweepTrial(number, values, "pruned", scores[best], best)
+    except LabelGapError as error:
+        ended = SweepTrial(number, values, "failed", reason=str(error))
+    shutil.rmtree(folder, ignore_errors=True)
+    trained = [record for record in history if record["epoch"]]
+    return replace(ended, epochs=len(trained), seconds=float(sum(record["seconds"] for record in trained)))
+
+
+def train_auto(data: Dataset, plan: SweepPlan, folder: Path, execution: _Execution) -> SweepTrial:
+    """Train what ``fit`` does without a method and settings, as a run that is kept, and score it as the trials are."""
+    started = time.perf_counter()
+    try:
+        run = execution.train(data, plan.auto_request, folder)
+    except LabelGapError as error:
+        return SweepTrial(0, {}, "failed", reason=str(error))
+    config, measured = run.config, run.metrics
+    options = {**method_options(config.method), **config.options} if config.method == plan.config.method else {}
+    settings = {**config.model_dump(exclude=_NOT_OF_NEWTON if config.optimizer == "newton" else None), **options}
+    names = [each.name for each in plan.space if settings.get(each.name) is not None]
+    values = {"method": config.method, **{name: settings[name] for name in names}}
+    about = (run_score(run, plan), measured["best_epoch"], measured["epochs"], time.perf_counter() - started)
+    return SweepTrial(0, values, "complete", *about)
+
+
+def run_score(run: Run, plan: SweepPlan) -> float | None:
+    """Return the score of a run by which it is compared with the trials; None where it has none."""
+    if not run.config.folds:
+        score: float | None = run.metrics["score"]
+        return score
+    tensors, _ = read_tensors(run.path / SEARCH_FILE)
+    value = selection_score(plan.selection, tensors["logits"].numpy())
+    return value if math.isfinite(value) else None

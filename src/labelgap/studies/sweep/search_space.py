@@ -1,31 +1,55 @@
-"""What a sweep searches: by default the space of the method's paper.
+"""What a sweep searches, and what all its trials share: a trial is a request of ``fit`` with other values.
+
+By default the space is that of the method's paper:
 
 - Cole et al. (CVPR 2021), and every method whose paper states no other: rates 1e-2 to 1e-5, batches of 8 and 16;
 - Kim et al. (CVPR 2022), `ll-…`: the ranges between those rates cut into quarters, and the options of the method;
 - Zhou et al. (ECCV 2022), `em`, `dw`, `asl` …: the rates and batches of Cole, and the options of the method.
 
 The options are those of the grid of ``compare``. Where a whole network is trained, the rates of the papers are those of
-the backbone, and the head keeps its proportion to it.
-
-For linear heads the weight decay and the standardization of the features are searched as well. Where the optimizer is
-"newton", which needs no learning rate and takes all images at once, they are searched instead of rates and batches.
+the backbone, and the head keeps its proportion to it. For linear heads the weight decay and the standardization of the
+features are searched as well. Where the optimizer is "newton", which needs no learning rate and takes all images at
+once, they are searched instead of rates and batches.
 """
 
 from __future__ import annotations
 
-import itertools
+import hashlib
+import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import parse_scalar
-from labelgap.losses import loss, method_options
-from labelgap.studies.compare.grid import option_grid
+from labelgap.data.dataset import Dataset
+from labelgap.data.identity import DataIdentity
+from labelgap.losses import Loss, loss, method_options
+from labelgap.models import Backbone
+from labelgap.studies.compare.settings import option_grid
+from labelgap.training.auto import FOLDS, supports_newton
+from labelgap.training.config import RunConfig
+from labelgap.training.network import build_classifier, feature_width
+from labelgap.training.plan import (
+    FOLDS_REASON,
+    TrainingRequest,
+    describe_left_out,
+    plan_training,
+    prepare_data,
+    without_reviewed_absents,
+)
+from labelgap.training.selection import Selection, choose_selection
 from labelgap.training.settings import KEYWORDS
 
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
 Value = bool | int | float | str
+Search = Mapping[str, str | Sequence[Value]]
 
 COLE_RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
 COLE_BATCHES: Final = (8, 16)
@@ -33,32 +57,29 @@ KIM_RATES: Final = (
     *(1e-5, 2.5e-5, 5e-5, 7.5e-5, 1e-4, 2.5e-4, 5e-4, 7.5e-4),
     *(1e-3, 2.5e-3, 5e-3, 7.5e-3, 1e-2),
 )
-_KIM: Final = "ll-"
 _WEAKEST: Final = 5e-4
 _DECADES: Final = 1e4
 """The range of the weight decay, relative to the features: it has the penalties that ``candidates`` compares inside."""
 _FIXED: Final = ("folds", "precision", "reviewed_absents")
 """Settings that are not searched: they do not change the model, or what val is."""
+_NOT_SHARED: Final = {"format", "data", "classes", "why", "trace", "precision", "weights", "backbone_input"}
+"""Of a configuration: what differs between machines or is compared by itself."""
+_STEPS: Final = {"optimizer", "lr", "batch_size", "momentum", "nesterov"}
+"""Settings that ask for another optimizer than "newton"."""
+_OF_DATA: Final = ("folds", "reviewed_absents", "size", "average_flips", "precision")
+"""Settings of what is learned from, not of the learning."""
 _SYNTAX: Final = "write 1e-5..1e-2:log (a range, logarithmic), 0..1 (a range) or 8,16,32 (values)"
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A setting of training or an option of the method that is searched.
-
-    Attributes:
-        name: of the setting or option.
-        choices: its values; empty for a range.
-        low: the lower end of a range.
-        high: its upper end, included. The range is of whole numbers where both ends are.
-        log: whether values are drawn from it by their logarithm.
-    """
+    """A setting of training or an option of the method that is searched."""
 
     name: str
-    choices: tuple[Value, ...] = ()
+    choices: tuple[Value, ...] = ()  # its values; empty for a range
     low: int | float = 0
-    high: int | float = 0
-    log: bool = False
+    high: int | float = 0  # included. The range is of whole numbers where both ends are
+    log: bool = False  # whether values are drawn from the range by their logarithm
 
     @property
     def integer(self) -> bool:
@@ -71,27 +92,25 @@ class Parameter:
         return self.choices or (self.low, self.high)
 
     @property
+    def values(self) -> Sequence[Value] | None:
+        """All values; None for a range that is not of whole numbers."""
+        return self.choices or (range(int(self.low), int(self.high) + 1) if self.integer else None)
+
+    @property
     def size(self) -> float:
-        """The number of values; infinite for a range that is not of whole numbers."""
-        return len(self.choices) or (int(self.high) - int(self.low) + 1 if self.integer else math.inf)
+        """The number of values, which may be infinite."""
+        return math.inf if self.values is None else len(self.values)
 
-    def values(self) -> Sequence[Value]:
-        """Return the values of a finite parameter."""
-        return self.choices or range(int(self.low), int(self.high) + 1)
+    @property
+    def distribution(self) -> BaseDistribution:
+        """The parameter as optuna takes it."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    def distance(self, first: Value, second: Value) -> float:
-        """Return how far two values of a finite parameter are apart, from 0 to 1: by their ranks, where they have some.
-
-        Example:
-            >>> rate = Parameter("lr", (1e-2, 1e-3, 1e-4))
-            >>> rate.distance(1e-2, 1e-3), rate.distance(1e-2, 1e-4)
-            (0.5, 1.0)
-        """
-        values = list(self.values())
-        if first == second or any(isinstance(value, bool | str) for value in values):
-            return float(first != second)
-        ranks = sorted(values, key=float)
-        return abs(ranks.index(first) - ranks.index(second)) / (len(ranks) - 1)
+        if self.choices:
+            return CategoricalDistribution(self.choices)
+        if self.integer:
+            return IntDistribution(int(self.low), int(self.high), log=self.log)
+        return FloatDistribution(float(self.low), float(self.high), log=self.log)
 
     def __contains__(self, value: object) -> bool:
         if self.choices:
@@ -99,51 +118,27 @@ class Parameter:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def __str__(self) -> str:
-        """Return it as ``--search`` takes it.
-
-        Example:
-            >>> str(parse_parameter("lr", "1e-5..1e-2:log")), str(parse_parameter("batch_size", "8,16"))
-            ('lr=1e-05..0.01:log', 'batch_size=8,16')
-        """
+        """Return it as ``--search`` takes it."""
         text = ",".join(map(str, self.choices)) or f"{self.low}..{self.high}{':log' if self.log else ''}"
         return f"{self.name}={text}"
 
 
-def is_option(name: str, method: str) -> bool:
-    """Return whether a name is an option of the method; else it is a setting of training."""
-    return name in method_options(method)
-
-
-def paper_space(method: str, head_factor: float | None = None) -> tuple[Parameter, ...]:
-    """Return the search space of a method's paper.
-
-    Args:
-        method: one of ``methods()``.
-        head_factor: where a network is trained, the learning rate of its head relative to the backbone's.
+def paper_space(method: str, head_factor: float = 1.0) -> tuple[Parameter, ...]:
+    """Return the search space of a method's paper; of a network, with its head's rate relative to the backbone's.
 
     Example:
         >>> [str(parameter) for parameter in paper_space("em")]
         ['lr=0.01,0.001,0.0001,1e-05', 'batch_size=8,16', 'alpha=0.01,0.02,0.1,0.2,0.4,0.9']
     """
-    rates = KIM_RATES if method.startswith(_KIM) else COLE_RATES
-    scaled = tuple(float(f"{rate * (head_factor or 1.0):.12g}") for rate in rates)
-    batches = () if method.startswith(_KIM) else (Parameter("batch_size", COLE_BATCHES),)
+    kim = method.startswith("ll-")
+    scaled = tuple(float(f"{rate * head_factor:.12g}") for rate in (KIM_RATES if kim else COLE_RATES))
+    batches = () if kim else (Parameter("batch_size", COLE_BATCHES),)
     options = (Parameter(name, values) for name, values in option_grid(method).items())
     return (Parameter("lr", scaled), *batches, *options)
 
 
 def head_space(method: str, unit: float, *, newton: bool) -> tuple[Parameter, ...]:
-    """Return the search space of a linear head.
-
-    Args:
-        method: one of ``methods()``.
-        unit: number of features for each label of train, to which the weight decay is relative.
-        newton: whether the optimizer is "newton".
-
-    Example:
-        >>> [str(parameter) for parameter in head_space("an", 0.02, newton=True)]
-        ['weight_decay=1e-05..0.1:log', 'standardize=True,False']
-    """
+    """Return the search space of a linear head; ``unit`` is the number of features for each label of train."""
     low = float(f"{_WEAKEST * unit:.1g}")
     decay = Parameter("weight_decay", (), low, float(f"{_DECADES * low:.1g}"), log=True)
     paper = [each for each in paper_space(method) if not (newton and each.name in ("lr", "batch_size"))]
@@ -153,16 +148,7 @@ def head_space(method: str, unit: float, *, newton: bool) -> tuple[Parameter, ..
 def search_space(
     given: Sequence[Parameter], fixed: Collection[str], default: Sequence[Parameter]
 ) -> tuple[Parameter, ...]:
-    """Return what is searched: the default space, with the user's ranges instead of its own, without what is fixed.
-
-    Args:
-        given: what the user searches.
-        fixed: names of the settings and options that the user set.
-        default: what is searched otherwise.
-
-    Raises:
-        InputError: nothing is left to search.
-    """
+    """Return the default space, with the user's ranges instead of its own, without the names that the user fixed."""
     names = {*(each.name for each in given), *fixed}
     space = [*given, *(each for each in default if each.name not in names)]
     if math.prod(each.size for each in space) == 1:
@@ -173,20 +159,19 @@ def search_space(
     return tuple(space)
 
 
-def parse_search(method: str, search: Mapping[str, str | Sequence[Value]], fixed: Mapping[str, Any]) -> list[Parameter]:
-    """Parse what a user searches.
-
-    Args:
-        method: one of ``methods()``.
-        search: name → values, or a text as ``parse_parameter`` takes it.
-        fixed: settings and options that the user set.
-
-    Raises:
-        InputError: a name or a range is wrong, or it is fixed too.
-    """
+def parse_search(method: str, search: Search, fixed: Mapping[str, Any]) -> list[Parameter]:
+    """Parse what a user searches; ``InputError`` where a name or a range is wrong, or ``fixed`` by the user too."""
     own = [parse_parameter(name, values) for name, values in search.items()]
+    known = [*method_options(method), *(each for each in KEYWORDS if each not in _FIXED)]
     for parameter in own:
-        _check(method, parameter, fixed)
+        name = parameter.name
+        if name not in known:
+            raise UnknownNameError(f"option of '{method}' or setting of training called", name, known)
+        if name in fixed:
+            raise InputError(f"{name} is given as {fixed[name]} and searched as well: leave one of them out.")
+        if name in method_options(method):
+            for value in parameter.ends:
+                loss(method, **{name: value})
     return own
 
 
@@ -204,29 +189,16 @@ def parse_parameter(name: str, values: str | Sequence[Value]) -> Parameter:
         return _choices(name, list(values), where)
     text, colon, scale = values.partition(":")
     low, dots, high = text.partition("..")
-    if not dots:
-        if colon:
-            raise InputError(f"{where}: {_SYNTAX}.")
+    if not dots and not colon:
         return _choices(name, [parse_scalar(part.strip()) for part in text.split(",") if part.strip()], where)
-    ends = [parse_scalar(end) for end in (low, high)]
-    if any(isinstance(end, str | bool) for end in ends) or (colon and scale != "log"):
+    first, last = parse_scalar(low), parse_scalar(high)
+    if isinstance(first, str | bool) or isinstance(last, str | bool) or (colon and scale != "log"):
         raise InputError(f"{where}: {_SYNTAX}.")
-    first, last = ends
-    assert isinstance(first, int | float) and isinstance(last, int | float)
     if not (math.isfinite(first) and math.isfinite(last)) or first >= last:
         raise InputError(f"{where} is empty: the first number must be the smaller one.")
     if scale == "log" and first <= 0:
         raise InputError(f"{where}: a logarithmic range begins above 0.")
     return Parameter(name, (), first, last, scale == "log")
-
-
-def grid_points(space: Sequence[Parameter], most: int) -> Iterator[dict[str, Value]] | None:
-    """Return all points of a finite space of at most ``most`` points; None for any other."""
-    if math.prod(parameter.size for parameter in space) > most:
-        return None
-    names = [parameter.name for parameter in space]
-    points = itertools.product(*(parameter.values() for parameter in space))
-    return (dict(zip(names, point, strict=True)) for point in points)
 
 
 def _choices(name: str, values: list[Any], where: str) -> Parameter:
@@ -239,15 +211,157 @@ def _choices(name: str, values: list[Any], where: str) -> Parameter:
     return Parameter(name, tuple(dict.fromkeys(values)))
 
 
-def _check(method: str, parameter: Parameter, fixed: Mapping[str, Any]) -> None:
-    """Refuse a name that the method and training do not have, one that is fixed too, and values that cannot be."""
-    name = parameter.name
-    settings = [each for each in KEYWORDS if each not in _FIXED]
-    known = [*method_options(method), *settings]
-    if name not in known:
-        raise UnknownNameError(f"option of '{method}' or setting of training called", name, known)
-    if name in fixed:
-        raise InputError(f"{name} is given as {fixed[name]} and searched as well: leave one of them out.")
-    if is_option(name, method):
-        for value in parameter.ends:
-            loss(method, **{name: value})
+@dataclass(frozen=True)
+class SweepPlan:
+    """What all trials share."""
+
+    data: Dataset  # with train and val alone: test is measured once, for the best trial
+    request: TrainingRequest  # what is fixed
+    config: RunConfig  # of a trial with the first value of every parameter
+    selection: Selection  # how epochs and trials are selected
+    space: tuple[Parameter, ...]
+    first: Mapping[str, Value]  # the values that ``fit`` would use, as far as the space has them
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the sweep is of, by name: digests that processes on other machines compare."""
+        searched = {parameter.name for parameter in self.space}
+        left_out = {*_NOT_SHARED, *searched, "options", "method", "backbone_lr"}
+        settings = self.config.model_dump(mode="json", exclude=left_out)
+        settings["weights"] = self.config.weights and PurePath(self.config.weights).name
+        options = {name: value for name, value in self.config.options.items() if name not in searched}
+        return {
+            "method": self.config.method,
+            "data": _digest([DataIdentity.of(self.data).digest(), self.data.classes]),
+            "search space": "; ".join(map(str, self.space)),
+            "settings": json.dumps({**settings, "options": options}, sort_keys=True),
+        }
+
+    @property
+    def study_name(self) -> str:
+        """The name of the study in a storage: another for every method, data set, search space and setting."""
+        return f"labelgap {self.config.method} {_digest(self.identity)}"
+
+    @property
+    def auto_request(self) -> TrainingRequest:
+        """What ``fit`` is asked for where nobody gives a method or settings: the same network, seed and folds alone."""
+        given, config = self.request, self.config
+        kept: Any = {name: value for name, value in given.training.items() if name in _OF_DATA}
+        return TrainingRequest(
+            backbone=given.backbone or config.backbone,
+            weights=given.weights,
+            protocol=config.protocol,
+            head=given.head,
+            seed=given.seed,
+            select="auto" if config.folds else config.select,
+            training=kept,
+        )
+
+    def resolve(self, values: Mapping[str, Any], device: torch.device) -> RunConfig:
+        """Return the configuration of a trial; ``InputError`` where its values do not fit together."""
+        return plan_training(self.data, with_values(self.request, values), device).config
+
+
+def make_request(method: str, settings: Mapping[str, Any]) -> TrainingRequest:
+    """Return the arguments of ``fit``, as a caller gave them, as a request; trials are not traced."""
+    own = {item.name for item in fields(TrainingRequest)} - {"method", "training"}
+    if "trace" in settings:
+        raise InputError("trials are not traced: train the best settings with trace afterwards.")
+    training: Any = {name: value for name, value in settings.items() if name not in own}
+    given = {name: value for name, value in settings.items() if name in own and value is not None}
+    return TrainingRequest(method, **given, trace="off", training=training)
+
+
+def with_values(request: TrainingRequest, values: Mapping[str, Any]) -> TrainingRequest:
+    """Return a request with the values of a trial: options of its method, and settings of training."""
+    options = {name: value for name, value in values.items() if name in method_options(str(request.method))}
+    training: Any = {**request.training, **{name: value for name, value in values.items() if name not in options}}
+    return replace(request, options={**request.options, **options}, training=training)
+
+
+def check_sweep(request: TrainingRequest, search: Search, trials: int) -> None:
+    """Raise an error for a name or value that is wrong whatever the data are."""
+    if trials < 1:
+        raise InputError(f"--trials {trials}: at least one is needed.")
+    request.check()
+    if request.method == "auto":
+        for name, values in search.items():
+            parse_parameter(name, values)
+        return
+    own = parse_search(str(request.method), search, _fixed(request))
+    for number in range(2):
+        with_values(request, {each.name: each.ends[-number] for each in own}).check()
+
+
+def plan_sweep(
+    data: Dataset, request: TrainingRequest, search: Search, device: torch.device, log: Callable[[str], None]
+) -> SweepPlan:
+    """Resolve what a request leaves open; ``InputError`` where nothing can be scored."""
+    data, left_out = without_reviewed_absents(prepare_data(data, request, device), request)
+    if left_out:
+        log(describe_left_out(left_out))
+        request = replace(request, training={**request.training, "reviewed_absents": "ignore"})
+    data = replace(data, test=None)
+    if request.method == "auto":
+        config = plan_training(data, request, device).config
+        log(f"{config.method}: {'the first method that auto compares on such labels' if config.folds else config.why}")
+        request = replace(request, method=config.method)
+    fixed = _fixed(request)
+    own = parse_search(str(request.method), search, fixed)
+    given = {each.name: each.ends[0] for each in own}
+    plan = plan_training(data, with_values(request, given), device)
+    usual, selection, loss_fn = plan.config, plan.selection, plan.loss
+    if usual.folds:
+        selection = replace(choose_selection(data.train.labels, None), why=FOLDS_REASON.format(folds=usual.folds))
+    if selection.labels is None:
+        raise InputError(
+            f"a sweep selects settings by their score, and here {selection.why}. Give a val split; without one linear "
+            f"heads are cross-validated on at least {2 * FOLDS} images with known labels, unless --folds is 0."
+        )
+    request, default = _default_space(data, request, usual, loss_fn, given)
+    space = search_space(own, fixed, default)
+    config = plan_training(data, with_values(request, {each.name: each.ends[0] for each in space}), device).config
+    return SweepPlan(data, request, config, selection, space, _usual_values(data, request, space, device))
+
+
+def _default_space(
+    data: Dataset, request: TrainingRequest, usual: RunConfig, loss_fn: Loss, search: Collection[str]
+) -> tuple[TrainingRequest, tuple[Parameter, ...]]:
+    """Return what is searched by default; and the request, with the optimizer "newton" where a head can have it.
+
+    ``usual`` is a configuration of the request, ``loss_fn`` its loss, ``search`` the names that the user searches.
+    """
+    if usual.protocol != "linear":
+        return request, paper_space(usual.method, usual.lr / usual.backbone_lr)
+    if usual.head != "linear" or request.preset is not None:
+        return request, paper_space(usual.method)
+    labels = len(data.train) * len(data.classes)
+    left_open = not _STEPS & {*search, *request.given_settings()}
+    newton = (left_open and supports_newton(loss_fn, labels)) or request.training.get("optimizer") == "newton"
+    if newton:
+        request = replace(request, training={**request.training, "optimizer": "newton"})
+    backbone = request.backbone if isinstance(request.backbone, Backbone) else None
+    network = build_classifier(usual, feature_width(data), pretrained=False, backbone=backbone)
+    return request, head_space(usual.method, network.backbone.num_features / labels, newton=newton)
+
+
+def _usual_values(
+    data: Dataset, request: TrainingRequest, space: Sequence[Parameter], device: torch.device
+) -> dict[str, Value]:
+    """Return the values that ``fit`` would use without a search, as far as the space has them."""
+    try:
+        config = plan_training(data, request, device).config
+    except InputError:  # an option that must be given
+        return {}
+    usual = {**method_options(config.method), **config.options}
+    found: dict[str, Any] = {each.name: usual.get(each.name, getattr(config, each.name, None)) for each in space}
+    return {each.name: found[each.name] for each in space if found[each.name] in each}
+
+
+def _fixed(request: TrainingRequest) -> dict[str, Any]:
+    """Return the settings and options that the user gave."""
+    return {**request.given_settings(), **request.options}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,46 +1,69 @@
-"""The storage of a sweep: a database of optuna's, which processes on many machines may share."""
+"""The trials of a sweep in a storage of optuna's, which processes on many machines may share.
+
+Every trial is claimed by one process, which records heartbeats. A trial whose process died is marked as failed, and
+optuna's retry queues its setting again: at once where the process was on this machine, else when its heartbeat has
+stopped. A trial that a person stopped is waiting again.
+
+People see the trials numbered from 1 without gaps: a repeated trial keeps the number of the first attempt, and one that
+was not trained has none. The numbers of optuna start from 0 and count every attempt.
+"""
 
 from __future__ import annotations
 
+import copy
+import itertools
 import logging
+import math
+import os
+import platform
+import random
 import re
-import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
+
+import optuna
+import psutil
+from optuna import Study, Trial
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.storages._heartbeat import BaseHeartbeatThread, get_heartbeat_thread
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.text import escape_control, truncate_text
-from labelgap.studies.sweep.results import is_sweep
-
-if TYPE_CHECKING:
-    from optuna.storages import RDBStorage
+from labelgap.studies.sweep.results import SweepTrial, is_sweep
+from labelgap.studies.sweep.search_space import Parameter, Value
 
 DATABASE: Final = "sweep.sqlite"
 """The storage in the folder of a sweep, where none is given."""
 INTERVAL: Final = 30
 GRACE: Final = 150
 """Seconds after the last heartbeat of a process on another machine from which its trials are run again."""
+RESULT: Final = "labelgap"
+"""Attribute of an ended trial: what ``SweepTrial`` has beside its number."""
+WORKER: Final = "worker"
+"""Attribute of a claimed trial: the process that trains it."""
+DROPPED: Final = "dropped"
+"""Attribute of a trial that was asked for and not trained."""
 _DRIVERS: Final = {"postgresql": "psycopg", "mysql": "pymysql"}
 """Database → the driver that is used where the URL names none."""
 _PACKAGES: Final = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 """Module of a driver → the package that has it, where that is called something else."""
 _TIMEOUTS: Final = {"sqlite": {"timeout": 60}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
-
-_ATTEMPTS: Final = 10
 _TAKEN: Final = re.compile(r"already exists|unique|duplicate", re.IGNORECASE)
 """What a database says where two processes create the same table or row."""
-
-
-def check_optuna() -> None:
-    """Raise an error with the command that installs optuna where it is not installed."""
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"a sweep needs the package {error.name}: pip install 'labelgap[sweep]'.") from None
+_ATTEMPTS: Final = 10
+_MAX_DEATHS: Final = 3
+_MAX_POINTS: Final = 100_000
+_MAX_DUPLICATES: Final = 50
 
 
 @contextmanager
@@ -49,8 +72,6 @@ def quiet_optuna() -> Iterator[None]:
 
     A signal that comes while the database is read makes SQLAlchemy log the error of a cursor that is closed already.
     """
-    import optuna
-
     verbosity, database = optuna.logging.get_verbosity(), logging.getLogger("sqlalchemy")
     level = database.level
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -58,7 +79,7 @@ def quiet_optuna() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-            warnings.filterwarnings("ignore", message="Heartbeat of storage")  # it is recorded by a thread of ours
+            warnings.filterwarnings("ignore", message="Heartbeat of storage")  # ``TrialQueue`` records it
             yield
     finally:
         optuna.logging.set_verbosity(verbosity)
@@ -66,15 +87,7 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def hide_password(url: str) -> str:
-    """Return a URL that can be shown.
-
-    Example:
-        >>> hide_password("postgresql://ann:secret@db.example/sweeps?password=also")
-        'postgresql://ann:***@db.example/sweeps'
-    """
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
+    """Return a URL that can be shown."""
     try:
         return make_url(url).set(query={}).render_as_string(hide_password=True)
     except (ArgumentError, ValueError):
@@ -85,133 +98,255 @@ def hide_password(url: str) -> str:
 def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
     """Connect to a storage, and create its tables where it has none; connections are closed at the end of the block.
 
-    Args:
-        url: of a database, as SQLAlchemy writes it: ``sqlite:///FILE``, ``postgresql://USER@HOST/NAME``.
-        folder: of the sweep; it holds the storage where no URL is given.
-
-    Raises:
-        InputError: the URL is none, or its driver is not installed.
-        RunError: the database cannot be reached, at the beginning or later.
+    Without the URL of a database, as SQLAlchemy writes it, it is a file in the folder of the sweep. ``InputError``
+    where the URL is none or its driver is not installed, ``RunError`` where the database cannot be reached, at the
+    beginning or later; the message shows no password.
     """
-    from sqlalchemy.engine import URL, make_url
-    from sqlalchemy.exc import ArgumentError
-
+    shown, used = "" if url is None else hide_password(url), is_sweep(folder)
+    not_a_url = InputError(
+        f"--storage {shown} is not the URL of a database: write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME."
+    )
     try:
         address = URL.create("sqlite", database=str(folder.resolve() / DATABASE)) if url is None else make_url(url)
         database = address.get_backend_name()
     except (ArgumentError, ValueError):
-        raise _not_a_url(str(url)) from None
+        raise not_a_url from None
     if address.drivername == database and database in _DRIVERS:
         address = address.set(drivername=f"{database}+{_DRIVERS[database]}")
-    engine: dict[str, Any] = {"connect_args": _TIMEOUTS.get(database, {}), "pool_pre_ping": True}
-    text = address.render_as_string(hide_password=False)
-    with reaching(text, started=is_sweep(folder)):
-        storage = _connect(text, engine)
-    with reaching(text):
+    shown = hide_password(address.render_as_string(hide_password=False))
+    try:
+        storage, used = _connect(address, shown), True
         try:
             yield storage
         finally:
             storage.remove_session()
             storage.engine.dispose()
+    except NoSuchModuleError:
+        raise not_a_url from None
+    except RuntimeError as error:
+        if "optuna" not in str(error):
+            raise
+        raise RunError(f"the storage {shown} is of another version of optuna ({_reason(error, address)}).") from None
+    except (StorageInternalError, SQLAlchemyError) as error:
+        remedy = "Finished trials are safe in it: when it can be reached again, the same command resumes."
+        if not used:
+            remedy = "Nothing was trained. Check the URL, that its server runs, or that the folder of its file exists."
+        raise RunError(f"the storage {shown} cannot be used ({_reason(error, address)}). {remedy}") from None
 
 
-def _connect(url: str, engine: dict[str, Any]) -> RDBStorage:
+def _connect(address: URL, shown: str) -> RDBStorage:
     """Connect to a database; where another process creates its tables at this moment, after that."""
-    from optuna.storages import RDBStorage
-    from sqlalchemy.exc import SQLAlchemyError
-
-    for attempt in range(_ATTEMPTS):
+    url, arguments = address.render_as_string(hide_password=False), _TIMEOUTS.get(address.get_backend_name(), {})
+    engine = {"connect_args": arguments, "pool_pre_ping": True}
+    for attempt in itertools.count(1):
         try:
             return RDBStorage(url, engine_kwargs=engine, heartbeat_interval=INTERVAL, grace_period=GRACE)
         except SQLAlchemyError as error:
-            if not _TAKEN.search(str(error)) or attempt == _ATTEMPTS - 1:
+            if not _TAKEN.search(str(error)) or attempt == _ATTEMPTS:
                 raise
             time.sleep(0.5)
         except ImportError as error:
             module = getattr(error.__cause__, "name", None) or url.partition(":")[0].partition("+")[2]
             install = f"pip install '{_PACKAGES.get(module, module)}'"
-            raise InputError(f"the storage {hide_password(url)} needs another package: {install}.") from None
+            raise InputError(f"the storage {shown} needs another package: {install}.") from None
     raise AssertionError
 
 
-@contextmanager
-def reaching(url: str, *, started: bool = True) -> Iterator[None]:
-    """Turn what a database raises while the block runs into an error that shows no password.
-
-    ``started``: whether a sweep has used the storage before, which may have finished trials in it.
-    """
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
-
-    shown = hide_password(url)
-    try:
-        yield
-    except NoSuchModuleError:
-        raise _not_a_url(url) from None
-    except RuntimeError as error:
-        if "optuna" not in str(error):
-            raise
-        raise RunError(f"the storage {shown} is of another version of optuna ({_reason(error, url)}).") from None
-    except (StorageInternalError, SQLAlchemyError) as error:
-        remedy = "Finished trials are safe in it: when it can be reached again, the same command resumes."
-        if not started:
-            remedy = "Nothing was trained. Check the URL, that its server runs, or that the folder of its file exists."
-        raise RunError(f"the storage {shown} cannot be used ({_reason(error, url)}). {remedy}") from None
-
-
-def _not_a_url(url: str) -> InputError:
-    return InputError(
-        f"--storage {hide_password(url)} is not the URL of a database: write sqlite:///FILE or "
-        "postgresql://USER:PASSWORD@HOST/NAME."
-    )
-
-
-def _reason(error: BaseException, url: str) -> str:
+def _reason(error: BaseException, address: URL) -> str:
     """Return the first line of what the driver says, without the password."""
-    from sqlalchemy.engine import make_url
-
     while error.__cause__ is not None and not getattr(error, "orig", None):
         error = error.__cause__
     text = str(getattr(error, "orig", None) or error).strip()
-    secrets = [make_url(url).password, *make_url(url).query.values()]
-    for secret in secrets:
+    for secret in (address.password, *address.query.values()):
         if secret:
             text = text.replace(str(secret), "***")
     return truncate_text(escape_control((text.splitlines() or [type(error).__name__])[0].rstrip(".")), 200)
 
 
-class Heartbeat:
-    """Tells the storage that trials are being trained, from a thread, while the block runs.
+class TrialQueue:
+    """The trials of a study, ``total`` over all processes; the block that claims some gives them back when stopped."""
 
-    A process on another machine runs the trials again when their heartbeat has stopped.
-    """
+    def __init__(self, study: Study, space: Sequence[Parameter], total: int) -> None:
+        self.study, self.space = study, space
+        self.total = int(min(total, math.prod(parameter.size for parameter in space)))
+        self._own: dict[int, tuple[Trial, BaseHeartbeatThread]] = {}
+        self._worker = _process()
 
-    def __init__(self, storage: RDBStorage) -> None:
-        self._storage, self._trials = storage, set[int]()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="labelgap-heartbeat")
-
-    def __enter__(self) -> Heartbeat:
-        self._thread.start()
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for trial, _thread in list(self._own.values()):
+            self._release(trial)
+            if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit):
+                with suppress(Exception):  # it has just ended, or the storage is gone: as for a killed process
+                    self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
-    def add(self, trial: int) -> None:
-        """Record the first heartbeat of a trial, by its id in the storage."""
-        self._storage.record_heartbeat(trial)
-        self._trials.add(trial)
+    def suggest(self, values: Mapping[str, Value]) -> None:
+        """Queue a setting, in which other parameters may be open, as the first one of the study."""
+        if not self._trials() and values:
+            self.study.enqueue_trial(dict(values), skip_if_exists=True)
 
-    def remove(self, trial: int) -> None:
-        """Record no more heartbeats of a trial."""
-        self._trials.discard(trial)
+    def ask(self, most: int) -> list[Trial]:
+        """Claim the next trials, at most so many; none where no more are wanted."""
+        self._recover()
+        asked = list[Trial]()
+        while len(asked) < most and (trial := self._next()) is not None:
+            asked.append(trial)
+        return asked
 
-    def _run(self) -> None:
-        while not self._stopped.wait(INTERVAL):
-            for trial in tuple(self._trials):
-                try:
-                    self._storage.record_heartbeat(trial)
-                except Exception:  # the training itself reports a storage that cannot be reached
-                    continue
+    def tell(self, trial: Trial, ended: SweepTrial) -> None:
+        """Store what became of a trial; ignored where another process has taken it over."""
+        try:
+            self._store(trial, ended)
+        except (KeyboardInterrupt, SystemExit):
+            self._store(trial, ended)  # half of it would make a failed trial of a complete one
+            raise
+        finally:
+            self._release(trial)
+
+    def results(self) -> tuple[SweepTrial, ...]:
+        """Return the trials that run or have ended, those of other processes too."""
+        attempts = enumerate(self._attempts().values(), start=1)
+        return tuple(_result(number, trial) for number, trial in attempts if _counts(trial))
+
+    def number(self, trial: Trial) -> int:
+        """Return the number of a claimed trial as people see it, from 1."""
+        return 1 + list(self._attempts()).index(self.origin(trial))
+
+    def origin(self, trial: Trial) -> int:
+        """Return the number in the storage of the trial that this one repeats, or its own."""
+        return _origin(self.study._storage.get_trial(trial._trial_id))
+
+    def _attempts(self) -> dict[int, FrozenTrial]:
+        """Return the last attempt of every trial that was not dropped, by the number of the first one."""
+        return {_origin(trial): trial for trial in self._trials() if DROPPED not in trial.user_attrs}
+
+    def _recover(self) -> None:
+        """Queue the settings of trials again whose process has died, a few times at most."""
+        for trial in self._trials():
+            if trial.state == TrialState.RUNNING and self._is_dead(trial):
+                self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        fail_stale_trials(self.study)
+        retry = RetryHeartbeatStaleTrialCallback(max_retry=_MAX_DEATHS - 1)
+        for trial in self._attempts().values():
+            if trial.state == TrialState.FAIL and RESULT not in trial.user_attrs:
+                retry(self.study, copy.deepcopy(trial))
+
+    def _is_dead(self, trial: FrozenTrial) -> bool:
+        """Return whether the process of a running trial is known to have ended."""
+        worker = trial.user_attrs.get(WORKER)
+        if worker is None:  # killed between two operations
+            started = trial.datetime_start
+            return started is not None and abs((datetime.now() - started).total_seconds()) > GRACE
+        if worker == self._worker:
+            return trial.number not in self._own
+        host, process, _ = str(worker).rsplit(" ", 2)
+        return host == platform.node() and _process(int(process)) != worker
+
+    def _next(self) -> Trial | None:
+        """Claim one trial whose setting is new; several processes may ask at the same time."""
+        for _ in range(_MAX_DUPLICATES):
+            if sum(map(_counts, self._attempts().values())) >= self.total:
+                return None
+            trial = self._claim()
+            if trial is None:
+                continue
+            counted = [each for each in self._attempts().values() if _counts(each)]
+            earlier = [each.params for each in counted if each.number < trial.number]
+            if len(earlier) < self.total and trial.params not in earlier:
+                return trial
+            self._drop(trial)
+            if len(earlier) >= self.total:
+                return None
+            if (point := self._nearest_untried(trial.params, earlier)) is not None:
+                self.study.enqueue_trial(point)
+        return None
+
+    def _claim(self) -> Trial | None:
+        """Ask optuna for a trial; None where another process takes it for one of the dead process that it repeats."""
+        trial = self.study.ask({parameter.name: parameter.distribution for parameter in self.space})
+        thread = get_heartbeat_thread(trial._trial_id, self.study._storage)
+        thread.start()
+        self._own[trial.number] = trial, thread
+        try:
+            trial.set_user_attr(WORKER, self._worker)
+        except UpdateFinishedTrialError:
+            self._release(trial)
+            return None
+        return trial
+
+    def _drop(self, trial: Trial) -> None:
+        trial.set_user_attr(DROPPED, True)
+        self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+        self._release(trial)
+
+    def _store(self, trial: Trial, ended: SweepTrial) -> None:
+        states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        result = {name: value for name, value in asdict(ended).items() if name != "number"}
+        with suppress(UpdateFinishedTrialError):
+            trial.set_user_attr(RESULT, result)
+            self.study.tell(trial, ended.score if ended.state == "complete" else None, state=states[ended.state])
+
+    def _release(self, trial: Trial) -> None:
+        if (own := self._own.pop(trial.number, None)) is not None:
+            own[1].join()
+
+    def _nearest_untried(
+        self, values: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Value] | None:
+        """Return the untried point of a finite space that is nearest to some values; None in a large space."""
+        if math.prod(parameter.size for parameter in self.space) > _MAX_POINTS:
+            return None
+        points = itertools.product(*(parameter.values or () for parameter in self.space))
+        named = (dict(zip(values, point, strict=True)) for point in points)
+        left = [point for point in named if point not in tried]
+        random.Random(len(tried)).shuffle(left)  # of equally near ones any
+
+        def distance(point: Mapping[str, Value]) -> float:
+            return sum(_distance(each, point[each.name], values[each.name]) for each in self.space)
+
+        return min(left, key=distance, default=None)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
+
+
+def _distance(parameter: Parameter, first: Value, second: Value) -> float:
+    """Return how far two values of a finite parameter are apart, from 0 to 1: by their ranks, where they have some."""
+    values = list(parameter.values or ())
+    if first == second or any(isinstance(value, bool | str) for value in values):
+        return float(first != second)
+    ranks = sorted(values, key=float)
+    return abs(ranks.index(first) - ranks.index(second)) / (len(ranks) - 1)
+
+
+def _process(number: int | None = None) -> str:
+    """Return what identifies a process among all that share a storage: machine, number and start; "" where it ended."""
+    try:
+        process = psutil.Process(number or os.getpid())
+        return f"{platform.node()} {process.pid} {process.create_time():.2f}"
+    except psutil.Error:
+        return ""
+
+
+def _origin(trial: FrozenTrial) -> int:
+    return int(trial.system_attrs.get("failed_trial", trial.number))  # optuna's name, in every trial that it repeats
+
+
+def _gave_up(trial: FrozenTrial) -> bool:
+    return len(trial.system_attrs.get("retry_history", ())) >= _MAX_DEATHS - 1
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Return whether a trial runs or has ended, and is not repeated any more."""
+    ended = trial.state.is_finished() and (RESULT in trial.user_attrs or _gave_up(trial))
+    return trial.state == TrialState.RUNNING or ended
+
+
+def _result(number: int, trial: FrozenTrial) -> SweepTrial:
+    values = dict(trial.params)
+    if not trial.state.is_finished():
+        return SweepTrial(number, values, "running")
+    lost = {"values": values, "state": "failed", "reason": "its process ended, three times"}
+    return SweepTrial(number, **trial.user_attrs.get(RESULT, lost))

@@ -18,8 +18,7 @@ from labelgap.data.opening import open_data
 from labelgap.data.registry import describe_dataset, load
 from labelgap.inference.predict.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
-from labelgap.studies.reproduce.sources import open_sources
-from labelgap.studies.reproduce.tables import find_table
+from labelgap.studies.reproduce.tables import find_table, open_sources
 
 FLAT = "images/{1}"
 
@@ -178,13 +177,13 @@ def test_the_commands_check_and_read_it(
 def test_a_table_of_a_paper_reads_its_version_and_a_csv_still_will_do(tmp_path: Path) -> None:
     root = nuswide(tmp_path)
     (source,) = open_sources([f"nuswide={tmp_path}"], find_table("two-way-nus")).values()
-    assert source.images is not None and [len(split) for split in source.images.splits] == [9, 2, 2]
+    assert [len(split) for split in source["images"][0].splits] == [9, 2, 2]
     (source,) = open_sources([f"nuswide={root}"], find_table("cole-table1")).values()
-    assert source.images is not None and [len(split) for split in source.images.splits] == [10, 2, 3]
+    assert [len(split) for split in source["images"][0].splits] == [10, 2, 3]
     rows = ["image,split,a,b", "Flickr/zoo/0000_9000.jpg,train,1,0", "Flickr/zoo/0001_8999.jpg,test,0,1"]
     (root / "tags.csv").write_text("\n".join(rows))
     (source,) = open_sources([f"nuswide={root / 'tags.csv'}"], find_table("cole-table1")).values()
-    assert source.images is not None and source.images.classes == ("a", "b")
+    assert source["images"][0].classes == ("a", "b")
     arrays = tmp_path / "arrays"
     arrays.mkdir()
     for part, names in (("train", NUS_TRAIN), ("val", NUS_TEST)):
@@ -195,4 +194,4 @@ def test_a_table_of_a_paper_reads_its_version_and_a_csv_still_will_do(tmp_path: 
     for child in (root / "Flickr").iterdir():
         child.rename(arrays / child.name)
     (source,) = open_sources([f"nuswide={arrays}"], find_table("cole-table1")).values()
-    assert source.images is not None and source.images.recipe["name"] == "spml"
+    assert source["images"][0].recipe["name"] == "spml"

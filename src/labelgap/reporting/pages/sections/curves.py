@@ -15,7 +15,7 @@ from labelgap.reporting.figures.curves import MAX_BANDS, MAX_CURVES, epoch_score
 from labelgap.reporting.formatting import NO_VALUE, single_line
 from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
 from labelgap.studies import Study
-from labelgap.studies.compare.comparison import Comparison
+from labelgap.studies.compare.results import Comparison
 from labelgap.studies.sweep.results import Sweep
 
 MAX_ROWS = 30

@@ -14,10 +14,10 @@ from tests.studies.compare.small_features import features
 from labelgap.core.errors import InputError, RunError
 from labelgap.reporting import label_budget, write_report
 from labelgap.reporting.pages.shares import label_budget_finding
-from labelgap.studies import training_shares
+from labelgap.studies import shares as share_study
 from labelgap.studies.compare import compare
 from labelgap.studies.compare import heads as compare_heads
-from labelgap.studies.training_shares import ShareComparison, compare_shares
+from labelgap.studies.shares import ShareComparison, compare_shares
 from labelgap.training import progress
 from labelgap.verification import verify
 
@@ -62,7 +62,7 @@ def test_smaller_shares_are_part_of_larger_ones_with_the_same_labels(
         seen[settings["first_seed"], len(data.train)] = {vector.tobytes(): labels for vector, labels in rows}
         return compare(data, *given, **settings)
 
-    monkeypatch.setattr(training_shares, "compare", recorded)
+    monkeypatch.setattr(share_study, "compare", recorded)
     run(tmp_path / "s", [0.1, 0.4, 1], ["an"], observe=ONE_LABEL)
     for seed in (0, 1):
         few, more, every = (seen[seed, count] for count in (9, 36, 90))
