@@ -16,7 +16,7 @@ from labelgap.metrics import f1, revision_quality
 from labelgap.metrics.validation import supports_accuracy
 from labelgap.studies.reproduce.tables import Cell
 from labelgap.training import Run
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 
 
 def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> float | None:
