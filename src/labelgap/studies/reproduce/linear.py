@@ -9,7 +9,7 @@ from typing import Any, Final
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses.base.published_settings import published_options
+from labelgap.losses.base.registry import published_options
 from labelgap.studies.compare import compare
 from labelgap.studies.compare.heads import damaged_heads
 from labelgap.studies.compare.results import MethodResult, SeedResult

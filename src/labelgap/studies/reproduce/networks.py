@@ -22,7 +22,7 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset
-from labelgap.losses.base.published_settings import published_options
+from labelgap.losses.base.registry import published_options
 from labelgap.studies.compare.label_views import LabelView
 from labelgap.studies.reproduce.processes import follow_parent, run_until_stopped
 from labelgap.studies.reproduce.results import ReproductionSettings
