@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from labelgap.core.distributed import world_size
-from labelgap.losses.kernels.form import KernelForm
+from labelgap.losses.base.fused import KernelForm
 
 VARIABLE: Final = "LABELGAP_KERNELS"
 DEVICES = {"cuda"}
@@ -45,13 +45,7 @@ _known: set[tuple[Any, ...]] = set()
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Inside this context losses are computed without kernels, to compare both.
-
-    Example:
-        >>> with disabled():
-        ...     are_taken(torch.device("cuda"), torch.float32, entries=288 * 5000)
-        False
-    """
+    """Inside this context losses are computed without kernels, to compare both."""
     token = _DISABLED.set(True)
     try:
         yield
@@ -86,18 +80,18 @@ def one_pass(form: KernelForm, logits: Tensor, labels: Tensor, reduction: str) -
     """
     if not _fit(form, logits, labels):
         return None
-    constants = (form.family, form.options, form.weights, len(form.share) if form.share is not None else form.wanted)
+    constants = (form.family, form.options, form.weights, form.share is not None, form.wanted)
     key = (*constants, reduction, logits.shape, logits.stride(), logits.device)
     known = key in _known
     if not known and logits.is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     logits, labels = _aligned(logits), _aligned(labels)
     if known:
-        from labelgap.losses.kernels.passes import evaluate
+        from labelgap.losses.kernels.triton_kernels import evaluate
 
         return evaluate(form, logits, labels, reduction)
     try:
-        from labelgap.losses.kernels.passes import evaluate, warm_up
+        from labelgap.losses.kernels.triton_kernels import evaluate, warm_up
 
         warm_up(logits)
         loss = evaluate(form, logits, labels, reduction)
