@@ -31,8 +31,8 @@ from labelgap.labels import LabelTable
 from labelgap.studies.compare.comparison import HEADS_FOLDER
 from labelgap.studies.compare.label_views import table_digest
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads
-from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.engine import NEWTON_STEPS
+from labelgap.training.heads.solver import FeatureBasis
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection
 

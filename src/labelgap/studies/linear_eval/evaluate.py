@@ -34,7 +34,7 @@ from labelgap.studies.linear_eval.labels import (
 )
 from labelgap.studies.linear_eval.results import ClassResult, LinearEvaluation, PenaltyResult, is_linear_evaluation
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.logistic import LogisticPath, fit_logistic_path
+from labelgap.training.heads.solver import LogisticPath, fit_logistic_path
 from labelgap.training.plan import default_linear_backbone
 from labelgap.training.progress import Reporter
 
