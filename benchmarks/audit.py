@@ -24,15 +24,14 @@ from scipy.special import expit
 
 import labelgap as lg
 from labelgap.audit.calibration import fit_calibration, platt_line
-from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.score_sample import ScoreSample, sample_scores
-from labelgap.audit.scorers import HeadScorer
+from labelgap.audit.scorers import HeadScorer, train_head_scorers
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import WeightedRanking
+from labelgap.studies.review_simulation import linear_config
 from labelgap.training.folds import assign_folds, equal_row_groups
-from labelgap.training.heads.configs import HeadConfig
 from labelgap.training.selection import choose_selection
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
@@ -164,8 +163,8 @@ def train_scorers(data: lg.Dataset, labels: lg.LabelTable, *methods: str) -> lis
     features = {"train": vectors(data.train), "val": vectors(data.val)}
     fold = assign_folds(labels, 5, groups=equal_row_groups(features["train"]))
     selection = choose_selection(data.val.labels, data.val.truth, "clean")
-    configs = [HeadConfig(name, *METHODS[name], epochs=25, batch_size=16) for name in methods]
-    return train_folds(features, labels, fold, selection, configs, device=torch.device("cpu"))
+    configs = [linear_config(name, *METHODS[name], epochs=25, batch_size=16) for name in methods]
+    return train_head_scorers(features, labels, fold, selection, configs, device=torch.device("cpu"))
 
 
 def whole(scorer: HeadScorer, split: lg.Split) -> NDArray[np.float32]:

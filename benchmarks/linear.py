@@ -35,8 +35,7 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, HeadResult, LinearEngine, train_heads
-from labelgap.training.heads.scoring import ValScorer
-from labelgap.training.heads.train import BestEpochs
+from labelgap.training.heads.train import BestEpochs, ValScorer
 from labelgap.training.selection import choose_selection
 
 FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"

@@ -29,7 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from labelgap.studies.linear_eval import PAPER_PENALTIES
-from labelgap.training.logistic import fit_logistic_path
+from labelgap.training.heads.solver import fit_logistic_path
 
 FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 TOLERANCE: Final = 2.5e-4

@@ -30,8 +30,7 @@ from labelgap.losses import register_method
 from labelgap.losses.role import OnlineLabelEstimation
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, HeadResult, LinearEngine
-from labelgap.training.heads.scoring import ValScorer
-from labelgap.training.heads.train import BestEpochs
+from labelgap.training.heads.train import BestEpochs, ValScorer
 from labelgap.training.selection import Selection
 
 FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"

@@ -35,8 +35,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review, expect_next
 from labelgap.review.estimates.counting import count_random
-from labelgap.studies.review_simulation import audit_once
-from labelgap.training.heads.configs import HeadConfig
+from labelgap.studies.review_simulation import audit_once, linear_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.review_loop import FEATURES, SETTINGS, hide, load
@@ -69,7 +68,7 @@ class Album(NamedTuple):
 def make_album(data: lg.Dataset, name: str, seed: int) -> Album:
     """Hide labels, and audit."""
     hidden = hide(data, name, seed)
-    config = HeadConfig(SETTINGS[name].method, {}, 2e-3, epochs=10, batch_size=64)
+    config = linear_config(SETTINGS[name].method, {}, 2e-3, epochs=10, batch_size=64)
     audit = audit_once(hidden, config, CandidateLimits(10**8, 10**8, 0.0), seed=seed)
     unknown = hidden.train.labels.to_dense() == UNKNOWN
     log_odds = np.full(unknown.shape, -np.inf)

@@ -34,11 +34,11 @@ from labelgap.studies.review_simulation import (
     SimulatedDecisions,
     audit_once,
     informed_order,
+    linear_config,
     measure_labels,
     simulate_decisions,
 )
 from labelgap.training.features import split_features
-from labelgap.training.heads.configs import HeadConfig
 from labelgap.training.progress import Reporter
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
@@ -115,7 +115,7 @@ def compare(name: str, data: lg.Dataset, seed: int) -> Outcome:
     started, setting = time.perf_counter(), SETTINGS[name]
     hidden = hide(data, name, seed)
     truth, observed, points = hidden.train.evaluation_labels, hidden.train.labels, setting.points
-    config = HeadConfig(setting.method, {}, 2e-3, epochs=10, batch_size=64)
+    config = linear_config(setting.method, {}, 2e-3, epochs=10, batch_size=64)
     audit = audit_once(hidden, config, LIMITS, seed=seed)
     features = hidden.train.images
     assert isinstance(features, FeatureVectors)

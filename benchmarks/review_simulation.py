@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import labelgap as lg
-from labelgap.studies.review_simulation import SimulationPoint, simulate_review, train_and_measure
-from labelgap.training.heads.configs import HeadConfig
+from labelgap.studies.review_simulation import SimulationPoint, linear_config, simulate_review, train_and_measure
+from labelgap.training.config import RunConfig
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 REVIEWS = (1000, 2000, 4000, 8000, 16000)
@@ -25,9 +25,9 @@ FIRST = 500
 RATES = (1e-3, 1e-4)
 
 
-def head_configs(method: str) -> list[HeadConfig]:
+def head_configs(method: str) -> list[RunConfig]:
     options = {"alpha": 0.2} if method == "em" else {}
-    return [HeadConfig(method, options, rate, epochs=25, batch_size=16) for rate in RATES]
+    return [linear_config(method, options, rate, epochs=25, batch_size=16) for rate in RATES]
 
 
 def reviews_needed(points: Sequence[SimulationPoint], test: float) -> float | None:

@@ -24,8 +24,7 @@ import labelgap as lg
 from labelgap.audit.ranking import CandidateList
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.review.queues.wrong_labels import WrongLabels, estimate_wrong_labels
-from labelgap.studies.review_simulation import audit_once
-from labelgap.training.heads.configs import HeadConfig
+from labelgap.studies.review_simulation import audit_once, linear_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.review_loop import LIMITS, SETTINGS, hide, load, parse_arguments
@@ -92,7 +91,7 @@ def answer(suggested: CandidateList, wrong: NDArray[np.bool_], classes: int) -> 
 def simulate(name: str, data: lg.Dataset, share: float, seed: int) -> Outcome:
     """Audit data of which some known labels are wrong, and answer."""
     hidden, made_wrong = make_wrong(hide(data, name, seed), share, seed)
-    config = HeadConfig(SETTINGS[name].method, {}, 2e-3, epochs=10, batch_size=64)
+    config = linear_config(SETTINGS[name].method, {}, 2e-3, epochs=10, batch_size=64)
     suggested = audit_once(hidden, config, LIMITS, seed=seed).wrong
     truth = hidden.train.evaluation_labels.codes_at(suggested.rows, suggested.columns.astype(np.int64))
     wrong = np.asarray(truth != suggested.observed)

@@ -17,14 +17,14 @@ from labelgap.studies.review_simulation import (
     DecisionOrder,
     audit_once,
     informed_order,
+    linear_config,
     measure_labels,
     simulate_decisions,
     simulate_review,
     train_and_measure,
 )
-from labelgap.training.heads.configs import HeadConfig
 
-CONFIGS = [HeadConfig("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
+CONFIGS = [linear_config("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: 
     assert np.array_equal(decided["random"].rows, audit.random.rows)
     area = {order: int(part.found.sum()) for order, part in decided.items()}
     assert area["live"] > area["fixed"] > area["classifier"] and area["fixed"] > area["random"]
-    informed = informed_order(data, audit, HeadConfig("bce", {}, 0.02, epochs=4, batch_size=16), folds=2)
+    informed = informed_order(data, audit, linear_config("bce", {}, 0.02, epochs=4, batch_size=16), folds=2)
     best = simulate_decisions(data, informed, unknown, "fixed")
     assert best.labels(observed, unknown) == truth and int(best.found.sum()) > area["fixed"]
     again = simulate_decisions(data, audit, 100, "live", every=40)

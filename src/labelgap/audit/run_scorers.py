@@ -13,25 +13,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.fold_networks import FoldNetworks
-from labelgap.audit.scorers import Scorer
+from labelgap.audit.scorers import Scorer, StoredScorer, train_head_scorers
 from labelgap.audit.zero_shot import zero_shot_scorer
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError
 from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.models.inference import inference_precision
 from labelgap.training import Run
 from labelgap.training.config import RunConfig
+from labelgap.training.data_file import read_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features import split_features
-from labelgap.training.folds import assign_folds, fold_groups
-from labelgap.training.heads.configs import HeadConfig, group_configs
+from labelgap.training.folds import assign_folds, fold_groups, head_config
 from labelgap.training.progress import Reporter
+from labelgap.training.search import stored_logits
 from labelgap.training.selection import choose_selection
 
 PathLike = str | os.PathLike[str]
@@ -71,6 +72,10 @@ def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Sco
     with ExitStack() as locks:
         for number, run in enumerate(runs):
             config = run.config
+            stored = _stored_logits(run, context)
+            if stored is not None:
+                scorers[number] = StoredScorer({"train": stored})
+                continue
             if config.backbone == FEATURES or is_pretrained(config.backbone, config.weights):
                 options = feature_options(config, choose_device(context.device))
                 key = (config.backbone, config.weights, config.size, config.select, *options.values())
@@ -119,18 +124,21 @@ def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]
         **feature_options(runs[0].config, device),
     )
     fold = context.assign_folds(features["train"])
-    heads = [HeadConfig.from_run(run.config, len(data.train)) for run in runs]
-    with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(group_configs(heads))):
-        return train_folds(
-            features,
-            data.train.labels,
-            fold,
-            selection,
-            heads,
-            device=device,
-            seed=context.seed,
-            advance=context.reporter.advance,
-        )
+    with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(runs)):
+        how: dict[str, Any] = {"device": device, "advance": context.reporter.advance}
+        configs = [head_config(run.config) for run in runs]
+        return train_head_scorers(features, data.train.labels, fold, selection, configs, **how)
+
+
+def _stored_logits(run: Run, context: AuditContext) -> NDArray[np.float32] | None:
+    """Return the logits that the run's own folds have given to these images and labels; None where they are others."""
+    asked = context.splits, context.folds, context.seed
+    if asked != (("train",), run.config.folds, run.config.seed):
+        return None
+    trained = read_data_identity(run.path)
+    if trained is None or trained.changes(DataIdentity.of(context.data)):
+        return None
+    return stored_logits(run.path, context.data.train.labels)
 
 
 def feature_options(config: RunConfig, device: torch.device) -> dict[str, Any]:

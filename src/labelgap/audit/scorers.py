@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -11,10 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelgap.core.distributed import rank, single_process, world_size
+from labelgap.core.errors import RunError
+from labelgap.core.system import available_memory
 from labelgap.labels import LabelTable
+from labelgap.training.config import RunConfig
+from labelgap.training.folds import FoldTask, train_folds
+from labelgap.training.loop.processes import broadcast_array, fail_together
+from labelgap.training.selection import Selection
 
 BLOCK_SIZE: Final = 1 << 20
 """Largest number of logits, or of feature values, in a block."""
+MEMORY_SHARE: Final = 0.25
+"""The share of the free memory that the training features of a fold may take."""
 
 
 class Scorer(Protocol):
@@ -73,6 +82,52 @@ class HeadScorer:
         """Weight and bias on the device."""
         weight, bias = (torch.from_numpy(np.asarray(part, dtype=np.float32)) for part in (self.weight, self.bias))
         return weight.to(self.device), bias.to(self.device)
+
+
+def train_head_scorers(
+    features: Mapping[str, NDArray[Any]],
+    labels: LabelTable,
+    fold: NDArray[np.int64],
+    selection: Selection,
+    configs: Sequence[RunConfig],
+    *,
+    device: torch.device,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[HeadScorer]:
+    """Train heads of several configurations for each fold, and return a scorer for each configuration.
+
+    Several processes divide the folds, and all get the heads of all folds. Where the training features of a fold do not
+    fit into a quarter of the free memory, its heads learn from a random part of them.
+
+    Args:
+        features: split → ``(N, D)``; train, and val where epochs are selected on it. Those of the backbone before
+            training: a network that was trained on the labels carries them in its features.
+        labels: of train.
+        fold: ``(N,)`` of every row of train.
+        selection: how the epoch is selected.
+        configs: of linear heads.
+        device: where to train.
+        advance: called after each head.
+    """
+    folds, (images, width), processes = int(fold.max()) + 1, features["train"].shape, world_size()
+    free = available_memory()
+    max_rows = images if free is None else int(MEMORY_SHARE * free / (4 * width))
+    weight = np.empty((folds, len(configs), len(labels.classes), width), dtype=np.float32)
+    bias = np.empty((folds, len(configs), len(labels.classes)), dtype=np.float32)
+    tasks = [FoldTask(config, labels, fold) for config in configs]
+    with fail_together(), single_process():
+        own = range(rank() % processes, folds, processes)
+        for member, number, head in train_folds(
+            features, tasks, device, selection=selection, numbers=own, max_rows=max_rows
+        ):
+            if head.failed is not None:
+                raise RunError(f"{head.plan} on fold {number + 1}: {head.failed}.")
+            weight[number, member], bias[number, member] = head.weight, head.bias
+            advance(processes)
+    for number in range(folds):
+        broadcast_array(weight[number], number % processes)
+        broadcast_array(bias[number], number % processes)
+    return [HeadScorer(features, fold, weight[:, member], bias[:, member], device) for member in range(len(configs))]
 
 
 @dataclass(frozen=True, eq=False)

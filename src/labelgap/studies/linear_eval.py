@@ -33,7 +33,7 @@ from labelgap.studies.compare.heads import compute_split_features
 from labelgap.studies.compare.statistics import classes_with_both
 from labelgap.studies.study import Count, Document, Share, Stored, Text, csv_cell, csv_text, study_folder
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.logistic import LogisticPath, fit_logistic_path
+from labelgap.training.heads.solver import LogisticPath, fit_logistic_path
 from labelgap.training.plan import default_linear_backbone
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import choose_selection, measurable_labels

@@ -18,19 +18,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.sampling import draw_unknown
+from labelgap.audit.scorers import train_head_scorers
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
-from labelgap.training.folds import assign_folds, equal_row_groups
-from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
-from labelgap.training.heads.plans import HeadPlan, HeadResult
-from labelgap.training.heads.train import train_heads
+from labelgap.training.config import RunConfig
+from labelgap.training.folds import assign_folds, equal_row_groups, train_configs
+from labelgap.training.heads import HeadPlan, HeadResult, train_heads
 from labelgap.training.selection import Selection, choose_selection
 
 Order = Literal["audit", "random"]
@@ -45,7 +44,7 @@ class SimulationPoint:
     found: int  # those of them that are present
     val: float  # mAP, from 0 to 1, by which the configuration was chosen
     test: float  # mAP
-    config: HeadConfig  # the best on val
+    config: RunConfig  # the best on val
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +68,15 @@ class SimulatedDecisions:
         )
 
 
+def linear_config(
+    method: str, options: Mapping[str, Any], lr: float, *, epochs: int, batch_size: int, seed: int = 0
+) -> RunConfig:
+    """Return the settings of a linear head that is trained by Adam, for a simulation."""
+    about: Any = {"data": {}, "classes": ("any",), "backbone": FEATURES, "protocol": "linear", "backbone_lr": lr}
+    about |= {"flip": False, "select": "clean", "trace": "off", "options": dict(options)}
+    return RunConfig.checked(method=method, lr=lr, epochs=epochs, batch_size=batch_size, seed=seed, **about)
+
+
 class _Inputs(NamedTuple):
     features: Mapping[str, NDArray[Any]]
     selection: Selection
@@ -78,7 +86,7 @@ class _Inputs(NamedTuple):
 
 def simulate_review(
     data: Dataset,
-    configs: Sequence[HeadConfig],
+    configs: Sequence[RunConfig],
     reviews: Sequence[int],
     order: Order = "audit",
     *,
@@ -91,7 +99,7 @@ def simulate_review(
 
     Args:
         data: features, with the truth of train and complete labels of val and test.
-        configs: to choose from on val in every round; all with the same epochs and batch size.
+        configs: to choose from on val in every round; the settings of linear heads.
         reviews: total number of reviewed labels after each round, rising.
         order: "audit", the most probable labels first, or "random".
         folds: of an audit.
@@ -125,7 +133,7 @@ def simulate_review(
 
 def audit_once(
     data: Dataset,
-    config: HeadConfig,
+    config: RunConfig,
     limits: CandidateLimits | None = None,
     *,
     folds: int = 5,
@@ -138,7 +146,7 @@ def audit_once(
 
 
 def informed_order(
-    data: Dataset, audit: CandidateRanking, config: HeadConfig, *, folds: int = 5, seed: int = 0, device: str = "cpu"
+    data: Dataset, audit: CandidateRanking, config: RunConfig, *, folds: int = 5, seed: int = 0, device: str = "cpu"
 ) -> CandidateRanking:
     """Return the audit with its missing labels ordered by heads that have learned the truth of all other images.
 
@@ -147,7 +155,7 @@ def informed_order(
     inputs, missing = _inputs(data, device), audit.missing
     train = _truth(data)
     fold = assign_folds(train, folds, seed, equal_row_groups(inputs.features["train"]))
-    scorers = train_folds(inputs.features, train, fold, inputs.selection, [config], device=inputs.device, seed=seed)
+    scorers = train_head_scorers(inputs.features, train, fold, inputs.selection, [config], device=inputs.device)
     logits = scorers[0].logits("train", slice(None))
     order = np.argsort(-logits[missing.rows, missing.columns], kind="stable")
     return replace(audit, missing=missing.select(order))
@@ -195,7 +203,7 @@ def simulate_decisions(
 
 
 def measure_labels(
-    data: Dataset, tables: Sequence[LabelTable], config: HeadConfig, *, seed: int = 0, device: str = "cpu"
+    data: Dataset, tables: Sequence[LabelTable], config: RunConfig, *, seed: int = 0, device: str = "cpu"
 ) -> list[float]:
     """Train a head on each of several tables of train, all at once, and return their mAP on test, from 0 to 1."""
     inputs = _inputs(data, device)
@@ -214,7 +222,7 @@ def measure_labels(
 
 
 def train_and_measure(
-    data: Dataset, configs: Sequence[HeadConfig], labels: LabelTable, *, seed: int = 0, device: str = "cpu"
+    data: Dataset, configs: Sequence[RunConfig], labels: LabelTable, *, seed: int = 0, device: str = "cpu"
 ) -> SimulationPoint:
     """Train on given labels, choose the configuration on val, and measure; with the full labels: the upper bound."""
     return _measure(_inputs(data, device), labels, configs, 0, 0, seed)
@@ -241,7 +249,7 @@ def _vectors(data: Dataset, split: Split) -> NDArray[Any]:
 
 
 def _next_labels(
-    inputs: _Inputs, labels: LabelTable, config: HeadConfig, order: Order, count: int, folds: int, seed: int
+    inputs: _Inputs, labels: LabelTable, config: RunConfig, order: Order, count: int, folds: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return rows and class numbers of the unknown labels to review next."""
     if order == "random":
@@ -251,19 +259,17 @@ def _next_labels(
 
 
 def _audit(
-    inputs: _Inputs, labels: LabelTable, config: HeadConfig, limits: CandidateLimits, folds: int, seed: int
+    inputs: _Inputs, labels: LabelTable, config: RunConfig, limits: CandidateLimits, folds: int, seed: int
 ) -> CandidateRanking:
     fold = assign_folds(labels, folds, seed, equal_row_groups(inputs.features["train"]))
-    scorers = train_folds(inputs.features, labels, fold, inputs.selection, [config], device=inputs.device, seed=seed)
+    scorers = train_head_scorers(inputs.features, labels, fold, inputs.selection, [config], device=inputs.device)
     return rank_candidates({"train": labels}, scorers, limits, seed)
 
 
 def _measure(
-    inputs: _Inputs, labels: LabelTable, configs: Sequence[HeadConfig], reviewed: int, found: int, seed: int
+    inputs: _Inputs, labels: LabelTable, configs: Sequence[RunConfig], reviewed: int, found: int, seed: int
 ) -> SimulationPoint:
-    if len(group_configs(configs)) > 1:
-        raise InputError("configurations to choose from need the same epochs, batch size and optimizer.")
-    results = train_group(inputs.features, labels, configs, inputs.selection, order_seed=seed, device=inputs.device)
+    results = train_configs(inputs.features, labels, configs, inputs.selection, order_seed=seed, device=inputs.device)
     best = max(range(len(results)), key=lambda number: results[number].best_score or 0.0)
     score, test = results[best].best_score or 0.0, _test_map(inputs, results[best])
     return SimulationPoint(reviewed, found, score, test, configs[best])

@@ -1,13 +1,13 @@
-"""Out-of-fold scores: every image is scored by a linear head that has not seen its labels.
+"""Linear heads of run configurations: in folds, so that every image is scored by a head that has not seen its labels.
 
 Folds are stratified by class. A model that has seen a duplicate of an image has seen its label, so duplicates share a
-fold.
+fold. ``train_folds`` trains all heads of all folds; a search, a sweep, a comparison and an audit are its users.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,14 +23,20 @@ from labelgap.data.scanning.duplicates import cluster_ids, find_duplicates
 from labelgap.data.scanning.image_scan import scan_images
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.training.config import RunConfig
-from labelgap.training.heads.basis import FeatureBasis
-from labelgap.training.heads.configs import HeadConfig, group_configs
-from labelgap.training.heads.train import train_heads
+from labelgap.training.heads import HeadPlan, HeadResult, train_heads
+from labelgap.training.heads.solver import FeatureBasis
+from labelgap.training.presets import LINEAR_PHASE
+from labelgap.training.selection import Selection
 
 LEFT_OUT: Final = 0.01
 """A fold leaves out so many more of its images at most, to have as many as another and to be trained with it."""
 MAX_VALUES: Final = 1 << 23
 """Folds are trained together while their features have no more values than this."""
+_SHARED: Final = ("epochs", "batch_size", "stop_below", "optimizer", "momentum", "nesterov", "standardize")
+"""The settings that heads trained together have in common."""
+
+Features = Tensor | NDArray[Any]
+"""``(N, D)``; an array may be a memory-mapped file of any precision."""
 
 
 def assign_folds(
@@ -40,15 +46,7 @@ def assign_folds(
 
     Groups are sorted by the rarest class that is known to be present in them, in random order within a class, and
     assigned to the folds in turn. So every class is spread as evenly as the others allow, at the cost of one sort.
-
-    Args:
-        labels: N rows.
-        folds: how many, two at least.
-        seed: of the random order.
-        groups: ``(N,)`` integers, equal for rows that share a fold; each row is its own group when None.
-
-    Returns:
-        ``(N,)`` from 0 to ``folds`` - 1.
+    ``groups`` are ``(N,)`` integers, equal for rows that share a fold; each row is its own group when None.
 
     Example:
         >>> fold = assign_folds(LabelTable.from_dense([[1, -1]] * 4 + [[-1, 1]] * 2), folds=2)
@@ -94,12 +92,7 @@ def duplicate_groups(data: Dataset, split: str, features: NDArray[Any] | None = 
 
 
 def equal_row_groups(features: NDArray[Any]) -> NDArray[np.int64]:
-    """Return a number per row, equal for rows that are equal bit for bit.
-
-    Example:
-        >>> equal_row_groups(np.array([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0]]))
-        array([0, 1, 0])
-    """
+    """Return a number per row, equal for rows that are equal bit for bit."""
     seen: dict[bytes, int] = {}
     numbers = np.empty(len(features), dtype=np.int64)
     for row in range(len(features)):
@@ -108,79 +101,195 @@ def equal_row_groups(features: NDArray[Any]) -> NDArray[np.int64]:
     return numbers
 
 
+def head_config(config: RunConfig) -> RunConfig:
+    """Return the settings of a run's linear head; for an end-to-end run, the defaults of one."""
+    if config.protocol == "linear":
+        return config
+    phase = {} if config.protocol == "linear-init" else LINEAR_PHASE
+    return config.model_copy(update=phase).linear_phase()
+
+
+def train_configs(
+    features: Mapping[str, Features],
+    labels: LabelTable,
+    configs: Sequence[RunConfig],
+    selection: Selection,
+    *,
+    order_seed: int,
+    device: torch.device,
+    images: int | None = None,
+) -> list[HeadResult]:
+    """Train a head of each configuration on train, to the epoch that ``selection`` chooses on val, if it does.
+
+    ``images`` is that of ``train_folds``.
+    """
+    found: dict[int, HeadResult] = {}
+    train = as_tensor(features["train"])
+    for members in _groups(configs):
+        plans = [_plan(configs[member], labels, images or len(labels)) for member in members]
+        how = {**_val(features, selection), **_shared(configs[members[0]])}
+        found |= zip(members, train_heads(train, plans, order_seed=order_seed, device=device, **how), strict=True)
+    return [found[number] for number in range(len(configs))]
+
+
 class FoldTask(NamedTuple):
-    """A configuration that is cross-validated: with the labels of the images, and the fold of each."""
+    """A configuration of a linear head that is cross-validated: with the labels of the images, and the fold of each."""
 
     config: RunConfig
     labels: LabelTable
     fold: NDArray[np.int64]
 
 
-def out_of_fold_logits(
-    features: Tensor, tasks: Sequence[FoldTask], device: torch.device, *, images: int | None = None
-) -> list[NDArray[np.float32]]:
-    """Return the ``(N, K)`` out-of-fold logits of every task; NaN where its loss was not finite.
+def train_folds(
+    features: Mapping[str, Features],
+    tasks: Sequence[FoldTask],
+    device: torch.device,
+    *,
+    selection: Selection | None = None,
+    images: int | None = None,
+    numbers: Collection[int] | None = None,
+    max_rows: int | None = None,
+) -> Iterator[tuple[int, int, HeadResult]]:
+    """Train a head of every task for each fold, on the images of the other folds; yield task, fold and head.
 
     The penalty of the weights is the same for a fold as for all images: with fewer images the weight decay, which is
-    relative to the mean loss, is higher. All are N, or ``images`` where these are a part of more. Standardization uses
-    the features of all N images, and no labels. Folds of as many images are trained together where they are small.
+    relative to the mean loss, is higher. Standardization uses the features of all images, and no labels. Folds of as
+    many images are trained together where they are small.
+
+    Args:
+        features: ``(N, D)`` of "train", and of "val" where epochs are selected on it.
+        tasks: the heads.
+        device: where to train.
+        selection: how the epoch is selected; the last one when None.
+        images: how many all images are, where these are a part of them.
+        numbers: of the folds that are trained; all when None.
+        max_rows: of more training images than this, a random part is used.
     """
-    heads = [HeadConfig.from_run(task.config, images or len(task.labels)) for task in tasks]
-    found = [np.full(task.labels.shape, np.nan, dtype=np.float32) for task in tasks]
-    for members in group_configs(heads):
-        basis = _fit_basis(features, tasks[members[0]].config)
-        for size, parts in _groups_of_parts(tasks, members, features.shape[1]):
-            rows = [np.flatnonzero(fold != number)[:size] for fold, number, _ in parts]
-            jobs = sorted((member, part) for part, (_, _, own) in enumerate(parts) for member in own)
+    train, whole = features["train"], images or len(tasks[0].labels)
+    for members in _groups([task.config for task in tasks]):
+        config = tasks[members[0]].config
+        basis = _fit_basis(train, config, max_rows)
+        for size, parts in _groups_of_parts(tasks, members, train.shape[1], numbers, max_rows):
+            rows = [training_rows(part.fold, part.number, max_rows, config.seed)[:size] for part in parts]
+            jobs = sorted((member, number) for number, part in enumerate(parts) for member in part.tasks)
             labels = {(id(tasks[member].labels), part): tasks[member].labels for member, part in jobs}
             tables = {key: table.select(rows[key[1]]) for key, table in labels.items()}
             results = train_heads(
-                torch.stack([select_rows(features, each) for each in rows]),
-                [heads[member].plan(tables[id(tasks[member].labels), part], part) for member, part in jobs],
-                order_seed=derive_seed(heads[members[0]].seed, "fold"),
+                torch.stack([select_rows(train, each) for each in rows]),
+                [
+                    _plan(tasks[member].config, tables[id(tasks[member].labels), part], whole, part)
+                    for member, part in jobs
+                ],
+                order_seed=derive_seed(config.seed, "fold"),
                 device=device,
                 basis=basis,
-                **heads[members[0]].shared(),
+                **_val(features, selection),
+                **_shared(config),
             )
             for (member, part), result in zip(jobs, results, strict=True):
-                held_out = np.flatnonzero(parts[part][0] == parts[part][1])
-                if result.failed is None:
-                    vectors = select_rows(features, held_out).float().cpu().numpy()
-                    found[member][held_out] = vectors @ result.weight.T + result.bias
+                yield member, parts[part].number, result
+
+
+def out_of_fold_logits(
+    features: Tensor, tasks: Sequence[FoldTask], device: torch.device, *, images: int | None = None
+) -> list[NDArray[np.float32]]:
+    """Return the ``(N, K)`` out-of-fold logits of every task of ``train_folds``; NaN where its loss was not finite."""
+    found = [np.full(task.labels.shape, np.nan, dtype=np.float32) for task in tasks]
+    for member, number, head in train_folds({"train": features}, tasks, device, images=images):
+        if head.failed is None:
+            held_out = np.flatnonzero(tasks[member].fold == number)
+            vectors = select_rows(features, held_out).float().cpu().numpy()
+            found[member][held_out] = vectors @ head.weight.T + head.bias
     return found
 
 
-_Part = tuple[NDArray[np.int64], int, list[int]]
-"""The fold of every image, the number of the one that is held out, and the tasks that are trained on the others."""
+def training_rows(
+    fold: NDArray[np.int64], number: int, max_rows: int | None = None, seed: int = 0
+) -> NDArray[np.int64]:
+    """Return the rows of the other folds than this one; a random part of them where they are more than ``max_rows``."""
+    others = np.flatnonzero(fold != number)
+    if max_rows is None or len(others) <= max_rows:
+        return others
+    return np.sort(numpy_generator(seed, "learned", number).permutation(others)[: max(max_rows, 1)])
+
+
+class _Part(NamedTuple):
+    """The fold of every image, the number of the one that is held out, and the tasks that learn from the others."""
+
+    fold: NDArray[np.int64]
+    number: int
+    tasks: list[int]
 
 
 def _groups_of_parts(
-    tasks: Sequence[FoldTask], members: Sequence[int], width: int
+    tasks: Sequence[FoldTask],
+    members: Sequence[int],
+    width: int,
+    numbers: Collection[int] | None,
+    max_rows: int | None,
 ) -> Iterator[tuple[int, list[_Part]]]:
     """Yield folds that are trained together, as far as their features fit, and on how many images: all but a few."""
     parts: dict[tuple[int, int], _Part] = {}
     for member in members:
         fold = tasks[member].fold
         for number in range(int(fold.max()) + 1):
-            parts.setdefault((id(fold), number), (fold, number, []))[2].append(member)
+            if numbers is None or number in numbers:
+                parts.setdefault((id(fold), number), _Part(fold, number, [])).tasks.append(member)
+    seen = {key: int((part.fold != part.number).sum()) for key, part in parts.items()}
     by_size: dict[int, list[_Part]] = {}
-    for part in sorted(parts.values(), key=lambda part: int((part[0] != part[1]).sum())):
-        seen = int((part[0] != part[1]).sum())
-        fewest = next((size for size in by_size if seen <= size * (1 + LEFT_OUT)), seen)
-        by_size.setdefault(fewest, []).append(part)
+    for key in sorted(parts, key=seen.__getitem__):
+        most = seen[key] if max_rows is None else min(seen[key], max(max_rows, 1))
+        fewest = next((size for size in by_size if most <= size * (1 + LEFT_OUT)), most)
+        by_size.setdefault(fewest, []).append(parts[key])
     for size, equal in by_size.items():
         together = max(1, MAX_VALUES // (size * width))
         yield from ((size, equal[first : first + together]) for first in range(0, len(equal), together))
 
 
-def _fit_basis(features: Tensor, config: RunConfig) -> FeatureBasis | None:
+def _groups(configs: Sequence[RunConfig]) -> list[list[int]]:
+    """Return the numbers of configurations that are trained together; under "newton" a method converges on its own."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, config in enumerate(configs):
+        method = config.method if config.optimizer == "newton" else ""
+        groups.setdefault((*_shared(config).values(), method), []).append(number)
+    return list(groups.values())
+
+
+def _shared(config: RunConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in _SHARED}
+
+
+def _plan(config: RunConfig, labels: LabelTable, images: int, part: int = 0) -> HeadPlan:
+    decay = images * config.weight_decay / len(labels)
+    return HeadPlan(config.method, config.options, config.lr, labels, config.seed, decay, part=part)
+
+
+def _val(features: Mapping[str, Features], selection: Selection | None) -> dict[str, Any]:
+    if selection is None or selection.labels is None:
+        return {"select": "last"}
+    return {
+        "val_features": as_tensor(features["val"]),
+        "val_labels": selection.labels,
+        "select": selection.rule,
+    }
+
+
+def _fit_basis(features: Features, config: RunConfig, max_rows: int | None) -> FeatureBasis | None:
     """Return the basis of all features, where the engine would otherwise fit one on those of a fold."""
     newton = config.optimizer == "newton"
     if not newton and not config.standardize:
         return None
-    return FeatureBasis.fit(features, standardize=config.standardize, rotate=newton)
+    every = max(1, -(-len(features) // max(max_rows or len(features), 1)))
+    return FeatureBasis.fit(as_tensor(features[::every]), standardize=config.standardize, rotate=newton)
 
 
-def select_rows(features: Tensor, rows: NDArray[np.int64]) -> Tensor:
+def select_rows(features: Features, rows: NDArray[np.int64]) -> Tensor:
     """Return some rows of features, on their device."""
+    if not isinstance(features, Tensor):
+        return as_tensor(features[rows])
     return features.index_select(0, torch.from_numpy(rows).to(features.device))
+
+
+def as_tensor(features: Features) -> Tensor:
+    """Return features as a tensor; arrays in float32."""
+    return features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features, dtype=np.float32))

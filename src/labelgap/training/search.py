@@ -30,8 +30,14 @@ from labelgap.metrics import average_precision
 from labelgap.metrics.bootstrap import bootstrap_weights, resampled_average_precision
 from labelgap.training.auto import SearchSpace, candidate_configs, neighbors
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows
-from labelgap.training.heads.configs import HeadConfig, group_configs, train_group
+from labelgap.training.folds import (
+    FoldTask,
+    assign_folds,
+    fold_groups,
+    out_of_fold_logits,
+    select_rows,
+    train_configs,
+)
 from labelgap.training.history import finite
 from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
@@ -145,6 +151,16 @@ class Search:
         return cls(lines[0], lines[1:], logits, fold)
 
 
+def stored_logits(folder: Path, labels: LabelTable) -> NDArray[np.float32] | None:
+    """Return the out-of-fold logits of a finished run with these training labels; None where it has none."""
+    path = folder / SEARCH_FILE
+    found = read_tensors(path, remedy=_REMEDY)[0].get("logits") if path.exists() else None
+    if found is None or found.shape != labels.shape or found.dtype != torch.float32:
+        return None
+    logits: NDArray[np.float32] = found.numpy()
+    return logits if np.isfinite(logits).all() else None
+
+
 def search_settings(
     plan: TrainingPlan, features: Mapping[str, Tensor], *, device: torch.device, reporter: Reporter
 ) -> Search:
@@ -197,17 +213,15 @@ def search_on_val(
     best: dict[str, _Best] = {}
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
-        heads = [HeadConfig.from_run(config, len(labels)) for config in quick_configs(configs, part["train"], labels)]
+        quick = quick_configs(configs, part["train"], labels)
+        how: dict[str, Any] = {"order_seed": configs[0].seed, "device": device, "images": len(labels)}
         scores = [math.nan] * len(configs)
-        for members in group_configs(heads):
-            group = [heads[member] for member in members]
-            results = train_group(part, searched, group, selection, order_seed=configs[0].seed, device=device)
-            for member, result in zip(members, results, strict=True):
-                if result.failed is None:
-                    scores[member] = value = -math.inf if result.best_score is None else result.best_score
-                    method = configs[member].method
-                    if value > best[method].score if method in best else True:
-                        best[method] = _Best(configs[member], value, result.weight, result.bias)
+        for number, head in enumerate(train_configs(part, searched, quick, selection, **how)):
+            if head.failed is None:
+                scores[number] = value = -math.inf if head.best_score is None else head.best_score
+                method = configs[number].method
+                if method not in best or value > best[method].score:
+                    best[method] = _Best(configs[number], value, head.weight, head.bias)
         advance(1)
         return scores
 

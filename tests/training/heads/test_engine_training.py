@@ -26,9 +26,8 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine, stack, train_heads
-from labelgap.training.heads import label_tables as tables
-from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.optimizers import StackedAdam, StackedParameter
+from labelgap.training.heads.solver import FeatureBasis
 from labelgap.training.heads.train import BestEpochs
 from labelgap.training.selection import measurable_labels
 
@@ -262,7 +261,7 @@ def test_a_hook_is_called_before_every_step() -> None:
 def test_labels_that_do_not_fit_are_read_from_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = plans_for("an", "ll-cp", "asl")
     dense = train_epochs(engine_of(plans), 1, 2)
-    monkeypatch.setattr(tables, "free_memory", lambda device: 10)
+    monkeypatch.setattr(stack, "MEMORY_SHARE", 10**18)
     sparse = train_epochs(engine_of(plans), 1, 2)
     assert dense.tables.dense is not None and sparse.tables.dense is None
     assert all(torch.equal(found, expected) for found, expected in zip(sparse.heads, dense.heads, strict=True))

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.training.heads import HeadPlan, LinearEngine, train_heads
-from labelgap.training.heads.basis import FeatureBasis
+from labelgap.training.heads.solver import FeatureBasis
 
 IMAGES, CLASSES = 60, 3
 

@@ -34,8 +34,8 @@ from labelgap.models.inference import inference_precision
 from labelgap.studies.compare.results import HEADS_FOLDER
 from labelgap.training.features import split_features
 from labelgap.training.heads import HeadPlan, HeadResult, LinearEngine, train_heads
-from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.engine import NEWTON_STEPS
+from labelgap.training.heads.solver import FeatureBasis
 from labelgap.training.heads.train import few_threads
 from labelgap.training.network import check_feature_data
 from labelgap.training.progress import Reporter

@@ -38,7 +38,7 @@ class CudaGraphRunner:
     """
 
     def __init__(
-        self, *, images: int, batch_size: int, heads: int, device: torch.device, disabled: str | None = None
+        self, images: int, batch_size: int, heads: int, device: torch.device, disabled: str | None = None
     ) -> None:
         self.batch_size, self.device, self.disabled = batch_size, device, disabled
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -66,9 +66,13 @@ class CudaGraphRunner:
     def _next_batch(self, step: Step) -> None:
         if self.graph is None and self.disabled is None:
             if self.warmup_steps < WARMUP_STEPS:
-                self._warm_up(step)
+                run_on_side_stream(lambda: self.train_full_batch(step), self.device)
+                self.warmup_steps += 1
                 return
-            self._capture(step)
+            try:
+                self.graph, _ = capture_graph(lambda: self.train_full_batch(step), self.device)
+            except RuntimeError as error:
+                self.disabled = str(error).splitlines()[0]
         if self.graph is not None:
             self.graph.replay()
         else:
@@ -77,18 +81,6 @@ class CudaGraphRunner:
     def _train(self, rows: Tensor, step: Step) -> None:
         self.total.add_(step(rows).double() * len(rows))
         self.cursor.add_(len(rows))
-
-    def _warm_up(self, step: Step) -> None:
-        """Train one batch before a capture."""
-        run_on_side_stream(lambda: self.train_full_batch(step), self.device)
-        self.warmup_steps += 1
-
-    def _capture(self, step: Step) -> None:
-        """Capture a step without running it; where that fails, note why and continue eagerly."""
-        try:
-            self.graph, _ = capture_graph(lambda: self.train_full_batch(step), self.device)
-        except RuntimeError as error:
-            self.disabled = str(error).splitlines()[0]
 
 
 def run_on_side_stream(work: Callable[[], T], device: torch.device, stream: torch.cuda.Stream | None = None) -> T:

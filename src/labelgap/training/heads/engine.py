@@ -22,16 +22,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import Revisions
 from labelgap.losses.base.terms import widest_float
-from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.cuda_graph import CudaGraphRunner
-from labelgap.training.heads.grouping import HeadGroup
+from labelgap.training.heads.grouping import HeadGroup, HeadPlan
 from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel
-from labelgap.training.heads.optimizers import StackedParameter, create_optimizer
-from labelgap.training.heads.plans import HeadPlan
+from labelgap.training.heads.optimizers import StackedAdam, StackedOptimizer, StackedParameter, StackedSGD
+from labelgap.training.heads.solver import FeatureBasis, StackedNewton
 from labelgap.training.heads.stack import HeadStack
 
 StepHook = Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]
@@ -105,37 +104,39 @@ class LinearEngine(HeadStack):
         bias = self.stacked_parameter(self.bias, decays=not self.full_batch)
         stacked = [self.stacked_parameter(self.weight), bias, *self._loss_parameters()]
         if self.full_batch:
-            start = torch.from_numpy(np.stack([plan.frequency_logits() for plan in self.plans]))
+            start = torch.from_numpy(np.stack([_frequency_logits(plan) for plan in self.plans]))
             self._set_weights(torch.zeros(*start.shape, self.features.shape[-1]), start)
-        curvatures = [] if self.basis is None else self.basis.curvatures(self.classes, self.weight)
-        self.optimizer = create_optimizer(
-            optimizer, stacked, self.active, momentum=momentum, nesterov=nesterov, curvatures=curvatures
-        )
+        self.optimizer = self._create_optimizer(optimizer, stacked, momentum, nesterov)
         self.weight_gradient = torch.empty_like(self.weight)
         self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
         self.epoch_tensor = torch.ones((), dtype=torch.int64, device=self.device)
-        self._graph_disabled = None if graphs else "graphs=False"
-        if self.device.type != "cuda":
-            self._graph_disabled = f"a device of type '{self.device.type}' has no CUDA graphs"
-        self.graph_runner = self.make_graph_runner() if self._graph_disabled is None else None
+        self.graph_runner = self.make_graph_runner() if graphs and self.device.type == "cuda" else None
 
     @property
     def graph_disabled(self) -> str | None:
         """Why steps are not replayed from a CUDA graph; None where they are."""
-        return self._graph_disabled if self.graph_runner is None else self.graph_runner.disabled
+        if self.graph_runner is not None:
+            return self.graph_runner.disabled
+        return "graphs=False" if self.device.type == "cuda" else f"a '{self.device.type}' device has no CUDA graphs"
 
     def make_graph_runner(self) -> CudaGraphRunner:
         """Return what trains an epoch without the host."""
-        return CudaGraphRunner(
-            images=len(self.order(1)),
-            batch_size=self.batch_size,
-            heads=len(self.plans),
-            device=self.device,
-            disabled="the labels do not fit on the device" if self.tables.dense is None else None,
-        )
+        disabled = "the labels do not fit on the device" if self.tables.dense is None else None
+        return CudaGraphRunner(len(self.order(1)), self.batch_size, len(self.plans), self.device, disabled)
+
+    def _create_optimizer(
+        self, name: str, parameters: Sequence[StackedParameter], momentum: float, nesterov: bool
+    ) -> StackedOptimizer:
+        if name == "adam":
+            return StackedAdam(parameters, self.active, fused=self.device.type == "cpu")
+        if name == "sgd":
+            return StackedSGD(parameters, self.active, momentum=momentum, nesterov=nesterov)
+        if name != "newton" or self.basis is None:
+            raise UnknownNameError("optimizer", name, ("adam", "sgd", "newton"))
+        return StackedNewton(parameters, self.active, self.basis.variances, self.classes)
 
     def _loss_parameters(self) -> Iterator[StackedParameter]:
-        """Yield the parameters of the losses, and keep their order."""
+        """Yield the parameters of the losses, and keep them in ``loss_parameters``."""
         for group in self.groups:
             for settings in group.loss_fn.parameter_groups(1.0):
                 rates = [settings["lr"] * self.plans[plan].lr for plan in group.plans]
@@ -147,11 +148,7 @@ class LinearEngine(HeadStack):
 
     @torch.no_grad()
     def train_epoch(self, epoch: int, hook: StepHook | None = None) -> NDArray[np.float64]:
-        """Train all heads on every image once.
-
-        Args:
-            epoch: counted from 1; it decides the order of the images.
-            hook: called before every step.
+        """Train all heads on every image once, in the order of this epoch, counted from 1; call the hook before steps.
 
         Returns:
             ``(M,)``, the mean loss of every head; NaN where it was not finite.
@@ -303,13 +300,9 @@ class LinearEngine(HeadStack):
         self.optimizer.active_changed()
 
     def end_epoch(self, *, list_revisions: bool = True) -> list[Revisions]:
-        """Let every method revise its labels (`em-apl`, `curriculum`).
+        """Let every method revise its labels (`em-apl`, `curriculum`); return what each head's method has revised.
 
-        Args:
-            list_revisions: whether to collect what was revised, which is slow for many heads.
-
-        Returns:
-            what each head's method revised in this epoch.
+        To list that is slow for many heads: without ``list_revisions`` the lists are empty.
         """
         revisions = [Revisions()] * len(self.plans)
         for group in self.groups:
@@ -338,3 +331,9 @@ class LinearEngine(HeadStack):
             group.loss_fn.load_state_dict(stored)
         torch.set_rng_state(state["random"].cpu())
         self._active_changed()
+
+
+def _frequency_logits(plan: HeadPlan) -> NDArray[np.float64]:
+    """Return the logits ``(K,)`` of how often each class is known to be present."""
+    present, images = plan.labels.counts().present, len(plan.labels)
+    return np.asarray(np.log((present + 0.5) / (images - present + 0.5)))

@@ -1,4 +1,4 @@
-"""Which heads share a loss object: those of one method whose options differ in numbers only.
+"""The plans of heads, and which of them share a loss: those of one method whose options differ in numbers only.
 
 The numbers become tensors with one value per head, and the loss receives logits ``(n, B, K)``. A loss with per-image
 state, or with random numbers, is shared only by heads of the same labels and seed. A loss without the ``MultiHead``
@@ -8,8 +8,9 @@ one pass (see ``labelgap.losses.kernels``): at the sizes where it does, every he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,42 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
 from labelgap.losses import Loss, MultiHead, loss, method_options
 from labelgap.losses.base.loss import LogLoss, is_replaced
 from labelgap.losses.base.mixture import Mixture
 from labelgap.losses.base.terms import widen, widest_float
 from labelgap.losses.kernels.dispatch import are_taken
-from labelgap.training.heads.plans import HeadPlan
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """One of many heads that are trained at once.
+
+    Attributes:
+        method: one of ``methods()``.
+        options: of the method.
+        lr: learning rate; those of a loss's own parameters follow from it (ROLE's estimate learns ten times as fast).
+        labels: the observed labels; heads may differ in them, but have the same images and classes.
+        seed: of the initial weights, and of what the method draws.
+        weight_decay: times the weights, added to their gradient; not for the parameters of losses, and not for the
+            biases under the optimizer "newton".
+        name: for tables and messages.
+        part: which features it is trained on, where there are several: those of its fold.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    lr: float
+    labels: LabelTable
+    seed: int = 0
+    weight_decay: float = 0.0
+    name: str = ""
+    part: int = 0
+
+    def __str__(self) -> str:
+        """Return the name, or the method and the learning rate."""
+        return self.name or f"{self.method}, lr {self.lr:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,17 +133,19 @@ def group_plans(
         batch_size: of a full batch.
     """
     classes = len(plans[0].labels.classes)
-    rows = batch_size if are_taken(device, dtype, batch_size * classes) else 0
+    shape = (batch_size if are_taken(device, dtype, batch_size * classes) else 0), classes
+    create = partial(_create_loss, plans, tables=tables, epochs=epochs, device=device, dtype=dtype)
     by_key: dict[tuple[Any, ...], list[int]] = {}
     for number, plan in enumerate(plans):
-        by_key.setdefault(_key(plan, number, tables[number], (rows, classes)), []).append(number)
+        by_key.setdefault(_key(plan, number, tables[number], shape), []).append(number)
     found: list[tuple[list[int], Loss, Mixture | None]] = []
     for numbers in by_key.values():
-        loss_fn = _create_loss(plans, numbers, tables, epochs, device, dtype)
-        stackable = all(parameter.shape[:1] == (len(numbers),) for parameter in loss_fn.parameters())
-        for some in [numbers] if stackable or len(numbers) == 1 else [[number] for number in numbers]:
-            own = loss_fn if some is numbers else _create_loss(plans, some, tables, epochs, device, dtype)
-            found.append((some, own, _mixture(own, rows, classes)))
+        loss_fn = create(numbers)
+        if all(parameter.shape[:1] == (len(numbers),) for parameter in loss_fn.parameters()) or len(numbers) == 1:
+            found.append((numbers, loss_fn, _mixture(loss_fn, shape)))
+            continue
+        for number in numbers:
+            found.append(([number], own := create([number]), _mixture(own, shape)))
     groups, slot = [], 0
     for numbers, loss_fn, mixture in sorted(found, key=lambda group: _mixture_kind(group[2])):
         slots, part = slice(slot, slot + len(numbers)), plans[numbers[0]].part
@@ -121,29 +154,24 @@ def group_plans(
     return groups
 
 
-def _mixture(loss_fn: Loss, rows: int, classes: int) -> Mixture | None:
+def _mixture(loss_fn: Loss, shape: tuple[int, int]) -> Mixture | None:
     """Return the mixture of a loss that no kernel computes; None where a subclass has replaced the cost."""
-    if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, rows, classes):
+    if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, shape):
         return None
-    return None if is_replaced(type(loss_fn), "mixture", "weights") else loss_fn.mixture(classes)
+    return None if is_replaced(type(loss_fn), "mixture", "weights") else loss_fn.mixture(shape[1])
 
 
-def _has_kernel(loss_fn: Loss, rows: int, classes: int) -> bool:
-    """Return whether a kernel computes the loss of full batches; ``rows`` is 0 where none does."""
-    return rows > 0 and isinstance(loss_fn, LogLoss) and loss_fn.usable_kernel_form(rows, classes) is not None
+def _has_kernel(loss_fn: Loss, shape: tuple[int, int]) -> bool:
+    """Return whether a kernel computes the loss of full batches; their rows are 0 where none does."""
+    return shape[0] > 0 and isinstance(loss_fn, LogLoss) and loss_fn.usable_kernel_form(*shape) is not None
 
 
 def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
     """Return what groups in adjacent slots have in common; label estimates come after expected positives."""
     if mixture is None:
         return ()
-    return (
-        True,
-        mixture.expected_positives is not None,
-        mixture.label_estimate is not None,
-        mixture.has_entropy,
-        mixture.modified is not None,
-    )
+    parts = mixture.expected_positives, mixture.label_estimate, mixture.has_entropy or None, mixture.modified
+    return True, *(part is not None for part in parts)
 
 
 def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tuple[Any, ...]:
@@ -153,11 +181,11 @@ def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tup
         raise InputError(f"{plan}: reduction='none' returns a matrix, and training needs a scalar: 'mean' or 'sum'.")
     if not plan.lr > 0:
         raise InputError(f"{plan}: lr={plan.lr}: a learning rate must be above 0.")
-    if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, *shape):
+    if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, shape):
         return plan.method, number
     options = {**method_options(plan.method), **plan.options}
     fixed = tuple(
-        (name, repr(_plain(value)))
+        (name, repr(value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value))
         for name, value in sorted(options.items())
         if name in loss_fn.shared_options or not _is_number(value)
     )
@@ -169,14 +197,15 @@ def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tup
 def _create_loss(
     plans: Sequence[HeadPlan],
     numbers: Sequence[int],
+    *,
     tables: Sequence[int],
     epochs: int,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Loss:
-    method = plans[numbers[0]].method
+    method, wide = plans[numbers[0]].method, widest_float(device)
     options = [{**method_options(method), **plans[number].options} for number in numbers]
-    stacked = {name: _stack_option([each[name] for each in options], widest_float(device)) for name in options[0]}
+    stacked = {name: _stack_option([each[name] for each in options], wide) for name in options[0]}
     loss_fn = loss(method, **stacked).to(device)
     if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
         loss_fn.heads = (len(numbers),)
@@ -194,7 +223,3 @@ def _stack_option(values: Sequence[Any], dtype: torch.dtype) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value

@@ -13,15 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError
 from labelgap.losses.base.terms import widest_float
 
-OPTIMIZERS = "adam", "sgd", "newton"
 BETAS = 0.9, 0.999
 EPS = 1e-8
 
@@ -41,10 +39,6 @@ class StackedParameter:
     rates: Sequence[float]
     slots: Sequence[int]
     decays: Sequence[float] = ()
-
-    def __post_init__(self) -> None:
-        """Without decays, they are 0."""
-        object.__setattr__(self, "decays", tuple(self.decays) or (0.0,) * len(self.rates))
 
     def per_head(self, numbers: Sequence[float]) -> Tensor:
         """Return a number of every head, in the shape of the values."""
@@ -66,24 +60,9 @@ class StackedOptimizer(ABC):
         self.rates = [parameter.per_head(parameter.rates) for parameter in parameters]
         self.decays = [parameter.per_head(each) if any(each := parameter.decays) else None for parameter in parameters]
 
+    @abstractmethod
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Update all parameters; their gradients must be finite, those of frozen heads too."""
-        for number, (parameter, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
-            parameter.values.sub_(self.update(number, self.decayed(number, gradient), self.active_rates(number)))
-
-    def decayed(self, number: int, gradient: Tensor) -> Tensor:
-        """Return the gradient of a parameter with that of its weight decay."""
-        decay = self.decays[number]
-        return gradient if decay is None else gradient.addcmul(self.parameters[number].values, decay)
-
-    def active_rates(self, number: int) -> Tensor:
-        """Return the learning rates of a parameter's heads; 0 for frozen heads."""
-        rates = self.rates[number]
-        return rates * self.active.index_select(0, self.slots[number]).view(rates.shape)
-
-    @abstractmethod
-    def update(self, number: int, gradient: Tensor, rates: Tensor) -> Tensor:
-        """Return what is subtracted from a parameter; ``rates`` are 0 for frozen heads."""
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
@@ -92,24 +71,19 @@ class StackedOptimizer(ABC):
     def active_changed(self) -> None:  # noqa: B027 - most optimizers read the mask on the device
         """Read the mask of active heads on the host, where the optimizer needs it there."""
 
+    def decayed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients with those of the weight decay."""
+        every = zip(gradients, self.parameters, self.decays, strict=True)
+        return [each if decay is None else each.addcmul(own.values, decay) for each, own, decay in every]
 
-class _FusedArguments(NamedTuple):
-    """The arguments of the fused kernel of one learning rate."""
-
-    ranges: list[tuple[int, slice]]
-    values: list[Tensor]
-    means: list[Tensor]
-    squares: list[Tensor]
+    def active_rates(self, number: int) -> Tensor:
+        """Return the learning rates of a parameter's heads; 0 for frozen heads."""
+        rates = self.rates[number]
+        return rates * self.active.index_select(0, self.slots[number]).view(rates.shape)
 
 
 class StackedAdam(StackedOptimizer):
-    """Adam as in ``torch.optim.Adam``.
-
-    Args:
-        parameters: what it changes.
-        active: the mask of active heads.
-        fused: whether to use the fused kernel, on a CPU.
-    """
+    """Adam as in ``torch.optim.Adam``; ``fused`` uses the kernel of the CPU."""
 
     def __init__(self, parameters: Sequence[StackedParameter], active: Tensor, *, fused: bool = False) -> None:
         super().__init__(parameters, active)
@@ -127,33 +101,32 @@ class StackedAdam(StackedOptimizer):
 
     def active_changed(self) -> None:
         """Collect the arguments of the fused kernels: runs of active heads with one learning rate."""
-        self.fused_arguments: dict[float, _FusedArguments] = {}
-        if not self.fused:
-            return
-        active = self.active.tolist()
-        for number, parameter in enumerate(self.parameters):
+        self.runs: dict[float, list[tuple[int, slice]]] = {}
+        active = self.active.tolist() if self.fused else []
+        for number, parameter in enumerate(self.parameters if self.fused else ()):
             heads_of = zip(parameter.rates, parameter.slots, strict=True)
             rates = [rate if active[slot] else 0.0 for rate, slot in heads_of]
             for rate, run in groupby(range(len(rates)), key=rates.__getitem__):
                 heads = list(run)
                 if rate:
-                    arguments = self.fused_arguments.setdefault(rate, _FusedArguments([], [], [], []))
-                    part = slice(heads[0], heads[-1] + 1)
-                    arguments.ranges.append((number, part))
-                    arguments.values.append(parameter.values[part])
-                    arguments.means.append(self.means[number][part])
-                    arguments.squares.append(self.squares[number][part])
+                    self.runs.setdefault(rate, []).append((number, slice(heads[0], heads[-1] + 1)))
+        kept = [parameter.values for parameter in self.parameters], self.means, self.squares
+        self.fused_state = {
+            rate: [[values[number][part] for number, part in runs] for values in kept]
+            for rate, runs in self.runs.items()
+        }
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Update all parameters."""
         self.steps.add_(1)
-        if not self.fused:
-            super().step(gradients)
-        decayed = [self.decayed(number, gradient) for number, gradient in enumerate(gradients)] if self.fused else []
-        for rate, (ranges, values, means, squares) in self.fused_arguments.items():
+        gradients = self.decayed(gradients)
+        for number, gradient in enumerate(gradients if not self.fused else ()):
+            self.parameters[number].values.sub_(self._update(number, gradient))
+        for rate, runs in self.runs.items():
+            values, means, squares = self.fused_state[rate]
             torch._fused_adam_(
                 values,
-                [decayed[number][part] for number, part in ranges],
+                [gradients[number][part] for number, part in runs],
                 means,
                 squares,
                 [],
@@ -167,14 +140,13 @@ class StackedAdam(StackedOptimizer):
                 maximize=False,
             )
 
-    def update(self, number: int, gradient: Tensor, rates: Tensor) -> Tensor:
-        """Return the step of Adam."""
+    def _update(self, number: int, gradient: Tensor) -> Tensor:
         mean, square = self.means[number], self.squares[number]
         mean.lerp_(gradient, 1 - BETAS[0])
         square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         first, second = 1 - BETAS[0] ** self.steps, (1 - BETAS[1] ** self.steps).sqrt()
         deviation = (square.sqrt() / second.to(square.dtype)).add_(EPS)
-        return (mean * (rates / first.to(square.dtype))).div_(deviation)
+        return (mean * (self.active_rates(number) / first.to(square.dtype))).div_(deviation)
 
 
 class StackedSGD(StackedOptimizer):
@@ -185,14 +157,11 @@ class StackedSGD(StackedOptimizer):
     """
 
     def __init__(
-        self,
-        parameters: Sequence[StackedParameter],
-        active: Tensor,
-        *,
-        momentum: float = 0.0,
-        nesterov: bool = False,
+        self, parameters: Sequence[StackedParameter], active: Tensor, *, momentum: float = 0.0, nesterov: bool = False
     ) -> None:
         super().__init__(parameters, active)
+        if nesterov and not momentum:
+            raise InputError("nesterov=True needs a momentum: give momentum=0.9.")
         self.momentum, self.nesterov = momentum, nesterov
         self.buffers = [torch.zeros_like(parameter.values) for parameter in parameters] if momentum else []
 
@@ -200,87 +169,10 @@ class StackedSGD(StackedOptimizer):
         """Return the momentum buffers."""
         return {f"momentum {number}": values for number, values in enumerate(self.buffers)}
 
-    def update(self, number: int, gradient: Tensor, rates: Tensor) -> Tensor:
-        """Return the step of SGD."""
-        if self.momentum:
-            buffer = self.buffers[number].mul_(self.momentum).add_(gradient)
-            gradient = gradient.add(buffer, alpha=self.momentum) if self.nesterov else buffer
-        return gradient * rates
-
-
-class StackedNewton(StackedOptimizer):
-    r"""Newton's method with a bound in the place of the Hessian, accelerated.
-
-    The Hessian of a logistic loss is at most a quarter of the second moments of the features (Böhning and Lindsay,
-    1988), which is diagonal in their principal components. With :math:`h` that bound and :math:`\lambda` the decay,
-
-    .. math:: \theta_t = y - \eta\, \frac{g(y) + \lambda y}{h + \lambda}, \qquad
-        y \leftarrow \theta_t + \beta_t (\theta_t - \theta_{t-1})
-
-    with Nesterov's :math:`\beta_t`, which starts again from 0 for a head whose gradient points against its last
-    step (O'Donoghue and Candès, 2015). The gradient must be that of all images.
-
-    Args:
-        parameters: what it changes.
-        active: the mask of active heads.
-        curvatures: the bound for each parameter, in the shape of the values of one head.
-    """
-
-    def __init__(self, parameters: Sequence[StackedParameter], active: Tensor, curvatures: Sequence[Tensor]) -> None:
-        super().__init__(parameters, active)
-        if len(curvatures) != len(parameters):
-            raise InputError("optimizer='newton' is for losses without parameters of their own: use 'adam'.")
-        self.scales = [
-            rates / (curvature + (0.0 if decay is None else decay))
-            for rates, curvature, decay in zip(self.rates, curvatures, self.decays, strict=True)
-        ]
-        self.previous = [parameter.values.clone() for parameter in parameters]
-        self.ages = torch.ones(len(parameters[0].slots), dtype=parameters[0].values.dtype, device=active.device)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the last iterates, and the age of each head's momentum."""
-        return {"ages": self.ages, **{f"previous {number}": values for number, values in enumerate(self.previous)}}
-
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Update all parameters; the heads are in the same order in each."""
-        decayed = [self.decayed(number, gradient) for number, gradient in enumerate(gradients)]
-        updated = [
-            parameter.values - gradient * scale
-            for parameter, gradient, scale in zip(self.parameters, decayed, self.scales, strict=True)
-        ]
-        moves = [new - old for new, old in zip(updated, self.previous, strict=True)]
-        against = sum((gradient * move).flatten(1).sum(dim=1) for gradient, move in zip(decayed, moves, strict=True))
-        ages = torch.where(torch.as_tensor(against) > 0, torch.ones_like(self.ages), self.ages)
-        following = (1 + (1 + 4 * ages.square()).sqrt()) / 2
-        beta, active = (ages - 1) / following, self.active.index_select(0, self.slots[0])
-        self.ages.copy_(torch.where(active, following, self.ages))
-        for parameter, new, move, old in zip(self.parameters, updated, moves, self.previous, strict=True):
-            shape = -1, *[1] * (new.ndim - 1)
-            changed = active.view(shape)
-            parameter.values.copy_(torch.where(changed, new + beta.view(shape) * move, parameter.values))
-            old.copy_(torch.where(changed, new, old))
-
-    def update(self, number: int, gradient: Tensor, rates: Tensor) -> Tensor:
-        """Return a step without momentum."""
-        return gradient * self.scales[number] * (rates > 0)
-
-
-def create_optimizer(
-    name: str,
-    parameters: Sequence[StackedParameter],
-    active: Tensor,
-    *,
-    momentum: float = 0.0,
-    nesterov: bool = False,
-    curvatures: Sequence[Tensor] = (),
-) -> StackedOptimizer:
-    """Return an optimizer; ``momentum`` and ``nesterov`` are for "sgd", ``curvatures`` for "newton"."""
-    if name == "adam":
-        return StackedAdam(parameters, active, fused=active.device.type == "cpu")
-    if name == "newton":
-        return StackedNewton(parameters, active, curvatures)
-    if name != "sgd":
-        raise UnknownNameError("optimizer", name, OPTIMIZERS)
-    if nesterov and not momentum:
-        raise InputError("nesterov=True needs a momentum: give momentum=0.9.")
-    return StackedSGD(parameters, active, momentum=momentum, nesterov=nesterov)
+        """Update all parameters."""
+        for number, gradient in enumerate(self.decayed(gradients)):
+            if self.momentum:
+                buffer = self.buffers[number].mul_(self.momentum).add_(gradient)
+                gradient = gradient.add(buffer, alpha=self.momentum) if self.nesterov else buffer
+            self.parameters[number].values.sub_(gradient * self.active_rates(number))

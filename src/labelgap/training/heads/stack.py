@@ -1,10 +1,11 @@
-"""The stacked heads of an engine: their weights, their order, which of them are active, and their logits."""
+"""The stacked heads of an engine: their weights, labels and order, which of them are active, and their logits."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -14,31 +15,107 @@ from labelgap.core.distributed import world_size
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.core.system import format_bytes
+from labelgap.labels import PRESENT, LabelTable
 from labelgap.losses.base.state import free_memory
+from labelgap.metrics.calibration import platt_scaling
 from labelgap.models.heads import LinearHead
-from labelgap.training.heads.basis import FeatureBasis
-from labelgap.training.heads.grouping import HeadGroup, group_plans
-from labelgap.training.heads.label_tables import LabelTables
+from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
+from labelgap.training.heads.grouping import HeadGroup, HeadPlan, group_plans
 from labelgap.training.heads.optimizers import StackedParameter
-from labelgap.training.heads.plans import HeadPlan
+from labelgap.training.heads.solver import FeatureBasis
 
 CHUNK = 1 << 24
 """How many logits are computed at once."""
 SMALL_FEATURES = 1 << 18
 """Features of fewer values are transposed in memory: a small product is several times as fast then."""
+MEMORY_SHARE = 4
+"""Label tables are dense, a byte per image and class, where they fit into this fraction of the free memory."""
+_MAX_ENTRIES: Final = 2_000_000
+"""The line of ``zero_shot_head`` is fitted on images at regular distances, with at most so many labels."""
 
 
 def initial_head(width: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the weights ``(K, D)`` and biases ``(K,)`` of a linear run with this seed before training.
-
-    Example:
-        >>> [tuple(values.shape) for values in initial_head(width=8, classes=3, seed=0)]
-        [(3, 8), (3,)]
-    """
+    """Return the weights ``(K, D)`` and biases ``(K,)`` of a linear run with this seed before training."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(seed, "initialisation"))  # others take 1 ms without a GPU
         head = LinearHead(width, classes)
     return head.weight.detach(), head.bias.detach()
+
+
+def zero_shot_head(
+    name: str, weights: str | os.PathLike[str] | None, features: Tensor, labels: LabelTable
+) -> tuple[Tensor, Tensor]:
+    r"""Return weights ``(K, D)`` and biases ``(K,)`` that say of every label what the model says of its class's name.
+
+    Zero-shot logits are standardized for each class over the training images, :math:`z`, and one line for all classes
+    makes log-odds of them that a label is known to be present (Platt):
+
+    .. math:: P_{ik} = \sigma(\beta z_{ik} + \gamma), \qquad \beta \ge 0
+
+    This prior is linear in the features of the image tower, so it is a head, and training starts there instead of at
+    random weights. Unknown labels stay unknown, and the loss decides how far they move.
+
+    Args:
+        name: ``open_clip:MODEL/TAG``.
+        weights: a file of weights of the whole model, instead of those of the tag.
+        features: ``(N, D)`` of the training images, by the image tower of that model.
+        labels: of the training images.
+    """
+    vectors = features.detach().cpu().float().numpy()
+    weight, bias = standardize_head([vectors], zero_shot_classifier(name, labels.classes, weights=weights).weight)
+    rows = np.arange(0, len(vectors), max(1, -(-len(vectors) * len(weight) // _MAX_ENTRIES)))
+    present = (labels.select(rows).to_dense() == PRESENT).ravel()
+    scores = (vectors[rows] @ weight.T + bias).ravel()
+    slope, intercept = 1.0, 0.0
+    if present.any() and not present.all():
+        slope, intercept = platt_scaling(scores, present, min_slope=0.0)
+    return torch.from_numpy(slope * weight).float(), torch.from_numpy(slope * bias + intercept).float()
+
+
+class LabelTables:
+    """The labels of all heads on the device: distinct tables of the same images and classes, each once.
+
+    Args:
+        tables: one for every head; equal ones are stored once.
+        device: of the labels.
+        parts: for every head which images it sees; those of one part must be the same. One part when empty.
+
+    Attributes:
+        number: for every head the number of its table.
+        dense: ``(T, N, K)`` int8; None where that is too large and labels are read from the sparse tables.
+    """
+
+    def __init__(self, tables: Sequence[LabelTable], device: torch.device, parts: Sequence[int] = ()) -> None:
+        self.distinct: list[LabelTable] = []
+        self.parts: list[int] = []
+        self.device = device
+        self.number = [self._number(*each) for each in zip(tables, parts or [0] * len(tables), strict=True)]
+        images, classes = self.distinct[0].shape
+        free, self.dense = free_memory(device), None
+        if free is None or len(self.distinct) * images * classes <= free // MEMORY_SHARE:
+            self.dense = torch.stack([torch.from_numpy(table.to_dense()) for table in self.distinct]).to(device)
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Return the codes of some rows, ``(T, B, K)`` int8."""
+        if self.dense is not None:
+            return self.dense.index_select(1, index)
+        return torch.stack([table.batch(index) for table in self.distinct]).to(self.device)
+
+    def _number(self, table: LabelTable, part: int) -> int:
+        for number, other in enumerate(self.distinct):
+            if part == self.parts[number] and (table is other or table == other):
+                return number
+        if self.distinct:
+            first = self.distinct[self.parts.index(part) if part in self.parts else 0]
+            same = table.images == first.images if part in self.parts else len(table) == len(first)
+            if table.classes != first.classes or not same:
+                raise InputError(
+                    "heads that are trained together need labels of the same images and classes, in the same order; "
+                    f"one has {table!r}, another {first!r}."
+                )
+        self.distinct.append(table)
+        self.parts.append(part)
+        return len(self.distinct) - 1
 
 
 class HeadStack:
@@ -84,14 +161,9 @@ class HeadStack:
         _check_memory(features, len(plans) * self.classes, device, dtype)
         self.features = self.coordinates(features)
         self.tables = LabelTables([plan.labels for plan in plans], device, [plan.part for plan in plans])
-        self.groups = group_plans(
-            self.plans,
-            self.tables.number,
-            epochs=epochs,
-            device=device,
-            dtype=dtype,
-            batch_size=min(batch_size, features.shape[-2]),
-        )
+        most = min(batch_size, features.shape[-2])
+        shared: dict[str, Any] = {"epochs": epochs, "device": device, "dtype": dtype, "batch_size": most}
+        self.groups = group_plans(self.plans, self.tables.number, **shared)
         self.plan_of_slot = [plan for group in self.groups for plan in group.plans]
         settings = [(plans[plan].part, -plans[plan].lr, plans[plan].weight_decay) for plan in self.plan_of_slot]
         by_rate = sorted(range(len(plans)), key=settings.__getitem__)
@@ -103,16 +175,15 @@ class HeadStack:
         ends = (self.classes * counts).cumsum().tolist()
         self.part_rows = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
         self.table_of_slot = [self.tables.number[plan] for plan in self.plan_of_slot]
-        self.weight = torch.empty(len(plans) * self.classes, self.features.shape[-1], dtype=dtype, device=device)
-        self.bias = torch.empty(len(plans) * self.classes, dtype=dtype, device=device)
+        self.weight = self.features.new_empty(len(plans) * self.classes, self.features.shape[-1])
+        self.bias = self.features.new_empty(len(plans) * self.classes)
         self.active = torch.ones(len(plans), dtype=torch.bool, device=device)
         self.failed_epoch = torch.zeros(len(plans), dtype=torch.int64, device=device)
         self.failed_step = torch.zeros_like(self.failed_epoch)
         self.host_syncs = self.all_active = device.type == "cpu"
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
-        first = {
-            seed: initial_head(self.features.shape[-1], self.classes, seed) for seed in {plan.seed for plan in plans}
-        }
+        seeds, width = {plan.seed for plan in plans}, self.features.shape[-1]
+        first = {seed: initial_head(width, self.classes, seed) for seed in seeds}
         weights, biases = zip(*(first[plan.seed] for plan in plans), strict=True)
         self._set_weights(torch.stack(weights), torch.stack(biases))
 

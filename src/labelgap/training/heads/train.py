@@ -1,9 +1,10 @@
-"""Train many heads and keep the best epoch of each."""
+"""Train many heads, score all of them on val after every epoch, and keep the best epoch of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -13,15 +14,44 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.metrics.average_precision import average_precision_of_rankings
+from labelgap.metrics.on_device import average_precision_on_device
+from labelgap.metrics.validation import unknown_as_absent
 from labelgap.training.heads.engine import LinearEngine
-from labelgap.training.heads.plans import HeadPlan, HeadResult
-from labelgap.training.heads.scoring import ValScorer
-from labelgap.training.selection import choose_selection
+from labelgap.training.heads.grouping import HeadPlan
+from labelgap.training.heads.stack import CHUNK, HeadStack
+from labelgap.training.selection import Selection, choose_selection
 
 CONVERGED: Final = 1e-4
 """Share of its largest weight by which a head that has converged changes in an epoch at most."""
 SMALL_STEP: Final = 1 << 25
 """Products of weights and images in a step, below which one thread computes it."""
+
+
+@dataclass(eq=False)
+class HeadResult:
+    """A trained head.
+
+    Attributes:
+        plan: of the head.
+        weight: ``(K, D)`` of the best epoch.
+        bias: ``(K,)``
+        best_epoch: the selected epoch; 0 where none was finished, and the weights are the initial ones.
+        best_score: its score; None under "last".
+        history: an entry for each epoch, with "epoch", "loss" and "score".
+        stopped: the epoch after which it stopped early; None where it did not.
+        failed: why it failed; None where it did not.
+    """
+
+    plan: HeadPlan
+    weight: NDArray[np.floating[Any]] = field(default_factory=lambda: np.empty((0, 0)))
+    bias: NDArray[np.floating[Any]] = field(default_factory=lambda: np.empty(0))
+    best_epoch: int = 0
+    best_score: float | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: int | None = None
+    failed: str | None = None
 
 
 def train_heads(
@@ -35,10 +65,8 @@ def train_heads(
     val_labels: LabelTable | ArrayLike | None = None,
     select: str = "auto",
     stop_below: float | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] = lambda done, epochs: None,
-    **optimizer: Any,
+    **engine_settings: Any,
 ) -> list[HeadResult]:
     """Train linear heads on fixed features, all at once, and keep the best epoch of each.
 
@@ -52,10 +80,8 @@ def train_heads(
         val_labels: of val, a table or codes.
         select: "auto", "clean", "known", "observed" or "last": how the epoch is selected, see ``training.selection``.
         stop_below: a head whose score falls by more than this below its best stops; 0.03 in Kim et al.
-        device: of the training.
-        dtype: float32 or float64.
         progress: called with the number of epochs done and of all epochs.
-        **optimizer: of ``LinearEngine``.
+        **engine_settings: of ``LinearEngine``: device, dtype, optimizer and so on.
 
     Returns:
         a result for every plan, in their order.
@@ -69,8 +95,9 @@ def train_heads(
     """
     if epochs < 1:
         raise InputError(f"epochs={epochs}: at least one is needed.")
-    settings = {"order_seed": order_seed, "device": device, "dtype": dtype, **optimizer}
-    engine = LinearEngine(features, plans, epochs=epochs, batch_size=batch_size, **settings)
+    engine = LinearEngine(
+        features, plans, epochs=epochs, batch_size=batch_size, order_seed=order_seed, **engine_settings
+    )
     scorer = _val_scorer(engine, val_features, val_labels, select)
     best = BestEpochs(engine, stop_below)
     with few_threads(engine):
@@ -119,13 +146,58 @@ def _val_scorer(
     return None if selection.labels is None or features is None else ValScorer(features, selection, engine)
 
 
-class BestEpochs:
-    """The best epoch of every head so far.
+class ValScorer:
+    """Scores heads as ``Selection.score`` scores one run: all heads and classes at once.
 
     Args:
-        engine: of the heads.
-        stop_below: see ``train_heads``.
+        features: ``(N, D)`` of val.
+        selection: the rule, and the labels it uses.
+        stack: the heads.
     """
+
+    def __init__(self, features: Tensor, selection: Selection, stack: HeadStack) -> None:
+        assert selection.labels is not None
+        if features.ndim != 2 or features.shape != (len(selection.labels), stack.width):
+            raise InputError(
+                f"features of val have shape {tuple(features.shape)}; labels of {len(selection.labels):,} images were "
+                f"given, and the training images have {stack.width:,} features."
+            )
+        if selection.labels.classes != stack.plans[0].labels.classes:
+            raise InputError("the labels of val have other classes than those of the training images.")
+        codes = selection.labels.to_dense().T
+        self.codes = np.ascontiguousarray(unknown_as_absent(codes) if selection.rule == "observed" else codes)
+        present, absent = (np.count_nonzero(self.codes == state, axis=1) for state in (PRESENT, ABSENT))
+        self.counted = (present > 0) & (absent > 0)
+        self.stack, self.features = stack, stack.coordinates(features)
+        self.on_device = torch.from_numpy(self.codes).to(stack.device) if stack.device.type == "cuda" else None
+
+    @torch.no_grad()
+    def scores(self) -> NDArray[np.float64]:
+        """Return the mean average precision of every plan's head, ``(M,)``; NaN where its logits are not finite."""
+        classes, stack = self.codes.shape[0], self.stack
+        found = np.full(len(stack.plans), np.nan)
+        step = max(1, CHUNK // max(self.codes.size, 1))
+        for first in range(0, len(found), step):
+            part = slice(first * classes, (first + step) * classes)
+            logits = torch.addmm(stack.bias[part, None], stack.weight[part], self.features.t())
+            heads = logits.view(-1, classes, len(self.features))
+            good = heads.isfinite().all(dim=2).all(dim=1).cpu().numpy()
+            values = self._precision(heads[torch.from_numpy(good).to(heads.device)])
+            found[first : first + len(good)][good] = values[:, self.counted].mean(axis=1)
+        by_plan: NDArray[np.float64] = found[stack.row_of_plan.cpu().numpy()]
+        return by_plan
+
+    def _precision(self, logits: Tensor) -> NDArray[np.float64]:
+        """Return the average precision of heads and classes, ``(m, K)``."""
+        if self.on_device is not None:
+            ranked: NDArray[np.float64] = average_precision_on_device(logits, self.on_device).cpu().numpy()
+            return ranked
+        codes = np.broadcast_to(self.codes, logits.shape).reshape(-1, logits.shape[-1])
+        return average_precision_of_rankings(logits.flatten(0, 1).cpu().numpy(), codes).reshape(logits.shape[:2])
+
+
+class BestEpochs:
+    """The best epoch of every head so far; ``stop_below`` is that of ``train_heads``."""
 
     def __init__(self, engine: LinearEngine, stop_below: float | None) -> None:
         self.engine, self.stop_below = engine, stop_below

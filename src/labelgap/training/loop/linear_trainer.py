@@ -14,7 +14,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.training.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
-from labelgap.training.heads.zero_shot import zero_shot_head
+from labelgap.training.heads.stack import zero_shot_head
 from labelgap.training.loop.divergence import are_finite, check_finite, divergence_message
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from labelgap.core.errors import InputError
-from labelgap.training.logistic import LogisticPath, fit_logistic_path, path
+from labelgap.training.heads import solver
+from labelgap.training.heads.solver import LogisticPath, fit_logistic_path
 
 PENALTIES = (0.1, 1.0, 100.0)
 IMAGES, WIDTH, CLASSES = 90, 6, 3
@@ -86,10 +87,10 @@ def test_a_penalty_alone_and_among_others_is_the_same_problem(
         torch.from_numpy(vectors), labels, [*PENALTIES, *PENALTIES] * 3, tolerance=1e-9, dtype=torch.float64
     )
     torch.testing.assert_close(twice.weight[-3:], together.weight, atol=1e-5, rtol=0)
-    monkeypatch.setattr(path, "free_memory", lambda device: 1 << 16)  # room for less than three
+    monkeypatch.setattr(solver, "free_memory", lambda device: 1 << 16)  # room for less than three
     apart = fit(vectors, labels)
     torch.testing.assert_close(together.weight, apart.weight, atol=1e-5, rtol=0)
-    monkeypatch.setattr(path, "free_memory", lambda device: 1 << 10)
+    monkeypatch.setattr(solver, "free_memory", lambda device: 1 << 10)
     with pytest.raises(InputError, match="one penalty"):
         fit(vectors, labels)
 
