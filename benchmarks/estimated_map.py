@@ -32,8 +32,8 @@ from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.models import create_backbone
 from labelgap.training.features import split_features
 from labelgap.training.history import has_estimate
-from labelgap.training.predictions import read_predictions
 from labelgap.training.progress import Reporter
+from labelgap.training.run_folder import read_predictions
 
 SIZES, CLASSES, SEEDS = (100, 200, 500), (8, 20), (0, 1)
 KINDS = ("present-only", "patchy", "half")

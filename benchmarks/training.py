@@ -39,12 +39,10 @@ from PIL import Image
 from torch import Tensor
 
 import labelgap as lg
-import labelgap.training.loop.network_trainer as network_trainer
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.models import as_backbone
 from labelgap.training.checkpoint import TrainingState
-from labelgap.training.loop.epoch_end import finish_epoch
 from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
@@ -168,7 +166,7 @@ def whole_epoch(settings: Settings, trainer: NetworkTrainer) -> str:
     with (
         patch.object(trainer, "_train", wrapped("steps", trainer._train)),
         patch.object(trainer, "_score_val", wrapped("val", trainer._score_val)),
-        patch.object(network_trainer, "finish_epoch", wrapped("files", finish_epoch)),
+        patch.object(trainer, "finish_epoch", wrapped("files", trainer.finish_epoch)),
         measured("all"),
     ):
         trainer.train_epoch(state, 1)

@@ -22,7 +22,7 @@ from labelgap.training import Run, open_run
 from labelgap.training.config import RunConfig, write_config
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.history import write_history
-from labelgap.training.predictions import write_predictions
+from labelgap.training.run_folder import write_predictions
 
 EPOCHS = 6
 

@@ -24,7 +24,7 @@ from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.training.checkpoint import BEST, LAST
-from labelgap.training.predictions import PREDICTIONS_FILE, read_predictions
+from labelgap.training.run_folder import PREDICTIONS_FILE, read_predictions
 
 ENTRIES: tuple[Any, ...] = (None, True, -1, 10**40, 1e308, float("nan"), float("inf"), "x", "\n" * 5000, [], {}, [[{}]])
 
@@ -148,7 +148,7 @@ def test_an_unfinished_run_resumes_to_the_same_or_says_why_not(
         raise MemoryError
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(import_module("labelgap.training.results"), "merge_trace", killed)
+        patch.setattr(import_module("labelgap.training.run_folder"), "merge_trace", killed)
         lg.fit(data, "ll-cp", {"delta_rel": 20}, out=tmp_path / "stopped", **SETTINGS)
     content = (tmp_path / "stopped" / name).read_bytes()
     for number, damaged in enumerate(mutations(content, 5, seed=1)):

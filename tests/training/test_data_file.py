@@ -16,8 +16,8 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.training.checkpoint import TrainingState
-from labelgap.training.data_file import DATA_FILE, read_data_identity
 from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
+from labelgap.training.run_folder import DATA_FILE, read_data_identity
 
 FIT: dict[str, Any] = {"method": "an", "epochs": 3, "batch_size": 16, "device": "cpu", "quiet": True}
 CLASSES = ("cat", "dog", "owl")

@@ -18,9 +18,8 @@ from labelgap.labels.class_groups import group_numbers
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision
 from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
-from labelgap.training.data_file import write_data_identity
 from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
-from labelgap.training.predictions import write_predictions
+from labelgap.training.run_folder import write_data_identity, write_predictions
 from labelgap.training.selection import choose_selection
 
 CUTS = Thresholds(np.array([0.4, 0.5, 0.5]), ("measured", "estimated", "default"))

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from labelgap.training import predictions
-from labelgap.training.predictions import PREDICTIONS_FILE, read_predictions, write_predictions
+from labelgap.training import run_folder
+from labelgap.training.run_folder import PREDICTIONS_FILE, read_predictions, write_predictions
 
 
 def test_many_scores_are_written_in_parts_and_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "_SCORES_AT_ONCE", 8)
+    monkeypatch.setattr(run_folder, "_SCORES_AT_ONCE", 8)
     monkeypatch.setattr("labelgap.core.stored._CELLS_AT_ONCE", 10)
     logits = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
     names, classes = [f"{number}.jpg" for number in range(7)], ["cat", "dog", "owl"]

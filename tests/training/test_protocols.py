@@ -16,7 +16,7 @@ import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.models import create_backbone
-from labelgap.training import protocols
+from labelgap.training import features
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.features import extract_features
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer
@@ -42,7 +42,7 @@ def last(run: lg.Run) -> dict[str, torch.Tensor]:
 
 def test_linear_init_starts_the_network_with_the_head_of_the_linear_phase(tmp_path: Path, digits: Dataset) -> None:
     still: dict[str, Any] = {"lr": 1e-12, "backbone_lr": 1e-12, "epochs": 1, "average_flips": True}
-    with patch.object(protocols, "extract_features", wraps=extract_features) as extract:
+    with patch.object(features, "extract_features", wraps=extract_features) as extract:
         run = lg.fit(digits, "an", protocol="linear-init", out=tmp_path / "a", linear_epochs=3, **still, **QUICK)
     assert extract.call_args.kwargs["average_flips"] is False, "the setting is the network's: features take no longer"
     first = load_file(run.path / "linear" / "best.safetensors")

@@ -27,8 +27,8 @@ from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, out_of_fold_logits
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
-from labelgap.training.predictions import read_predictions
 from labelgap.training.rerun import fit_arguments
+from labelgap.training.run_folder import read_predictions
 from labelgap.training.search import (
     SEARCH_FILE,
     Search,

@@ -13,7 +13,7 @@ from PIL import Image
 import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
-from labelgap.training.data_file import find_training_images, read_data_identity, write_data_identity
+from labelgap.training.run_folder import find_training_images, read_data_identity, write_data_identity
 
 COUNT = 24
 NAMES = [f"{row}.bmp" for row in range(COUNT)]
@@ -97,7 +97,7 @@ def test_more_files_than_are_read_for_their_digests_are_compared_by_name_and_siz
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("labelgap.training.data_file.MAX_HASHED", COUNT - 1)
+    monkeypatch.setattr("labelgap.training.run_folder.MAX_HASHED", COUNT - 1)
     data = album(tmp_path, NAMES, place / "photos")
     write_data_identity(tmp_path, DataIdentity.of(data), data)
     assert find_training_images(tmp_path, data, "train") == NAMES

@@ -75,7 +75,7 @@ def make_run(
     network = Classifier(
         IdentityBackbone(width) if backbone == "features" else create_backbone(backbone), len(classes), head
     )
-    save_weights(folder, torch.nn.ModuleDict({"head": network.head}) if linear else network)
+    save_weights(folder, torch.nn.ModuleDict({"head": network.head}) if linear else network, 1)
     summary: dict[str, Any] = {
         "best_epoch": 1,
         "epochs": 1,

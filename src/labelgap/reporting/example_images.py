@@ -23,7 +23,7 @@ from labelgap.data.images import StoredImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.training import Run
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 
 PredictionOutcome: TypeAlias = Literal["right", "wrong", "missed", "unknown"]
 ScoresAndThresholds: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float64]]

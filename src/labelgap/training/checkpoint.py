@@ -316,12 +316,10 @@ def _first_line(error: BaseException) -> str:
     return truncate_text((str(error).splitlines() or [type(error).__name__])[0], 200)
 
 
-def save_weights(folder: Path, network: nn.Module, epoch: int | None = None) -> None:
+def save_weights(folder: Path, network: nn.Module, epoch: int) -> None:
     """Write ``best.safetensors``, with its epoch; the best weights before become ``best.previous.safetensors``."""
-    rewritten = epoch is not None and _recorded_epoch(folder / BEST) == epoch
-    metadata = {} if epoch is None else {"epoch": str(epoch)}
-    previous = None if rewritten else folder / PREVIOUS_BEST
-    write_tensors(folder / BEST, network.state_dict(), metadata, previous=previous)
+    previous = None if _recorded_epoch(folder / BEST) == epoch else folder / PREVIOUS_BEST
+    write_tensors(folder / BEST, network.state_dict(), {"epoch": str(epoch)}, previous=previous)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -13,10 +13,6 @@ def choose_device(requested: str = "auto") -> torch.device:
     """Return the requested device; under "auto" CUDA, else MPS, else the CPU.
 
     Of several processes that ``torchrun`` starts on a machine, each gets a GPU of its own.
-
-    Example:
-        >>> choose_device("cpu")
-        device(type='cpu')
     """
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if requested == "auto":
@@ -47,12 +43,7 @@ def _own_gpu() -> torch.device:
 
 
 def choose_workers(requested: int | None, device: torch.device) -> int:
-    """Return the number of processes that decode images: as requested, else enough for a GPU, and 0 on a CPU.
-
-    Example:
-        >>> choose_workers(None, torch.device("cpu"))
-        0
-    """
+    """Return the number of processes that decode images: as requested, else enough for a GPU, and 0 on a CPU."""
     if requested is not None:
         return requested
     return min(8, os.cpu_count() or 1) if device.type == "cuda" else 0

@@ -109,20 +109,10 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: int | None = 0,
         device: str = "cpu",
     ) -> None:
-        self.method = method
-        self.options = options
-        self.lr = lr
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.weight_decay = weight_decay
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.validation_fraction = validation_fraction
-        self.select = select
-        self.stop_below = stop_below
-        self.threshold = threshold
-        self.random_state = random_state
-        self.device = device
+        self.method, self.options, self.lr, self.batch_size, self.epochs = method, options, lr, batch_size, epochs
+        self.weight_decay, self.standardize, self.optimizer = weight_decay, standardize, optimizer
+        self.validation_fraction, self.select, self.stop_below = validation_fraction, select, stop_below
+        self.threshold, self.random_state, self.device = threshold, random_state, device
 
     def fit(self, X: ArrayLike, Y: Any, X_val: ArrayLike | None = None, Y_val: Any = None) -> Self:  # noqa: N803
         """Train on rows X and the known part of their labels Y.
@@ -216,10 +206,8 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device, request = choose_device(self.device), self._request(features, val)
         rows = {"train": (features, table)} | ({} if val is None else {"val": val})
         vectors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, (values, _) in rows.items()}
-        splits = {
-            name: Split(name, FeatureVectors(vectors[name].numpy()), labels) for name, (_, labels) in rows.items()
-        }
-        data = Dataset("X", splits["train"], splits.get("val"), backbone=FEATURES)
+        splits = [Split(name, FeatureVectors(vectors[name].numpy()), labels) for name, (_, labels) in rows.items()]
+        data = Dataset("X", splits[0], None if val is None else splits[1], backbone=FEATURES)
         plan = plan_training(data, request, device)
         config, selection = plan.config, plan.selection
         found: Search | None = None
@@ -280,15 +268,10 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
-    """Return the mean average precision over the known labels, 0 to 1.
+    """Return the mean average precision over the known labels, 0 to 1; Y as ``LabelGapClassifier`` takes it.
 
     A class counts where Y has a known present and a known absent label of it. Where no class does there is no accuracy,
     and that is an error; ``observed_scorer`` still orders settings.
-
-    Args:
-        estimator: fitted.
-        X: ``(N, D)``
-        Y: ``(N, K)`` in any form that ``LabelGapClassifier`` takes.
     """
     value, counted = average_precision(_scores(estimator, X), as_label_table(Y).to_dense(), return_counted=True)
     if not counted:
@@ -300,13 +283,7 @@ def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: 
 
 
 def observed_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
-    """Return how high the known presents rank, unknown labels taken as absent: an order of settings, no accuracy.
-
-    Args:
-        estimator: fitted.
-        X: ``(N, D)``
-        Y: ``(N, K)`` in any form that ``LabelGapClassifier`` takes.
-    """
+    """Return how high the known presents rank, unknown labels taken as absent: an order of settings, no accuracy."""
     codes = as_label_table(Y).to_dense()
     value, counted = average_precision(_scores(estimator, X), codes, unknown="absent", return_counted=True)
     if not counted:
@@ -325,27 +302,11 @@ def _scores(estimator: Any, X: Any) -> NDArray[Any]:  # noqa: N803
 
 
 def as_label_table(labels: Any, rows: int | None = None, what: str = "Y") -> LabelTable:
-    """Return labels as a table.
-
-    Args:
-        labels: a matrix of 1, 0 and −1 or NaN; a ``DataFrame`` of these; a scipy sparse matrix, in which what is not
-            stored is unknown; or a ``LabelTable``.
-        rows: the required number of rows.
-        what: the name in messages.
-
-    Example:
-        >>> as_label_table(sparse.csr_array(([1, 0], ([0, 1], [0, 2])), shape=(2, 3))).to_dense()
-        array([[ 1, -1, -1],
-               [-1, -1,  0]], dtype=int8)
-    """
+    """Return a matrix, ``DataFrame`` or sparse matrix of labels as a table, of so many rows; ``what`` names it."""
     if labels is None:
         raise InputError(f"learning from labels requires y to be passed, but the target y is None: give {what}.")
-    if isinstance(labels, LabelTable):
-        table = labels
-    elif sparse.issparse(labels):
-        table = _from_sparse(labels, what)
-    else:
-        table = _from_dense(labels, what)
+    build = _from_sparse if sparse.issparse(labels) else _from_dense
+    table = labels if isinstance(labels, LabelTable) else build(labels, what)
     if rows is not None and len(table) != rows:
         raise InputError(f"{what} has {len(table):,} rows of labels for {rows:,} rows of features.")
     return table

@@ -76,17 +76,13 @@ def _measure_groups(
 ) -> list[dict[str, Any]]:
     """Return the mAP of every group of classes, with the known labels of the classes that it is over."""
     counts, numbers = labels.counts(), np.asarray(groups)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number in range(1, int(numbers.max()) + 1):
         counted = (numbers == number) & ~np.isnan(average_precision)
-        row: dict[str, Any] = {
-            "group": number,
-            "classes": int((numbers == number).sum()),
-            "classes_counted": int(counted.sum()),
-        }
-        row["map"] = float(average_precision[counted].mean()) if counted.any() else None
+        classes = {"group": number, "classes": int((numbers == number).sum()), "classes_counted": int(counted.sum())}
+        mean = float(average_precision[counted].mean()) if counted.any() else None
         present, absent = int(counts.present[counted].sum()), int(counts.absent[counted].sum())
-        rows.append({**row, "present": present, "absent": absent})
+        rows.append({**classes, "map": mean, "present": present, "absent": absent})
     return rows
 
 
@@ -100,17 +96,9 @@ def evaluate_in_full(
 ) -> dict[str, Any]:
     """Return the measures of ``evaluate_scores``, with 95 % intervals and a row for every class.
 
-    Args:
-        logits: ``(N, K)``
-        labels: the truth where known, else the observed labels.
-        thresholds: per class.
-        resamples: of the bootstrap over images; 0 for no intervals.
-        groups: number of the group of every class.
-
-    Returns:
-        Those of ``evaluate_scores``; ``intervals``: level, resamples, and (low, high) of map, map_samples, f1_micro,
-        f1_macro, None where the labels support none; ``per_class``: name, present, absent, unknown, average_precision
-        and its interval, threshold, mark, precision, recall, f1, and ``why`` a number is missing.
+    ``intervals`` has level, resamples of the images (0 for no intervals), and (low, high) of map, map_samples,
+    f1_micro, f1_macro, None where the labels support none. ``per_class`` has name, present, absent, unknown,
+    average_precision and its interval, threshold, mark, precision, recall, f1, and ``why`` a number is missing.
     """
     scores = expit(logits)
     decisions = scores >= thresholds.values.astype(np.float32)
@@ -180,11 +168,8 @@ def _why(present: int, absent: int, supported: bool) -> str | None:
     if not supported:
         chance = 100 * float(expected_random_precision(np.array([present]), np.array([absent]))[0])
         return f"{absent:,} known absent beside {present:,} present: random scores would reach {chance:.0f}"
-    return (
-        f"fewer than {MIN_KNOWN_LABELS} known of a state: no interval"
-        if min(present, absent) < MIN_KNOWN_LABELS
-        else None
-    )
+    few = min(present, absent) < MIN_KNOWN_LABELS
+    return f"fewer than {MIN_KNOWN_LABELS} known of a state: no interval" if few else None
 
 
 def match_classes(
@@ -192,16 +177,8 @@ def match_classes(
 ) -> tuple[LabelTable, tuple[str, ...], tuple[str, ...]]:
     """Concatenate tables, with their columns in the order of a run's classes, matched by name.
 
-    Args:
-        tables: of the same classes, in any order.
-        classes: of the run.
-
-    Returns:
-        The labels; the classes of the run that the tables lack, which are unknown everywhere; and the classes of the
-        tables that the run lacks, which are left out.
-
-    Raises:
-        InputError: no class is in both.
+    The second value are the classes of the run that the tables lack, which are unknown everywhere; the third are those
+    of the tables that the run lacks, which are left out. The tables are of the same classes.
 
     Example:
         >>> labels = LabelTable.from_dense([[1, 0, 1]], classes=["owl", "cat", "eel"])

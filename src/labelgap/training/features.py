@@ -72,6 +72,7 @@ def split_features(
     workers: int,
     reporter: Reporter,
     *,
+    everywhere: bool = True,
     average_flips: bool = False,
     precision: Precision | None = None,
 ) -> dict[str, NDArray[Any]]:
@@ -83,8 +84,16 @@ def split_features(
     vectors = {name: images.vectors for name, images in sources.items() if isinstance(images, FeatureVectors)}
     if vectors:
         return vectors
-    options: dict[str, Any] = {"workers": workers, "reporter": reporter, "average_flips": average_flips}
-    found = extract_features(list(sources.values()), build_backbone(), device=device, precision=precision, **options)
+    found = extract_features(
+        list(sources.values()),
+        build_backbone(),
+        device=device,
+        workers=workers,
+        reporter=reporter,
+        everywhere=everywhere,
+        average_flips=average_flips,
+        precision=precision,
+    )
     return dict(zip(sources, found, strict=True))
 
 
@@ -128,7 +137,7 @@ def extract_features(
             features = np.empty((int(starts[-1]), backbone.num_features), dtype=_DTYPE)
             counts = Counter[str]()
             if len(features):
-                store = _open_store(backbone, transform, reporter.log, mirrored, precision)
+                store = _open_store(backbone, transform, reporter, mirrored, precision)
                 missing = _MissingFeatures(contents, starts, features, store, batch_size)
                 network = backbone.to(device).eval()
                 inputs = [ImageInputs(images, network, device, workers=workers, transform=transform) for images in own]
@@ -159,8 +168,8 @@ class CachedFeatures:
         precision: Precision | None = None,
     ) -> None:
         precision = inference_precision(backbone, device, precision)
-        self.width, self.digests = backbone.num_features, open_digests()
-        self.stores = [_open_store(backbone, transform, _ignore, half, precision) for half in _halves(average_flips)]
+        self.width, self.digests, quiet = backbone.num_features, open_digests(), Reporter(quiet=True)
+        self.stores = [_open_store(backbone, transform, quiet, half, precision) for half in _halves(average_flips)]
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """Return which images have features, and the ``(N, D)`` features.
@@ -189,18 +198,14 @@ def _mean(halves: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return halves[0] if len(halves) == 1 else np.mean(halves, axis=0, dtype=np.float32)
 
 
-def _ignore(text: str) -> None:
-    """Print nothing."""
-
-
 def _open_store(
-    backbone: Backbone, transform: str, log: Callable[[str], None], mirrored: bool, precision: Precision
+    backbone: Backbone, transform: str, reporter: Reporter, mirrored: bool, precision: Precision
 ) -> RowStore:
     transform = f"{transform}, mirrored" if mirrored else transform
     network = {"backbone": backbone.name, "size": backbone.input_spec.size, "width": backbone.num_features}
     folder = cache_folder() / FEATURE_FOLDER / network_key(backbone, transform, precision)
     metadata = {**network, "transform": transform, "precision": precision}
-    return RowStore(folder, backbone.num_features * _DTYPE.itemsize, metadata, log)
+    return RowStore(folder, backbone.num_features * _DTYPE.itemsize, metadata, reporter.log)
 
 
 def next_block(times: Sequence[float], seconds: float) -> int:

@@ -22,14 +22,13 @@ from labelgap.losses import Loss, loss
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.config import INITIAL_WEIGHTS, read_config, write_config
 from labelgap.training.cost import CostEstimate, measure_cost, report_cost
-from labelgap.training.data_file import check_data, write_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.keywords import TrainingKeywords
 from labelgap.training.loggers import check_loggers, log_epochs
-from labelgap.training.loop.distributed import check_batch_size
 from labelgap.training.loop.processes import (
     barrier,
     broadcast_object,
+    check_batch_size,
     check_same,
     fail_together,
     init_distributed,
@@ -46,9 +45,17 @@ from labelgap.training.protocols import (
     linear_phase,
     network_phase,
 )
-from labelgap.training.results import write_results
 from labelgap.training.run import Run
-from labelgap.training.run_folder import check_links, clean_folder, is_run_folder, prepare_folder, reopen_folder
+from labelgap.training.run_folder import (
+    check_data,
+    check_links,
+    clean_folder,
+    is_run_folder,
+    prepare_folder,
+    reopen_folder,
+    write_data_identity,
+    write_results,
+)
 from labelgap.training.search import Search, search_settings
 
 

@@ -57,9 +57,7 @@ class EpochRecord(_Stored):
     restarted: bool = False
 
 
-class GroupMeasures(_Stored):
-    """The measures of a group of classes, and the known labels of those that are counted."""
-
+class _GroupMeasures(_Stored):
     group: Count
     classes: Count
     classes_counted: Count
@@ -68,8 +66,8 @@ class GroupMeasures(_Stored):
     absent: Count
 
 
-class SplitMeasures(_Stored):
-    """The measures of a split, as ``evaluate_scores`` returns them."""
+class _SplitMeasures(_Stored):
+    """What ``evaluate_scores`` returns."""
 
     images: Count
     classes: Count
@@ -88,19 +86,15 @@ class SplitMeasures(_Stored):
     f1_macro: Share | None
     f1_macro_at_half: Share | None
     average_precision: dict[str, Share | None]
-    groups: list[GroupMeasures] = []
+    groups: list[_GroupMeasures] = []
 
 
-class StoredThresholds(_Stored):
-    """The threshold of every class, and how it was chosen."""
-
+class _Thresholds(_Stored):
     values: list[Share]
     marks: list[ThresholdMark]
 
 
-class StoredCalibration(_Stored):
-    """The fields of ``PlattCalibration``."""
-
+class _Calibration(_Stored):
     method: Literal["platt"]
     scale: Positive
     offset: Offset | list[Offset]
@@ -110,9 +104,7 @@ class StoredCalibration(_Stored):
     known: Share
 
 
-class StoredRevisionQuality(_Stored):
-    """The fields of ``RevisionQuality``."""
-
+class _RevisionQuality(_Stored):
     revised: Count
     known_truth: Count
     correct: Count
@@ -122,7 +114,7 @@ class StoredRevisionQuality(_Stored):
     recall: Share | None
 
 
-class StoredWeights(_Stored):
+class _Weights(_Stored):
     """Where the initial weights of the backbone come from, and the size of its images."""
 
     source: Text
@@ -130,8 +122,8 @@ class StoredWeights(_Stored):
     size: Count
 
 
-class ComparedSettings(_Stored):
-    """Settings that cross-validation compared, and their score; None where nothing could be ranked."""
+class _ComparedSettings(_Stored):
+    """Settings of a head, and their score on val or out of fold; None where nothing could be ranked."""
 
     method: Text
     options: dict[Text, JsonValue]
@@ -141,19 +133,15 @@ class ComparedSettings(_Stored):
     score: Share | None
 
 
-class StoredSearch(_Stored):
-    """The settings of a head that were compared, on val."""
-
-    compared: list[ComparedSettings]
+class _Search(_Stored):
+    compared: list[_ComparedSettings]
 
 
-class StoredCrossValidation(StoredSearch):
-    """Those that were compared without val."""
-
+class _CrossValidation(_Search):
     folds: Count
 
 
-class RunSummary(_Stored):
+class _RunSummary(_Stored):
     """The last line of a finished run."""
 
     best_epoch: Epoch
@@ -163,16 +151,16 @@ class RunSummary(_Stored):
     seconds: Seconds
     select: Rule
     score: Share | None
-    weights: StoredWeights | None = None
-    calibration: StoredCalibration | None = None
-    thresholds: StoredThresholds
+    weights: _Weights | None = None
+    calibration: _Calibration | None = None
+    thresholds: _Thresholds
     class_groups: list[Annotated[int, Field(ge=1, le=1000)]] | None = None
-    train: SplitMeasures | None = None
-    val: SplitMeasures | None = None
-    test: SplitMeasures | None = None
-    revisions: StoredRevisionQuality | None = None
-    cross_validation: StoredCrossValidation | None = None
-    search: StoredSearch | None = None
+    train: _SplitMeasures | None = None
+    val: _SplitMeasures | None = None
+    test: _SplitMeasures | None = None
+    revisions: _RevisionQuality | None = None
+    cross_validation: _CrossValidation | None = None
+    search: _Search | None = None
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None) -> None:
@@ -198,7 +186,7 @@ def read_history(folder: Path, classes: Sequence[str]) -> tuple[list[dict[str, A
     with reading(path, _REMEDY):
         check_epochs(values, trained_epochs(values))
         if summary is not None:
-            _check_summary(validate(summary, RunSummary, path, _REMEDY), values, classes)
+            _check_summary(validate(summary, _RunSummary, path, _REMEDY), values, classes)
     return values, summary or {}
 
 
@@ -214,7 +202,7 @@ def check_epochs(history: Sequence[Mapping[str, Any]], epochs: int) -> None:
         raise ValueError("an epoch is missing")
 
 
-def _check_summary(summary: RunSummary, history: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> None:
+def _check_summary(summary: _RunSummary, history: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> None:
     """Raise ``ValueError`` where the summary is not one of a run with these epochs and classes."""
     if summary.epochs != trained_epochs(history) or summary.best_epoch not in {record["epoch"] for record in history}:
         raise ValueError("its summary is of other epochs")

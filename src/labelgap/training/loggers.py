@@ -27,18 +27,15 @@ from labelgap.core.stored import read_json
 from labelgap.core.text import truncate_text
 from labelgap.training.config import RunConfig, read_config
 from labelgap.training.history import read_history
+from labelgap.training.loop.optimizers import rate_factor
 
 CSV_LOG: Final = "log.csv"
 TENSORBOARD_FOLDER: Final = "tensorboard"
 MLFLOW_DATABASE: Final = "mlflow.db"
 LOGS_FILE: Final = "logs.json"
 _RECORD: Final = {
-    "loss": "train/loss",
-    "seconds": "train/seconds",
-    "revisions": "train/revisions",
-    "revisions_precision": "train/revisions_precision",
-    "score": "val/score",
-    "classes_counted": "val/classes_counted",
+    **{name: f"train/{name}" for name in ("loss", "seconds", "revisions", "revisions_precision")},
+    **{name: f"val/{name}" for name in ("score", "classes_counted")},
 }
 _MEASURES: Final = ("map", "map_samples", "f1_micro", "f1_macro")
 _LEFT_OUT: Final = {"format", "data", "classes", "why", "weights", "backbone_input", "checkpoint_minutes", "trace"}
@@ -70,17 +67,9 @@ def epoch_scalars(record: Mapping[str, Any], config: RunConfig) -> dict[str, flo
     if record.get("select") in ("clean", "known"):
         found["val/map"] = record.get("score")
     if config.optimizer != "newton" and record["epoch"]:
-        found["train/lr"] = config.lr * _rate_factor(config, record["epoch"]) * (record.get("lr_factor") or 1.0)
+        factor = rate_factor(config.schedule, record["epoch"], config.warmup, config.epochs)
+        found["train/lr"] = config.lr * factor * (record.get("lr_factor") or 1.0)
     return _finite(found)
-
-
-def _rate_factor(config: RunConfig, epoch: int) -> float:
-    """Return the factor of the learning rates that the schedule has reached at the end of an epoch."""
-    if epoch < config.warmup:
-        return epoch / config.warmup
-    if config.schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (epoch - config.warmup) / max(config.epochs - config.warmup, 1e-9)))
 
 
 def summary_scalars(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -309,15 +298,8 @@ def log_epochs(
 ) -> Iterator[Callback | None]:
     """Yield what a trainer calls after every epoch: it writes the logs, and calls ``on_epoch`` after that.
 
-    Only the first of several processes writes. At the end a finished run gets what its logs lack: it may have been
-    killed after its last epoch.
-
-    Args:
-        names: from ``check_loggers``.
-        folder: of the run.
-        warn: prints a message.
-        on_epoch: another callback.
-        resume: whether the logs of the folder are continued.
+    Only the first of several processes writes. A run that is resumed continues the logs of its folder. At the end a
+    finished run gets what its logs lack: it may have been killed after its last epoch.
     """
     if not names or not is_main_process():
         yield on_epoch

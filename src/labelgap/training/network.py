@@ -103,7 +103,11 @@ def stored_feature_width(weights: Mapping[str, Tensor], classes: int) -> int | N
 
 
 def check_feature_data(data: Dataset, backbone: str, protocol: str) -> None:
-    """Reject a network for feature vectors, and the backbone "features" for images."""
+    """Reject a network for feature vectors, the backbone "features" for images, and splits of unequal vectors."""
+    widths = {getattr(split.images, "width", None) for split in data.splits}
+    if len(widths) > 1:
+        found = " and ".join(str(width or "no") for width in sorted(widths, key=lambda width: width or 0))
+        raise InputError(f"the splits of {data.name} have different features: vectors of {found} numbers.")
     if feature_width(data) is None:
         if backbone == FEATURES:
             raise InputError(f"the backbone '{FEATURES}' is for data that are feature vectors; {data.name} has images.")

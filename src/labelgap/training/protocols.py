@@ -21,14 +21,12 @@ from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import synchronize_batch_norm
 from labelgap.training.checkpoint import TrainingState, load_weights, remove_previous
-from labelgap.training.features import extract_features
-from labelgap.training.loop.inputs import ImageInputs, Inputs
+from labelgap.training.features import split_features
+from labelgap.training.loop.inputs import ImageInputs, Inputs, predict_logits
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer, head_logits
-from labelgap.training.loop.logits import predict_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.processes import broadcast_object, fail_together
 from labelgap.training.loop.trainer import TrainingContext
-from labelgap.training.network import feature_inputs
 
 LINEAR_FOLDER = "linear"
 """The folder of linear-init's first phase, in the folder of the run."""
@@ -64,9 +62,9 @@ class Handoff:
 def linear_init_phase(context: TrainingContext) -> Handoff | None:
     """Train the head on fixed features, and leave the weights of its best epoch in the network.
 
-    One process does so, and ``wrap_distributed`` copies the weights to the others. Epochs are counted from 1 in each
-    phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if a Ctrl-C came before the phase was
-    complete. The network as it is then is epoch 0 of the next phase.
+    One process does so, and ``DistributedDataParallel`` copies the weights to the others. Epochs are counted from 1 in
+    each phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if a Ctrl-C came before the
+    phase was complete. The network as it is then is epoch 0 of the next phase.
     """
     folder = context.folder / LINEAR_FOLDER
     first = replace(context, folder=folder, config=context.config.linear_phase(), on_epoch=None)
@@ -97,12 +95,9 @@ def _linear_init(context: TrainingContext, first: TrainingContext, features: dic
 
 
 def linear_phase(context: TrainingContext, features: dict[str, Tensor], *, handoff: bool = False) -> PhaseResult:
-    """Train a head on fixed features, in one process.
+    """Train a head on the fixed features of every split, in one process.
 
-    Args:
-        context: of the phase.
-        features: of every split.
-        handoff: whether another phase follows, which continues from the loss of the best epoch.
+    With ``handoff``, another phase follows, which continues from the loss of the best epoch.
     """
     trainer = LinearTrainer(context, features, handoff=handoff)
     state = trainer.fit()
@@ -149,25 +144,15 @@ def linear_features(context: TrainingContext) -> dict[str, Tensor]:
 
     Several processes divide the work. The first gets all features, the others get none.
     """
-    data, network = context.data, context.network
-    features = {
-        split.name: inputs.features
-        for split in data.splits
-        if (inputs := feature_inputs(split.images, network, context.device)) is not None
-    }
-    if features:
-        return features
-    extracted = extract_features(
-        [split.images for split in data.splits],
-        network.backbone,
-        device=context.device,
-        workers=context.workers,
-        reporter=context.reporter,
+    features = split_features(
+        context.data,
+        [split.name for split in context.data.splits],
+        lambda: context.network.backbone,
+        context.device,
+        context.workers,
+        context.reporter,
         everywhere=False,
         average_flips=context.config.average_flips,
         precision=context.config.feature_precision,
     )
-    return {
-        split.name: torch.from_numpy(found).to(context.device)
-        for split, found in zip(data.splits, extracted, strict=True)
-    }
+    return {name: torch.from_numpy(found).to(context.device, torch.float32) for name, found in features.items()}

@@ -50,14 +50,9 @@ def leave_out_ranked_absents(data: Dataset) -> tuple[Dataset, int]:
 
 
 def reviewed_labels(data: Dataset, tables: Mapping[str, LabelTable]) -> NDArray[np.int64]:
-    """Return the labels of some splits that a person decided and nobody changed since.
+    """Return the labels of some splits that a person decided and nobody changed since, by the list beside the data.
 
-    Args:
-        data: loaded from a file, beside which the list lies; without one nothing is known to be decided.
-        tables: labels of each split.
-
-    Returns:
-        ``(P,)`` positions ``row · K + class``, ascending; rows are counted over all splits.
+    They are ``(P,)`` positions ``row · K + class``, ascending; rows are counted over all ``tables``.
     """
     source = data.recipe.get("path")
     entries = read_provenance(provenance_path(Path(source))) if source else []

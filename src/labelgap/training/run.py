@@ -1,13 +1,14 @@
-"""``Run``: a run folder as an object."""
+"""``Run``: a run folder as an object, and as HTML for notebooks: a small table and a sparkline of the scores."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.manifest import check_files
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
+from labelgap.core.text import html_facts, pluralize
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
@@ -36,23 +38,38 @@ from labelgap.models.registry import names_address
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
-from labelgap.training.data_file import find_training_images
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
 from labelgap.training.features import extract_features
-from labelgap.training.history import METRICS_FILE, read_history, trained_epochs
-from labelgap.training.html_repr import run_html
-from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs
-from labelgap.training.loop.logits import predict_logits
+from labelgap.training.history import (
+    METRICS_FILE,
+    describe_estimated,
+    describe_kept_epoch,
+    has_accuracy,
+    read_history,
+    trained_epochs,
+    unseen_splits,
+)
+from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs, predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.network import build_classifier, feature_inputs, stored_feature_width
-from labelgap.training.predictions import read_predictions
 from labelgap.training.progress import Reporter
-from labelgap.training.run_folder import check_links
+from labelgap.training.rerun import format_value, run_review_commands
+from labelgap.training.run_folder import check_links, find_training_images, read_predictions
+from labelgap.training.settings import PROTOCOLS
 
-_MIN_SCORE = 1e-6
+_MIN_SCORE: Final = 1e-6
 """Stored scores have a finite logit: one of 0 counts as this."""
+_WIDTH: Final = 220
+_HEIGHT: Final = 44
+_EDGE: Final = 5
+_NO_ACCURACY: Final = "the known labels support no accuracy"
+_SCORES: Final = {
+    "clean": "val mAP by epoch",
+    "known": "val mAP by epoch, over the classes with known presents and absents",
+    "observed": "how high the observed labels of val rank, by epoch; this orders epochs and is no accuracy",
+}
 
 
 class Run:
@@ -127,13 +144,11 @@ class Run:
 
     def _named(self, config: RunConfig, pretrained: bool) -> list[str]:
         """Return the code, file and address that a network would be made from."""
-        weights = config.weights if pretrained and config.weights != NO_WEIGHTS else None
+        weights, named = config.weights if pretrained and config.weights != NO_WEIGHTS else None, list[str]()
         if is_class_path(config.backbone):
-            named = [f"the class {config.backbone}"]
+            named.append(f"the class {config.backbone}")
         elif pretrained and config.weights is None and config.backbone != FEATURES and names_address(config.backbone):
-            named = [f"weights to download, those of {config.backbone}"]
-        else:
-            named = []
+            named.append(f"weights to download, those of {config.backbone}")
         if weights is not None and not Path(os.path.realpath(weights)).is_relative_to(self.path.resolve()):
             named.append(f"the weights {weights}")
         return named
@@ -267,11 +282,7 @@ class Run:
         return {**measured, **names, "trained_images": seen, "out_of_fold_images": out_of_fold}
 
     def _out_of_fold(self, trained: Sequence[str | None]) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-        """Return the rows of images that the run was trained on and has out-of-fold logits of, and these logits.
-
-        Args:
-            trained: the names under which it was trained on the images; None for the others.
-        """
+        """Return the rows of images that the run was trained on, by their names there, and their out-of-fold logits."""
         rows = np.flatnonzero([name is not None for name in trained])
         names = [name for name in trained if name is not None]
         scores = read_predictions(self.path, "train", names, self.config.classes) if names else None
@@ -304,8 +315,24 @@ class Run:
         return self.metrics
 
     def _repr_html_(self) -> str:
-        """Show the run in a notebook."""
-        return run_html(self.path, self.config, self.history, self.metrics)
+        """Show the run in a notebook: only numbers that the known labels support, all text escaped."""
+        config, metrics = self.config, self.metrics
+        source = [format_value(config.data[key]) for key in ("name", "path") if config.data.get(key)]
+        commands = run_review_commands(self.path, config) if metrics and not has_accuracy(metrics) else ()
+        epochs = f"{trained_epochs(self.history)} of {config.epochs} so far, not finished"
+        if metrics:
+            epochs = describe_kept_epoch(metrics)
+            epochs += f"; stopped before {config.epochs}" if metrics.get("interrupted") else ""
+        rows = [
+            ("method", config.method if config.why is None else f"{config.method}: {config.why}"),
+            ("data", f"{' '.join(source) or 'made by hand'}, {pluralize(len(config.classes), 'class')}"),
+            ("trained", f"{PROTOCOLS[config.protocol]}, {config.backbone}"),
+            ("epochs", epochs),
+            *((heading, _measured(metrics[split])) for split, heading in reversed(unseen_splits(metrics).items())),
+            *(("to measure it", command) for command in commands),
+            ("folder", str(self.path)),
+        ]
+        return html_facts("run", rows, _sparkline(config.select, self.history, metrics.get("best_epoch")))
 
     def __repr__(self) -> str:
         test = self.metrics.get("test") or {}
@@ -315,10 +342,46 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Run:
-    """Open a run folder.
-
-    Args:
-        path: the folder.
-        backbone: the network that was given to ``fit``, where its class cannot be made without arguments.
-    """
+    """Open a run folder; ``backbone`` is the network of ``fit``, where its class cannot be made without arguments."""
     return Run(path, backbone=backbone)
+
+
+def _measured(measured: Mapping[str, Any]) -> str:
+    estimated = describe_estimated(measured)
+    if measured["map"] is None:
+        return _NO_ACCURACY if estimated is None else f"{_NO_ACCURACY}; estimated mAP {estimated}"
+    counted = f"{measured['classes_counted']:,} of {measured['classes']:,} classes"
+    f1 = ", ".join(
+        f"F1 {average} {100 * value:.1f}"
+        for average in ("micro", "macro")
+        if (value := measured[f"f1_{average}"]) is not None
+    )
+    return f"mAP {100 * measured['map']:.1f} over {counted}; {f1}"
+
+
+def _sparkline(rule: str, history: Sequence[Mapping[str, Any]], best_epoch: int | None) -> str:
+    """Draw the score of every epoch, with a dot at the best one; nothing with fewer than two scores."""
+    scores = {record["epoch"]: record.get("score") for record in history}
+    points = {epoch: float(score) for epoch, score in scores.items() if score is not None and math.isfinite(score)}
+    if rule not in _SCORES or len(points) < 2:
+        return ""
+    low, high, first, last = min(points.values()), max(points.values()), min(points), max(points)
+
+    def position(epoch: int) -> tuple[float, float]:
+        across = (epoch - first) / (last - first)
+        up = (points[epoch] - low) / (high - low) if high > low else 0.5
+        return _EDGE + across * (_WIDTH - 2 * _EDGE), _HEIGHT - _EDGE - up * (_HEIGHT - 2 * _EDGE)
+
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(position, points))
+    best = max(points, key=lambda epoch: points[epoch]) if best_epoch is None else best_epoch
+    dot = ""
+    if best in points:
+        x, y = position(best)
+        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="currentColor"/>'
+    numbers = "" if rule == "observed" else f": {100 * low:.1f} to {100 * high:.1f}"
+    caption = f"{_SCORES[rule]}{numbers}"
+    return (
+        f'<svg role="img" aria-label="{caption}" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
+        f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>{dot}</svg>'
+        f'<div style="font-size:smaller">{caption}</div>'
+    )

@@ -1,29 +1,49 @@
-"""The folder of a run while it is written: what it holds before, its lock, links that leave it, and the manifest."""
+"""The folder of a run while it is written: its lock and links, its data, its results, and the manifest."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import RunError, suggest_path
-from labelgap.core.files import remove_file, remove_partials
+from labelgap.core.files import atomic_path, remove_file, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
-from labelgap.core.manifest import MANIFEST_FILE, write_manifest
+from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
+from labelgap.core.stored import damaged, read_table
 from labelgap.core.trust import refuse_links
-from labelgap.training.checkpoint import BEST, LAST, remove_previous
+from labelgap.data.dataset import Dataset
+from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataChanges, DataIdentity
+from labelgap.data.images import ArrayImages, StoredImages
+from labelgap.labels.class_groups import group_numbers
+from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
+from labelgap.metrics.calibration import fit_platt_calibration
+from labelgap.training.checkpoint import BEST, LAST, remove_previous, report_saved_epochs
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
-from labelgap.training.data_file import DATA_FILE
-from labelgap.training.history import METRICS_FILE
+from labelgap.training.evaluation import evaluate_scores
+from labelgap.training.features import content_keys, open_digests
+from labelgap.training.history import METRICS_FILE, write_history
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
-from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
-from labelgap.training.loop.trainer import REVISIONS_FILE
-from labelgap.training.predictions import PREDICTIONS_FILE
-from labelgap.training.protocols import LINEAR_FOLDER
-from labelgap.training.search import SEARCH_FILE
+from labelgap.training.loop.trace import TRACE_FILE, merge_trace, remove_trace_parts
+from labelgap.training.loop.trainer import REVISIONS_FILE, TrainingContext, should_stop
+from labelgap.training.progress import Reporter
+from labelgap.training.protocols import LINEAR_FOLDER, PhaseResult
+from labelgap.training.search import SEARCH_FILE, Search
 
+DATA_FILE: Final = "data.parquet"
+PREDICTIONS_FILE: Final = "predictions.parquet"
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
     *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, SEARCH_FILE, PREDICTIONS_FILE, TRACE_FILE),
@@ -33,6 +53,12 @@ RUN_FILES: Final = (
 _TRAINED_FILES: Final = tuple(name for name in RUN_FILES if name not in (CONFIG_FILE, DATA_FILE, INITIAL_WEIGHTS))
 _STRAY_AGE: Final = 60.0
 """Seconds after which a temporary file is not in use any more: a report may be written without the lock."""
+MAX_HASHED: Final = 200_000
+"""Files of a split that are read for their digests; of more only those whose digests are in the cache are known."""
+_SCORES_AT_ONCE: Final = 1 << 24
+"""Scores that are in memory at once, besides the logits: a row group of ``predictions.parquet``."""
+_DATA_REMEDY: Final = "Restore it from a copy. Without the file the run can be used, but does not know its data again."
+_PREDICTIONS_REMEDY: Final = "Restore it from a copy, or write it again with `labelgap predict`."
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -82,15 +108,16 @@ def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunCo
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a folder with symbolic links that lead out of it.
-
-    Raises:
-        RunError: to read or to replace a file of the run would be to read or replace one elsewhere.
-    """
+    """Refuse a folder with symbolic links that lead out of it: a file elsewhere would be read or replaced."""
     if (folder / CONFIG_FILE).exists():
         refuse_links(folder)
     elif links := [name for name in RUN_FILES if (folder / name).is_symlink()]:
         raise RunError(f"{folder} holds the link {links[0]}, which a run would replace: choose another folder.")
+
+
+def reopen_folder(folder: Path) -> None:
+    """Prepare the folder of an interrupted run for more epochs: its manifest is not valid any more."""
+    remove_file(folder / MANIFEST_FILE)
 
 
 def finish_folder(folder: Path, *, interrupted: bool) -> None:
@@ -102,19 +129,11 @@ def finish_folder(folder: Path, *, interrupted: bool) -> None:
     write_manifest(folder, RUN_FILES)
 
 
-def reopen_folder(folder: Path) -> None:
-    """Prepare the folder of an interrupted run for more epochs: its manifest is not valid any more."""
-    remove_file(folder / MANIFEST_FILE)
-
-
 def sweep_run(folder: Path, *, interrupted: bool) -> None:
     """Remove what a killed process left in the folder of a finished run, and write a missing manifest.
 
-    Whoever writes to a finished run calls it first. Nothing happens while another process holds the lock.
-
-    Args:
-        folder: of the run.
-        interrupted: whether the run can be resumed: it keeps the files for that.
+    Whoever writes to a finished run calls it first. Nothing happens while another process holds the lock. A run that
+    was ``interrupted`` keeps the files to resume from.
     """
     with suppress(RunError), lock_folder(folder, "removing temporary files"):
         clean_folder(folder, interrupted=interrupted)
@@ -129,3 +148,183 @@ def clean_folder(folder: Path, *, interrupted: bool, older_than: float = _STRAY_
             pass  # it is removed where nobody holds it
     if not (folder / MANIFEST_FILE).exists():
         finish_folder(folder, interrupted=interrupted)
+
+
+def write_data_identity(
+    folder: Path, identity: DataIdentity, data: Dataset | None = None, reporter: Reporter | None = None
+) -> None:
+    """Write ``data.parquet``: the split of every image, and digests of its labels and content.
+
+    The images of train in ``data`` are read for their digests, by which they are recognized under other names.
+    """
+    if data is not None:
+        identity = _add_digests(identity, data, np.array(identity.splits) == "train", reporter)
+    with atomic_path(folder / DATA_FILE) as temporary:
+        pq.write_table(identity.to_table(), temporary)
+
+
+def read_data_identity(folder: Path) -> DataIdentity | None:
+    """Return what a run was trained on; None for a run without the file."""
+    check_files(folder, [DATA_FILE])
+    if not (folder / DATA_FILE).exists():
+        return None
+    table = read_table(folder / DATA_FILE, COLUMNS, optional=DIGEST_COLUMN, remedy=_DATA_REMEDY)
+    return DataIdentity.from_table(table)
+
+
+def find_training_images(
+    folder: Path, data: Dataset, split: str = "all", reporter: Reporter | None = None
+) -> list[str | None] | None:
+    """Return for every image of a split the name under which the run was trained on it; None if it was not.
+
+    Images are compared by content where the run knows the digests of its images; only those of the size of a training
+    image are read, and none whose digest is in the cache. Elsewhere they are compared by name and size, and vectors by
+    name and numbers. The result is None where the run does not know its data.
+    """
+    trained = read_data_identity(folder)
+    if trained is None:
+        return None
+    now = DataIdentity.of(data)
+    chosen = np.array([split in ("all", name) for name in now.splits], dtype=bool)
+    if trained.digests:
+        likely = np.isin(now.content, trained.content[trained.trained_rows()])
+        now = _add_digests(now, data, chosen & likely, reporter)
+    found = trained.find_trained(now)
+    return [found[row] for row in np.flatnonzero(chosen).tolist()]
+
+
+def _add_digests(
+    identity: DataIdentity, data: Dataset, wanted: NDArray[np.bool_], reporter: Reporter | None
+) -> DataIdentity:
+    """Return the identity of data with the digests of the wanted images that can be read."""
+    cache, start, digests = open_digests(), 0, dict[int, bytes]()
+    for split in data.splits:
+        rows = np.flatnonzero(wanted[start : start + len(split)])
+        if len(rows) and isinstance(split.images, StoredImages | ArrayImages):
+            found = content_keys(split.images.select(rows), cache, reporter, hash_files=len(rows) <= MAX_HASHED)
+            known = zip((rows + start).tolist(), found.keys, found.known.tolist(), strict=True)
+            digests |= {row: key.tobytes() for row, key, readable in known if readable}
+        start += len(split)
+    return identity.with_digests(digests)
+
+
+def check_data(
+    folder: Path, now: DataIdentity, *, accept_changes: bool, log: Callable[[str], None]
+) -> tuple[DataIdentity, DataChanges]:
+    """Return the identity to keep, and how data have changed; refuse to resume on others, unless that is accepted."""
+    before = read_data_identity(folder)
+    if before is None:
+        log(f"{folder} has no {DATA_FILE}: whether the data have changed since is not known")
+        return now, DataChanges()
+    changes = before.changes(now)
+    if not changes:
+        return before, changes
+    if not accept_changes:
+        raise RunError(
+            f"{folder} was started on other data: {changes}. Restore the data, train into a new folder, or resume on "
+            "the data as they are now with --accept-changes (accept_changes=True in Python)."
+        )
+    log(f"resuming on other data: {changes}; single labels are not traced any more")
+    return now.after(before), changes
+
+
+def write_results(context: TrainingContext, result: PhaseResult, search: Search | None = None) -> None:
+    """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
+
+    With a cross-validation the training images are measured as well, by their out-of-fold scores.
+    """
+    data, config, state = context.data, context.config, result.state
+    if not state.epoch:
+        return
+    unseen = None if search is None else search.logits
+    measured = [
+        split for split in data.splits if split.name != "train" or split.truth is not None or unseen is not None
+    ]
+    logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or unseen is None}
+    if unseen is not None:
+        logits["train"] = unseen
+    chosen_on, backbone = data.val if unseen is None else data.train, context.network.backbone
+    cuts, calibration = Thresholds.default(len(data.classes)), None
+    if chosen_on is not None:
+        cuts = choose_thresholds(expit(logits[chosen_on.name]), chosen_on.labels.to_dense())
+        calibration = fit_platt_calibration(logits[chosen_on.name], chosen_on.labels)
+    groups, truth = group_numbers(data.train.labels), data.train.truth
+    summary: dict[str, Any] = {
+        "best_epoch": state.best_epoch,
+        "epochs": state.epoch,
+        "divergences": state.divergences,
+        "interrupted": state.epoch < config.epochs and not should_stop(state, config.stop_below),
+        "seconds": sum(record["seconds"] for record in state.history) + result.seconds_before,
+        "select": config.select,
+        "score": state.best_score,
+        "weights": {"source": backbone.source, "license": backbone.license, "size": backbone.input_spec.size},
+        "calibration": calibration,
+        "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
+        "class_groups": groups,
+    }
+    for split in measured:
+        summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts, groups=groups)
+    if len(result.revisions) and truth is not None:
+        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
+    if not is_main_process():
+        return
+    if search is not None and unseen is None:
+        summary["search"] = {"compared": list(search.compared)}
+    elif search is not None:
+        summary["cross_validation"] = {"folds": config.folds, "compared": list(search.compared)}
+    scored = [split for split in measured if split.name != "train" or unseen is not None]
+    held_out = {split.name: (split.labels.images, logits[split.name]) for split in scored}
+    with report_saved_epochs(context.folder):
+        write_predictions(context.folder, held_out, config.classes)
+        merge_trace(context.folder)
+        write_history(context.folder, state.history, summary)
+        finish_folder(context.folder, interrupted=summary["interrupted"])
+
+
+def write_predictions(
+    folder: Path, scores: Mapping[str, tuple[Sequence[str], NDArray[np.float32]]], classes: Sequence[str]
+) -> None:
+    """Write ``predictions.parquet``: image, split, and a column ``score.CLASS`` of probabilities per class.
+
+    Args:
+        folder: of the run.
+        scores: split → (names of its images, logits).
+        classes: in the order of the columns.
+    """
+    if not scores:
+        return
+    with atomic_path(folder / PREDICTIONS_FILE) as temporary, ExitStack() as files:
+        writer, step = None, max(1, _SCORES_AT_ONCE // max(len(classes), 1))
+        for split, (images, logits) in scores.items():
+            for first in range(0, max(len(images), 1), step):
+                probability = np.asfortranarray(expit(logits[first : first + step]))
+                columns = {"image": pa.array(list(images[first : first + step]), pa.string())}
+                columns["split"] = pa.array([split] * len(probability), pa.string())
+                columns |= {f"score.{name}": pa.array(probability[:, column]) for column, name in enumerate(classes)}
+                table = pa.table(columns)
+                writer = writer or files.enter_context(
+                    pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
+                )
+                writer.write_table(table)
+
+
+def read_predictions(
+    folder: Path, split: str, images: Sequence[str], classes: Sequence[str]
+) -> NDArray[np.float32] | None:
+    """Read the scores of images of a split, ``(R, K)``, in their order; None where the file lacks one of them."""
+    path = folder / PREDICTIONS_FILE
+    check_files(folder, [PREDICTIONS_FILE])
+    if not os.path.lexists(path):
+        return None
+    names, scores = pa.array(list(images), pa.string()), {f"score.{name}": pa.float32() for name in classes}
+    types = {"image": pa.string(), "split": pa.string(), **scores}
+    selected = (pc.field("split") == split) & pc.field("image").isin(names)
+    table = read_table(path, types, where=selected, remedy=_PREDICTIONS_REMEDY)
+    place = pc.index_in(names, table["image"].combine_chunks())
+    if place.null_count:
+        return None
+    ordered = table.take(place)
+    found = np.stack([ordered[name].to_numpy() for name in scores], axis=1)
+    if not ((found >= 0) & (found <= 1)).all():
+        raise damaged(path, "a score is not between 0 and 1", _PREDICTIONS_REMEDY)
+    return found

@@ -61,10 +61,7 @@ class Selection:
 def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule: str = "auto") -> Selection:
     """Choose the strongest rule that the labels of val support, or the requested one if they support it.
 
-    Args:
-        observed: labels of val, or None without a val.
-        truth: its full labels where known; used only if "clean" is requested.
-        rule: "auto" or one of ``RULES``.
+    ``observed`` are the labels of val, None without one; its full labels, ``truth``, count only for "clean".
     """
     check_rule(rule)
     if observed is None:
@@ -126,9 +123,5 @@ def _why(rule: str, both: int, observed: LabelTable) -> str:
         "last": "the last epoch is kept",
     }
     known = observed.counts().total[0]
-    few = (
-        f"; with {known} known presents in val that is close to chance"
-        if known < FEW_PRESENT and rule != "last"
-        else ""
-    )
-    return reasons[rule] + few
+    few = f"; with {known} known presents in val that is close to chance" if known < FEW_PRESENT else ""
+    return reasons[rule] + (few if rule != "last" else "")

@@ -38,12 +38,11 @@ from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import FILES as SWEEP
 from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
-from labelgap.training.data_file import DATA_FILE, read_data_identity
 from labelgap.training.history import METRICS_FILE, read_history
 from labelgap.training.loop.trace import TRACE_FILE, read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.network import build_classifier, stored_feature_width
-from labelgap.training.predictions import PREDICTIONS_FILE
+from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, read_data_identity
 
 Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
 Reader = tuple[str, Callable[[], object]]

@@ -24,7 +24,7 @@ from labelgap.reporting.analysis.class_table import ClassTable
 from labelgap.reporting.pages.sections.classes import _compared
 from labelgap.training import Run
 from labelgap.training.evaluation import evaluate_scores
-from labelgap.training.predictions import read_predictions, write_predictions
+from labelgap.training.run_folder import read_predictions, write_predictions
 
 
 def test_measures_are_those_of_the_best_split_and_counts_those_of_train(

@@ -22,7 +22,7 @@ from labelgap.reporting.analysis.separability import (
     unknown_positives_from_run,
 )
 from labelgap.training import Run
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 
 
 def test_separate_equal_reversed_and_tied_scores_have_the_measures_known_by_hand() -> None:

@@ -25,7 +25,7 @@ from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.reporting import class_separability, html, study_figure, write_report
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 
 EVIL = '<script>alert("1")</script>'
 

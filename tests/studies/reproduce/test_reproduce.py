@@ -45,7 +45,7 @@ from labelgap.studies.reproduce.runner import describe_cost, plan_reproduction
 from labelgap.studies.reproduce.tables import METRICS, data_digest
 from labelgap.training import Run, open_run, progress
 from labelgap.training.cost import CostEstimate
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 from labelgap.verification import verify
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}

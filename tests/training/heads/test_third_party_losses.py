@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.features.test_precomputed_features import features
 from tests.training.heads.reference_loop import some_features, some_labels, train_alone, train_together
+from tests.training.test_precomputed_features import features
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 

@@ -21,9 +21,9 @@ from labelgap.losses import ElementwiseLoss, Loss
 from labelgap.models import InputSpec, as_backbone
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.heads.cuda_graph import WARMUP_STEPS
+from labelgap.training.loop.divergence import NanGuard
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, host_state, why_not_captured
 from labelgap.training.loop.inputs import ImageInputs
-from labelgap.training.loop.nan_guard import NanGuard
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.network import build_classifier

@@ -16,8 +16,7 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.images import FileImages
 from labelgap.models import EfficientNetLite
 from labelgap.models.efficientnet_lite import LITE0
-from labelgap.training.loop.device_copies import start_ahead
-from labelgap.training.loop.inputs import DeviceInputs, ImageInputs
+from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, start_ahead
 
 
 @pytest.fixture(scope="module")

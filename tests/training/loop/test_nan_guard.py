@@ -17,7 +17,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.losses import ElementwiseLoss
 from labelgap.training.checkpoint import LAST
-from labelgap.training.loop.nan_guard import NanGuard, check_weights
+from labelgap.training.loop.divergence import NanGuard, are_finite, check_finite
 
 
 class Breaks(ElementwiseLoss):
@@ -48,9 +48,9 @@ def test_a_head_on_fixed_features_stops_with_the_step_and_its_images_named_and_t
 
 
 def test_a_step_that_spoils_the_weights_at_the_end_of_an_epoch_is_noticed_before_it_is_kept() -> None:
-    check_weights([torch.ones(2), torch.zeros(0)], 1)
+    check_finite("the weights", are_finite([torch.ones(2), torch.zeros(0)]), 1)
     with pytest.raises(RunError, match=r"after epoch 2.* good state is that of epoch 1"):
-        check_weights([torch.ones(2), torch.tensor([1.0, float("nan")])], 2)
+        check_finite("the weights", are_finite([torch.ones(2), torch.tensor([1.0, float("nan")])]), 2)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])

@@ -23,7 +23,7 @@ from labelgap.metrics.calibration import PlattCalibration
 from labelgap.reporting.analysis.calibration import CalibrationCurves, bin_probabilities
 from labelgap.training import Run
 from labelgap.training.history import unseen_splits
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 
 MAX_SCORES: Final = 1 << 28
 """Of more scores than this no interval and no calibration is computed: a report takes seconds, not minutes."""

@@ -25,7 +25,7 @@ from labelgap.metrics.validation import MIN_KNOWN_LABELS
 from labelgap.reporting.analysis.label_scores import BINS, probability_shares
 from labelgap.training import Run
 from labelgap.training.history import unseen_splits
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 
 MAX_SCORES: Final = 1 << 25
 """Scores that are read at once; of more, those of random images are."""

@@ -1,7 +1,4 @@
-"""The training loop: trainers of a network and of a linear head, and what they use.
-
-``trainer`` is the loop itself, ``linear_trainer`` its counterpart on fixed features; ``epoch_end`` is what both do
-after an epoch: selection, checkpoint, revisions, trace.
-"""
+"""The training loop: ``trainer`` has the epochs of any run, ``network_trainer`` the steps of a network, and
+``linear_trainer`` those of a head on fixed features."""
 
 __all__: list[str] = []

@@ -1,21 +1,23 @@
-"""What a training of a network does when it diverges: it halves its rates and restarts from the best epoch.
+"""A training that diverges: how that is noticed, without a synchronization in every step, and what follows.
 
 A training has diverged when a loss, its weights or its scores are not finite; when the val score of an epoch is more
 than ``MAX_FALL`` of the linear head's, epoch 0 of linear-init, below it; or when the mean loss of an epoch is more than
-``MAX_GROWTH`` times that of the first one and its val score is below the first. After ``MAX_HALVINGS`` halvings the
-next divergence ends the training.
+``MAX_GROWTH`` times that of the first one and its val score is below the first. A network then halves its rates and
+restarts from the best epoch. After ``MAX_HALVINGS`` halvings the next divergence ends the training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from labelgap.core.errors import RunError
 from labelgap.training.checkpoint import TrainingState
+from labelgap.training.loop.processes import gather_all
 from labelgap.training.selection import EpochScore
 
 MAX_HALVINGS: Final = 3
@@ -23,6 +25,116 @@ MAX_FALL: Final = 0.2
 """A fifth: scores of good trainings dip by less in their first epochs, and networks that diverge lose far more."""
 MAX_GROWTH: Final = 10.0
 """A loss falls, or rises a little where its targets change; one that is ten times the first has left the minimum."""
+
+
+class DivergenceError(RunError):
+    """Numbers of a training are not finite; ``problem`` says which, without what is saved and what to try."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.problem = message.partition(": ")[0]
+
+
+class NanGuard:
+    """Records on the device whether a loss was not finite, in which step first, and on which of the named images."""
+
+    def __init__(self, names: Sequence[str], batch_size: int, device: torch.device) -> None:
+        self.names = names
+        self.failed = torch.zeros((), dtype=torch.bool, device=device)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.rows = torch.full((batch_size,), len(names), dtype=torch.int64, device=device)
+
+    def update(self, loss: Tensor, index: Tensor, step: int) -> None:
+        """Record the loss of a step, counted from 1 within the epoch."""
+        bad = ~torch.isfinite(loss.detach())
+        first = bad & ~self.failed
+        self.step.add_(first * step)  # a number inside of torch.where would be copied to the device, which waits for it
+        padded = torch.full_like(self.rows, len(self.names))
+        padded[: len(index)] = index
+        self.rows.copy_(torch.where(first, padded, self.rows))
+        self.failed |= bad
+
+    def guard(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make the optimizer skip its next step if a loss was not finite; fused kernels read the flag on the device."""
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
+        optimizer.found_inf = self.failed.float()  # type: ignore[attr-defined]
+
+    def check(self, epoch: int) -> None:
+        """Raise if a loss was not finite, in all processes if it was in one. This waits for the device."""
+        (failed,) = gather_all(self.failed[None])
+        if not bool(failed.any()):
+            return
+        step, rows = gather_all(self.step[None], self.rows[None])
+        first = int(step[failed].min())
+        names = [self.names[row] for row in rows[failed & (step == first)].flatten().tolist() if row < len(self.names)]
+        remedy = "a lower learning rate (--lr), or a limit on the gradient (--clip 1)"
+        raise DivergenceError(divergence_message(first, epoch, names, remedy))
+
+
+@torch.no_grad()
+def are_finite(weights: Iterable[Tensor]) -> bool:
+    """Return whether all weights are finite. This waits for the device."""
+    norms = [weight.detach().float().norm() for weight in weights if weight.is_floating_point()]
+    return not norms or bool(torch.stack(norms).isfinite().all())
+
+
+def check_finite(what: str, finite: bool, epoch: int) -> None:
+    """Raise where scores are not finite, or weights after the last steps of an epoch, which no loss has shown yet."""
+    if not finite:
+        raise DivergenceError(
+            f"{what} are not finite after epoch {epoch}: training has diverged, and {_saved(epoch)}. Try a lower "
+            "learning rate, in a new --out."
+        )
+
+
+def divergence_message(step: int, epoch: int, images: Sequence[str], remedy: str) -> str:
+    """Return the message about a loss that is not finite: the step, its images, what is saved, and what to try."""
+    shown = ", ".join(images[:3]) + (" …" if len(images) > 3 else "")
+    return (
+        f"the loss was not a finite number in step {step} of epoch {epoch} (images {shown}): training has diverged. "
+        f"That step was skipped, and {_saved(epoch)}. Try {remedy}, in a new --out."
+    )
+
+
+def _saved(epoch: int) -> str:
+    return f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch is complete"
+
+
+def describe_divergence(state: TrainingState, epoch: int, loss: float, score: EpochScore | None) -> str | None:
+    """Return what happened where the score fell clearly below the linear head's, or the loss exploded; None else.
+
+    A loss alone does not count: there are methods whose loss is negative, or that change its targets on the way.
+
+    Example:
+        >>> start = TrainingState(history=[{"epoch": 0, "loss": None, "score": 0.855}])
+        >>> describe_divergence(start, 3, 0.2, EpochScore(0.612, 20))
+        "epoch 3: the val score fell to 61.2, below the linear head's 85.5"
+        >>> start = TrainingState(history=[{"epoch": 1, "loss": 0.3, "score": 0.7}])
+        >>> describe_divergence(start, 2, 4.5, EpochScore(0.612, 20))
+        'epoch 2: the loss rose from 0.3 to 4.5, and the val score fell to 61.2, below the 70.0 of epoch 1'
+    """
+    first = next((record for record in state.history if "score" in record), None)
+    if score is None or first is None:
+        return None
+    fell, start = f"the val score fell to {100 * score.value:.1f}", f"{100 * first['score']:.1f}"
+    if first["epoch"] == 0 and score.value < (1 - MAX_FALL) * first["score"]:
+        return f"epoch {epoch}: {fell}, below the linear head's {start}"
+    good = (record["loss"] for record in state.history if not record.get("restarted"))
+    earlier = next((value for value in good if value is not None), None)
+    if earlier is None or not 0 < MAX_GROWTH * earlier < loss or score.value >= first["score"]:
+        return None
+    rose = f"the loss rose from {earlier:.3g} to {loss:.3g}"
+    return f"epoch {epoch}: {rose}, and {fell}, below the {start} of epoch {first['epoch']}"
+
+
+def describe_restart(state: TrainingState, *, last: bool) -> str:
+    """Return what follows from a divergence that the state has counted; ``last``: in the last epoch."""
+    best = f"epoch {state.best_epoch}"
+    if not state.history:
+        return "rates halved, epoch 1 starts again"
+    if state.divergences > MAX_HALVINGS:
+        return f"the rates were halved {MAX_HALVINGS} times before, so training ends, and {best} is kept"
+    return f"{best} is kept" if last else f"rates halved, restarted from {best}"
 
 
 class RestartPoint:
@@ -62,40 +174,3 @@ def halve_rates(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, step: int
     scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
     for group, rate, factor in zip(optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
         group["initial_lr"], group["lr"] = rate, rate * factor(step)
-
-
-def describe_divergence(state: TrainingState, epoch: int, loss: float, score: EpochScore | None) -> str | None:
-    """Return what happened where the score fell clearly below the linear head's, or the loss exploded; None else.
-
-    A loss alone does not count: there are methods whose loss is negative, or that change its targets on the way.
-
-    Example:
-        >>> start = TrainingState(history=[{"epoch": 0, "loss": None, "score": 0.855}])
-        >>> describe_divergence(start, 3, 0.2, EpochScore(0.612, 20))
-        "epoch 3: the val score fell to 61.2, below the linear head's 85.5"
-        >>> start = TrainingState(history=[{"epoch": 1, "loss": 0.3, "score": 0.7}])
-        >>> describe_divergence(start, 2, 4.5, EpochScore(0.612, 20))
-        'epoch 2: the loss rose from 0.3 to 4.5, and the val score fell to 61.2, below the 70.0 of epoch 1'
-    """
-    first = next((record for record in state.history if "score" in record), None)
-    if score is None or first is None:
-        return None
-    fell, start = f"the val score fell to {100 * score.value:.1f}", f"{100 * first['score']:.1f}"
-    if first["epoch"] == 0 and score.value < (1 - MAX_FALL) * first["score"]:
-        return f"epoch {epoch}: {fell}, below the linear head's {start}"
-    good = (record["loss"] for record in state.history if not record.get("restarted"))
-    earlier = next((value for value in good if value is not None), None)
-    if earlier is None or not 0 < MAX_GROWTH * earlier < loss or score.value >= first["score"]:
-        return None
-    rose = f"the loss rose from {earlier:.3g} to {loss:.3g}"
-    return f"epoch {epoch}: {rose}, and {fell}, below the {start} of epoch {first['epoch']}"
-
-
-def describe_restart(state: TrainingState, *, last: bool) -> str:
-    """Return what follows from a divergence that the state has counted; ``last``: in the last epoch."""
-    best = f"epoch {state.best_epoch}"
-    if not state.history:
-        return "rates halved, epoch 1 starts again"
-    if state.divergences > MAX_HALVINGS:
-        return f"the rates were halved {MAX_HALVINGS} times before, so training ends, and {best} is kept"
-    return f"{best} is kept" if last else f"rates halved, restarted from {best}"

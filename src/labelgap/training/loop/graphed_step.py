@@ -44,14 +44,11 @@ class GraphedStep:
         modules: the network, whose gradients are computed, and whatever else has a part in a step: the loss.
         device: where the steps run.
         batch_size: of a full batch.
-        disabled: why nothing may be captured; None where it may be.
+        disabled: why steps are not replayed; None where they are, or may be later.
         lasting: whether a graph serves all epochs; else each captures its own, because what the loss reads changes
             between them, or because processes are forked, which must not inherit a graph.
         log: says that a capture failed.
         always: capture even if it may not help.
-
-    Attributes:
-        disabled: why steps are not replayed; None where they are, or may be later.
     """
 
     def __init__(
@@ -160,13 +157,7 @@ class GraphedStep:
 
 
 def host_state(modules: Sequence[nn.Module]) -> tuple[object, ...]:
-    """Return what a step may change on the host and a replay does not: random numbers, numbers and flags of modules.
-
-    Example:
-        >>> before = host_state([])
-        >>> host_state([]) == before, random.random() < 1, host_state([]) == before
-        (True, True, False)
-    """
+    """Return what a step may change on the host and a replay does not: random numbers, numbers and flags of modules."""
     _, numpy_keys, numpy_place, *_ = np.random.get_state(legacy=True)
     every = (vars(module) for root in modules for module in root.modules())
     numbers = [{name: value for name, value in each.items() if isinstance(value, int | float)} for each in every]

@@ -1,17 +1,20 @@
-"""Batches of inputs of a network: images from the loader, or precomputed features."""
+"""Batches of inputs of a network, images from the loader or precomputed features, and the logits for all of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from labelgap.core.errors import LabelGapError
 from labelgap.core.system import available_memory
 from labelgap.data.augmentation import Augmentation, smallest_crop
 from labelgap.data.counter_rng import flip_mask
@@ -20,18 +23,24 @@ from labelgap.data.loader import ImageLoader
 from labelgap.data.scanning.file_check import name_unreadable
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 from labelgap.models import Backbone
-from labelgap.training.loop.device_copies import copy_ahead, to_device
+from labelgap.training.loop.processes import gather_all, shard_batches
 
 MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
 DRAWN_ROWS = 65_536
 """Images of a training on a GPU whose random changes are drawn and copied at once."""
+COPIED_AHEAD = 2
+"""Batches that are copied to a GPU before the one that is computed is complete."""
+MAX_ON_DEVICE = 2**24
+"""Logits that stay on the device until they are copied together; every copy waits for it."""
 
-
-def fits_on_gpu(needed: int, device: torch.device) -> bool:
-    """Return whether decoded images of so many bytes may be stored on a GPU, beside what is there already."""
-    taken = torch.cuda.memory_allocated(device)  # also by the images of other splits
-    return needed + taken <= MEMORY_SHARE * (torch.cuda.mem_get_info(device)[0] + taken)
+Rows = NDArray[np.int64]
+Batches = Iterator[tuple[Tensor, Tensor]]
+"""The rows of every batch, and what belongs to them."""
+S = TypeVar("S")
+T = TypeVar("T")
+Autocast = Callable[[torch.device], AbstractContextManager[Any]]
+"""Returns the context of a precision."""
 
 
 class Inputs(Protocol):
@@ -40,9 +49,7 @@ class Inputs(Protocol):
     def __len__(self) -> int:
         """Return the number of rows."""
 
-    def batches(
-        self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield ``(index, inputs)`` of rows in this order, of all rows by default; ``epoch`` turns augmentation on.
 
         The index is on the CPU, like the labels, so that nothing waits for the device. A smaller last batch is kept.
@@ -58,14 +65,10 @@ class FeatureInputs:
     def __len__(self) -> int:
         return len(self.features)
 
-    def batches(
-        self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield rows of the matrix, without augmentation."""
-        order = torch.arange(len(self)) if rows is None else torch.from_numpy(rows)
-        on_device = torch.split(order.to(self.features.device), batch_size)
-        for index, index_on_device in zip(torch.split(order, batch_size), on_device, strict=True):
-            yield index, self.features[index_on_device]
+        order = np.arange(len(self)) if rows is None else rows
+        return ((index, self.features[there]) for index, there in _split(order, batch_size, self.features.device))
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,26 @@ class ImageInputs:
     def __len__(self) -> int:
         return len(self.images)
 
+    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
+        """Yield normalized images; to a GPU, bytes are copied ahead of their use."""
+        order = np.arange(len(self)) if rows is None else rows
+        pixels = self._from_memory(order, batch_size) or self._load(order, batch_size, epoch)
+        return self.prepared(_copy_ahead(pixels, self.device), order, batch_size, epoch)
+
+    def _load(self, order: Rows | None, batch_size: int, epoch: int | None) -> Batches:
+        """Return batches of the loader, or an error that names the images which cannot be read."""
+        loader = ImageLoader(
+            self.images,
+            order,
+            transform=self.transform_of(epoch),
+            channels=self.backbone.input_spec.channels,
+            batch_size=batch_size,
+            workers=self.workers,
+            epoch=epoch or 1,
+            pin_memory=self.device.type == "cuda",
+        )
+        return name_unreadable(loader, self.images)
+
     def transform_of(self, epoch: int | None) -> Transform:
         """Return the transform of images: that of training if an epoch is given."""
         size, filter_ = self.backbone.input_spec.size, self.backbone.input_spec.interpolation
@@ -113,63 +136,36 @@ class ImageInputs:
             return None
         return Augmentation(self.seed, self.flip, min_area=smallest_crop(self.backbone.input_spec.size))
 
-    def batches(
-        self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalized images; to a GPU, bytes are copied ahead of their use."""
-        order = np.arange(len(self)) if rows is None else rows
-        pixels: Iterable[tuple[Tensor, Tensor]] = self._from_memory(order, batch_size) or ImageLoader(
-            self.images,
-            order,
-            transform=self.transform_of(epoch),
-            channels=self.backbone.input_spec.channels,
-            batch_size=batch_size,
-            workers=self.workers,
-            epoch=epoch or 1,
-            pin_memory=self.device.type == "cuda",
-        )
-        readable = name_unreadable(pixels, self.images)
-        return self.prepared(copy_ahead(readable, self.device), order, batch_size, epoch)
-
-    def prepared(
-        self, pixels: Iterable[tuple[Tensor, Tensor]], order: NDArray[np.int64], batch_size: int, epoch: int | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def prepared(self, pixels: Batches, order: Rows, batch_size: int, epoch: int | None) -> Batches:
         """Change and normalize batches of pixels on their device; what is random is drawn for many batches at once."""
-        cuda, changes = self.device.type == "cuda", epoch is not None and self._changes_on_device
+        cuda, change = self.device.type == "cuda", self.augmentation
+        random = change is not None or (self.transform == "resize" and self.flip and self._mirrors_on_device)
         block = batch_size * (max(DRAWN_ROWS // batch_size, 1) if cuda else 1)
         start = 0
         drawn: tuple[Tensor, ...] = ()
         for index, values in pixels:
-            if changes and epoch is not None:
+            if random and epoch is not None:
                 if start % block == 0:
                     drawn = tuple(to_device(part, self.device) for part in self._draw(order[start:][:block], epoch))
-                values = self._change(values, *(part[start % block :][: len(index)] for part in drawn))
+                own = [part[start % block :][: len(index)] for part in drawn]
+                if change is not None:
+                    values = change.apply(values, *own)
+                else:
+                    values = torch.where(own[0][:, None, None, None], values.flip(-1), values)
                 start += len(index)
             images = self.backbone.normalize(values)
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
-    @property
-    def _changes_on_device(self) -> bool:
-        """Whether anything random happens on the device."""
-        return self.transform == "augment" or (self.transform == "resize" and self.flip and self._mirrors_on_device)
+    def _draw(self, rows: Rows, epoch: int) -> tuple[Tensor, ...]:
+        """Return what is random of these rows, on the CPU."""
+        change = self.augmentation
+        return (torch.from_numpy(flip_mask(self.seed, epoch, rows)),) if change is None else change.draw(rows, epoch)
 
     @property
     def _mirrors_on_device(self) -> bool:
         return self.flips_on_device or self.device.type == "cuda"
 
-    def _draw(self, rows: NDArray[np.int64], epoch: int) -> tuple[Tensor, ...]:
-        """Return what is random of these rows, on the CPU."""
-        if (change := self.augmentation) is not None:
-            return change.draw(rows, epoch)
-        return (torch.from_numpy(flip_mask(self.seed, epoch, rows)),)
-
-    def _change(self, values: Tensor, *drawn: Tensor) -> Tensor:
-        """Return changed pixels, by what was drawn for them."""
-        if (change := self.augmentation) is not None:
-            return change.apply(values, *drawn)
-        return torch.where(drawn[0][:, None, None, None], values.flip(-1), values)
-
-    def _from_memory(self, order: NDArray[np.int64], batch_size: int) -> Iterator[tuple[Tensor, Tensor]] | None:
+    def _from_memory(self, order: Rows, batch_size: int) -> Batches | None:
         """Return batches of an array of resized images, in page-locked memory; None for other images or no GPU."""
         images, spec = self.images, self.backbone.input_spec
         if self.device.type != "cuda" or self.transform == "crop" or not isinstance(images, ArrayImages):
@@ -177,10 +173,12 @@ class ImageInputs:
         if images.array.shape[1:] != (spec.size, spec.size, spec.channels) or not images.array.flags.writeable:
             return None
         array = torch.from_numpy(images.array)
-        return (
-            (index, torch.index_select(array, 0, index, out=_page_locked(len(index), array)).permute(0, 3, 1, 2))
-            for index in torch.split(torch.from_numpy(order), batch_size)
-        )
+
+        def gather(index: Tensor) -> Tensor:
+            page_locked = torch.empty((len(index), *array.shape[1:]), dtype=array.dtype, pin_memory=True)
+            return torch.index_select(array, 0, index, out=page_locked).permute(0, 3, 1, 2)
+
+        return ((index, gather(index)) for index in torch.split(torch.from_numpy(order), batch_size))
 
     def in_memory(self) -> ImageInputs | DeviceInputs:
         """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
@@ -197,7 +195,7 @@ class ImageInputs:
         if self.transform == "crop" or free is None or needed * processes > MEMORY_SHARE * free:
             return self
         array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
-        for index, values in self._resized():
+        for index, values in self._load(None, 32, None):
             array[index.numpy()] = values.permute(0, 2, 3, 1).numpy()
         return replace(self, images=ArrayImages(array, self.images.names), workers=0)
 
@@ -206,20 +204,9 @@ class ImageInputs:
         spec = self.backbone.input_spec
         shape = (len(self), spec.channels, spec.size, spec.size)
         pixels = torch.empty(shape, dtype=torch.uint8, device=self.device, memory_format=torch.channels_last)
-        for index, values in self._resized():
+        for index, values in self._load(None, 32, None):
             pixels[index.to(self.device)] = values.to(self.device)
         return DeviceInputs(pixels, replace(self, flips_on_device=True))
-
-    def _resized(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the images without augmentation."""
-        loader = ImageLoader(
-            self.images,
-            transform=self.transform_of(None),
-            channels=self.backbone.input_spec.channels,
-            batch_size=32,
-            workers=self.workers,
-        )
-        return name_unreadable(loader, self.images)
 
 
 @dataclass(frozen=True)
@@ -237,16 +224,111 @@ class DeviceInputs:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def batches(
-        self, rows: NDArray[np.int64] | None = None, *, batch_size: int, epoch: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield normalized images."""
         order = np.arange(len(self)) if rows is None else rows
-        parts = torch.split(torch.from_numpy(order), batch_size)
-        on_device = torch.split(to_device(torch.from_numpy(order), self.pixels.device), batch_size)
-        pixels = ((index, self.pixels[there]) for index, there in zip(parts, on_device, strict=True))
+        pixels = ((index, self.pixels[there]) for index, there in _split(order, batch_size, self.pixels.device))
         return self.source.prepared(pixels, order, batch_size, epoch)
 
 
-def _page_locked(count: int, like: Tensor) -> Tensor:
-    return torch.empty((count, *like.shape[1:]), dtype=like.dtype, pin_memory=True)
+def _split(order: Rows, batch_size: int, device: torch.device) -> Batches:
+    """Return the rows of every batch, on the CPU and on a device."""
+    rows = torch.from_numpy(order)
+    return zip(torch.split(rows, batch_size), torch.split(to_device(rows, device), batch_size), strict=True)
+
+
+def fits_on_gpu(needed: int, device: torch.device) -> bool:
+    """Return whether decoded images of so many bytes may be stored on a GPU, beside what is there already."""
+    taken = torch.cuda.memory_allocated(device)  # also by the images of other splits
+    return needed + taken <= MEMORY_SHARE * (torch.cuda.mem_get_info(device)[0] + taken)
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device; to a GPU through page-locked memory, so that the host does not wait."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
+def _copy_ahead(batches: Batches, device: torch.device) -> Batches:
+    """Yield ``(index, pixels)`` with the pixels on the device.
+
+    To a GPU, ``COPIED_AHEAD`` batches are copied before they are needed, on a stream of their own: neither the host nor
+    the computation waits for a copy.
+    """
+    if device.type != "cuda":
+        yield from ((index, values.to(device)) for index, values in batches)
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def start(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, torch.cuda.Event]:
+        with torch.cuda.stream(stream):
+            pixels = batch[1].to(device, non_blocking=True)
+        return batch[0], pixels, stream.record_event()
+
+    for index, pixels, copied in start_ahead(batches, start, COPIED_AHEAD):
+        torch.cuda.current_stream(device).wait_event(copied)
+        pixels.record_stream(torch.cuda.current_stream(device))
+        yield index, pixels
+
+
+def start_ahead(items: Iterable[T], start: Callable[[T], S], count: int) -> Iterator[S]:
+    """Yield what ``start`` returns for every item; it was called for the ``count`` items that follow as well.
+
+    Where an item cannot be read, those before it are yielded first.
+    """
+    waiting = deque[S]()
+    failure: LabelGapError | None = None
+    try:
+        for item in items:
+            waiting.append(start(item))
+            if len(waiting) > count:
+                yield waiting.popleft()
+    except LabelGapError as error:
+        failure = error
+    yield from waiting
+    if failure is not None:
+        raise failure
+
+
+def iterate_batches(inputs: Inputs, rows: Rows, batch_size: int, epoch: int | None = None) -> Batches:
+    """Yield ``(index, inputs)`` of this process's part of every batch.
+
+    All processes take the same number of steps: where the last batch is too small for all, ``index`` is empty and one
+    row of inputs comes along for the network, whose output must not count.
+    """
+    own, size, padded = shard_batches(rows, batch_size)
+    last = -(-len(own) // size)
+    for number, (index, values) in enumerate(inputs.batches(own, batch_size=size, epoch=epoch), 1):
+        yield (index[:0] if padded and number == last else index), values
+
+
+def predict_logits(
+    network: nn.Module, inputs: Inputs, batch_size: int = 256, *, autocast: Autocast = nullcontext
+) -> NDArray[np.float32]:
+    """Return the logits of every row, in eval mode and without augmentation."""
+    found: list[NDArray[np.float32]] = []
+    on_device: list[Tensor] = []
+    for _, logits in iterate_logits(network, inputs, batch_size, autocast=autocast):
+        on_device.append(logits)
+        if sum(part.numel() for part in on_device) > MAX_ON_DEVICE:
+            found.append(torch.cat(on_device).cpu().numpy())
+            on_device.clear()
+    return np.concatenate([*found, *([torch.cat(on_device).cpu().numpy()] if on_device else [])])
+
+
+def iterate_logits(
+    network: nn.Module, inputs: Inputs, batch_size: int = 256, *, autocast: Autocast = nullcontext
+) -> Batches:
+    """Yield ``(index, logits)`` of every row once, in eval mode and without augmentation.
+
+    Several processes share the work, and each gets the logits of all.
+    """
+    was_training = network.training
+    network.eval()
+    try:
+        for index, values in iterate_batches(inputs, np.arange(len(inputs)), batch_size):
+            with torch.no_grad(), autocast(values.device):
+                logits = network(values)[: len(index)].float()
+            index, logits = gather_all(to_device(index, logits.device), logits)
+            yield index, logits
+    finally:
+        network.train(was_training)

@@ -15,8 +15,7 @@ from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.training.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.heads.zero_shot import zero_shot_head
-from labelgap.training.loop.epoch_end import finish_epoch
-from labelgap.training.loop.nan_guard import check_weights, divergence_message
+from labelgap.training.loop.divergence import are_finite, check_finite, divergence_message
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 
 HANDOFF_FILE: Final = "handoff.safetensors"
@@ -24,16 +23,12 @@ HANDOFF_FILE: Final = "handoff.safetensors"
 
 
 class LinearTrainer(Trainer):
-    """Trains a linear head.
-
-    Args:
-        context: of the phase.
-        features: by the name of the split.
-        handoff: whether the best epoch also writes the ``handoff_state`` of its loss.
+    """Trains a linear head on the features of every split.
 
     Attributes:
         engine: with this one head.
         saved: what ``best.safetensors`` holds: "head", and "backbone" where its name does not reproduce it.
+        handoff: whether the best epoch also writes the ``handoff_state`` of its loss.
     """
 
     def __init__(self, context: TrainingContext, features: Mapping[str, Tensor], *, handoff: bool = False) -> None:
@@ -90,24 +85,21 @@ class LinearTrainer(Trainer):
         """Train on every row of the features once, score val, and write a checkpoint."""
         started = time.perf_counter()
         self.trace.start_epoch()
-        loss = float(self.engine.train_epoch(epoch, self._recorder() if self.trace.active else None)[0])
+        loss = float(self.engine.train_epoch(epoch, self._record if self.trace.active else None)[0])
         if not np.isfinite(loss):
             raise RunError(self._divergence(epoch))
-        check_weights(self.engine.heads, epoch)
+        check_finite("the weights", are_finite(self.engine.heads), epoch)
         revisions = self.engine.end_epoch()[0]
         score = None
         if "val" in self.features:
             score = self.context.selection.score(head_logits(self.engine, self.features["val"]))
         record: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": time.perf_counter() - started}
-        finish_epoch(self, state, record, score, revisions)
+        self.finish_epoch(state, record, score, revisions)
         steps = -(-len(self.table) // self.config.batch_size)
         self.context.reporter.advance(steps, note=lambda: self.progress_note(epoch, loss, state))
 
-    def _recorder(self) -> Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]:
-        def record(rows: Tensor, logits: Tensor, labels: Tensor, modified: Callable[[], Tensor]) -> None:
-            self.trace.record(rows, logits[0], labels[0], modified()[0])
-
-        return record
+    def _record(self, rows: Tensor, logits: Tensor, labels: Tensor, modified: Callable[[], Tensor]) -> None:
+        self.trace.record(rows, logits[0], labels[0], modified()[0])
 
     def _divergence(self, epoch: int) -> str:
         """Return the message about the step whose loss was not finite."""

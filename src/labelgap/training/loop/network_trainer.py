@@ -1,4 +1,9 @@
-"""The training loop of a network, top to bottom on one page: it calls every hook of the loss contract."""
+"""The training of a network, top to bottom: an epoch, its steps, and the way of one step.
+
+    inputs → forward → loss → backward → (every ``accumulate`` batches) optimizer step → hooks of the loss
+
+Beside the way are the speed-ups (``graphed_step``, ``inputs``) and what follows a divergence (``divergence``).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from labelgap.core.distributed import is_distributed, is_main_process
@@ -22,27 +28,28 @@ from labelgap.losses import Loss
 from labelgap.models.batch_norm import freeze_batch_norm, no_statistics
 from labelgap.training.checkpoint import PartialEpoch, Stateful, TrainingState, load_weights, save_checkpoint
 from labelgap.training.heads.label_tables import LabelTables
-from labelgap.training.loop.device_copies import to_device
-from labelgap.training.loop.distributed import (
-    average_gradients,
-    broadcast_buffers,
-    gather_all,
-    no_sync,
-    wrap_distributed,
-)
 from labelgap.training.loop.divergence import (
     MAX_HALVINGS,
+    DivergenceError,
+    NanGuard,
     RestartPoint,
+    are_finite,
+    check_finite,
     describe_divergence,
     describe_restart,
     halve_rates,
 )
-from labelgap.training.loop.epoch_end import finish_epoch, record_start
 from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured
-from labelgap.training.loop.inputs import DeviceInputs, Inputs
-from labelgap.training.loop.logits import iterate_batches, iterate_logits, predict_logits
-from labelgap.training.loop.nan_guard import DivergenceError, NanGuard, are_finite, check_scores, check_weights
+from labelgap.training.loop.inputs import (
+    DeviceInputs,
+    Inputs,
+    iterate_batches,
+    iterate_logits,
+    predict_logits,
+    to_device,
+)
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
+from labelgap.training.loop.processes import average_gradients, broadcast_buffers, gather_all
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 from labelgap.training.selection import EpochScore
 from labelgap.training.signals import defer_interrupt
@@ -54,18 +61,13 @@ MAX_LABELS = 2**30
 
 
 class NetworkTrainer(Trainer):
-    """Trains a whole network.
-
-    Args:
-        context: of the phase.
-        loss_fn: prepared.
-        inputs: by the name of the split.
-    """
+    """Trains a whole network with a prepared loss, on the inputs of every split."""
 
     def __init__(self, context: TrainingContext, loss_fn: Loss, inputs: Mapping[str, Inputs]) -> None:
         super().__init__(context)
-        config, self.network, self.loss_fn, self.inputs = context.config, context.network, loss_fn, inputs
-        self.ddp_network = wrap_distributed(self.network)
+        config, device = context.config, context.device
+        self.network, self.loss_fn, self.inputs = context.network, loss_fn, inputs
+        self.ddp_network = DistributedDataParallel(self.network) if is_distributed() else self.network
         groups = [
             {"params": list(self.network.head.parameters()), "lr": config.lr},
             {"params": list(self.network.backbone.parameters()), "lr": config.backbone_lr},
@@ -76,16 +78,16 @@ class NetworkTrainer(Trainer):
         self.scheduler = build_scheduler(self.optimizer, config, self.steps_per_epoch)
         self.average = None if config.ema is None else MovingAverage(self.network, config.ema)
         self.restart_point = RestartPoint(loss_fn, self.network)
-        self.guard = NanGuard(self.table.images, config.batch_size, context.device)
+        self.guard = NanGuard(self.table.images, config.batch_size, device)
         self.saved_at = time.monotonic()
-        on_gpu = context.device.type == "cuda" and np.prod(self.table.shape) <= MAX_LABELS
-        self.labels = LabelTables([self.table], context.device).dense if on_gpu else None
+        on_gpu = device.type == "cuda" and np.prod(self.table.shape) <= MAX_LABELS
+        self.labels = LabelTables([self.table], device).dense if on_gpu else None
         own_loss = "index" not in loss_fn.needs and type(loss_fn).__module__.startswith("labelgap.losses.")
         self.graphed_step = GraphedStep(
             [self.network, loss_fn],
-            context.device,
+            device,
             batch_size=config.batch_size,
-            disabled=why_not_captured(loss_fn, context.device, config.accumulate),
+            disabled=why_not_captured(loss_fn, device, config.accumulate),
             lasting=own_loss and all(isinstance(values, DeviceInputs) for values in inputs.values()),
             log=context.reporter.log,
         )
@@ -109,21 +111,11 @@ class NetworkTrainer(Trainer):
         finally:
             self.graphed_step.release()
 
-    def keep_best(self) -> None:
-        """Keep the state of the loss."""
-        self.restart_point.update(self.loss_fn)
-
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return the context of the run's precision."""
-        if self.config.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16, cache_enabled=device.type != "cuda")
-
     def score_start(self, state: TrainingState) -> None:
         """Let the linear head that linear-init starts with compete as epoch 0, where val is scored."""
         started = time.perf_counter()
         if self.config.protocol == "linear-init" and (score := self._score_val(0)) is not None:
-            record_start(self, state, score, time.perf_counter() - started)
+            self.record_start(state, score, time.perf_counter() - started)
             flips = ", averaged with mirror images" if self.config.average_flips else ""
             self.context.reporter.log(
                 f"epoch 0, the linear head: val score {100 * score.value:.1f}{flips}; kept unless an epoch is better"
@@ -155,7 +147,7 @@ class NetworkTrainer(Trainer):
                 return  # there is no epoch to restart from: the first one is trained again
             record["restarted"] = True
         record["seconds"] = partial.seconds
-        finish_epoch(self, state, record, score, revisions)
+        self.finish_epoch(state, record, score, revisions)
 
     def _train(self, state: TrainingState, epoch: int) -> float:
         """Train on every image once, or on those that are left of a partial epoch; return the mean loss of all."""
@@ -169,40 +161,11 @@ class NetworkTrainer(Trainer):
             self._train_steps(state, epoch)
         finally:
             self.graphed_step.end_epoch()
-        check_weights(self.network.parameters(), epoch)
+        check_finite("the weights", are_finite(self.network.parameters()), epoch)
         broadcast_buffers(self.network)
         if self.average is not None:
             broadcast_buffers(self.average.module)
         return partial.mean_loss
-
-    def _revise_labels(self) -> Revisions:
-        """End the epoch of the loss; return its revisions."""
-        scores = partial(iterate_logits, self.network, self.inputs["train"], autocast=self.autocast)
-        return self.loss_fn.end_epoch(scores if "scores" in self.loss_fn.needs else None)
-
-    def _score_val(self, epoch: int) -> EpochScore | None:
-        """Return the val score of the network, or None where epochs have none."""
-        if "val" not in self.inputs or self.context.selection.labels is None:
-            return None
-        logits = predict_logits(self.scored_network, self.inputs["val"], autocast=self.autocast)
-        check_scores(logits, epoch)
-        return self.context.selection.score(logits)
-
-    def _restart(self, state: TrainingState, epoch: int, reason: str) -> None:
-        """Halve the rates, and return to the weights and the loss of the best epoch; the schedule continues."""
-        state.divergences += 1
-        consequence = describe_restart(state, last=epoch == self.config.epochs)
-        self.context.reporter.log(f"{reason}: {consequence}")
-        point = self.restart_point
-        if point.weights is None:
-            load_weights(self.context.folder, self.network)
-        else:
-            self.network.load_state_dict(point.weights)
-        if self.average is not None:
-            self.average = MovingAverage(self.network, self.average.decay)
-        self.loss_fn.skip_step()
-        self.loss_fn.load_state_dict(point.loss_state)
-        halve_rates(self.optimizer, self.scheduler, epoch * self.steps_per_epoch if state.history else 0)
 
     def _train_steps(self, state: TrainingState, epoch: int) -> None:
         """Take the steps of an epoch after those of ``state.partial``; ``accumulate`` batches make one.
@@ -225,7 +188,8 @@ class NetworkTrainer(Trainer):
                 images_per_step = sum(sizes[number // group * group :][:group])
                 last_of_epoch = number + 1 == len(sizes)
                 steps = last_of_epoch or (number + 1) % group == 0
-                with nullcontext() if steps else no_sync(self.ddp_network):
+                ddp = self.ddp_network  # processes average gradients in the last batch of a step
+                with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) and not steps else nullcontext():
                     loss, index = self._backward(rows, inputs, sizes[number] / images_per_step)
                 guard.update(loss, index, number + 1)
                 partial.add(loss, sizes[number])
@@ -244,16 +208,6 @@ class NetworkTrainer(Trainer):
             guard.check(epoch)
             self._train_steps(state, epoch)
 
-    def save_position(self, state: TrainingState) -> None:
-        """Write a checkpoint within an epoch: not while a step is computed, nor after numbers that are not finite."""
-        if state.partial is not None and (bool(self.guard.failed) or not are_finite(self.network.parameters())):
-            state.partial = None
-        if state.partial is not None and is_main_process():
-            state.partial.trace = self.trace.recorded()
-            with defer_interrupt():
-                save_checkpoint(self.context.folder, state, self.parts, fingerprint=self.config.fingerprint())
-        self.saved_at = time.monotonic()
-
     def _backward(self, rows: Tensor, inputs: Tensor, share: float) -> tuple[Tensor, Tensor]:
         """Add the gradient of a batch, a ``share`` of its step; return its loss and its rows on the device."""
         index = to_device(rows, inputs.device)
@@ -268,7 +222,7 @@ class NetworkTrainer(Trainer):
         return loss, index
 
     def _compute(self, inputs: Tensor, labels: Tensor, index: Tensor, share: float = 1.0) -> StepResult:
-        """Add the gradient of a batch; return its loss and its logits."""
+        """Forward, loss and backward of a batch; return its loss and its logits."""
         with self.autocast(inputs.device), nullcontext() if len(index) else no_statistics():
             logits, features = self.ddp_network(inputs, return_features=True)
         logits, features = logits[: len(index)], features[: len(index)]
@@ -290,3 +244,51 @@ class NetworkTrainer(Trainer):
         self.loss_fn.after_step()
         if self.average is not None:
             self.average.update_parameters(self.network)
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return the context of the run's precision."""
+        if self.config.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=device.type != "cuda")
+
+    def _score_val(self, epoch: int) -> EpochScore | None:
+        """Return the val score of the network, or None where epochs have none."""
+        if "val" not in self.inputs or self.context.selection.labels is None:
+            return None
+        logits = predict_logits(self.scored_network, self.inputs["val"], autocast=self.autocast)
+        check_finite("the scores of val", bool(np.isfinite(logits).all()), epoch)
+        return self.context.selection.score(logits)
+
+    def _revise_labels(self) -> Revisions:
+        """End the epoch of the loss; return its revisions."""
+        scores = partial(iterate_logits, self.network, self.inputs["train"], autocast=self.autocast)
+        return self.loss_fn.end_epoch(scores if "scores" in self.loss_fn.needs else None)
+
+    def keep_best(self) -> None:
+        """Keep the state of the loss."""
+        self.restart_point.update(self.loss_fn)
+
+    def _restart(self, state: TrainingState, epoch: int, reason: str) -> None:
+        """Halve the rates, and return to the weights and the loss of the best epoch; the schedule continues."""
+        state.divergences += 1
+        self.context.reporter.log(f"{reason}: {describe_restart(state, last=epoch == self.config.epochs)}")
+        point = self.restart_point
+        if point.weights is None:
+            load_weights(self.context.folder, self.network)
+        else:
+            self.network.load_state_dict(point.weights)
+        if self.average is not None:
+            self.average = MovingAverage(self.network, self.average.decay)
+        self.loss_fn.skip_step()
+        self.loss_fn.load_state_dict(point.loss_state)
+        halve_rates(self.optimizer, self.scheduler, epoch * self.steps_per_epoch if state.history else 0)
+
+    def save_position(self, state: TrainingState) -> None:
+        """Write a checkpoint within an epoch: not while a step is computed, nor after numbers that are not finite."""
+        if state.partial is not None and (bool(self.guard.failed) or not are_finite(self.network.parameters())):
+            state.partial = None
+        if state.partial is not None and is_main_process():
+            state.partial.trace = self.trace.recorded()
+            with defer_interrupt():
+                save_checkpoint(self.context.folder, state, self.parts, fingerprint=self.config.fingerprint())
+        self.saved_at = time.monotonic()

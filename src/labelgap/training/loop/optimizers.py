@@ -20,12 +20,11 @@ def build_optimizer(groups: Sequence[dict[str, Any]], config: RunConfig) -> torc
     Weight decay is added to the gradient (L2), as in the papers' code; in "adamw" it shrinks the weights instead. A
     group may have its own.
     """
-    decay = config.weight_decay
-    if config.optimizer in ("adam", "adamw"):
-        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-        return kind(list(groups), weight_decay=decay, fused=True)
-    momentum, nesterov = config.momentum, config.nesterov
-    return torch.optim.SGD(list(groups), momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=True)
+    options: dict[str, Any] = {"weight_decay": config.weight_decay, "fused": True}
+    if config.optimizer not in ("adam", "adamw"):
+        return torch.optim.SGD(list(groups), momentum=config.momentum, nesterov=config.nesterov, **options)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(list(groups), **options)
 
 
 def build_scheduler(optimizer: torch.optim.Optimizer, config: RunConfig, steps_per_epoch: int) -> LambdaLR:
@@ -36,15 +35,16 @@ def build_scheduler(optimizer: torch.optim.Optimizer, config: RunConfig, steps_p
     is the factor of every group's rate in step s of S, counted from 0, with w warm-up steps.
     """
     steps, warmup = config.epochs * steps_per_epoch, round(config.warmup * steps_per_epoch)
+    return LambdaLR(optimizer, lambda step: rate_factor(config.schedule, step + (step < warmup), warmup, steps))
 
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        if config.schedule == "constant":
-            return 1.0
-        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))
 
-    return LambdaLR(optimizer, factor)
+def rate_factor(schedule: str, done: float, warmup: float, total: float) -> float:
+    """Return the factor of the learning rates after so many of all steps, or of all epochs."""
+    if done < warmup:
+        return done / warmup
+    if schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (done - warmup) / max(total - warmup, 1e-9)))
 
 
 class MovingAverage(AveragedModel):
@@ -52,11 +52,7 @@ class MovingAverage(AveragedModel):
 
     .. math:: \bar\theta \leftarrow d_t\, \bar\theta + (1 - d_t)\, \theta, \qquad d_t = \min(d, (1+t)/(10+t))
 
-    after step t, starting from the weights before the first step. Buffers are copied.
-
-    Args:
-        network: what is averaged; ``module`` is the average.
-        decay: d.
+    after step t, starting from the weights before the first step; ``module`` is the average. Buffers are copied.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:

@@ -1,8 +1,15 @@
-"""What the processes of one command do together: exchange objects and arrays, fail together, share a folder.
+"""Several processes of one command: PyTorch's DistributedDataParallel, and how they exchange, fail and share a folder.
 
-``torchrun`` starts the processes; see ``distributed`` for the training itself. Objects and arrays of the host travel
-over a gloo group of their own, on a GPU too. A process waits in it as long as the others work. It does not wait for one
-that has died: the system closes its connections, and every other process gets an error.
+    torchrun --nproc-per-node 2 -m labelgap train tags.csv --out runs/a
+
+A batch of B images is one batch over all processes, and each takes its part of it. A run with two processes therefore
+sees the batches and ends with the revisions of a run with one. A network with batch normalization computes its
+statistics over the part of each process, unless ``batchnorm`` is "sync" or "frozen". Only the first process prints and
+writes.
+
+Objects and arrays of the host travel over a gloo group of their own, on a GPU too. A process waits in it as long as the
+others work. It does not wait for one that has died: the system closes its connections, and every other process gets an
+error.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,8 +29,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from labelgap.core.distributed import is_distributed, is_main_process, rank, world_size
+from labelgap.core.distributed import gather_rows, is_distributed, is_main_process, rank, world_size
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.lock import LOCK_FILE, lock_folder
 
@@ -48,12 +56,7 @@ def init_distributed(device: torch.device) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=STEP_TIMEOUT)
-        atexit.register(_end)
-
-
-def _end() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+        atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
 
 
 def _host_group() -> Any:
@@ -100,12 +103,9 @@ def own_rows(count: int) -> NDArray[np.int64]:
 
 
 def gather_own_rows(own: NDArray[Any], count: int, *, everywhere: bool = True) -> NDArray[Any]:
-    """Return an array of all rows from the ``own_rows`` of every process, a block at a time.
+    """Return an array of all ``count`` rows from the ``own_rows`` of every process, a block at a time.
 
-    Args:
-        own: the values of this process.
-        count: the number of rows.
-        everywhere: whether all processes get them, or only the first; the others then get an array without rows.
+    With ``everywhere=False`` only the first process gets them, and the others an array without rows.
     """
     if not is_distributed():
         return own
@@ -168,11 +168,7 @@ def check_same(values: Mapping[str, str]) -> None:
 
 @contextmanager
 def lock_together(folder: Path, purpose: str, *, name: str = LOCK_FILE) -> Iterator[None]:
-    """Hold the lock of a folder in the first process, and check that all processes see that folder.
-
-    Raises:
-        RunError: the folder is in use, cannot be written to, or is not shared; in all processes.
-    """
+    """Hold the lock of a folder in the first process, and check that all processes see that folder."""
     with ExitStack() as stack:
         with fail_together():
             if is_main_process():
@@ -201,3 +197,52 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()[:1000]
     except OSError:
         return None
+
+
+@torch.no_grad()
+def average_gradients(parameters: Iterable[Tensor]) -> None:
+    """Average the gradients of parameters outside of the wrapped network over the processes."""
+    if not is_distributed():
+        return
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size()
+
+
+@torch.no_grad()
+def broadcast_buffers(network: nn.Module) -> None:
+    """Copy the running statistics of the first process, whose network is saved, to all others."""
+    if is_distributed():
+        for buffer in network.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse a batch that has fewer rows than there are processes."""
+    if batch_size < world_size():
+        raise InputError(f"a batch of {batch_size} cannot be shared by {world_size()} processes: raise --batch-size.")
+
+
+def shard_batches(rows: NDArray[np.int64], batch_size: int) -> tuple[NDArray[np.int64], int, bool]:
+    """Return this process's part of every batch of so many rows: its rows, and how many of them are in a batch.
+
+    The third value is whether the last batch had none for this process. It then has one row, so that all processes take
+    the same number of steps; that row must not count.
+    """
+    processes, process = world_size(), rank()
+    if processes == 1:
+        return rows, batch_size, False
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    parts = [np.array_split(batch, processes)[process] for batch in batches]
+    padded = len(parts) > 0 and len(parts[-1]) == 0
+    if padded:
+        parts[-1] = batches[-1][:1]
+    size = len(np.array_split(np.arange(batch_size), processes)[process])
+    return np.concatenate([*parts, np.zeros(0, dtype=np.int64)]).astype(np.int64), size, padded
+
+
+def gather_all(*values: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors with the rows of all processes, in their order."""
+    return tuple(gather_rows(value.contiguous()) for value in values)

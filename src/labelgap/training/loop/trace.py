@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -36,17 +36,17 @@ MAX_ON_DEVICE: Final = 2**22
 """Entries of recorded batches that stay on a GPU until they are copied together."""
 TRACE_FILE: Final = "traces.npz"
 TRACE_PARTS: Final = "traces.parts"
-FIXED: Final[Mapping[str, type[np.generic]]] = {
-    **{"row": np.int64, "column": np.int64},
-    **{"observed": np.int8, "truth": np.int8},
-}
-PER_EPOCH: Final[Mapping[str, type[np.generic]]] = {"loss": np.float32, "logit": np.float32, "modified": np.bool_}
+Amount = int | Literal["all", "off"]
+"""How many entries are recorded."""
+_Types = Mapping[str, type[np.generic]]
+FIXED: Final[_Types] = {"row": np.int64, "column": np.int64, "observed": np.int8, "truth": np.int8}
+PER_EPOCH: Final[_Types] = {"loss": np.float32, "logit": np.float32, "modified": np.bool_}
 _ENTRIES: Final = "entries.npz"
 _REMEDY: Final = "Restore it from a copy. Without the file the run can be used as before, but has no trace."
 _PART_REMEDY: Final = "The run cannot be resumed: train into a new folder."
 
 
-def parse_trace(amount: str | int, entries: int) -> int | Literal["all", "off"]:
+def parse_trace(amount: str | int, entries: int) -> Amount:
     """Resolve "auto", "all", "off" or a number for a table of so many entries."""
     if amount == "auto":
         return "all" if entries <= AUTO_LIMIT else AUTO_LIMIT // 10
@@ -66,22 +66,19 @@ class Trace:
 
     Args:
         table: the observed labels.
-        truth: the full labels where known; they are saved for the figures.
+        truth: the full labels where known, for the figures.
         amount: "all", "off" or how many entries. A sample has equal shares of all pairs of observed and true state, as
             far as twenty times as many random entries contain them: false negatives are rare, and of interest.
         seed: of the sample.
     """
 
-    def __init__(
-        self, table: LabelTable, truth: LabelTable | None, amount: int | Literal["all", "off"], seed: int
-    ) -> None:
+    def __init__(self, table: LabelTable, truth: LabelTable | None, amount: Amount, seed: int) -> None:
         self.classes = len(table.classes)
         self.entries = _choose(table, truth, amount, seed)
         self.rows, self.columns = np.divmod(self.entries, self.classes)
         self.observed = table.codes_at(self.rows, self.columns)
-        self.truth = (
-            truth.codes_at(self.rows, self.columns) if truth is not None else np.full_like(self.observed, UNKNOWN)
-        )
+        unknown = np.full_like(self.observed, UNKNOWN)
+        self.truth = unknown if truth is None else truth.codes_at(self.rows, self.columns)
         self._by_row = np.searchsorted(self.rows, np.arange(len(table) + 1)) if len(self.entries) else None
         self._epoch: dict[str, NDArray[np.generic]] = {}
         self._recorded: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
@@ -106,42 +103,29 @@ class Trace:
         self._collect()
         return {name: torch.from_numpy(values) for name, values in self._epoch.items()} if self.active else {}
 
-    @torch.no_grad()
     def record(self, index: Tensor, logits: Tensor, labels: Tensor, modified: Tensor) -> None:
-        """Record a batch as it was before its optimizer step."""
-        if self._by_row is None:
-            return
-        if logits.device.type == "cpu":  # of millions of labels a few are recorded: gather them first
-            positions, within = self._places(index.numpy())
-            found = [values[within] for values in (logits.float(), labels, modified)]
-            cost = assume_negative(found[0][None], found[1][None])[0]
-            self._store(positions, (cost.numpy(), found[0].numpy(), found[2].numpy()))
-            return
-        cost = assume_negative(logits, labels).float()
-        self._recorded.append((index.clone(), cost, logits.to(torch.float32, copy=True), modified))
-        if sum(len(batch[0]) for batch in self._recorded) * self.classes > MAX_ON_DEVICE:
-            self._collect()
+        """Record a batch as it was before its optimizer step; from a GPU, many batches are copied at once."""
+        if self.active:
+            copied = logits.detach().to(torch.float32, copy=True)  # a CUDA graph writes to the same place again
+            self._recorded.append((index.clone(), copied, labels.clone(), modified))
+            waiting = sum(len(batch[0]) for batch in self._recorded) * self.classes
+            if logits.device.type == "cpu" or waiting > MAX_ON_DEVICE:
+                self._collect()
 
     def _collect(self) -> None:
-        """Copy what was recorded from the device, which waits for it."""
+        """Take what was recorded, of which few of millions of labels may be wanted; this waits for the device."""
         if self._by_row is None or not self._recorded:
             return
-        rows, *values = (torch.cat(parts).cpu().numpy() for parts in zip(*self._recorded, strict=True))
+        index, *batch = (torch.cat(parts).cpu() for parts in zip(*self._recorded, strict=True))
         self._recorded.clear()
-        positions, within = self._places(rows)
-        self._store(positions, [found[within] for found in values])
-
-    def _places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...]]:
-        """Return the numbers of the entries of a batch, and their rows in the batch and classes."""
-        assert self._by_row is not None
-        first, last = self._by_row[rows], self._by_row[rows + 1]
+        first, last = self._by_row[index.numpy()], self._by_row[index.numpy() + 1]
         lengths = last - first
-        positions = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        return positions, (np.repeat(np.arange(len(rows)), lengths), self.columns[positions])
-
-    def _store(self, positions: NDArray[np.int64], values: Sequence[NDArray[Any]]) -> None:
-        for name, found in zip(PER_EPOCH, values, strict=True):
-            self._epoch[name][positions] = found
+        entries = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        within = (np.repeat(np.arange(len(index)), lengths), self.columns[entries])
+        logits, labels, modified = (values[within] for values in batch)
+        loss = assume_negative(logits[None], labels[None])[0]
+        for name, found in zip(PER_EPOCH, (loss, logits, modified), strict=True):
+            self._epoch[name][entries] = found.numpy()
 
     def write(self, folder: Path) -> None:
         """Write the file of the last recorded epoch."""
@@ -150,10 +134,13 @@ class Trace:
         self._collect()
         make_folder(folder / TRACE_PARTS)
         if not (folder / TRACE_PARTS / _ENTRIES).exists():
-            fixed = (self.rows, self.columns, self.observed, self.truth)
-            _write(folder / TRACE_PARTS / _ENTRIES, dict(zip(FIXED, fixed, strict=True)))
+            _write(folder / TRACE_PARTS / _ENTRIES, self._fixed())
         _write(_part(folder, self._written + 1), self._epoch)
         self._written += 1
+
+    def _fixed(self) -> dict[str, NDArray[np.generic]]:
+        """Return the arrays of ``FIXED``."""
+        return {"row": self.rows, "column": self.columns, "observed": self.observed, "truth": self.truth}
 
     def restore(self, folder: Path, epochs: int) -> None:
         """Continue after the first epochs of a stopped run; delete the files of later ones."""
@@ -166,9 +153,11 @@ class Trace:
         for path in parts[epochs:]:
             path.unlink()
         if parts:
-            _check_entries(self, folder / TRACE_PARTS / _ENTRIES)
+            stored = _load(path := folder / TRACE_PARTS / _ENTRIES, FIXED, len(self.entries))
+            if not all(np.array_equal(stored[name], own) for name, own in self._fixed().items()):
+                raise RunError(f"{path} has other entries than this run. {_PART_REMEDY}")
         for path in parts[:epochs]:
-            _load(path, PER_EPOCH, (len(self.entries),), _PART_REMEDY)
+            _load(path, PER_EPOCH, len(self.entries))
         if len(parts) < epochs:
             raise RunError(f"{folder} cannot be resumed: a file of {TRACE_PARTS} is missing. Train into a new folder.")
 
@@ -181,7 +170,7 @@ def merge_trace(folder: Path) -> None:
     parts = _parts(folder)
     if not parts:
         return
-    entries = _load(folder / TRACE_PARTS / _ENTRIES, FIXED, (None,), _PART_REMEDY)
+    entries = _load(folder / TRACE_PARTS / _ENTRIES, FIXED)
     shape = (len(parts), *entries["row"].shape)
     with atomic_path(folder / TRACE_FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in FIXED:
@@ -192,7 +181,7 @@ def merge_trace(folder: Path) -> None:
                 descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
                 np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
                 for path in parts:
-                    file.write(_load(path, PER_EPOCH, shape[1:], _PART_REMEDY)[name].data)
+                    file.write(_load(path, PER_EPOCH, shape[1])[name].data)
 
 
 def remove_trace_parts(folder: Path) -> None:
@@ -205,65 +194,38 @@ def read_trace(folder: Path) -> dict[str, NDArray[Any]]:
     """Read the trace of a run, complete or not; empty if none was recorded."""
     if not (parts := _parts(folder)):
         check_files(folder, [TRACE_FILE])
-        return _load_merged(folder / TRACE_FILE) if os.path.lexists(folder / TRACE_FILE) else {}
-    fixed = _load(folder / TRACE_PARTS / _ENTRIES, FIXED, (None,), _PART_REMEDY)
-    epochs = [_load(path, PER_EPOCH, fixed["row"].shape, _PART_REMEDY) for path in parts]
+        path = folder / TRACE_FILE
+        return _load(path, {**FIXED, **PER_EPOCH}, None, _REMEDY) if os.path.lexists(path) else {}
+    fixed = _load(folder / TRACE_PARTS / _ENTRIES, FIXED)
+    epochs = [_load(path, PER_EPOCH, len(fixed["row"])) for path in parts]
     return fixed | {name: np.stack([epoch[name] for epoch in epochs]) for name in PER_EPOCH}
 
 
-def _load_merged(path: Path) -> dict[str, NDArray[Any]]:
-    """Read ``traces.npz``; everything in it has the type and the shape that it is written with."""
-    arrays = read_arrays(path, limit=_size(path), remedy=_REMEDY)
-    with reading(path, _REMEDY):
-        if arrays.keys() != {*FIXED, *PER_EPOCH}:
-            raise ValueError("an array is missing, or one too many")
-        _check({name: arrays[name] for name in FIXED}, FIXED, (None,))
-        _check({name: arrays[name] for name in PER_EPOCH}, PER_EPOCH, (None, *arrays["row"].shape))
-    return arrays
+def _load(path: Path, types: _Types, entries: int | None = None, remedy: str = _PART_REMEDY) -> dict[str, NDArray[Any]]:
+    """Read arrays ``(R,)`` of a part, or of ``traces.npz``, in which those of the epochs are ``(E, R)``.
 
-
-def _load(
-    path: Path, types: Mapping[str, type[np.generic]], shape: tuple[int | None, ...], remedy: str
-) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a part; None stands for any length, the same for all."""
-    arrays = read_arrays(path, limit=_size(path), remedy=remedy)
+    Everything has the type, the shape and values that it is written with. ``entries`` is R; any number if None.
+    """
+    size = path.stat().st_size if path.exists() else 0  # arrays are not compressed, so they are not larger
+    arrays: dict[str, NDArray[Any]] = read_arrays(path, limit=size, remedy=remedy)
     with reading(path, remedy):
         if arrays.keys() != types.keys():
             raise ValueError("an array is missing, or one too many")
-        _check(arrays, types, shape)
+        fixed: tuple[int, ...] = arrays[next(iter(types))].shape if entries is None else (entries,)
+        per_epoch = (*arrays["loss"].shape[:1], *fixed) if types.keys() > FIXED.keys() else fixed
+        for name, dtype in types.items():
+            array = arrays[name]
+            if len(fixed) != 1 or array.shape != (fixed if name in FIXED else per_epoch):
+                raise ValueError("its arrays have other shapes")
+            if array.dtype != dtype:
+                raise ValueError(f"{name} is of type {array.dtype}")
+            if dtype is np.int8 and not np.isin(array, (PRESENT, ABSENT, UNKNOWN)).all():
+                raise ValueError(f"{name} has a value that is no label")
+            if dtype is np.int64 and (array < 0).any():
+                raise ValueError(f"{name} has a negative number")
+            if dtype is np.bool_ and (array.view(np.uint8) > 1).any():
+                raise ValueError(f"{name} has a value that is not true or false")
     return arrays
-
-
-def _size(path: Path) -> int:
-    """Return the size of a file; its arrays are not compressed, so they are not larger."""
-    return path.stat().st_size if path.exists() else 0
-
-
-def _check(
-    arrays: Mapping[str, NDArray[Any]], types: Mapping[str, type[np.generic]], shape: tuple[int | None, ...]
-) -> None:
-    """Raise ``ValueError`` unless arrays have their types, one shape, and values that a trace can have."""
-    found = {array.shape for array in arrays.values()}
-    if len(found) != 1 or any(length not in (None, actual) for length, actual in zip(shape, found.pop(), strict=True)):
-        raise ValueError("its arrays have other shapes")
-    for name, dtype in types.items():
-        array = arrays[name]
-        if array.dtype != dtype:
-            raise ValueError(f"{name} is of type {array.dtype}")
-        if dtype is np.int8 and not np.isin(array, (PRESENT, ABSENT, UNKNOWN)).all():
-            raise ValueError(f"{name} has a value that is no label")
-        if dtype is np.int64 and (array < 0).any():
-            raise ValueError(f"{name} has a negative number")
-        if dtype is np.bool_ and (array.view(np.uint8) > 1).any():
-            raise ValueError(f"{name} has a value that is not true or false")
-
-
-def _check_entries(trace: Trace, path: Path) -> None:
-    """Raise ``RunError`` unless the file has the entries of a trace."""
-    stored = _load(path, FIXED, (len(trace.entries),), _PART_REMEDY)
-    fixed = (trace.rows, trace.columns, trace.observed, trace.truth)
-    if not all(np.array_equal(stored[name], own) for name, own in zip(FIXED, fixed, strict=True)):
-        raise RunError(f"{path} has other entries than this run. {_PART_REMEDY}")
 
 
 def _part(folder: Path, epoch: int) -> Path:
@@ -285,9 +247,7 @@ def _write(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
         np.savez(temporary, **arrays)  # type: ignore[arg-type]
 
 
-def _choose(
-    table: LabelTable, truth: LabelTable | None, amount: int | Literal["all", "off"], seed: int
-) -> NDArray[np.int64]:
+def _choose(table: LabelTable, truth: LabelTable | None, amount: Amount, seed: int) -> NDArray[np.int64]:
     """Return the sorted flat indices (row · K + column) of the entries to record."""
     total = len(table) * len(table.classes)
     if amount == "off":
@@ -301,8 +261,8 @@ def _choose(
     if truth is not None:
         kind += truth.codes_at(rows, columns)
     kinds, member = np.unique(kind, return_inverse=True)
-    chosen = [random.permutation(pool[member == number])[: -(-amount // len(kinds))] for number in range(len(kinds))]
-    picked = np.concatenate(chosen)
+    share = -(-amount // len(kinds))
+    picked = np.concatenate([random.permutation(pool[member == number])[:share] for number in range(len(kinds))])
     if len(picked) < amount:
         rest = np.setdiff1d(pool, picked)
         picked = np.concatenate([picked, random.permutation(rest)[: amount - len(picked)]])

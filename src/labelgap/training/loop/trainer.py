@@ -16,19 +16,24 @@ from labelgap.core.files import remove_file
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revisions
+from labelgap.metrics import revision_quality
 from labelgap.models import Classifier
 from labelgap.training.checkpoint import (
     Stateful,
     TrainingState,
     load_checkpoint,
     report_saved_epochs,
+    save_checkpoint,
     save_weights,
 )
 from labelgap.training.config import RunConfig
+from labelgap.training.history import write_history
 from labelgap.training.loop.divergence import MAX_HALVINGS
+from labelgap.training.loop.processes import barrier
 from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
-from labelgap.training.selection import Selection
+from labelgap.training.selection import EpochScore, Selection
+from labelgap.training.signals import defer_interrupt
 
 REVISIONS_FILE = "revisions.parquet"
 EpochCallback = Callable[[Sequence[Mapping[str, Any]]], None]
@@ -135,6 +140,66 @@ class Trainer(ABC):
                 if is_distributed():
                     raise
         return state
+
+    def record_start(self, state: TrainingState, score: EpochScore, seconds: float) -> None:
+        """Add epoch 0 to the state as the best one so far, and write its weights and its score.
+
+        There is no checkpoint of it: a run that is killed before the next one scores epoch 0 again.
+        """
+        with defer_interrupt():
+            state.history.append({"epoch": 0, "loss": None, "seconds": seconds, **self._score_fields(score)})
+            state.best_epoch, state.best_score = 0, score.value
+            self.keep_best()
+            if is_main_process():
+                self.save_best(0)
+                write_history(self.context.folder, state.history)
+            barrier()
+
+    def finish_epoch(
+        self, state: TrainingState, record: dict[str, Any], score: EpochScore | None, revisions: Revisions
+    ) -> None:
+        """Add an epoch to the state and write its files; a Ctrl-C waits until all are written.
+
+        The checkpoint decides what counts: a resumed run repeats or truncates what was written before it, and writes
+        again what comes after it. Only the first process writes. An epoch that diverged (``restarted``) is never the
+        best one; revisions after the best epoch are removed then.
+        """
+        record |= self._score_fields(score)
+        if len(revisions):
+            record["revisions"], truth = len(revisions), self.context.data.train.truth
+            if truth is not None:
+                record["revisions_precision"] = revision_quality(self.table, truth, revisions).precision
+        with defer_interrupt():
+            restarted = bool(record.get("restarted"))
+            best = not restarted and (score is None or state.best_score is None or score.value > state.best_score)
+            if score is not None and score.value == state.best_score and self.config.optimizer == "newton":
+                best = True  # of equal epochs the one that has converged further
+            state.epoch += 1
+            state.history.append(record)
+            self.revisions = self.revisions.until(state.best_epoch) if restarted else self.revisions + revisions
+            if best:
+                state.best_epoch, state.best_score = state.epoch, score.value if score is not None else None
+                self.keep_best()
+            if is_main_process():
+                self._write(state, best, revised=restarted or bool(len(revisions)))
+            barrier()
+
+    def _write(self, state: TrainingState, best: bool, *, revised: bool) -> None:
+        folder = self.context.folder
+        if revised and len(self.revisions):
+            self.revisions.to_parquet(folder / REVISIONS_FILE)
+        elif revised:
+            remove_file(folder / REVISIONS_FILE)
+        self.trace.write(folder)
+        save_checkpoint(folder, state, self.parts, fingerprint=self.config.fingerprint())
+        if best:
+            self.save_best(state.epoch)
+        write_history(folder, state.history)
+
+    def _score_fields(self, score: EpochScore | None) -> dict[str, Any]:
+        if score is None:
+            return {}
+        return {"select": self.context.selection.rule, "score": score.value, "classes_counted": score.counted}
 
     def progress_note(self, epoch: int, loss: float, state: TrainingState) -> str:
         """Return the text beside the progress bar."""

@@ -19,7 +19,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.readers.shards.images import ShardImages
 from labelgap.training.checkpoint import LAST, TrainingState, save_checkpoint
-from labelgap.training.loop import epoch_end, network_trainer
+from labelgap.training.loop import network_trainer, trainer
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import Trainer
@@ -206,7 +206,7 @@ def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(
         save_checkpoint(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(epoch_end, "save_checkpoint", interrupted)
+        patch.setattr(trainer, "save_checkpoint", interrupted)
         stopped = fit(digits, tmp_path / "broken")
     assert stopped.metrics["interrupted"] and stopped.metrics["epochs"] == stopped.metrics["best_epoch"] == 1
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.training.features.tiny_backbone import (
+from tests.training.tiny_backbone import (
     BATCH,
     WIDTH,
     Recorder,
