@@ -23,7 +23,7 @@ from labelgap.metrics.validation import supports_accuracy
 from labelgap.studies.reproduce.tables import Cell, paper_tables
 from labelgap.studies.study import Count, Document, Seconds, Share, Stored, Text, csv_text
 from labelgap.training import Run
-from labelgap.training.predictions import read_predictions
+from labelgap.training.run_folder import read_predictions
 
 FILE: Final = "reproduce.json"
 TABLE: Final = "results.csv"
