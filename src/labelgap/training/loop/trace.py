@@ -81,7 +81,7 @@ class Trace:
         self.truth = unknown if truth is None else truth.codes_at(self.rows, self.columns)
         self._by_row = np.searchsorted(self.rows, np.arange(len(table) + 1)) if len(self.entries) else None
         self._epoch: dict[str, NDArray[np.generic]] = {}
-        self._recorded: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self._recorded: list[tuple[Tensor, ...]] = []
         self._written = 0
 
     @property
@@ -105,19 +105,25 @@ class Trace:
 
     def record(self, index: Tensor, logits: Tensor, labels: Tensor, modified: Tensor) -> None:
         """Record a batch as it was before its optimizer step; from a GPU, many batches are copied at once."""
-        if self.active:
-            copied = logits.detach().to(torch.float32, copy=True)  # a CUDA graph writes to the same place again
-            self._recorded.append((index.clone(), copied, labels.clone(), modified))
-            waiting = sum(len(batch[0]) for batch in self._recorded) * self.classes
-            if logits.device.type == "cpu" or waiting > MAX_ON_DEVICE:
-                self._collect()
+        if self._by_row is None:
+            return
+        batch = (index, logits.detach().float(), labels, modified)
+        if logits.device.type == "cpu":
+            self._store(*batch)
+            return
+        self._recorded.append(tuple(values.clone() for values in batch))  # a CUDA graph writes to the same place again
+        if sum(len(batch[0]) for batch in self._recorded) * self.classes > MAX_ON_DEVICE:
+            self._collect()
 
     def _collect(self) -> None:
-        """Take what was recorded, of which few of millions of labels may be wanted; this waits for the device."""
-        if self._by_row is None or not self._recorded:
-            return
-        index, *batch = (torch.cat(parts).cpu() for parts in zip(*self._recorded, strict=True))
-        self._recorded.clear()
+        """Copy what was recorded from the device, which waits for it."""
+        if self._recorded:
+            self._store(*(torch.cat(parts).cpu() for parts in zip(*self._recorded, strict=True)))
+            self._recorded.clear()
+
+    def _store(self, index: Tensor, *batch: Tensor) -> None:
+        """Take the logits, labels and flags of the entries: of millions of labels, a few may be recorded."""
+        assert self._by_row is not None
         first, last = self._by_row[index.numpy()], self._by_row[index.numpy() + 1]
         lengths = last - first
         entries = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
