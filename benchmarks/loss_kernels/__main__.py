@@ -22,7 +22,7 @@ from benchmarks.loss_kernels import measure
 from benchmarks.loss_kernels.checks import METHODS, TOLERANCE, as_kernel, check, make_logits, make_loss
 from benchmarks.loss_kernels.compilation import compile_for
 
-from labelgap.losses.kernels import launching
+from labelgap.losses.kernels import triton_kernels
 
 COMPARED = ["an", "an-ls", "bce", "wan", "em", "focal", "hill", "splc", "asl", "gr", "ll-r", "ll-ct", "csl"]
 """What is measured; the other methods have the kernel of one of these."""
@@ -64,7 +64,7 @@ def compile_all(methods: list[str], capability: int) -> None:
     labels = torch.full(shape, -1, dtype=torch.int8)
     for method in methods or COMPARED:
         kernel = as_kernel(make_loss(method, shape[1], "cpu", 5))
-        with patch.object(launching, "launch", partial(compiled, method)):
+        with patch.object(triton_kernels, "launch", partial(compiled, method)):
             torch.autograd.backward(kernel(make_logits(shape, "cpu").requires_grad_(), labels))
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import labelgap as lg
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.losses.base.mixture_loss import LogLoss
-from labelgap.losses.kernels import disabled, passes
+from labelgap.losses.base.loss import LogLoss
+from labelgap.losses.kernels import disabled, triton_kernels
 
 METHODS: Final = [
     *("an", "an-ls", "bce", "bce-ls", "n-ls", "wan", "dw", "em", "entmin"),
@@ -78,7 +78,7 @@ def as_kernel(loss_fn: LogLoss) -> Function:
     def function(logits: Tensor, labels: Tensor) -> Tensor:
         form = loss_fn.usable_kernel_form(logits.shape[0], logits.shape[1])
         assert form is not None, f"{loss_fn.name} has no kernel"
-        return passes.evaluate(form, logits, labels, loss_fn.reduction)
+        return triton_kernels.evaluate(form, logits, labels, loss_fn.reduction)
 
     return function
 
@@ -164,6 +164,6 @@ def check_method(method: str, device: str) -> Errors:
 
 def check(methods: list[str], device: str) -> Iterator[tuple[str, Errors]]:
     """Yield the worst errors of every method."""
-    with patch.object(passes, "BLOCK", BLOCK if device == "cpu" else passes.BLOCK):
+    with patch.object(triton_kernels, "BLOCK", BLOCK if device == "cpu" else triton_kernels.BLOCK):
         for method in methods or METHODS:
             yield method, check_method(method, device)

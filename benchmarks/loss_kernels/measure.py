@@ -15,7 +15,7 @@ from benchmarks.losses import REPLAYS, Step, extra_mebibytes, replay_ms, some_la
 from torch import Tensor
 
 import labelgap as lg
-from labelgap.losses.kernels import disabled, passes
+from labelgap.losses.kernels import disabled, triton_kernels
 from labelgap.training.heads import HeadPlan, LinearEngine
 
 DEVICE: Final = "cuda"
@@ -128,6 +128,6 @@ def tune(method: str, logits: Tensor, labels: Tensor) -> dict[tuple[int, int], f
     found = {}
     for block, warps in BLOCKS:
         if block >= 128 * warps:
-            with patch.multiple(passes, BLOCK=block, WARPS=warps):
+            with patch.multiple(triton_kernels, BLOCK=block, WARPS=warps):
                 found[block, warps] = replay_ms(step_of(loss_fn, logits, labels))
     return found

@@ -12,8 +12,7 @@ from typing import Any
 
 from labelgap import functional
 from labelgap.losses import describe_method, method_options, methods, published_options
-from labelgap.losses.base.published_settings import PAPER_DATASETS
-from labelgap.losses.base.registry import option_meanings
+from labelgap.losses.base.registry import PAPER_DATASETS, option_meanings
 from labelgap.studies.sweep.search_space import paper_space
 
 __all__ = ["families", "method_pages"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from labelgap.losses.assume_negative import assume_negative, ignore_unknown, smoothed_unknown, weak_assume_negative
 from labelgap.losses.asymmetric import asymmetric, focal
-from labelgap.losses.base.option_checks import exact_percents
 from labelgap.losses.base.terms import (
     cost_absent,
     cost_present,
@@ -50,7 +49,6 @@ __all__ = [
     "cross_entropy",
     "entropy",
     "entropy_on_unknown",
-    "exact_percents",
     "expected_positive_regularization",
     "focal",
     "generalized_robust",

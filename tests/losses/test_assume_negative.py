@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses import loss
-from labelgap.losses.expected_positives import ExpectedPositivesLoss
 from labelgap.losses.ranking import pairwise_ranking
+from labelgap.losses.role import ExpectedPositivesLoss
 
 
 def test_a_known_absent_keeps_its_full_weight_in_wan() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss, loss
-from labelgap.losses.base import per_image_state
+from labelgap.losses.base import state
 from labelgap.losses.interactive import InteractiveLearning, asymmetric_sigmoid, co_occurrence, soft_labels
 
 IMAGES, CLASSES, FEATURES = 12, 5, 4
@@ -269,6 +269,6 @@ def test_options_that_cannot_be_are_refused(options: dict[str, float], message: 
 def test_a_graph_that_cannot_fit_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     table = some_table()
     assert made_with(table).state_bytes == 16 * CLASSES**2 + 4 * IMAGES * CLASSES + 8 * IMAGES
-    monkeypatch.setattr(per_image_state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
+    monkeypatch.setattr(state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
     with pytest.raises(InputError, match=r"graph between 5 classes: 400 bytes, and 399 bytes are free\. Take fewer"):
         made_with(table)

@@ -16,7 +16,8 @@ from tests.losses.batches import some_batches, some_labels
 from labelgap.functional import absolute_large_losses
 from labelgap.labels import UNKNOWN, LabelTable
 from labelgap.losses import loss
-from labelgap.losses.base.option_checks import exact_percents, exact_share
+from labelgap.losses.base.selection import count_share, share_ratio
+from labelgap.losses.base.terms import exact_fractions
 
 RELATIVE = ("ll-r", "ll-ct")
 ABSOLUTE = ("ll-r-abs", "ll-ct-abs")
@@ -26,18 +27,19 @@ TABLE = LabelTable.from_dense([[1, -1]])
 @settings(max_examples=50)
 @given(
     delta=st.one_of(st.floats(1e-8, 100), st.decimals(0, 100, places=3).map(float), st.integers(0, 100)),
-    entries=st.integers(0, 10**7),
+    entries=st.integers(0, 2**31),
     steps=st.integers(0, 900),
 )
 def test_the_share_is_exact_for_the_decimal_that_was_written(delta: float, entries: int, steps: int) -> None:
-    found = exact_share(torch.tensor(entries * steps), exact_percents(delta))
-    assert found.item() == math.ceil(entries * steps * Fraction(str(delta)) / 100)
+    share = Fraction(str(delta)) * steps / 100
+    ratio, expected = share_ratio(share), math.ceil(entries * min(share, 1))
+    assert count_share(entries, ratio) == expected and count_share(torch.tensor(entries), ratio) == expected
 
 
 def test_shares_of_several_heads_are_each_exact() -> None:
     deltas = torch.tensor([[0.1, 0.2, 0.7], [1.1, 2.3, 100.0]])
-    found = exact_share(torch.tensor(3000), exact_percents(deltas))
-    assert found.tolist() == [[3, 6, 21], [33, 69, 3000]]
+    found = count_share(3000, share_ratio(exact_fractions(deltas) / 100))
+    assert isinstance(found, torch.Tensor) and found.tolist() == [[3, 6, 21], [33, 69, 3000]]
 
 
 @settings(max_examples=40)

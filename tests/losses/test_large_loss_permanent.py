@@ -18,7 +18,7 @@ from torch import Tensor
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import loss
-from labelgap.losses.large_loss_permanent import PermanentCorrection
+from labelgap.losses.large_loss import PermanentCorrection
 
 IMAGES, CLASSES, EPOCHS = 13, 8, 5
 Place = tuple[int, int]
@@ -308,7 +308,7 @@ def test_the_reference_and_the_simulation_agree() -> None:
 def test_a_log_of_corrections_is_the_dense_array_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"delta_rel": 20}
     dense = made_of("ll-cp", (2,), **options)
-    monkeypatch.setattr("labelgap.losses.base.per_image_state.MAX_DENSE_ENTRIES", 1)
+    monkeypatch.setattr("labelgap.losses.base.state.MAX_DENSE_ENTRIES", 1)
     sparse, resumed = made_of("ll-cp", (2,), **options), made_of("ll-cp", (2,), **options)
     assert sparse.log is not None and "corrected_in" not in dict(sparse.named_buffers())
     for epoch in range(1, EPOCHS + 1):

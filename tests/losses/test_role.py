@@ -262,9 +262,9 @@ def test_a_compact_estimate_costs_the_same_however_it_is_reduced(options: dict[s
 
 def test_memory_and_checkpoint_of_a_compact_estimate_grow_with_the_images_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     table = a_table(300, 40)
-    monkeypatch.setattr("labelgap.losses.base.per_image_state.MAX_DENSE_ENTRIES", 300 * 40)
+    monkeypatch.setattr("labelgap.losses.base.state.MAX_DENSE_ENTRIES", 300 * 40)
     assert role(table).compact is None
-    monkeypatch.setattr("labelgap.losses.base.per_image_state.MAX_DENSE_ENTRIES", 300 * 40 - 1)
+    monkeypatch.setattr("labelgap.losses.base.state.MAX_DENSE_ENTRIES", 300 * 40 - 1)
     first, second = role(table, kept_classes=4), role(table, kept_classes=4)
     assert first.compact is not None and second.compact is not None
     assert "the 4 highest estimates of each image (storage=compact)" in first.state_form

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, softplus
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, UNKNOWN, LabelTable
 from labelgap.losses import loss, two_way
-from labelgap.losses.base import exp_sums
+from labelgap.losses.base import fused
 
 TWO_WAY = ["two-way", "two-way-sample", "two-way-class"]
 LABELS = torch.tensor([[1, 0, -1, 1], [0, 1, -1, -1], [-1, 0, 0, -1]])
@@ -138,7 +138,7 @@ def test_close_logits_cost_what_distant_ones_do(name: str, monkeypatch: pytest.M
     for reduction in ("mean", "sum"):
         found = []
         for limit in (80.0, 0.0):
-            monkeypatch.setattr(exp_sums, "CLOSE", limit)
+            monkeypatch.setattr(fused, "CLOSE", limit)
             leaf = logits.clone().requires_grad_()
             cost = loss(name, bias=0.3, reduction=reduction)(leaf, labels)
             found.append((cost.detach(), *torch.autograd.grad(cost, leaf)))

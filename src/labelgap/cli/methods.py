@@ -34,8 +34,7 @@ def methods(
 
 def _print_method(name: str) -> None:
     from labelgap import losses
-    from labelgap.losses.base.published_settings import PAPER_DATASETS
-    from labelgap.losses.base.registry import option_meanings
+    from labelgap.losses.base.registry import PAPER_DATASETS, option_meanings
 
     method, meanings = losses.describe_method(name), option_meanings(name)
     about = (inspect.getdoc(method.loss_class) or "").partition("\nArgs:\n")[0].rstrip()

@@ -16,38 +16,36 @@ from labelgap.losses.assume_negative import (
     WeakAssumeNegative,
 )
 from labelgap.losses.asymmetric import AsymmetricLoss, FocalLoss
-from labelgap.losses.base.loss import ElementwiseLoss, Loss, ReducedLoss, TrainingScores
+from labelgap.losses.base.loss import ElementwiseLoss, Loss, MixtureLoss, MultiHead, ReducedLoss, TrainingScores
 from labelgap.losses.base.mixture import Mixture
-from labelgap.losses.base.mixture_loss import MixtureLoss
-from labelgap.losses.base.multi_head import MultiHead
-from labelgap.losses.base.papers import Paper
-from labelgap.losses.base.per_image_state import PerImageState
-from labelgap.losses.base.published_settings import defaults, published_options
 from labelgap.losses.base.registry import (
     Method,
+    Paper,
+    defaults,
     describe_method,
     loss,
     loss_options,
     method_options,
     methods,
+    published_options,
     register_method,
 )
+from labelgap.losses.base.state import PerImageState
 from labelgap.losses.curriculum import CurriculumLabeling
-from labelgap.losses.entropy import EntropyMaximization, EntropyMinimization
-from labelgap.losses.expected_positives import ExpectedPositiveRegularization
+from labelgap.losses.entropy import AsymmetricPseudoLabeling, EntropyMaximization, EntropyMinimization
 from labelgap.losses.hill_splc import HillLoss, SelfPacedCorrection
 from labelgap.losses.interactive import InteractiveLearning
 from labelgap.losses.large_loss import (
     AbsoluteLargeLossCorrection,
+    AbsoluteLargeLossPermanentCorrection,
     AbsoluteLargeLossRejection,
     LargeLossCorrection,
+    LargeLossPermanentCorrection,
     LargeLossRejection,
 )
-from labelgap.losses.large_loss_permanent import AbsoluteLargeLossPermanentCorrection, LargeLossPermanentCorrection
-from labelgap.losses.pseudo_labels import AsymmetricPseudoLabeling
 from labelgap.losses.ranking import PairwiseRanking, RobustRankingLoss, WarpLoss
 from labelgap.losses.robust import GeneralizedRobustLoss
-from labelgap.losses.role import OnlineLabelEstimation
+from labelgap.losses.role import ExpectedPositiveRegularization, OnlineLabelEstimation
 from labelgap.losses.selective import ClassAwareSelectiveLoss
 from labelgap.losses.two_way import SoftmaxCrossEntropy, TwoWayClassLoss, TwoWayLoss, TwoWaySampleLoss
 

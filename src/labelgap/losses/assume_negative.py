@@ -3,30 +3,27 @@
 Most labels of most images are absent, so the simplest rule is to take every unknown label as absent (`an`). It is wrong
 on the positives that were never annotated; smoothed targets (`an-ls`, for unknown labels alone `n-ls`) and a small
 weight (`wan`, `dw`) soften the mistake, and a penalty on the weights of the network (`l1r`, `l2r`) keeps it from
-fitting them. The alternative is to learn from the known labels alone (`iu`, `bce-ls`), which
-says nothing where only positives are known; for that case ``expected_positives`` adds how many there are.
+fitting them. The alternative is to learn from the known labels alone (`iu`, `bce-ls`), which says nothing where only
+positives are known; for that case `epr` adds how many there are.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from labelgap.losses.base.loss import MixtureLoss
 from labelgap.losses.base.mixture import IGNORED, Mixture, mixture_entries
-from labelgap.losses.base.mixture_loss import MixtureLoss
-from labelgap.losses.base.option_checks import check_number
-from labelgap.losses.base.papers import COLE_2021, ZHOU_2022
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, widen
+from labelgap.losses.base.registry import COLE_2021, ZHOU_2022, method
+from labelgap.losses.base.terms import Number, check_number, widen
 
 
 def _ignoring(smoothing: Number = 0.0) -> Mixture:
     """Known labels with smoothed targets; unknown labels cost nothing."""
-    return replace(_assuming(smoothing), unknown=IGNORED)
+    return Mixture(present=(1.0 - smoothing, smoothing, 0.0), absent=(smoothing, 1.0 - smoothing, 0.0), unknown=IGNORED)
 
 
 def _assuming(smoothing: Number = 0.0) -> Mixture:
@@ -41,13 +38,10 @@ def _weak(weight: Number | None, classes: int) -> Mixture:
 
 
 def ignore_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, eps: Number = 0.0) -> Tensor:
-    r"""Cost of every entry when only known labels count, with smoothed targets.
+    r"""Cost of every entry when only known labels count, with smoothed targets; s is ``smoothing``.
 
     .. math:: \ell = [y \ne ?]\,\bigl(-t \ln p - (1-t) \ln(1-p)\bigr), \qquad
         t = 1-s \text{ where } y=1, \; t = s \text{ where } y=0
-
-    Args:
-        smoothing: ``s``; 0 is plain cross-entropy.
 
     Unknown labels cost nothing, and are still counted in a mean.
 
@@ -59,12 +53,10 @@ def ignore_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, e
 
 
 def assume_negative(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, eps: Number = 0.0) -> Tensor:
-    r"""Cost of every entry when an unknown label counts as absent, with smoothed targets.
+    r"""Cost of every entry when an unknown label counts as absent, with smoothed targets; s is ``smoothing``.
 
     .. math:: \ell = -t \ln p - (1-t) \ln(1-p), \qquad
         t = 1-s \text{ where } y=1, \; t = s \text{ where } y=0 \text{ or } y=?
-
-    Arguments and result: see ``ignore_unknown``. Unknown labels are taken as absent.
 
     Example:
         >>> assume_negative(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
@@ -74,14 +66,11 @@ def assume_negative(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, 
 
 
 def weak_assume_negative(logits: Tensor, labels: Tensor, *, weight: Number | None = None, eps: Number = 0.0) -> Tensor:
-    r"""Cost of every entry when an unknown label counts as absent, but only weakly.
+    r"""Cost of every entry when an unknown label counts as absent, but only with the ``weight`` w.
 
     .. math:: \ell = [y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p)) + [y=?]\; w\,(-\ln(1-p)), \qquad w = 1 / \max(K-1,\, 1)
 
-    Args:
-        weight: ``w``.
-
-    Unknown labels are taken as absent with weight ``w``; known absents keep their full weight.
+    Known absents keep their full weight.
 
     Example:
         >>> weak_assume_negative(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
@@ -91,11 +80,11 @@ def weak_assume_negative(logits: Tensor, labels: Tensor, *, weight: Number | Non
 
 
 def smoothed_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number, eps: Number = 0.0) -> Tensor:
-    r"""Cost of every entry when an unknown label has the target ``s`` and known ones are not smoothed.
+    r"""Cost of every entry when an unknown label has the target s, ``smoothing``, and known ones are not smoothed.
 
     .. math:: \ell = [y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p)) + [y=?]\,(-s \ln p - (1-s) \ln(1-p))
 
-    Arguments and result: see ``ignore_unknown``. Unknown labels have the target ``s``; ``s = 0`` takes them as absent.
+    ``s = 0`` takes unknown labels as absent.
 
     Example:
         >>> smoothed_unknown(torch.tensor([[2.0, 2.0]]), torch.tensor([[1, -1]]), smoothing=0.5)
@@ -127,11 +116,9 @@ class SmoothedLoss(MixtureLoss, ABC):
         smoothing: ``s``; targets are 1 − s and s, as in the authors' code (the paper writes s/2).
     """
 
-    smoothing: Number
-
     def __init__(self, smoothing: Number = 0.1, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(smoothing=check_number("smoothing", smoothing, 0, 1))
+        self.smoothing = check_number("smoothing", smoothing, 0, 1)
 
 
 @method("bce-ls", paper=COLE_2021, summary="binary cross-entropy of the known labels with smoothed targets")
@@ -170,11 +157,9 @@ class WeakAssumeNegative(MixtureLoss):
         weight: of an assumed negative; 1 / max(K − 1, 1) when not given.
     """
 
-    weight: Number | None
-
     def __init__(self, weight: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(weight=None if weight is None else check_number("weight", weight, 0))
+        self.weight = None if weight is None else check_number("weight", weight, 0)
 
     def weights(self, classes: int) -> Mixture:
         """Unknown labels as absent, weakly."""
@@ -189,11 +174,9 @@ class DownWeighting(MixtureLoss):
         weight: of an assumed negative.
     """
 
-    weight: Number
-
     def __init__(self, weight: Number = 0.1, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(weight=check_number("weight", weight, 0))
+        self.weight = check_number("weight", weight, 0)
 
     def weights(self, classes: int) -> Mixture:
         """Unknown labels as absent, weakly."""
@@ -209,11 +192,10 @@ class WeightPenalty(MixtureLoss, ABC):
 
     needs = frozenset({"penalty"})
     declared = _assuming()
-    weight: Number
 
     def __init__(self, weight: Number = 1e-6, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(weight=check_number("weight", weight, 0))
+        self.weight = check_number("weight", weight, 0)
 
     @abstractmethod
     def size(self, values: Tensor) -> Tensor:
@@ -234,10 +216,6 @@ class L1Penalty(WeightPenalty):
     r"""Assume negative, plus :math:`w \sum |\theta|` over the network's weights (the hook ``penalty``); final.
 
     Options: see ``WeightPenalty``.
-
-    Example:
-        >>> L1Penalty(weight=0.5).penalty([torch.tensor([1.0, -2.0]), torch.tensor([[3.0]])])
-        tensor(3.)
     """
 
     def size(self, values: Tensor) -> Tensor:
@@ -250,10 +228,6 @@ class L2Penalty(WeightPenalty):
     r"""Assume negative, plus :math:`w \sum \theta^2` over the network's weights (the hook ``penalty``); final.
 
     Options: see ``WeightPenalty``.
-
-    Example:
-        >>> L2Penalty(weight=0.5).penalty([torch.tensor([1.0, -2.0]), torch.tensor([[3.0]])])
-        tensor(7.)
     """
 
     def size(self, values: Tensor) -> Tensor:

@@ -10,15 +10,19 @@ import torch
 from torch import Tensor
 
 from labelgap.losses.base.fused import Fused, focused_form, linear, mask_of, over_batch, with_heads
-from labelgap.losses.base.mixture_loss import LogLoss
-from labelgap.losses.base.option_checks import check_flag, check_number
-from labelgap.losses.base.papers import LIN_2017, RIDNIK_2021
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, cost_absent, equals, focused_cost, per_head, states, widen
-from labelgap.losses.kernels.form import KernelForm
-
-WIDE_MARGIN = 0.05
-"""From here on 1 − p + m is precise enough although 1 − p, where that is small, is not."""
+from labelgap.losses.base.loss import LogLoss
+from labelgap.losses.base.registry import LIN_2017, RIDNIK_2021, method
+from labelgap.losses.base.terms import (
+    Number,
+    check_flag,
+    check_number,
+    cost_absent,
+    focused_cost,
+    per_head,
+    states,
+    widen,
+)
+from labelgap.losses.kernels.dispatch import KernelForm
 
 
 def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number = 2.0, eps: Number = 0.0) -> Tensor:
@@ -26,11 +30,7 @@ def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number
 
     .. math:: \ell = [y=1]\,\alpha\,(1-p)^\gamma (-\ln p) + [y \ne 1]\,(1-\alpha)\,p^\gamma (-\ln(1-p))
 
-    Args:
-        alpha: weight of the positives.
-        gamma: focus; 0 is weighted cross-entropy.
-
-    The gradient flows through the focus.
+    The gradient flows through the focus; γ = 0 is weighted cross-entropy.
 
     Example:
         >>> focal(torch.zeros(1, 2), torch.tensor([[1, -1]]))
@@ -43,12 +43,7 @@ def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number
 
 
 def power(base: Tensor, exponent: Tensor) -> Tensor:
-    """Return ``base ** exponent`` for a base from 0 on, with a gradient of 0 where the base is 0.
-
-    Example:
-        >>> power(torch.tensor([0.0, 4.0]), torch.tensor(0.5))
-        tensor([0., 2.])
-    """
+    """Return ``base ** exponent`` for a base from 0 on, with a gradient of 0 where the base is 0."""
     positive = base > 0
     powered = torch.where(positive, base, 1.0) ** exponent
     return torch.where(positive | (exponent == 0), powered, 0.0)
@@ -69,11 +64,7 @@ def asymmetric(
     .. math:: \ell = [y=1]\,(1-p)^{\gamma_+}(-\ln p) + [y \ne 1]\,(1-p_m)^{\gamma_-}(-\ln p_m),
         \qquad p_m = \min(1 - p + m,\; 1)
 
-    Args:
-        gamma_pos: γ₊.
-        gamma_neg: γ₋.
-        margin: m.
-        detach_focus: whether the focus is a constant to the gradient, as in the authors' training.
+    The focus is a constant to the gradient with ``detach_focus``, as in the authors' training; m is the ``margin``.
 
     Example:
         >>> asymmetric(torch.zeros(1, 2), torch.tensor([[1, -1]]), gamma_neg=1.0, margin=0.0)
@@ -100,18 +91,8 @@ def asymmetric_form(
         \quad \text{where } n > m, \text{ else } 0
 
     The second term is absent if the focus is a constant to the gradient.
-
-    Example:
-        >>> asymmetric_form(torch.zeros(1, 2), torch.tensor([[1, -1]]), 0.0, 1.0, 0.0)
-        (tensor([[0.6931, 0.3466]]), tensor([[-0.5000,  0.4233]]))
     """
     present, tiny = mask_of(labels, logits), torch.finfo(logits.dtype).tiny
-    if margin >= WIDE_MARGIN and not isinstance(gamma_neg, Tensor) and gamma_neg >= 1:
-        p = torch.sigmoid(logits)
-        positive = focused_form(logits, gamma_pos, probability=p, detach=detach)
-        negative = _dropped_form(p, gamma_neg, margin, detach=detach)
-        log, slope = (torch.lerp(*sides, present) for sides in zip(negative, positive, strict=True))
-        return log.neg_(), slope
     sign = linear(present, 2.0, -1.0)
     z = sign * logits
     q = torch.sigmoid(z).clamp_(min=tiny)
@@ -132,27 +113,11 @@ def asymmetric_form(
     return log.mul_(focus).neg_(), slope
 
 
-def _dropped_form(p: Tensor, gamma: float, margin: float, *, detach: bool) -> tuple[Tensor, Tensor]:
-    r"""Return the focused log-likelihood g of an absent label with a margin, and the derivative of its cost −g; γ ≥ 1.
-
-    .. math:: g = b^\gamma \ln w, \quad b = \max(p - m, 0), \quad w = 1 - b, \qquad
-        -g' = p\,(1-p)\,b^{\gamma-1} \Bigl( \frac{b}{w} - \gamma \ln w \Bigr)
-    """
-    base = linear(p, 1.0, -margin).relu_()
-    w = linear(base, -1.0, 1.0)
-    log, slope = w.log(), base / w
-    if not detach:
-        slope.add_(log, alpha=-gamma)
-    focus = base if gamma == 2 else _power(base, gamma - 1.0)
-    slope.mul_(torch.addcmul(p, p, p, value=-1.0)).mul_(focus)
-    return log.mul_(base).mul_(focus), slope
-
-
 def _power(base: Tensor, exponent: Number) -> Tensor:
     """Return a power; that of 4 by two squares, which is much faster."""
-    if equals(exponent, 0):
-        return base.new_ones(())
-    return base.square().square_() if equals(exponent, 4) else torch.pow(base, exponent)
+    if not isinstance(exponent, Tensor) and exponent in (0, 4):
+        return base.square().square_() if exponent else base.new_ones(())
+    return torch.pow(base, exponent)
 
 
 @method("focal", paper=LIN_2017, summary="focal loss: easy entries count little; unknown counts as absent")
@@ -164,12 +129,10 @@ class FocalLoss(LogLoss):
         alpha: weight of the positives.
     """
 
-    gamma: Number
-    alpha: Number
-
     def __init__(self, gamma: Number = 2.0, alpha: Number = 0.75, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(gamma=check_number("gamma", gamma, 0), alpha=check_number("alpha", alpha, 0, 1))
+        self.gamma = check_number("gamma", gamma, 0)
+        self.alpha = check_number("alpha", alpha, 0, 1)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``focal``."""
@@ -204,10 +167,6 @@ class AsymmetricLoss(LogLoss):
         detach_focus: whether the focus is a constant to the gradient.
     """
 
-    gamma_pos: Number
-    gamma_neg: Number
-    margin: Number
-
     def __init__(
         self,
         gamma_pos: Number = 0.0,
@@ -218,17 +177,14 @@ class AsymmetricLoss(LogLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(eps, reduction)
-        self.register_options(
-            gamma_pos=check_number("gamma_pos", gamma_pos, 0),
-            gamma_neg=check_number("gamma_neg", gamma_neg, 0),
-            margin=check_number("margin", margin, 0, 1),
-        )
+        self.gamma_pos = check_number("gamma_pos", gamma_pos, 0)
+        self.gamma_neg = check_number("gamma_neg", gamma_neg, 0)
+        self.margin = check_number("margin", margin, 0, 1)
         self.detach_focus = check_flag("detach_focus", detach_focus)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``asymmetric``."""
-        gammas = {"gamma_pos": self.gamma_pos, "gamma_neg": self.gamma_neg}
-        return asymmetric(logits, labels, **gammas, margin=self.margin, detach_focus=self.detach_focus, eps=self.eps)
+        return asymmetric(logits, labels, **self.options("gamma_pos", "gamma_neg", "margin", "detach_focus", "eps"))
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """No kernel has a focus that is a constant to the gradient."""

@@ -11,20 +11,26 @@ import warnings
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.distributed import is_main_process
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of
-from labelgap.losses.base.mixture_form import mixed
-from labelgap.losses.base.option_checks import check_choice, check_integer, check_number, exact_fractions
-from labelgap.losses.base.papers import DURAND_2019
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, is_unknown, on_host, states, widest_float
-from labelgap.losses.pseudo_labels import PseudoLabelRounds
+from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of, mixed
+from labelgap.losses.base.loss import TrainingScores
+from labelgap.losses.base.registry import DURAND_2019, method
+from labelgap.losses.base.state import PseudoLabelRounds
+from labelgap.losses.base.terms import (
+    Number,
+    check_choice,
+    check_integer,
+    check_number,
+    exact_fractions,
+    is_unknown,
+    states,
+    widest_float,
+)
 
 SLOPE, OFFSET = -4.45, 5.45
 
@@ -33,12 +39,7 @@ TEMPORARY_BYTES = 24
 
 
 def known_share_weight(labels: Tensor, like: Tensor) -> Tensor:
-    r"""Return the weight of each image, :math:`g(\rho) = -4.45\,\rho + 5.45`, ρ the share of its labels that is known.
-
-    Example:
-        >>> known_share_weight(torch.tensor([[1, 0], [1, -1]]), torch.zeros(1))
-        tensor([[1.0000], [3.2250]])
-    """
+    r"""Return the weight of each image, :math:`g(\rho) = -4.45\,\rho + 5.45`, ρ the known share of its labels."""
     known = (~states(labels).unknown).to(like.dtype).mean(dim=-1, keepdim=True)
     return SLOPE * known + OFFSET
 
@@ -48,10 +49,6 @@ def confidence_level(tau: Number, device: torch.device) -> Tensor:
 
     It is float64. Where the device has no float64 it is the next float32 above it: of two float32 numbers x and
     ``level``, ``x >= level`` and ``x <= -level`` then say the same.
-
-    Example:
-        >>> confidence_level(0.75, torch.device("cpu"))
-        tensor(1.0986, dtype=torch.float64)
     """
     if widest_float(device) == torch.float64:
         return torch.logit(torch.as_tensor(tau, dtype=torch.float64, device=device))
@@ -94,9 +91,6 @@ class CurriculumLabeling(PseudoLabelRounds):
         reduction: "mean", "sum" or "none".
     """
 
-    tau: Number
-    theta: Number
-    eps: Number
     added: Tensor
 
     def __init__(
@@ -110,12 +104,10 @@ class CurriculumLabeling(PseudoLabelRounds):
     ) -> None:
         super().__init__(reduction)
         self.strategy = check_choice("strategy", strategy, ("threshold", "proportion", "positives"))
-        self.register_options(
-            tau=check_number("tau", tau, 0.5, 1, above=True),
-            theta=check_number("theta", theta, 0, 1),
-            eps=check_number("eps", eps, 0, 1),
-            warmup=check_integer("warmup", warmup, 1),
-        )
+        self.tau = check_number("tau", tau, 0.5, 1, above=True)
+        self.theta = check_number("theta", theta, 0, 1)
+        self.warmup = check_integer("warmup", warmup, 1)
+        self.eps = check_number("eps", eps, 0, 1)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Allocate one byte for each image and class, and warn where no round will be held."""
@@ -132,7 +124,7 @@ class CurriculumLabeling(PseudoLabelRounds):
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Use the added labels of the rows for unknown entries."""
         added, unknown = self.state_rows("added", index), is_unknown(labels)
-        if labels.dtype == added.dtype and on_host(labels):  # a tenth of the time of selecting
+        if labels.dtype == added.dtype:  # on a CPU a tenth of the time of selecting
             revised = torch.addcmul(labels, unknown.view(labels.dtype), added - labels)
         else:
             revised = torch.where(unknown, added.to(labels.dtype), labels)
@@ -152,20 +144,14 @@ class CurriculumLabeling(PseudoLabelRounds):
         """Mark the unknown entries that have an added label."""
         return ~states(self.state_rows("added", index)).unknown & states(labels).unknown
 
-    def assign(self, logits: Tensor, allowed: Tensor) -> Tensor:
+    def assign(self, scores: TrainingScores | None, due: Tensor) -> tuple[Tensor, Tensor]:
         """Add the labels that the strategy selects."""
-        allowed = allowed & states(self.added).unknown
+        logits = self.all_logits(scores)
+        allowed = ~self.known_mask() & due[..., None, None] & states(self.added).unknown
         chosen = allowed & self._select(logits, allowed)
         state = torch.where(logits > 0, PRESENT, ABSENT).to(torch.int8)
         self.added.copy_(torch.where(chosen, state, self.added))
-        return chosen
-
-    def pseudo_labels(
-        self, head: tuple[int, ...], rows: NDArray[np.int64], columns: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int8], None]:
-        """Return the added states; there are no soft targets."""
-        added: NDArray[np.int8] = self.added[head].cpu().numpy()[rows, columns]
-        return added, None
+        return torch.nonzero(chosen), self.added[chosen]
 
     def _select(self, logits: Tensor, allowed: Tensor) -> Tensor:
         if self.strategy == "proportion":

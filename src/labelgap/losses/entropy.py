@@ -5,18 +5,51 @@ Instead of taking an unknown label as absent, keep the prediction undecided ther
 the network learns from the known labels then shows on the unknown ones, weakly at first, and the gradient is small both
 where the network is still undecided and where it has become certain. Lowering the entropy instead (`entmin`) is the
 paper's counter-example.
+
+Most unknown labels are absent, so a network trained with `em` finds absent ones far more reliably than present ones.
+Asymmetric pseudo-labeling (`em-apl`): after some epochs, a few more unknown labels of each class, those with the lowest
+probability, become soft negatives.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from labelgap.core.distributed import is_main_process
+from labelgap.core.errors import InputError
+from labelgap.labels import LabelTable
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of, mixed, over_batch, with_heads
+from labelgap.losses.base.loss import MixtureLoss, TrainingScores
 from labelgap.losses.base.mixture import Mixture, mixture_entries
-from labelgap.losses.base.mixture_loss import MixtureLoss
-from labelgap.losses.base.option_checks import check_number
-from labelgap.losses.base.papers import ZHOU_2022
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number
+from labelgap.losses.base.registry import ZHOU_2022, method
+from labelgap.losses.base.state import PseudoLabelRounds
+from labelgap.losses.base.terms import (
+    Number,
+    check_flag,
+    check_integer,
+    check_number,
+    cross_entropy,
+    exact_fractions,
+    per_head,
+    states,
+)
+
+ENTRIES_PER_SORT = 2**24
+"""How many entries are sorted at once: each class is sorted by itself, so a few classes at a time are enough."""
+
+TEMPORARY_BYTES = 20
+"""Bytes that a round takes for each image and class: the logits, their probabilities, and what can be chosen."""
+LARGE_TEMPORARY_BYTES = 3
+"""The same beyond 100 million images × classes: the logits in half precision, and what is known."""
 
 
 def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: Number = 0.0) -> Tensor:
@@ -24,13 +57,10 @@ def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: N
 
     .. math:: \ell = [y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p)) + [y=?]\; w\,H(p)
 
-    Args:
-        weight: ``w``; −α raises the entropy (`em`, the cost may be negative), a positive weight lowers it (`entmin`).
-
-    Unknown labels are pushed towards p = ½ by a negative weight, away from it by a positive one.
+    The ``weight`` w = −α pushes unknown labels towards p = ½ (`em`, the cost may be negative), a positive one away from
+    it (`entmin`).
 
     Example:
-        >>> import torch
         >>> entropy_on_unknown(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), weight=-0.2)
         tensor([[ 0.6931,  0.6931, -0.1386]])
     """
@@ -45,11 +75,9 @@ class EntropyMaximization(MixtureLoss):
         alpha: α, the weight of the entropy.
     """
 
-    alpha: Number
-
     def __init__(self, alpha: Number = 0.2, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(alpha=check_number("alpha", alpha, 0))
+        self.alpha = check_number("alpha", alpha, 0)
 
     def weights(self, classes: int) -> Mixture:
         """Unknown labels by their entropy, raised."""
@@ -64,12 +92,169 @@ class EntropyMinimization(MixtureLoss):
         weight: w.
     """
 
-    weight: Number
-
     def __init__(self, weight: Number = 0.01, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(weight=check_number("weight", weight, 0))
+        self.weight = check_number("weight", weight, 0)
 
     def weights(self, classes: int) -> Mixture:
         """Unknown labels by their entropy, lowered."""
         return Mixture(unknown=(0.0, 0.0, self.weight))
+
+
+def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
+    """Mark, in every class, the ``counts`` allowed entries with the lowest values; of equal ones the first rows.
+
+    Values and masks are ``(…, N, K)``, counts ``(…, K)``.
+    """
+    candidates = torch.where(allowed, values, torch.inf)
+    if values.device.type == "cpu":
+        return _selected(candidates, counts) & allowed
+    order = candidates.argsort(dim=-2, stable=True)
+    taken = torch.arange(values.shape[-2], device=values.device)[:, None] < counts[..., None, :]
+    return torch.zeros_like(allowed).scatter_(-2, order, taken.expand(order.shape)) & allowed
+
+
+def _selected(candidates: Tensor, counts: Tensor) -> Tensor:
+    """Mark the lowest candidates of each class by their k-th lowest: ten times as fast as a sort, but k is read."""
+    columns = candidates.mT.contiguous()
+    sizes = counts.expand(columns.shape[:-1]).clamp(max=columns.shape[-1])
+    rankings = zip(columns.flatten(0, -2), sizes.flatten().tolist(), strict=True)
+    cuts = [ranking.kthvalue(size).values if size else ranking.new_tensor(-torch.inf) for ranking, size in rankings]
+    cut = torch.stack(cuts).reshape(*sizes.shape, 1)
+    below, equal = columns < cut, columns == cut
+    left = sizes[..., None] - below.sum(dim=-1, keepdim=True)
+    return (below | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= left))).mT
+
+
+@method("em-apl", paper=ZHOU_2022, summary="`em`, and unlikely labels become soft negatives round by round")
+class AsymmetricPseudoLabeling(PseudoLabelRounds):
+    r"""`em` on what is unknown, and :math:`\beta\,(-s \ln p - (1-s) \ln(1-p))` on pseudo-labels; final.
+
+    At the end of the epochs :math:`T_w \dots E-1`, per class, the :math:`\lfloor \theta U_c / (E - T_w) \rfloor`
+    still unknown images with the lowest ``p`` get the target ``s = p``, permanently; ``U_c`` is how many were unknown
+    at the start. Known labels are never changed.
+
+    Beyond 100 million images × classes, logits and targets are in half precision, two bytes each, and the revisions
+    list only labels that became present: the soft negatives are nearly all labels there are.
+
+    Args:
+        alpha: α of `em`.
+        beta: β, weight of the pseudo-labels; 1 is one of the paper's ablations.
+        theta: θ, the share of each class's unknown labels that become negatives by the end.
+        warmup: ``T_w``, epochs before the first round.
+        hard: whether targets are 0 (and 1) instead of the probability.
+        positive_share: the share of each class's unknown labels, the likeliest ones, that become *positives* by the
+            end: the paper's counterpart, 0.1 there, which turns out unreliable.
+        eps: added inside the logarithm; 1e-5 in the authors' code.
+        reduction: "mean", "sum" or "none".
+    """
+
+    targets: Tensor
+
+    def __init__(
+        self,
+        alpha: Number = 0.2,
+        beta: Number = 0.02,
+        theta: Number = 0.9,
+        warmup: Number = 5,
+        hard: bool = False,
+        positive_share: Number = 0.0,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.alpha, self.beta = check_number("alpha", alpha, 0), check_number("beta", beta, 0)
+        self.theta = check_number("theta", theta, 0, 1)
+        self.warmup = check_integer("warmup", warmup, 1)
+        self.positive_share = check_number("positive_share", positive_share, 0, 1)
+        self.eps = check_number("eps", eps, 0, 1)
+        self.hard = check_flag("hard", hard)
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Allocate four bytes (two) for each image and class, and check that a round is due before the last epoch."""
+        super().prepare(table, epochs, seed)
+        if np.any(exact_fractions(self.warmup) >= epochs):
+            raise InputError(
+                f"'{self.name}' begins its rounds after {self.warmup} epochs and {epochs} are trained: give more "
+                "epochs, or a smaller warmup."
+            )
+        if np.any(exact_fractions(self.theta) + exact_fractions(self.positive_share) > 1):
+            raise InputError("theta and positive_share are shares of the same labels: together they are at most 1.")
+        if table.complete and is_main_process():
+            warnings.warn(f"{self.name}: nothing is unknown, so there is nothing to pseudo-label.", stacklevel=2)
+        dtype, temporary = torch.float32, TEMPORARY_BYTES
+        if self.is_large:
+            dtype, temporary = torch.float16, LARGE_TEMPORARY_BYTES
+            self.state_form = " in half precision; its revisions leave the soft negatives out"
+        self.register_buffer("targets", self.allocate(dtype, torch.nan, temporary=temporary))
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Use the pseudo-labels of the rows for unknown entries that have one."""
+        target = self.state_rows("targets", index).to(logits.dtype)
+        if is_fusible(self.eps):
+            return fused(self._fused(logits, labels, target), self.reduction)
+        labeled = ~target.isnan() & states(labels).unknown
+        soft = cross_entropy(logits, torch.where(labeled, target, 0.5), self.eps)
+        undecided = entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
+        return self.reduce(torch.where(labeled, per_head(self.beta, logits) * soft, undecided))
+
+    def _fused(self, logits: Tensor, labels: Tensor, target: Tensor) -> Fused:
+        """Where a label is unknown and has the target s: a mixture with u = β s, v = β (1 − s) and no entropy."""
+        logits = with_heads(logits, self.alpha, self.beta)
+        alpha, beta = over_batch(self.alpha, logits), over_batch(self.beta, logits)
+
+        def form(x: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+            present = mask_of(labels, x)
+            known = mask_of(labels, x, ABSENT).add_(present)
+            unknown = linear(known, -1.0, 1.0)
+            labeled = torch.eq(target, target, out=torch.empty_like(x)).mul_(unknown)  # NaN is no target
+            undecided = unknown.sub_(labeled).mul_(-alpha)
+            labeled.mul_(beta)
+            both, present = known.add_(labeled), present.addcmul_(labeled, target.nan_to_num())
+            return mixed(x, both, present, undecided, exact=self.reduction == "none")
+
+        return Fused(form, [logits], [labels, target])
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark the unknown entries that have a pseudo-label."""
+        return ~self.state_rows("targets", index).isnan() & states(labels).unknown
+
+    def round_sizes(self, share: Number) -> Tensor:
+        """Return how many labels of each class a round takes, ``(…, K)``, exact for the decimals the user wrote."""
+        unknown = self.prepared_table().counts().unknown.tolist()
+        shares, warmups = np.broadcast_arrays(exact_fractions(share), exact_fractions(self.warmup))
+
+        def sizes(share: Fraction, warmup: Fraction) -> list[int]:
+            rounds = self.epochs - warmup
+            return [int(share * count / rounds) if rounds > 0 else 0 for count in unknown]
+
+        every = [sizes(*pair) for pair in zip(shares.flat, warmups.flat, strict=True)]
+        return torch.tensor(every, device=self.epoch_tensor.device).reshape(*shares.shape, len(unknown))
+
+    def assign(self, scores: TrainingScores | None, due: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the least likely labels as absent and, with ``positive_share``, the likeliest as present.
+
+        A few classes at a time. Where images × classes are many, only what became present is listed; see the class.
+        """
+        logits, known = self.all_logits(scores, self.targets.dtype), self.known_mask()
+        negatives, positives = self.round_sizes(self.theta), self.round_sizes(self.positive_share)
+        step, found = max(1, ENTRIES_PER_SORT // math.prod(logits.shape[:-1])), []
+        for first in range(0, logits.shape[-1], step):
+            part = slice(first, first + step)
+            targets, values = self.targets[..., part], logits[..., part].float()
+            allowed = ~known[:, part] & due[..., None, None] & targets.isnan()
+            negative = lowest_per_class(values, allowed, negatives[..., part])
+            positive = lowest_per_class(-values, allowed & ~negative, positives[..., part])
+            target = positive.to(targets) if self.hard else torch.sigmoid(values).to(targets)
+            targets.copy_(torch.where(negative | positive, target, targets))
+            listed = positive if self.is_large else negative | positive
+            places = torch.nonzero(listed)
+            places[:, -1] += first
+            found.append((places, torch.where(positive[listed], PRESENT, ABSENT).to(torch.int8)))
+        parts, states = zip(*found, strict=True)
+        return torch.cat(parts), torch.cat(states)
+
+    def soft_targets(self, places: tuple[Any, ...]) -> NDArray[np.float32] | None:
+        """Return the probabilities, unless ``hard``."""
+        return None if self.hard else self.targets[places].cpu().numpy()

@@ -7,19 +7,25 @@ A negative that the network is sure is positive is probably a missing label, so 
 
 from __future__ import annotations
 
-import math
-
 import torch
+from scipy.special import logit
 from torch import Tensor
 
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.base.fused import Fused, focused_form, linear, mask_of, over_batch, with_heads
-from labelgap.losses.base.mixture_loss import LogLoss
-from labelgap.losses.base.option_checks import check_integer, check_number
-from labelgap.losses.base.papers import ZHANG_2021
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, constant, cost_present, focused_cost, on_host, per_head, states, widen
-from labelgap.losses.kernels.form import KernelForm
+from labelgap.losses.base.loss import LogLoss
+from labelgap.losses.base.registry import ZHANG_2021, method
+from labelgap.losses.base.terms import (
+    Number,
+    check_integer,
+    check_number,
+    cost_present,
+    focused_cost,
+    per_head,
+    states,
+    widen,
+)
+from labelgap.losses.kernels.dispatch import KernelForm
 
 SHIFT = 1.0
 
@@ -49,9 +55,7 @@ def self_paced_correction(
     .. math:: \ell = [y=1]\,(1-s)^\gamma(-\ln s) + [\text{corrected}]\,(1-p)^\gamma(-\ln p)
         + [\text{else}]\,p^\gamma(-\ln(1-p)), \qquad s = \sigma(x-1)
 
-    Args:
-        corrected: ``(…, B, K)`` mask, of unknown entries only.
-        gamma: γ.
+    ``corrected`` is a mask ``(…, B, K)`` of unknown entries only.
 
     Example:
         >>> logits, labels = torch.tensor([[1.0, 2.0]]), torch.tensor([[1, -1]])
@@ -61,13 +65,6 @@ def self_paced_correction(
     logits = widen(logits)
     signed = torch.where(states(labels).present, logits - SHIFT, torch.where(corrected, logits, -logits))
     return focused_cost(signed, per_head(gamma, logits), eps)
-
-
-def _logit(probability: Number) -> Number:
-    """Return the logit, ±∞ for 1 and 0."""
-    if isinstance(probability, Tensor):
-        return torch.logit(probability)
-    return math.log(probability / (1.0 - probability)) if 0 < probability < 1 else math.inf * (probability - 0.5)
 
 
 @method("hill", paper=ZHANG_2021, summary="hill loss: the gradient of a negative that looks positive decreases")
@@ -91,7 +88,7 @@ class HillLoss(LogLoss):
             p = torch.sigmoid(z)
             log, slope = focused_form(z, 2.0, probability=p)
             square = p.square()
-            negative_slope = (p - square).square_().mul_(constant(3.0, p))
+            negative_slope = (p - square).square_().mul_(3.0)
             cost = torch.lerp(linear(p, -1.0, 1.5).mul_(square), log.neg_(), present)
             return cost, negative_slope.lerp_(slope, present)
 
@@ -108,23 +105,21 @@ class SelfPacedCorrection(LogLoss):
         warmup: epochs without correction.
     """
 
-    tau: Number
-    gamma: Number
-    warmup: Number
-
     def __init__(
         self, tau: Number = 0.6, gamma: Number = 2.0, warmup: Number = 1, eps: Number = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__(eps, reduction)
-        self.register_options(tau=check_number("tau", tau, 0, 1), gamma=check_number("gamma", gamma, 0))
-        self.register_options(warmup=check_integer("warmup", warmup))
+        self.tau = check_number("tau", tau, 0, 1)
+        self.gamma = check_number("gamma", gamma, 0)
+        self.level: Number = torch.logit(self.tau) if isinstance(self.tau, Tensor) else float(logit(self.tau))
+        self.warmup = check_integer("warmup", warmup)
         self.epoch_dependent = bool(torch.as_tensor(warmup).any())
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
         """Mark the unknown entries that count as present."""
         logits = widen(logits)
-        likely = logits > per_head(_logit(self.tau), logits)
+        likely = logits > per_head(self.level, logits)
         return states(labels).unknown & likely & (self.epoch_tensor > per_head(self.warmup, logits))
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -134,14 +129,14 @@ class SelfPacedCorrection(LogLoss):
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """The epoch decides whether any label is corrected."""
-        return KernelForm("self_paced", (_logit(self.tau), self.gamma, self.warmup), epoch=self.epoch_tensor)
+        return KernelForm("self_paced", (self.level, self.gamma, self.warmup), epoch=self.epoch_tensor)
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         r"""``focused_form`` of :math:`z = x - 1` where present, x where corrected and −x elsewhere."""
         logits = with_heads(logits, self.gamma, self.tau, self.warmup)
-        gamma, level = over_batch(self.gamma, logits), over_batch(_logit(self.tau), logits)
+        gamma, level = over_batch(self.gamma, logits), over_batch(self.level, logits)
         started: bool | Tensor
-        if isinstance(self.warmup, Tensor) or not on_host(logits):
+        if isinstance(self.warmup, Tensor) or not logits.is_cpu:
             started = self.epoch_tensor > over_batch(self.warmup, logits)
         else:
             started = self.epoch > self.warmup
@@ -151,7 +146,7 @@ class SelfPacedCorrection(LogLoss):
             sign = linear(present, 2.0, -1.0)
             if started is not False:
                 known = mask_of(labels, x, ABSENT).add_(present)
-                likely = torch.gt(x, constant(level, x), out=torch.empty_like(x))
+                likely = torch.gt(x, level, out=torch.empty_like(x))
                 corrected = likely.addcmul_(likely, known, value=-1.0)
                 sign.add_(corrected if started is True else corrected.mul_(started), alpha=2.0)
             log, slope = focused_form((sign * x).sub_(present, alpha=SHIFT), gamma)

@@ -23,13 +23,11 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
+from labelgap.losses.base.fused import fused_mixture
 from labelgap.losses.base.mixture import IGNORED, Mixture
-from labelgap.losses.base.mixture_form import fused_mixture
-from labelgap.losses.base.option_checks import check_integer, check_number
-from labelgap.losses.base.papers import HUYNH_2020
-from labelgap.losses.base.per_image_state import PerImageState
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, per_head, states, widen
+from labelgap.losses.base.registry import HUYNH_2020, method
+from labelgap.losses.base.state import PerImageState
+from labelgap.losses.base.terms import Number, check_integer, check_number, per_head, states, widen
 
 DICTIONARY = 256
 
@@ -40,9 +38,6 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
     .. math:: y = \frac{e^v - e^{-v}/c}{e^v + e^{-v}} = \left(1 + \tfrac1c\right) \sigma(2v) - \tfrac1c,
         \qquad v = x + \tfrac12 \ln \tfrac1c
 
-    Args:
-        asymmetry: c.
-
     Example:
         >>> asymmetric_sigmoid(torch.tensor([[-9.0, 0.0, 9.0]]))
         tensor([[-0.5000,  0.0000,  1.0000]])
@@ -52,12 +47,7 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
 
 
 def soft_labels(values: Tensor, labels: Tensor, asymmetry: Number = 2.0) -> Tensor:
-    """Replace soft labels ``(…, B, K)`` where the label is known: 1 where present, −1/c where absent.
-
-    Example:
-        >>> soft_labels(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[1, 0, -1]]))
-        tensor([[ 1.0000, -0.5000,  0.3000]])
-    """
+    """Replace soft labels ``(…, B, K)`` where the label is known: 1 where present, −1/c where absent."""
     present, absent, _ = states(labels)
     return torch.where(present, 1.0, torch.where(absent, -1 / per_head(asymmetry, values), values))
 
@@ -67,11 +57,6 @@ def co_occurrence(table: LabelTable) -> Tensor:
 
     It counts the images where i is known to be present and j is known; 1 for i = j, 0 where there is no such image.
     Every column is divided by its sum.
-
-    Example:
-        >>> co_occurrence(LabelTable.from_dense([[1, 1], [1, 0], [-1, 1]]))
-        tensor([[0.5000, 0.3333],
-                [0.5000, 0.6667]])
     """
     known = csr_array((np.ones(len(table.values), dtype=np.float32), table.columns, table.starts), shape=table.shape)
     is_present = (table.values == PRESENT).astype(np.float32)
@@ -131,20 +116,8 @@ def matching_pursuit(
     row's target, r its residual), the first of equal ones, until that sum is not above the threshold. The coefficients
     of each view are those of least squares, of which a dependent atom has 0.
 
-    Args:
-        views: the spaces.
-        allowed: ``(…, B, M)``, which row may use which atom.
-        atoms: how many a row may use; like the next, a tensor of shape ``(…)`` gives every head its own.
-        threshold: the weighted correlation above which an atom is added.
-        max_atoms: the largest of ``atoms``.
-
-    Returns:
-        the coefficients of every view, ``(…, B, M)``, and which rows found any atom, ``(…, B, 1)``.
-
-    Example:
-        >>> one = View(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.ones(1, 1))
-        >>> matching_pursuit((one,), torch.tensor([[True, True, False]]), atoms=2, threshold=1e-3, max_atoms=2)[0]
-        tensor([[1.5000, 4.0000, 0.0000]])
+    ``allowed`` ``(…, B, M)`` says which row may use which atom, ``atoms`` how many (at most ``max_atoms``). Returns the
+    coefficients of every view, ``(…, B, M)``, and which rows found any atom, ``(…, B, 1)``.
     """
     found = torch.zeros_like(allowed[..., :1])
     for step in range(max_atoms):
@@ -195,12 +168,6 @@ class InteractiveLearning(PerImageState):
 
     needs = frozenset({"index", "features"})
     shared_options = frozenset({"dictionary"})
-    lambda_labels: Number
-    lambda_features: Number
-    asymmetry: Number
-    atoms: Number
-    threshold: Number
-    eps: Number
     graph: nn.Parameter
     slot: Tensor
     seen: Tensor
@@ -220,14 +187,12 @@ class InteractiveLearning(PerImageState):
         reduction: str = "mean",
     ) -> None:
         super().__init__(reduction)
-        self.register_options(
-            lambda_labels=check_number("lambda_labels", lambda_labels, 0),
-            lambda_features=check_number("lambda_features", lambda_features, 0),
-            asymmetry=check_number("asymmetry", asymmetry, 0, above=True),
-            atoms=check_integer("atoms", atoms, 1),
-            threshold=check_number("threshold", threshold, 0, 1),
-            eps=check_number("eps", eps, 0, 1),
-        )
+        self.lambda_labels = check_number("lambda_labels", lambda_labels, 0)
+        self.lambda_features = check_number("lambda_features", lambda_features, 0)
+        self.asymmetry = check_number("asymmetry", asymmetry, 0, above=True)
+        self.atoms = check_integer("atoms", atoms, 1)
+        self.threshold = check_number("threshold", threshold, 0, 1)
+        self.eps = check_number("eps", eps, 0, 1)
         self.max_atoms = int(torch.as_tensor(atoms).max())
         self.dictionary = DICTIONARY if dictionary is None else int(check_integer("dictionary", dictionary, 1))
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]

@@ -2,36 +2,42 @@
 
 A network that takes unknown labels as absent first learns the true negatives, and only later memorizes the false ones.
 Until then a large loss on an assumed negative means that the label is probably present. Such losses are rejected
-(`ll-r`), or the labels count as present for this step (`ll-ct`). Large losses are relative, a few percent more of them
-each epoch, or absolute, those above a threshold that falls with the epochs (`ll-r-abs`, `ll-ct-abs`).
+(`ll-r`), or the labels count as present for this step (`ll-ct`) or permanently (`ll-cp`): what the loss of a step
+corrects becomes a revision once the optimizer has taken the step, and every later batch uses it. Large losses are
+relative, a few percent more of them each epoch, or absolute, those above a threshold that falls with the epochs
+(`ll-r-abs`, `ll-ct-abs`, `ll-cp-abs`).
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from abc import ABC
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
-from labelgap.core.distributed import is_main_process
-from labelgap.labels import LabelTable
+from labelgap.core.distributed import gather_rows, is_main_process
+from labelgap.labels import LabelTable, Revisions
+from labelgap.labels.codes import PRESENT
+from labelgap.losses.base.fused import fused_mixture
+from labelgap.losses.base.loss import MixtureLoss, TrainingScores, mixture_kernel_form
 from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
-from labelgap.losses.base.mixture_loss import MixtureLoss, mixture_kernel_form
-from labelgap.losses.base.option_checks import (
+from labelgap.losses.base.registry import KIM_2022, method
+from labelgap.losses.base.selection import Count, as_count, count_marked, count_share, share_ratio, top_k_mask
+from labelgap.losses.base.state import EntryLog, PerImageState
+from labelgap.losses.base.terms import (
+    Number,
+    are_above,
     check_choice,
     check_integer,
     check_number,
     exact_fractions,
-    exact_percents,
-    exact_share,
+    is_unknown,
+    per_head,
+    widen,
 )
-from labelgap.losses.base.papers import KIM_2022
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, are_above, is_unknown, on_host, per_head, widen
-from labelgap.losses.kernels.form import KernelForm
-from labelgap.losses.selection import Count, as_count, count_marked, top_k_mask
+from labelgap.losses.kernels.dispatch import KernelForm
 
 REJECTION = Mixture(unknown=AS_ABSENT, modified=IGNORED)
 """Unknown labels count as absent, modified ones not at all."""
@@ -39,78 +45,61 @@ CORRECTION = Mixture(unknown=AS_ABSENT, modified=AS_PRESENT)
 """Unknown labels count as absent, modified ones as present."""
 
 
-def large_loss_count(unknown: Tensor, *, share: Tensor, steps: Count, base: str = "unknown") -> Count:
-    r"""Return how many losses are large, :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil`, of shape ``(…)``.
-
-    ``unknown`` is the mask of the unknown entries; for the others see ``relative_large_losses``.
-
-    Example:
-        >>> unknown = torch.tensor([[False, True, True]])
-        >>> large_loss_count(unknown, share=exact_percents(20), steps=torch.tensor(1))
-        1
-    """
-    available = count_marked(unknown)
-    entries = available if base == "unknown" else count_marked(torch.ones_like(unknown))
-    if isinstance(available, int) and share.ndim == 1 and (isinstance(steps, int) or not steps.ndim):
-        return min(exact_share(int(entries) * int(steps), share), available)
-    return torch.minimum(exact_share(as_count(entries * steps), share), as_count(available))
-
-
 @torch.no_grad()
 def relative_large_losses(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    share: Tensor,
-    steps: Count,
-    base: str = "unknown",
-    largest_share: float | None = None,
+    logits: Tensor, labels: Tensor, *, delta_rel: Number, steps: int = 1, base: str = "unknown"
 ) -> Tensor:
     r"""Mark the unknown entries with the :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil` largest losses.
 
     Args:
-        share: δ percent as ``exact_percents`` gives it; k is exact for the decimal the user wrote.
+        delta_rel: δ, in percent; k is exact for the decimal the user wrote.
         steps: ``s``, epochs since the first.
         base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
-        largest_share: a share of the batch that k does not exceed, where it is known: selecting is then faster.
 
     Known labels are never marked, whatever k is; ties with the k-th largest are.
 
     Example:
         >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
-        >>> relative_large_losses(logits, labels, share=exact_percents(20), steps=torch.tensor(1))
+        >>> relative_large_losses(logits, labels, delta_rel=20)
         tensor([[False, False,  True]])
     """
-    return large_shares(logits, is_unknown(labels), share, steps, base, largest_share)
+    share = share_ratio(exact_fractions(delta_rel) * steps / 100).to(logits.device)
+    return _largest_losses(logits, is_unknown(labels), share, base)
 
 
-def large_shares(
-    logits: Tensor, unknown: Tensor, share: Tensor, steps: Count, base: str, largest_share: float | None
+def _largest_losses(
+    logits: Tensor, unknown: Tensor, share: Tensor, base: str, largest_share: float | None = None
 ) -> Tensor:
-    """Return what ``relative_large_losses`` does, for the mask of the unknown entries."""
+    """Mark a share of the unknown entries, as ``share_ratio`` gives it; see ``top_k_mask``."""
     if share.ndim > 1:
         logits, _ = torch.broadcast_tensors(logits, share[..., :1, None])  # type: ignore[no-untyped-call]
-    count = large_loss_count(unknown, share=share, steps=steps, base=base)
+    count = _large_loss_count(unknown, share, base)
     return top_k_mask(logits, unknown.expand(logits.shape), count, largest_share=largest_share)
+
+
+def _large_loss_count(unknown: Tensor, share: Tensor, base: str) -> Count:
+    """Return how many losses are large, k, of shape ``(…)``."""
+    available = count_marked(unknown)
+    count = count_share(available if base == "unknown" else count_marked(torch.ones_like(unknown)), share)
+    if isinstance(count, int) and isinstance(available, int):
+        return min(count, available)
+    return torch.minimum(as_count(count), as_count(available))
 
 
 @torch.no_grad()
 def absolute_large_losses(logits: Tensor, labels: Tensor, *, threshold: Number) -> Tensor:
     r"""Mark the unknown entries whose loss as an assumed negative, :math:`-\ln(1-p)`, is above a threshold.
 
-    Args:
-        threshold: a tensor of shape ``(…)`` gives every head its own; at 0 or below every loss is above it.
-
-    Known labels are never marked.
+    At a threshold of 0 or below every loss is above it. Known labels are never marked.
 
     Example:
         >>> absolute_large_losses(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]]), threshold=2.0)
         tensor([[False, False,  True]])
     """
-    return large_logits(logits, is_unknown(labels), threshold)
+    return _losses_above(logits, is_unknown(labels), threshold)
 
 
-def large_logits(logits: Tensor, unknown: Tensor, threshold: Number) -> Tensor:
+def _losses_above(logits: Tensor, unknown: Tensor, threshold: Number) -> Tensor:
     r"""Return what ``absolute_large_losses`` does, for the mask of the unknown entries.
 
     The loss :math:`\ln(1 + e^x)` is above R where :math:`x > \ln(e^R - 1) = R + \ln(1 - e^{-R})`.
@@ -129,8 +118,7 @@ def large_loss_rejection(logits: Tensor, labels: Tensor, modified: Tensor, *, ep
 
     .. math:: \ell = [\text{not modified}]\;\ell_{AN}
 
-    Args:
-        modified: ``(…, B, K)`` mask of unknown entries.
+    ``modified`` is a mask ``(…, B, K)`` of unknown entries.
 
     Example:
         >>> labels = torch.tensor([[1, -1, -1]])
@@ -145,8 +133,7 @@ def large_loss_correction(logits: Tensor, labels: Tensor, modified: Tensor, *, e
 
     .. math:: \ell = [\text{not modified}]\;\ell_{AN} + [\text{modified}]\,(-\ln p)
 
-    Args:
-        modified: ``(…, B, K)`` mask of unknown entries.
+    ``modified`` is a mask ``(…, B, K)`` of unknown entries.
 
     Example:
         >>> labels = torch.tensor([[1, -1, -1]])
@@ -156,8 +143,25 @@ def large_loss_correction(logits: Tensor, labels: Tensor, modified: Tensor, *, e
     return mixture_entries(logits, labels, CORRECTION, modified=modified, eps=eps)
 
 
-class RelativeLargeLoss(MixtureLoss, ABC):
-    """The relative variants: the assumed negatives with the largest losses are modified. Abstract.
+class LargeLoss(MixtureLoss, ABC):
+    """Assume negative, but unknown labels with a large loss are modified, known labels never. Abstract."""
+
+    epoch_dependent = True
+
+    @abstractmethod
+    def large(self, logits: Tensor, unknown: Tensor) -> Tensor:
+        """Mark those entries of a mask whose loss as an assumed negative is large."""
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark the unknown entries whose loss is large."""
+        return self.large(logits, is_unknown(labels))
+
+
+class RelativeLargeLoss(LargeLoss, ABC):
+    r"""The relative variants: the :math:`k = \lceil n (t-1) \delta / 100 \rceil` largest losses are large. Abstract.
+
+    Epoch t = 1 is plain `an`.
 
     Args:
         delta_rel: δ, how many more percent of the labels are modified each epoch.
@@ -165,17 +169,17 @@ class RelativeLargeLoss(MixtureLoss, ABC):
     """
 
     batch_dependent = True
-    epoch_dependent = True
-    delta_rel: Number
     share: Tensor
+    """Of the unknown labels, in this epoch, exactly: its numerator and denominator on the device."""
 
     def __init__(
         self, delta_rel: Number = 0.2, base: str = "unknown", eps: Number = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__(eps, reduction)
         self.base = check_choice("base", base, ("unknown", "all"))
-        delta_rel = check_number("delta_rel", delta_rel, 0, 100)
-        self.register_options(delta_rel=delta_rel, share=exact_percents(delta_rel))
+        self.delta_rel = check_number("delta_rel", delta_rel, 0, 100)
+        self._delta = exact_fractions(delta_rel) / 100
+        self.register_buffer("share", share_ratio(0 * self._delta), persistent=False)
         self.largest_delta = float(torch.as_tensor(delta_rel).max()) / 100
         self.last_epoch: int | None = None
 
@@ -184,40 +188,38 @@ class RelativeLargeLoss(MixtureLoss, ABC):
         super().prepare(table, epochs, seed)
         self.last_epoch = epochs
 
-    def steps(self, logits: Tensor) -> Count:
-        """Return how many epochs have passed since the first, as a plain number where the host knows it."""
-        return self.epoch - 1 if on_host(logits) else self.epoch_tensor - 1
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, and the share of the unknown labels that is modified in it."""
+        super().set_epoch(epoch)
+        self.share.copy_(share_ratio(self.steps(epoch) * self._delta))
 
-    def largest_share(self, logits: Tensor, most_steps: int | None = None) -> float | None:
+    def steps(self, epoch: int) -> int:
+        """Return how often the share has grown in an epoch: never in the first."""
+        return epoch - 1
+
+    def largest_share(self, logits: Tensor) -> float | None:
         """Return a share of the batch that k does not exceed: in this epoch, or in any where the step is recorded.
 
         A compiled step, and one that is captured as a CUDA graph, follow the epoch without being recorded again.
         """
         capturing = logits.is_cuda and torch.cuda.is_current_stream_capturing()
         epoch = self.last_epoch if capturing or torch.compiler.is_compiling() else self.epoch
-        if epoch is None:
-            return None
-        steps = epoch - 1 if most_steps is None else min(epoch - 1, most_steps)
-        return min(1.0, steps * self.largest_delta)
+        return None if epoch is None else min(1.0, self.steps(epoch) * self.largest_delta)
 
-    @torch.no_grad()
-    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """Mark the unknown entries with the k largest losses; none in the first epoch."""
-        largest = self.largest_share(logits)
-        return large_shares(logits, is_unknown(labels), self.share, self.steps(logits), self.base, largest)
+    def large(self, logits: Tensor, unknown: Tensor) -> Tensor:
+        """Mark the k largest losses; none in the first epoch."""
+        return _largest_losses(logits, unknown, self.share, self.base, self.largest_share(logits))
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """The k-th largest logit is found first; no kernel has "all" as the base."""
-        form = mixture_kernel_form(self.weights(classes), self.epoch_tensor, self.share)
-        return form if self.base == "unknown" else None
+        return mixture_kernel_form(self.weights(classes), self.share) if self.base == "unknown" else None
 
     def modified_count(self, labels: Tensor) -> Tensor | None:
         """Return k; the order of the losses is that of the logits."""
-        steps = self.epoch_tensor - 1
-        return as_count(large_loss_count(is_unknown(labels), share=self.share, steps=steps, base=self.base))
+        return as_count(_large_loss_count(is_unknown(labels), self.share, self.base))
 
 
-class AbsoluteLargeLoss(MixtureLoss, ABC):
+class AbsoluteLargeLoss(LargeLoss, ABC):
     r"""The absolute variants: a loss is large above :math:`R(t) = R_0 - t\,\Delta`. Abstract.
 
     Args:
@@ -227,20 +229,13 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
         eps: added inside the logarithm of the cost; the loss that is compared with R(t) is exact.
     """
 
-    epoch_dependent = True
-    r0: Number
-    delta_abs: Number
-    warmup: Number
-
     def __init__(
         self, r0: Number = 2.0, delta_abs: Number = 0.1, warmup: Number = 0, eps: Number = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__(eps, reduction)
-        self.register_options(
-            r0=check_number("r0", r0, 0, above=True),
-            delta_abs=check_number("delta_abs", delta_abs, 0),
-            warmup=check_integer("warmup", warmup),
-        )
+        self.r0 = check_number("r0", r0, 0, above=True)
+        self.delta_abs = check_number("delta_abs", delta_abs, 0)
+        self.warmup = check_integer("warmup", warmup)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Warn when the threshold will reach 0, from where on every unknown label counts as modified."""
@@ -255,56 +250,144 @@ class AbsoluteLargeLoss(MixtureLoss, ABC):
                 stacklevel=2,
             )
 
-    @torch.no_grad()
-    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        """Mark the unknown entries whose loss is above R(t); none while warming up."""
-        return self.large(logits, is_unknown(labels))
-
     def large(self, logits: Tensor, unknown: Tensor) -> Tensor:
-        """Mark those entries of a mask whose loss is above R(t)."""
+        """Mark the losses above R(t); none while warming up."""
         plain = not any(isinstance(number, Tensor) for number in (self.r0, self.delta_abs, self.warmup))
-        if plain and on_host(logits):
+        if plain and logits.is_cpu and not torch.compiler.is_compiling():
             threshold = self.r0 - self.epoch * self.delta_abs if self.epoch > self.warmup else math.inf
-            return large_logits(logits, unknown, threshold)
+            return _losses_above(logits, unknown, threshold)
         threshold = self.r0 - self.epoch_tensor.to(widen(logits).dtype) * self.delta_abs
-        return large_logits(logits, unknown, torch.where(self.epoch_tensor > self.warmup, threshold, torch.inf))
+        return _losses_above(logits, unknown, torch.where(self.epoch_tensor > self.warmup, threshold, torch.inf))
 
 
 @method("ll-r", paper=KIM_2022, summary="large loss, rejection: assumed negatives with a large loss are left out")
 class LargeLossRejection(RelativeLargeLoss):
-    r"""Mean of ``large_loss_rejection``, for the :math:`k = \lceil n (t-1) \delta / 100 \rceil` largest losses; final.
-
-    Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
-    """
+    """Mean of ``large_loss_rejection`` for the k largest losses; final. See ``RelativeLargeLoss``."""
 
     declared = REJECTION
 
 
 @method("ll-ct", paper=KIM_2022, summary="large loss, temporary correction: they count as present for this step")
 class LargeLossCorrection(RelativeLargeLoss):
-    r"""Mean of ``large_loss_correction``, for the :math:`k = \lceil n (t-1) \delta / 100 \rceil` largest losses; final.
-
-    Known labels are never modified. Epoch 1 is plain `an`. Options: see ``RelativeLargeLoss``.
-    """
+    """Mean of ``large_loss_correction`` for the k largest losses; final. See ``RelativeLargeLoss``."""
 
     declared = CORRECTION
 
 
 @method("ll-r-abs", paper=KIM_2022, summary="`ll-r` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossRejection(AbsoluteLargeLoss):
-    r"""Mean of ``large_loss_rejection``, for losses above :math:`R(t) = R_0 - t\,\Delta`; final.
-
-    Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
-    """
+    """Mean of ``large_loss_rejection`` for losses above a threshold; final. See ``AbsoluteLargeLoss``."""
 
     declared = REJECTION
 
 
 @method("ll-ct-abs", paper=KIM_2022, summary="`ll-ct` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
-    r"""Mean of ``large_loss_correction``, for losses above :math:`R(t) = R_0 - t\,\Delta`; final.
+    """Mean of ``large_loss_correction`` for losses above a threshold; final. See ``AbsoluteLargeLoss``."""
 
-    Known labels are never modified. Options: see ``AbsoluteLargeLoss``.
+    declared = CORRECTION
+
+
+class PermanentCorrection(PerImageState, LargeLoss, ABC):
+    """Labels that are corrected permanently, with the epoch of the correction. Abstract.
+
+    Attributes:
+        corrected_in: ``(…, N, K)`` int16: the epoch in which a label was corrected, 0 where it was not.
+        log: the same where images × classes exceed 100 million: memory then grows with the corrections. None elsewhere.
     """
 
     declared = CORRECTION
+    corrected_in: Tensor
+    log: EntryLog | None
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Allocate two bytes for each image and class, or start an empty log of corrections."""
+        super().prepare(table, epochs, seed)
+        self.log = EntryLog(self.heads, *table.shape) if self.is_large else None
+        if self.log is None:
+            self.register_buffer("corrected_in", self.allocate(torch.int16, 0))
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Return None: the corrections of a step are committed after it."""
+        return None
+
+    def modified_count(self, labels: Tensor) -> Tensor | None:
+        """Return None: earlier corrections are modified too, whatever their logits are now."""
+        return None
+
+    def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the masks of what earlier steps corrected and of what this step corrects."""
+        unknown = is_unknown(labels)
+        before = are_above(self._epochs_of(index), 0) & unknown
+        return before, self.large(logits.detach(), unknown ^ before)
+
+    def _epochs_of(self, index: Tensor | None) -> Tensor:
+        self.prepared_table()
+        if self.log is None or index is None:
+            return self.state_rows("corrected_in", index)
+        self.check_rows(index)
+        return self.log.epochs_of(index).to(self.epoch_tensor.device)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Apply the corrections so far and those of this step; ``after_step`` commits the latter."""
+        before, now = self._corrections(logits, labels, index)
+        modified = before | now
+        cost = fused_mixture(logits, labels, CORRECTION, modified=modified, eps=self.eps, reduction=self.reduction)
+        assert index is not None
+        return self.mark(cost, index, now)
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark what earlier steps corrected and what this step corrects."""
+        before, now = self._corrections(logits, labels, index)
+        return before | now
+
+    def commit(self, *values: Tensor) -> None:
+        """Make the corrections of a step permanent, in every process.
+
+        An image that was in the batch twice is corrected where either of the two was.
+        """
+        index, corrected = values
+        index, corrected = gather_rows(index.to(self.epoch_tensor.device)), gather_rows(corrected, dim=-2)
+        if self.log is not None:
+            self.log.record(index, corrected, self.epoch)
+            return
+        epochs = corrected * self.epoch_tensor.to(self.corrected_in.dtype)
+        self.corrected_in.scatter_reduce_(-2, index.long()[:, None].expand(epochs.shape), epochs, "amax")
+
+    def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
+        """Return the corrections of this epoch; of many heads at once, see ``revisions_of``."""
+        return Revisions() if self.heads else self.revisions_of(())
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return the corrections of this epoch."""
+        if self.log is not None:
+            rows, columns = self.log.recorded_in(self.epoch, head)
+        else:
+            found = torch.nonzero(self.corrected_in[head] == self.epoch, as_tuple=True)
+            rows, columns = (places.cpu().numpy() for places in found)
+        return Revisions.from_arrays(
+            self.prepared_table(), rows, columns, values=PRESENT, source=self.name, epoch=self.epoch
+        )
+
+
+@method("ll-cp", paper=KIM_2022, summary="large loss, permanent correction: they count as present from then on")
+class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
+    r"""Mean of ``large_loss_correction`` over revised labels; final.
+
+    Each step corrects the :math:`k = \lceil n \delta / 100 \rceil` largest losses. ``n`` counts the entries of the
+    batch that are still unknown, or all of them with ``base="all"``. The share is the same in every epoch from the
+    second on; the first is plain `an`. Known labels are never modified. Options: see ``RelativeLargeLoss``.
+    """
+
+    def steps(self, epoch: int) -> int:
+        """The share is the same from the second epoch on."""
+        return min(epoch - 1, 1)
+
+
+@method("ll-cp-abs", paper=KIM_2022, summary="`ll-cp` with a threshold on the loss that falls with the epochs")
+class AbsoluteLargeLossPermanentCorrection(PermanentCorrection, AbsoluteLargeLoss):
+    """Mean of ``large_loss_correction`` over revised labels, for losses above a threshold; final.
+
+    See ``AbsoluteLargeLoss``.
+    """

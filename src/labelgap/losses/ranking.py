@@ -14,12 +14,9 @@ import torch
 from torch import Tensor, relu
 
 from labelgap.core.distributed import all_sum
-from labelgap.losses.base.loss import ElementwiseLoss, Loss
-from labelgap.losses.base.multi_head import MultiHead
-from labelgap.losses.base.option_checks import check_choice, check_number
-from labelgap.losses.base.papers import COLE_2021, KOBAYASHI_2023, WESTON_2011
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, per_head, widen, widest_float
+from labelgap.losses.base.loss import ElementwiseLoss, Loss, MultiHead
+from labelgap.losses.base.registry import COLE_2021, KOBAYASHI_2023, WESTON_2011, method
+from labelgap.losses.base.terms import Number, check_choice, check_number, per_head, widen, widest_float
 from labelgap.losses.two_way import positives_and_negatives
 
 
@@ -29,16 +26,9 @@ def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative
     .. math:: \ell_i = [y_i=1] \sum_{j \in \mathcal{N}} \max(0,\, 1 - p_i + p_j)
         = [y_i=1] \Bigl( |\mathcal{N}|\,(1 - p_i) + \sum_{j \in \mathcal{N}} p_j \Bigr)
 
-    Probabilities lie between 0 and 1, so the hinge is never negative and the sum over pairs is linear: it takes as long
-    as a sum over classes, without a tensor of pairs.
-
-    Args:
-        unknown: "negative" to rank positives above unknown labels too, "ignore" to leave those out.
-
-    Returns:
-        ``(…, B, K)``, not reduced: the pairs of each positive, 0 for all other entries.
-
-    Unknown labels are negatives, as known absents are, unless ignored. An image without a pair costs 0.
+    Probabilities lie between 0 and 1, so the hinge is never negative and the sum over pairs is linear: no tensor of
+    pairs is needed. Unknown labels are negatives, as known absents are, or in no pair with ``unknown="ignore"``. An
+    image without a pair, and an entry that is not present, cost 0.
 
     Example:
         >>> pairwise_ranking(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
@@ -51,22 +41,14 @@ def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative
 
 
 class SortedNegatives(NamedTuple):
-    """The negatives of every row in rising order, in float64 where the device has it.
+    """The negatives of every row in rising order, in float64 where the device has it."""
 
-    Attributes:
-        values: ``(…, B, K)``; the places that are left over come first and hold −∞.
-        above: ``(…, B, K + 1)``, the sum of the negatives from each place on; 0 behind the last.
-    """
-
-    values: Tensor
-    above: Tensor
+    values: Tensor  # (…, B, K); the places that are left over come first and hold −∞
+    above: Tensor  # (…, B, K + 1), the sum of the negatives from each place on; 0 behind the last
 
 
 def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
-    """Sort the negatives of every row once, for all margins.
-
-    Args:
-        negative: ``(…, B, K)`` mask of the negatives of each row.
+    """Sort the negatives of every row, of the mask ``negative`` ``(…, B, K)``, once for all margins.
 
     Example:
         >>> sort_negatives(torch.tensor([[2.0, 1.5, 0.5]]), torch.tensor([[False, True, True]])).above
@@ -79,16 +61,11 @@ def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
 
 
 def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tuple[Tensor, Tensor]:
-    r"""For every entry p, the negatives that come too near: how many, and how much.
+    r"""For every entry p, the ``negatives`` of its row that come nearer than the ``margin`` m: how many, and how much.
 
     .. math:: r_p = \#\{n : m - x_p + x_n > 0\}, \qquad h_p = \sum_n \max(0,\; m - x_p + x_n)
 
-    Args:
-        negatives: of each row, from ``sort_negatives``.
-        margin: ``m``.
-
-    Returns:
-        ``(…, B, K)`` each; the gradient flows through ``h``. Time K log K and memory K per row.
+    Both are ``(…, B, K)``; the gradient flows through ``h``. Time K log K and memory K per row.
 
     Example:
         >>> logits = torch.tensor([[2.0, 1.5, 0.0]])
@@ -103,24 +80,16 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
 
 
 def harmonic(ranks: Tensor, largest: int, like: Tensor) -> Tensor:
-    r"""Return :math:`L(r) = \sum_{j \le r} 1/j` of whole numbers up to ``largest``, in the float type of ``like``.
-
-    Example:
-        >>> harmonic(torch.tensor([0, 1, 2]), 2, torch.zeros(1))
-        tensor([0.0000, 1.0000, 1.5000])
-    """
+    r"""Return :math:`L(r) = \sum_{j \le r} 1/j` of whole numbers up to ``largest``, in the float type of ``like``."""
     steps = torch.arange(largest + 1, dtype=widest_float(like.device), device=like.device)
     table = torch.where(steps > 0, 1.0 / steps.clamp(min=1), 0.0).cumsum(0)
     return table[ranks].to(like.dtype)
 
 
 def ramp(values: Tensor, *, stop: Number, slope: Number) -> Tensor:
-    r"""Return :math:`R(z) = \max(0, 1-z) - \beta \max(0, s-z)`: a hinge that grows slower beyond ``s``.
+    r"""Return :math:`R(z) = \max(0, 1-z) - \beta \max(0, s-z)`: a hinge that grows slower beyond ``stop`` s.
 
-    Args:
-        values: ``z``, of shape ``(…, B, K)``. In a corner, at 1 and at ``s``, the slope is that of its upper side.
-        stop: ``s``.
-        slope: ``β``
+    ``slope`` is β. In a corner, at 1 and at s, the slope is that of its upper side.
 
     Example:
         >>> ramp(torch.tensor([[2.0, 0.0, -1.8]]), stop=-0.8, slope=0.9)
@@ -135,10 +104,6 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
     The number of trials t is geometric with the share of such negatives, so one uniform number per entry, of torch's
     own generator, is enough. Of ``count`` ``(…, B, K)`` negatives within the margin, among ``negatives`` ``(…, B, 1)``,
     it returns whole numbers ``(…, B, K)``; 0 where none is within the margin.
-
-    Example:
-        >>> sampled_rank(torch.tensor([[0, 3]]), torch.tensor([[3]]), classes=5)
-        tensor([[0, 4]])
     """
     dtype = widest_float(count.device)
     share = count.to(dtype) / negatives.clamp(min=1)
@@ -151,7 +116,7 @@ class RankingLoss(MultiHead, Loss, ABC):
     """Sums over the pairs of each image, averaged over images. Abstract.
 
     Args:
-        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair.
+        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair, and cost nothing.
         reduction: "mean" over the images of the global batch, or "sum".
     """
 
@@ -198,8 +163,6 @@ class WarpLoss(RankingLoss):
 
     Args:
         rank: "exact" or "sampled".
-        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair.
-        reduction: "mean" over the images of the global batch, or "sum".
     """
 
     def __init__(self, rank: str = "exact", unknown: str = "negative", reduction: str = "mean") -> None:
@@ -228,13 +191,7 @@ class RobustRankingLoss(RankingLoss):
         weight: ``C``, of the terms of single entries.
         beta: ``β``, how much slower the ramp grows beyond its stop.
         stop: ``s``, where it does.
-        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair and cost nothing.
-        reduction: "mean" over the images of the global batch, or "sum".
     """
-
-    weight: Number
-    beta: Number
-    stop: Number
 
     def __init__(
         self,
@@ -245,11 +202,9 @@ class RobustRankingLoss(RankingLoss):
         reduction: str = "mean",
     ) -> None:
         super().__init__(unknown, reduction)
-        self.register_options(
-            weight=check_number("weight", weight, 0),
-            beta=check_number("beta", beta, 0, 1),
-            stop=check_number("stop", stop, high=1),
-        )
+        self.weight = check_number("weight", weight, 0)
+        self.beta = check_number("beta", beta, 0, 1)
+        self.stop = check_number("stop", stop, high=1)
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Add the terms of entries and of pairs."""

@@ -17,31 +17,19 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.base.fused import Fused, add_product, linear, mask_of, over_batch, with_heads
-from labelgap.losses.base.mixture_loss import LogLoss
-from labelgap.losses.base.option_checks import check_number
-from labelgap.losses.base.papers import CHEN_2024
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, constant, cost_absent, cost_present, per_head, states, widen
-from labelgap.losses.kernels.form import KernelForm
+from labelgap.losses.base.loss import LogLoss
+from labelgap.losses.base.registry import CHEN_2024, method
+from labelgap.losses.base.terms import Number, check_number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.kernels.dispatch import KernelForm
 
 
 def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
-    r"""Turn :math:`-\ln p` into :math:`(1 - p^q) / q`: cross-entropy for q → 0, absolute error for q = 1.
-
-    Example:
-        >>> robust_cost(torch.tensor(0.6931), torch.tensor(1.0))
-        tensor(0.5000)
-    """
+    r"""Turn :math:`-\ln p` into :math:`(1 - p^q) / q`: cross-entropy for q → 0, absolute error for q = 1."""
     return -torch.expm1(-q * cost) / q
 
 
 def schedule(progress: Number, start: Number) -> tuple[Number, Number, Number]:
-    """Return w, μ and σ of ``generalized_robust``.
-
-    Example:
-        >>> schedule(0.5, 0.0)
-        (0.0, 0.65, 1.25)
-    """
+    """Return w, μ and σ of ``generalized_robust``."""
     return 2.0 * start, 0.5 + 0.3 * progress, 2.0 - 1.5 * progress
 
 
@@ -56,14 +44,9 @@ def generalized_robust(
     .. math:: k = \sigma(w p + b), \quad w = 2 a, \quad b = -2, \qquad
         v = e^{-\frac12 ((p-\mu)/\sigma)^2}, \quad \mu = 0.5 + 0.3\,c, \quad \sigma = 2 - 1.5\,c
 
-    Args:
-        progress: ``c``, the share of the training that is done with this epoch, t / T.
-        start: ``a``, the share that was done before it, (t − 1) / T.
-        q2: of the positive side.
-        q3: of the negative side.
-
-    Unknown labels are present with weight ``k`` and absent with weight ``1 − k``; ``k`` and ``v`` are constants to the
-    gradient.
+    ``progress`` c is the share of the training that is done with this epoch, t / T; ``start`` a the share that was done
+    before it, (t − 1) / T. Unknown labels are present with weight k and absent with weight 1 − k; k and v are constants
+    to the gradient.
 
     Example:
         >>> labels, half = torch.tensor([[1, 0, -1]]), torch.tensor(0.5)
@@ -98,11 +81,11 @@ def robust_form(
     present, absent = mask_of(labels, logits), mask_of(labels, logits, ABSENT)
     cost, known = absent * logits, absent.add_(present)
     cost.addcmul_(known, log, value=-1.0)
-    v = linear(p, 1.0 / width, -center / width).square_().mul_(constant(-0.5, p)).exp_()
+    v = linear(p, 1.0 / width, -center / width).square_().mul_(-0.5).exp_()
     v.addcmul_(v, known, value=-1.0)
     g = linear(p, w, -2.0).sigmoid_().mul_(v)
     h = v.sub_(g)
-    half = (log * constant(0.5 * q2, log)).tanh_()
+    half = (log * (0.5 * q2)).tanh_()
     half.div_(linear(half, -1.0, 1.0))  # a / 2: on x86 twice as fast as expm1
     far = g.addcmul(g, half, value=2.0)
     add_product(cost, g, half, -2.0 / q2)
@@ -126,13 +109,12 @@ class GeneralizedRobustLoss(LogLoss):
     """
 
     epoch_dependent = True
-    q2: Number
-    q3: Number
     epochs: Tensor
 
     def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self.register_options(q2=check_number("q2", q2, 0, 1, above=True), q3=check_number("q3", q3, 0, 1, above=True))
+        self.q2 = check_number("q2", q2, 0, 1, above=True)
+        self.q3 = check_number("q3", q3, 0, 1, above=True)
         self.last_epoch, self._prepared = 10, False
         self.register_buffer("epochs", torch.tensor(10), persistent=False)
 

@@ -12,18 +12,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labelgap.core.distributed import all_sum, world_size
+from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT
-from labelgap.losses.base.fused import Fused, mask_of, over_batch, power_form, with_heads
-from labelgap.losses.base.mixture_form import mixed
-from labelgap.losses.base.mixture_loss import LogLoss
-from labelgap.losses.base.option_checks import check_choice, check_integer, check_number
-from labelgap.losses.base.papers import BEN_BARUCH_2022
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, focused_cost, is_unknown, per_head, states, widen
-from labelgap.losses.kernels.form import KernelForm
-from labelgap.losses.selection import as_count, count_marked, top_k_mask
+from labelgap.losses.base.fused import Fused, as_float, mask_of, mixed, over_batch, power_form, with_heads
+from labelgap.losses.base.loss import LogLoss
+from labelgap.losses.base.registry import BEN_BARUCH_2022, method
+from labelgap.losses.base.selection import all_count, as_count, count_marked, top_k_mask
+from labelgap.losses.base.terms import (
+    Number,
+    check_choice,
+    check_integer,
+    check_number,
+    focused_cost,
+    is_unknown,
+    per_head,
+    states,
+    widen,
+)
+from labelgap.losses.kernels.dispatch import KernelForm
 
 
 @torch.no_grad()
@@ -48,8 +55,7 @@ def selective_mask(
     unknown = is_unknown(labels).expand(logits.shape)
     available, rows = count_marked(unknown), logits.shape[-2]
     if isinstance(available, int) and not isinstance(likelihood_topk, Tensor):
-        images = rows if world_size() == 1 else int(all_sum(torch.full((), rows, device="cpu")))
-        out = top_k_mask(logits, unknown, min(images * int(likelihood_topk), available))
+        out = top_k_mask(logits, unknown, min(all_count(rows) * int(likelihood_topk), available))
     else:
         available = as_count(available)
         wanted = all_sum(torch.full_like(available, rows)) * likelihood_topk
@@ -69,11 +75,6 @@ def partial_focal(
     .. math:: \ell = [y=1]\,(1-p)^{\gamma_+}(-\ln p) + [y=0]\,p^{\gamma_-}(-\ln(1-p)) + [y=?]\,p^{\gamma_u}(-\ln(1-p))
 
     The focus is a constant to the gradient, as in the paper's training.
-
-    Args:
-        gamma_pos: γ₊.
-        gamma_neg: γ₋.
-        gamma_unknown: γᵤ.
 
     Example:
         >>> zeros, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
@@ -102,11 +103,6 @@ class ClassAwareSelectiveLoss(LogLoss):
         prior_threshold: a class more frequent than this is left out wherever it is unknown.
     """
 
-    gamma_pos: Number
-    gamma_neg: Number
-    gamma_unknown: Number
-    likelihood_topk: Number
-    prior_threshold: Number
     priors: Tensor | None
 
     def __init__(
@@ -124,13 +120,11 @@ class ClassAwareSelectiveLoss(LogLoss):
         super().__init__(eps, reduction)
         self.mode = check_choice("mode", mode, ("selective", "negative", "ignore"))
         self.batch_dependent = self.mode == "selective"
-        self.register_options(
-            gamma_pos=check_number("gamma_pos", gamma_pos, 0),
-            gamma_neg=check_number("gamma_neg", gamma_neg, 0),
-            gamma_unknown=check_number("gamma_unknown", gamma_unknown, 0),
-            likelihood_topk=check_integer("likelihood_topk", likelihood_topk),
-            prior_threshold=check_number("prior_threshold", prior_threshold, 0, 1),
-        )
+        self.gamma_pos = check_number("gamma_pos", gamma_pos, 0)
+        self.gamma_neg = check_number("gamma_neg", gamma_neg, 0)
+        self.gamma_unknown = check_number("gamma_unknown", gamma_unknown, 0)
+        self.likelihood_topk = check_integer("likelihood_topk", likelihood_topk)
+        self.prior_threshold = check_number("prior_threshold", prior_threshold, 0, 1)
         try:
             given = None if priors is None else torch.as_tensor(priors, dtype=torch.float32).detach().clone()
         except (TypeError, ValueError, RuntimeError):
@@ -146,24 +140,12 @@ class ClassAwareSelectiveLoss(LogLoss):
             return torch.zeros_like(logits, dtype=torch.bool)
         if self.priors is not None and len(self.priors) != logits.shape[-1]:
             raise InputError(f"priors: {len(self.priors)} shares were given for {logits.shape[-1]} classes.")
-        return selective_mask(
-            logits,
-            labels,
-            likelihood_topk=self.likelihood_topk,
-            priors=self.priors,
-            prior_threshold=self.prior_threshold,
-        )
+        options = self.options("likelihood_topk", "priors", "prior_threshold")
+        return selective_mask(logits, labels, **options)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Leave out what is marked, and in mode "ignore" whatever is unknown."""
-        cost = partial_focal(
-            logits,
-            labels,
-            gamma_pos=self.gamma_pos,
-            gamma_neg=self.gamma_neg,
-            gamma_unknown=self.gamma_unknown,
-            eps=self.eps,
-        )
+        cost = partial_focal(logits, labels, **self.options("gamma_pos", "gamma_neg", "gamma_unknown", "eps"))
         return cost * ~(states(labels).unknown if self.mode == "ignore" else self.modified(logits, labels))
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
@@ -189,7 +171,7 @@ class ClassAwareSelectiveLoss(LogLoss):
             p, present = torch.sigmoid(x), mask_of(labels, x)
             weight = mask_of(labels, x, ABSENT).mul_(power_form(x, p, negative))
             for mask in counted:
-                weight.addcmul_(power_form(x, p, unknown), mask.view(torch.uint8).to(x.dtype))
+                weight.addcmul_(power_form(x, p, unknown), as_float(mask, x))
             if isinstance(positive, Tensor) or positive:
                 present.mul_(power_form(-x, torch.sigmoid(-x), positive))
             return mixed(x, weight.add_(present), present, probability=p, exact=exact)

@@ -12,30 +12,20 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from labelgap.core.distributed import all_max, all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.exp_sums import close_contrasts, log_sums, split_axes
-from labelgap.losses.base.fused import is_fusible, over_batch, with_heads
-from labelgap.losses.base.loss import Loss
-from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD
-from labelgap.losses.base.multi_head import MultiHead
-from labelgap.losses.base.option_checks import check_choice, check_number
-from labelgap.losses.base.papers import KOBAYASHI_2023
-from labelgap.losses.base.registry import method
-from labelgap.losses.base.terms import Number, has_state
-
-CLASSES, IMAGES = -1, -2
+from labelgap.losses.base.fused import CLASSES, IMAGES, fused_contrasts, is_fusible
+from labelgap.losses.base.loss import Loss, MultiHead
+from labelgap.losses.base.registry import KOBAYASHI_2023, method
+from labelgap.losses.base.terms import Number, check_choice, check_number, has_state
 
 
 def positives_and_negatives(labels: Tensor, unknown: str) -> tuple[Tensor, Tensor]:
-    """Return the masks of positives and negatives.
-
-    Args:
-        unknown: "ignore": unknown entries are in neither mask; "negative": they are negatives.
+    """Return the masks of positives and negatives; ``unknown`` entries are in neither ("ignore"), or "negative".
 
     Example:
         >>> [mask.tolist() for mask in positives_and_negatives(torch.tensor([[1, 0, -1]]), "ignore")]
@@ -50,10 +40,6 @@ def masked_logsumexp(values: Tensor, mask: Tensor, axis: int) -> tuple[Tensor, T
 
     Where there are none the value is 0 and carries no gradient. Along the axis of images, −2, the sum is over the
     global batch.
-
-    Example:
-        >>> masked_logsumexp(torch.zeros(1, 3), torch.tensor([[True, True, False]]), axis=-1)
-        (tensor([0.6931]), tensor([True]))
     """
     everywhere = axis == IMAGES
     masked = torch.where(mask, values, -torch.inf).detach()
@@ -82,7 +68,7 @@ def contrast(
         + \varepsilon \bigr)
 
     Args:
-        positive: ``(…, B, K)`` mask.
+        positive: ``(…, B, K)`` mask; what is in neither mask, as unknown labels are by default, stays out of both sums.
         negative: ``(…, B, K)`` mask.
         axis: −1 over the classes of each image, −2 over the images of each class, of the global batch.
         temperature_pos: ``T_P``.
@@ -91,8 +77,6 @@ def contrast(
 
     Returns:
         ``(…, B)`` or ``(…, K)``: the cost, 0 where there is no pair; and where there was a positive.
-
-    Entries in neither mask, as unknown labels are by default, stay out of both sums.
 
     Example:
         >>> logits, present = torch.zeros(1, 2), torch.tensor([[True, False]])
@@ -106,43 +90,13 @@ def contrast(
     return torch.where(any_neg & any_pos, -logsigmoid(-gap), 0.0), any_pos
 
 
-def fused_contrasts(
-    logits: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    axes: tuple[int, ...],
-    *,
-    temperature_pos: Number = 4.0,
-    temperature_neg: Number = 1.0,
-    bias: Number = 0.0,
-) -> list[tuple[Tensor, Tensor]]:
-    """Return what ``contrast`` returns, along several axes at once and faster."""
-    logits = with_heads(logits, temperature_pos, temperature_neg)
-    sums = log_sums(logits, positive, negative, axes, temperature_pos, temperature_neg)
-    t_pos, t_neg, margin = (
-        value[..., 0] if isinstance(value, Tensor) else value
-        for value in (over_batch(number, logits) for number in (temperature_pos, temperature_neg, bias))
-    )
-    gap = sums.negative * t_neg + sums.positive * t_pos
-    gap = gap + margin if isinstance(margin, Tensor) or margin else gap
-    cost = torch.where(sums.any_negative & sums.any_positive, softplus(gap, threshold=SOFTPLUS_THRESHOLD), 0.0)
-    costs, counted = (split_axes(values, logits, axes) for values in (cost, sums.any_positive))
-    return list(zip(costs, counted, strict=True))
-
-
 def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
     r"""Cross-entropy of a softmax over the classes, the target spread evenly over an image's positives.
 
     .. math:: \ell = \ln \sum_{c \in P \cup N} e^{x_c} - \frac1{|P|} \sum_{p \in P} x_p
 
-    Args:
-        positive: ``(…, B, K)`` mask, ``P``.
-        negative: ``(…, B, K)`` mask, ``N``.
-
-    Returns:
-        ``(…, B)``: the cost, 0 for an image without positives; and where there was a positive.
-
-    Entries in neither mask, as unknown labels may be, stay out of the softmax.
+    P and N are the masks ``positive`` and ``negative``, ``(…, B, K)``; what is in neither stays out of the softmax.
+    Returns the cost ``(…, B)``, 0 for an image without positives, and where there was a positive.
 
     Example:
         >>> softmax_cross_entropy(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
@@ -155,14 +109,7 @@ def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) ->
 
 
 def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: bool) -> Tensor:
-    """Average the costs that count, or add them up; ``everywhere`` when each process has its own part of them.
-
-    What does not count costs 0.
-
-    Example:
-        >>> mean_where(torch.tensor([1.0, 3.0, 0.0]), torch.tensor([True, True, False]), "mean", everywhere=False)
-        tensor(2.)
-    """
+    """Average the costs that count, or add them up; ``everywhere`` when each process has its own part of them."""
     total, count = cost.sum(dim=-1), counted.sum(dim=-1)
     if everywhere:
         total, count = all_sum(total), all_sum(count)
@@ -182,9 +129,6 @@ class ContrastLoss(MultiHead, Loss, ABC):
 
     batch_dependent = True
     axes: ClassVar[tuple[int, ...]]
-    temperature_pos: Number
-    temperature_neg: Number
-    bias: Number
 
     def __init__(
         self,
@@ -195,11 +139,9 @@ class ContrastLoss(MultiHead, Loss, ABC):
         reduction: str = "mean",
     ) -> None:
         super().__init__()
-        self.register_options(
-            temperature_pos=check_number("temperature_pos", temperature_pos, 0, above=True),
-            temperature_neg=check_number("temperature_neg", temperature_neg, 0, above=True),
-            bias=check_number("bias", bias),
-        )
+        self.temperature_pos = check_number("temperature_pos", temperature_pos, 0, above=True)
+        self.temperature_neg = check_number("temperature_neg", temperature_neg, 0, above=True)
+        self.bias = check_number("bias", bias)
         self.unknown = check_choice("unknown", unknown, ("ignore", "negative"))
         self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
 
@@ -215,15 +157,11 @@ class ContrastLoss(MultiHead, Loss, ABC):
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Add ``contrast`` along all ``axes``."""
         positive, negative = positives_and_negatives(labels, self.unknown)
-        temperatures = {"temperature_pos": self.temperature_pos, "temperature_neg": self.temperature_neg}
+        numbers = self.temperature_pos, self.temperature_neg, self.bias
         if is_fusible(0.0):
-            numbers = self.temperature_pos, self.temperature_neg, self.bias
-            loss = close_contrasts(logits, positive, negative, self.axes, *numbers, self.reduction)
-            if loss is not None:
-                return loss
-            costs = fused_contrasts(logits, positive, negative, self.axes, **temperatures, bias=self.bias)
-        else:
-            costs = [contrast(logits, positive, negative, axis, **temperatures, bias=self.bias) for axis in self.axes]
+            return fused_contrasts(logits, (positive, negative), self.axes, numbers, self.reduction)
+        options = self.options("temperature_pos", "temperature_neg", "bias")
+        costs = [contrast(logits, positive, negative, axis, **options) for axis in self.axes]
         parts = [
             mean_where(cost, counted, self.reduction, everywhere=axis == CLASSES)
             for axis, (cost, counted) in zip(self.axes, costs, strict=True)

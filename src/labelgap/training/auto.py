@@ -31,7 +31,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
 from labelgap.losses import Loss
-from labelgap.losses.base.mixture_loss import MixtureLoss
+from labelgap.losses.base.loss import MixtureLoss
 from labelgap.losses.robust import GeneralizedRobustLoss
 from labelgap.training.config import RunConfig
 from labelgap.training.selection import choose_selection

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from labelgap.core.errors import UnknownNameError
-from labelgap.losses.base.published_settings import PAPER_DATASETS, paper_dataset
+from labelgap.losses.base.registry import PAPER_DATASETS, paper_dataset
 from labelgap.training.settings import KEYWORDS
 
 OTHER: Final = "coco2014"

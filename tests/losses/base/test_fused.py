@@ -12,10 +12,9 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, loss, methods
-from labelgap.losses.base import fused, terms
-from labelgap.losses.base.loss import ElementwiseLoss
+from labelgap.losses.base import fused
+from labelgap.losses.base.loss import ElementwiseLoss, MixtureLoss
 from labelgap.losses.base.mixture import Mixture
-from labelgap.losses.base.mixture_loss import MixtureLoss
 
 FORMULA_ONLY = {"imcl", "pr", "rml", "softmax", "warp"}
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-6, torch.bfloat16: 1e-2}
@@ -113,7 +112,7 @@ def test_a_loss_on_the_cpu_does_not_depend_on_the_default_device(name: str) -> N
     made.set_epoch(3)
     logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
     expected = made(logits, labels)
-    terms._constant.cache_clear()
+    fused._scalar.cache_clear()
     with torch.device("meta"):
         elsewhere = made(logits, labels)
     torch.testing.assert_close([elsewhere, made(logits, labels)], [expected] * 2, rtol=0, atol=0)

@@ -28,8 +28,16 @@ from labelgap.losses import (
     methods,
 )
 from labelgap.losses.base.loss import NEEDS
-from labelgap.losses.base.option_checks import check_choice, check_integer, check_number
-from labelgap.losses.base.terms import Number, cost_known, per_head, reduce, states
+from labelgap.losses.base.terms import (
+    Number,
+    check_choice,
+    check_integer,
+    check_number,
+    cost_present,
+    per_head,
+    reduce,
+    states,
+)
 
 LABELS = LabelTable.from_dense(
     [[1, -1, 0], [-1, -1, 1], [1, 1, -1], [-1, 0, -1], [1, -1, -1], [0, -1, -1]], classes=["cat", "dog", "owl"]
@@ -46,7 +54,7 @@ class EveryHook(MultiHead, Loss):
 
     def __init__(self, weight: Number = 0.01) -> None:
         super().__init__()
-        self.register_options(weight=check_number("weight", weight, 0))
+        self.weight = check_number("weight", weight, 0)
         self.calls: list[str] = []
 
     def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
@@ -77,7 +85,8 @@ class EveryHook(MultiHead, Loss):
         revised = self.corrected[..., index, :] > 0
         marked = self.modified(logits, labels, index)
         present = states(labels).present | revised | marked
-        entries = cost_known(logits + self.bias[..., index, :], present)
+        shifted = logits + self.bias[..., index, :]
+        entries = cost_present(torch.where(present, shifted, -shifted))
         weight = per_head(self.weight, logits) * features.square().mean(-1, keepdim=True)
         return self.mark(reduce(entries + weight, "mean"), index, marked)
 
@@ -280,9 +289,9 @@ def test_checks_return_what_they_let_through() -> None:
     heads = torch.tensor([0.0, 1.0])
     assert check_choice("base", "all", ("unknown", "all")) == "all"
     assert check_number("eps", 1, 0, 1) == 1.0
-    assert check_number("eps", heads, 0, 1) is heads
+    assert torch.equal(torch.as_tensor(check_number("eps", heads, 0, 1)), heads)
     assert check_integer("warmup", 2.0) == 2
-    assert check_integer("warmup", heads) is heads
+    assert torch.equal(torch.as_tensor(check_integer("warmup", heads)), heads)
     with pytest.raises(InputError, match="must be finite"):
         check_number("weight", float("inf"))
 

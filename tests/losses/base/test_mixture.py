@@ -10,8 +10,8 @@ from torch import Tensor
 
 from labelgap.losses import Loss, MultiHead, methods
 from labelgap.losses.base.mixture import Mixture, entropy_cost, mixture_cost
+from labelgap.losses.base.selection import top_k_mask
 from labelgap.losses.base.terms import states
-from labelgap.losses.selection import top_k_mask
 
 MIXTURES = [
     *("iu", "bce", "iun", "bce-ls", "an", "an-ls", "ls", "wan", "dw", "n-ls", "l1r", "l2r", "em", "entmin", "epr"),

@@ -16,9 +16,9 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import describe_method, loss, methods
-from labelgap.losses.base import per_image_state
+from labelgap.losses.base import state
 from labelgap.losses.base.loss import Loss, TrainingScores
-from labelgap.losses.base.per_image_state import PerImageState
+from labelgap.losses.base.state import PerImageState
 
 TABLE = LabelTable.from_dense([[1, -1, 0], [-1, -1, 1], [1, 1, -1], [-1, 0, -1], [1, -1, -1]])
 OF_ONE_IMAGE = {"role": 16, "ll-cp": 2, "ll-cp-abs": 2, "em-apl": 4, "curriculum": 1}
@@ -137,7 +137,7 @@ def openimages() -> LabelTable:
 def test_what_cannot_fit_is_refused_with_a_way_out(
     name: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(per_image_state, "available_memory", lambda: 32 * 10**9)
+    monkeypatch.setattr(state, "available_memory", lambda: 32 * 10**9)
     made = loss(name, **{**reference_of(name).plain, **options})
     with pytest.raises(InputError) as refused:
         made.prepare(openimages())
@@ -156,7 +156,7 @@ def test_what_cannot_fit_is_refused_with_a_way_out(
 
 @pytest.mark.parametrize("name", OF_ONE_IMAGE)
 def test_where_the_system_does_not_say_nothing_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(per_image_state, "available_memory", lambda: None)
+    monkeypatch.setattr(state, "available_memory", lambda: None)
     made = plain(name)
     made.prepare(TABLE)
     assert made.state_bytes

@@ -6,7 +6,7 @@ import pytest
 
 import labelgap as lg
 from labelgap.core.errors import UnknownNameError
-from labelgap.losses.base.published_settings import PAPER_DATASETS, defaults, published_options
+from labelgap.losses.base.registry import PAPER_DATASETS, defaults, published_options
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.losses.reference import Batch
 from torch import Tensor
 
 from labelgap.losses import Loss, methods
-from labelgap.losses.base.mixture_loss import LogLoss
+from labelgap.losses.base.loss import LogLoss
 from labelgap.losses.kernels import dispatch
 
 CUDA = torch.cuda.is_available()

@@ -19,8 +19,8 @@ from tests.losses.kernels.kernel_cases import METHODS, has_kernel
 from torch import Tensor
 
 from labelgap.losses import EntropyMaximization, LargeLossCorrection, Mixture, MixtureLoss, loss, methods
-from labelgap.losses.base.mixture_loss import LogLoss
-from labelgap.losses.kernels import disabled, dispatch, passes
+from labelgap.losses.base.loss import LogLoss
+from labelgap.losses.kernels import disabled, dispatch, triton_kernels
 from labelgap.losses.kernels.dispatch import are_taken
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -123,7 +123,7 @@ def test_where_kernels_cannot_start_the_loss_is_computed_and_said_once(monkeypat
 
 
 def test_a_loss_on_the_cpu_takes_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "evaluate", None)
+    monkeypatch.setattr(triton_kernels, "evaluate", None)
     logits = torch.zeros(512, 512, requires_grad=True)
     torch.autograd.backward(loss("an")(logits, torch.zeros(512, 512, dtype=torch.int8)))
 
@@ -136,7 +136,7 @@ import labelgap as lg
 logits = torch.zeros(512, 600, requires_grad=True)
 torch.autograd.backward(lg.loss("ll-ct")(logits, torch.zeros(512, 600, dtype=torch.int8)))
 assert before or "triton" not in sys.modules
-assert not [name for name in sys.modules if name in ("labelgap.losses.kernels.passes", "labelgap.losses.kernels.costs")]
+assert not [name for name in sys.modules if name == "labelgap.losses.kernels.triton_kernels"]
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
@@ -156,4 +156,4 @@ def test_kernels_agree_with_the_references_in_the_interpreter() -> None:
 @torch.no_grad()
 def test_a_backward_pass_after_the_gradient_was_handed_over_is_refused_with_a_remedy() -> None:
     with pytest.raises(RuntimeError, match=r"a second time.*retain_graph=True"):
-        passes._OnePass.backward(SimpleNamespace(slopes=None), torch.ones(()))
+        triton_kernels._OnePass.backward(SimpleNamespace(slopes=None), torch.ones(()))

@@ -27,7 +27,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import UNKNOWN
 from labelgap.losses import Loss, loss
-from labelgap.losses.kernels import disabled, dispatch, launching
+from labelgap.losses.kernels import disabled, dispatch, triton_kernels
 
 pytestmark = [
     pytest.mark.skipif(REASON is not None, reason=str(REASON)),
@@ -208,7 +208,7 @@ def test_a_kernel_that_fails_is_a_warning_and_the_loss_is_computed(
     made = kernel_loss("em", batch, {})
     with disabled():
         expected = loss_and_gradient(made, batch)
-    monkeypatch.setattr(launching, "launch", fail)
+    monkeypatch.setattr(triton_kernels, "launch", fail)
     with pytest.warns(UserWarning, match="Failed to find C compiler"):
         found = loss_and_gradient(made, batch)
     again = loss_and_gradient(made, batch)

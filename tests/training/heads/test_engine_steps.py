@@ -11,7 +11,7 @@ from tests.losses.test_loss_device import Watch
 from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, some_labels
 
 import labelgap as lg
-from labelgap.losses.base import terms
+from labelgap.losses.base import selection, terms
 from labelgap.training.heads import HeadPlan, LinearEngine, grouping
 from labelgap.training.heads.optimizers import StackedAdam
 
@@ -45,7 +45,8 @@ def train_all(engine: LinearEngine) -> LinearEngine:
 
 @pytest.mark.parametrize("method", lg.methods())
 def test_no_step_synchronizes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "HOST_DEVICES", frozenset())
+    for module in (selection, terms):
+        monkeypatch.setattr(module, "host_array", lambda values: None)
     tables = (TABLE, some_labels(1))
     plans = [HeadPlan(method, options, 1e-2, table) for options in reference_of(method).options for table in tables]
     engine = as_on_a_device(plans)

@@ -4,20 +4,25 @@ Autograd keeps a buffer for every step of a formula and passes over memory twice
 a block of entries and its derivative in closed form; only the derivative is kept, one buffer as large as the logits,
 and the backward pass multiplies it with the gradient of the loss. The formula itself stays in the pure function of the
 method, which is what a compiler fuses and what the tests compare the form with.
+
+Then follow mixtures in this form, and the log-sums of exponentials of which the two-way losses are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-from labelgap.core.distributed import all_sum, world_size
+from labelgap.core.distributed import all_max, all_sum, world_size
 from labelgap.core.errors import InputError
-from labelgap.labels.codes import PRESENT
-from labelgap.losses.base.terms import Number, constant, equals, per_head
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD, Mixture, is_plain, mixture_entries
+from labelgap.losses.base.terms import LOWEST, Number, only_where, per_head, reduce, widen
 
 Form = Callable[..., tuple[Tensor, ...]]
 """Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
@@ -88,7 +93,7 @@ class _Fused(torch.autograd.Function):
         refuse_second_derivative()
         gradient = gradients[0]
         if ctx.scale is not None:
-            gradient = gradient * constant(ctx.scale, gradient)
+            gradient = gradient * ctx.scale
             gradient = gradient[..., None, None] if gradient.ndim else gradient
         slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=False)
         found = [slope * gradient if needed else None for slope, needed in slopes]
@@ -98,7 +103,7 @@ class _Fused(torch.autograd.Function):
 def _total(cost: Tensor, scale: float) -> Tensor:
     """Return the sum over the batch of each head, times ``scale``: 1, or what makes it the mean."""
     total = cost.sum() if cost.ndim == 2 else cost.sum(dim=(-2, -1))
-    return total if scale == 1.0 else total * constant(scale, total)
+    return total if scale == 1.0 else total * scale
 
 
 def _in_blocks(
@@ -123,14 +128,7 @@ def _in_blocks(
 
 
 def with_gradient(logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
-    """Return a cost ``(…)`` whose derivative in the logits ``(…, B, K)`` was computed along with it.
-
-    Example:
-        >>> x = torch.zeros(1, 1, requires_grad=True)
-        >>> with_gradient(x, torch.tensor(3.0), torch.full((1, 1), 2.0)).backward()
-        >>> x.grad
-        tensor([[2.]])
-    """
+    """Return a cost ``(…)`` whose derivative in the logits ``(…, B, K)`` was computed along with it."""
     result: Tensor = _WithGradient.apply(logits, cost, gradient)  # type: ignore[no-untyped-call]
     return result
 
@@ -158,12 +156,7 @@ def refuse_second_derivative() -> None:
 
 
 def with_heads(logits: Tensor, *numbers: Number) -> Tensor:
-    """Give logits ``(B, K)`` the leading axes of numbers that have one value per head.
-
-    Example:
-        >>> with_heads(torch.zeros(4, 5), 0.1, torch.tensor([0.1, 0.2])).shape
-        torch.Size([2, 4, 5])
-    """
+    """Give logits ``(B, K)`` the leading axes of numbers that have one value per head."""
     shapes = [number.shape for number in numbers if not isinstance(number, int | float)]
     if all(len(shape) <= logits.ndim - 2 for shape in shapes):
         return logits
@@ -172,47 +165,37 @@ def with_heads(logits: Tensor, *numbers: Number) -> Tensor:
 
 
 def over_batch(value: Number, like: Tensor) -> Number:
-    """Return a plain number as it is, and a tensor of shape ``(…)`` so that it broadcasts over its head's batch.
-
-    Example:
-        >>> over_batch(0.1, torch.zeros(2, 8, 20))
-        0.1
-    """
+    """Return a plain number as it is, and a tensor of shape ``(…)`` so that it broadcasts over its head's batch."""
     return value if isinstance(value, int | float) else per_head(value, like)
 
 
 def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
-    """Return 1 where a label has a state and 0 elsewhere, in the float type of ``like``: faster than a mask.
-
-    Example:
-        >>> mask_of(torch.tensor([[1, 0, -1]]), torch.zeros(1))
-        tensor([[1., 0., 0.]])
-    """
+    """Return 1 where a label has a state and 0 elsewhere, in the float type of ``like``: faster than a mask."""
     if labels.dtype == torch.int8:  # one call; of wider integers it is slower
-        return torch.eq(labels, constant(code, labels), out=torch.empty_like(labels, dtype=like.dtype))
-    return labels.to(like.dtype, copy=True).eq_(constant(code, like))
+        return torch.eq(labels, code, out=torch.empty_like(labels, dtype=like.dtype))
+    return labels.to(like.dtype, copy=True).eq_(code)
+
+
+def as_float(mask: Tensor, like: Tensor) -> Tensor:
+    """Return a mask as 1 and 0, in the float type of ``like``."""
+    return mask.view(torch.uint8).to(like.dtype)
 
 
 def linear(values: Tensor, slope: Number, offset: Number) -> Tensor:
-    """Return ``slope · values + offset``, in one call for plain numbers on the CPU.
+    """Return ``slope · values + offset``, in one call for plain numbers on the CPU."""
+    if isinstance(slope, Tensor) or isinstance(offset, Tensor) or not values.is_cpu:
+        return values * slope + offset
+    return torch.add(_scalar(float(offset), values.dtype), values, alpha=slope)
 
-    Example:
-        >>> linear(torch.tensor([1.0, 0.0]), 2.0, -1.0)
-        tensor([ 1., -1.])
-    """
-    start = constant(offset, values)
-    if isinstance(start, Tensor) and not isinstance(slope, Tensor):
-        return torch.add(start, values, alpha=slope)
-    return values * slope + start
+
+@lru_cache(maxsize=1024)
+def _scalar(value: float, dtype: torch.dtype) -> Tensor:
+    """Return a number as a tensor: making one in every call takes as long as thousands of entries."""
+    return torch.full((), value, dtype=dtype, device="cpu")  # the default device may be another
 
 
 def add_product(total: Tensor, first: Tensor, second: Tensor, factor: Number) -> Tensor:
-    """Add ``first · second · factor`` in place; the factor is a plain number or broadcasts.
-
-    Example:
-        >>> add_product(torch.ones(1), torch.ones(1), torch.ones(1), 2.0)
-        tensor([3.])
-    """
+    """Add ``first · second · factor`` in place; the factor is a plain number or broadcasts."""
     if isinstance(factor, Tensor):
         return total.addcmul_(first * factor, second)
     return total.addcmul_(first, second, value=factor)
@@ -228,43 +211,300 @@ def focused_form(
 
     The cost is that of ``focused_cost``. ``gamma`` is a plain number or broadcasts over the logits. The logarithm is
     that of p, and x itself where p is too small for it. ``probability`` is p, where it is known.
-
-    Example:
-        >>> focused_form(torch.zeros(1), 2.0)
-        (tensor([-0.1733]), tensor([-0.2983]))
     """
     probability = torch.sigmoid(logits) if probability is None else probability
     log, slope = _log(probability, logits), linear(probability, 1.0, -1.0)
-    if equals(gamma, 0):
+    if not isinstance(gamma, Tensor) and gamma == 0:
         return log, slope
-    focus = slope.square() if equals(gamma, 2) else (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
+    squared = not isinstance(gamma, Tensor) and gamma == 2
+    focus = slope.square() if squared else (log - logits).clamp_(max=0.0).mul_(gamma).exp_()
     if not detach:
         add_product(slope, probability, log, gamma)
     return log.mul_(focus), slope.mul_(focus)
 
 
 def power_form(logits: Tensor, probability: Tensor, gamma: Number) -> Tensor:
-    r"""Return :math:`p^\gamma`; ``gamma`` is a plain number or broadcasts over the logits.
-
-    Example:
-        >>> power_form(torch.zeros(1), torch.full((1,), 0.5), 4.0)
-        tensor([0.0625])
-    """
+    r"""Return :math:`p^\gamma`; ``gamma`` is a plain number or broadcasts over the logits."""
     if not isinstance(gamma, Tensor) and gamma in (0, 1, 2, 4):
         square = probability.square() if gamma > 1 else probability
         return torch.ones_like(probability) if gamma == 0 else square.square_() if gamma == 4 else square
-    return log_probability(logits).mul_(gamma).exp_()
-
-
-def log_probability(logits: Tensor) -> Tensor:
-    r"""Return :math:`\ln p`, to the precision of p: with one exponential, and finite for logits of −10,000.
-
-    Example:
-        >>> log_probability(torch.tensor([0.0, -1e4]))
-        tensor([-6.9315e-01, -1.0000e+04])
-    """
-    return _log(torch.sigmoid(logits), logits)
+    return _log(torch.sigmoid(logits), logits).mul_(gamma).exp_()
 
 
 def _log(probability: Tensor, logits: Tensor) -> Tensor:
+    r"""Return :math:`\ln p`, to the precision of p: with one exponential, and finite for logits of −10,000."""
     return torch.minimum(probability.clamp(min=torch.finfo(logits.dtype).tiny).log_(), logits)
+
+
+def fused_mixture(
+    logits: Tensor,
+    labels: Tensor,
+    mixture: Mixture,
+    *,
+    modified: Tensor | None = None,
+    eps: Number = 0.0,
+    reduction: str = "none",
+) -> Tensor:
+    """Return what ``mixture_entries`` returns, reduced and faster; entries that are ``modified`` are unknown."""
+    exact, expected, estimate = reduction == "none", mixture.expected_positives, mixture.label_estimate
+    if not is_fusible(eps) or (exact and (expected is not None or estimate is not None)):
+        return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
+    logits = widen(logits)
+    if mixture.plain_rows is None or isinstance(expected, Tensor):
+        numbers = [weight for row in mixture.rows for weight in row]
+        logits = with_heads(logits, *numbers, 0.0 if expected is None else expected)
+    constants = [labels] if modified is None else [labels, modified]
+    inputs = [logits] if estimate is None else [logits, estimate.logits]
+    form = _form(mixture, logits, exact) if estimate is None else _estimate_form(mixture, logits)
+    if expected is None:
+        return fused(Fused(form, inputs, constants), reduction)
+    rows, classes = logits.shape[-2:]
+    with torch.no_grad():  # e = (P − κ) / K of each input, P positives per image of the global batch
+        probabilities = [torch.sigmoid(values) for values in inputs]
+        sums = all_sum(torch.stack([p.sum(dim=(-2, -1)) for p in probabilities]))
+        images = all_sum(sums.new_full((), rows))
+        expected = expected.to(sums.dtype) if isinstance(expected, Tensor) else expected
+        excess = (sums / images.clamp(min=1) - expected) / classes * images.clamp(max=1)  # 0 without images
+        penalty = excess.square().sum(0) * mixture.expected_weight
+        steep = (excess * (2.0 * mixture.expected_weight))[..., None, None].unbind(0)
+
+    def penalized(*parts: Tensor) -> tuple[Tensor, ...]:
+        """Add to the slopes what the penalty has, as part of a mean: 2 w e p (1 − p)."""
+        count = len(steep)
+        inputs, probabilities, constants = parts[:count], parts[count : 2 * count], parts[2 * count :]
+        cost, *slopes = form(*inputs, *constants, probabilities=probabilities)
+        for slope, p, factor in zip(slopes, probabilities, steep, strict=True):
+            slope.addcmul_(torch.addcmul(p, p, p, value=-1.0), factor)
+        return cost, *slopes
+
+    cost = fused(Fused(penalized, inputs, [*probabilities, *constants]), reduction)
+    return cost + (penalty if reduction == "mean" else penalty * all_sum(logits.new_full((), rows * classes)))
+
+
+def mixed(
+    logits: Tensor,
+    both: Number,
+    present: Number,
+    entropy: Number = 0.0,
+    *,
+    probability: Tensor | None = None,
+    exact: bool = False,
+) -> tuple[Tensor, Tensor]:
+    r"""Return the cost of a block and its derivative in the logits, as new tensors.
+
+    .. math:: \ell = u\,(-\ln p) + v\,(-\ln(1-p)) + w\,H(p) = (u+v+w)\,(\max(x, 0) - \ln c) - (u + w\,p)\,x,
+        \qquad c = \max(p, 1-p)
+
+    A sum over many entries takes the logarithm of c, to the precision of p; a single entry takes
+    :math:`\ln c = -\ln(1 + e^{-|x|})`, so that a label that is almost certainly right costs little, but not nothing.
+
+    Args:
+        logits: x
+        both: u + v; like the next two, a plain number or what broadcasts over the logits.
+        present: u
+        entropy: w
+        probability: p, where it is known; it is not overwritten.
+        exact: whether the cost of each entry is exact, not only that of many together.
+    """
+    p = torch.sigmoid(logits) if probability is None else probability
+    rest = linear(p, -1.0, 1.0)
+    log = logits.abs().neg_().exp_().log1p_().neg_() if exact else torch.maximum(p, rest).log_()
+    cost, total, pull = logits.relu(), both, None
+    if isinstance(entropy, Tensor) or entropy:
+        total, pull = both + entropy, (p * entropy).mul_(logits)
+    if isinstance(total, Tensor) or total != 1:
+        cost.mul_(total)
+    slope = p * both if probability is not None or isinstance(both, Tensor) or both != 1 else p
+    if isinstance(present, Tensor) or present:
+        slope.sub_(present)
+        _add(cost, logits, present, -1.0)
+    if pull is not None:
+        slope.addcmul_(pull, rest, value=-1.0)
+        cost.sub_(pull)
+    return _add(cost, log, total, -1.0), slope  # ln c last: it is small beside terms that cancel
+
+
+def _add(total: Tensor, values: Tensor, factor: Number, sign: float) -> Tensor:
+    """Add values times a factor and a sign, in place."""
+    if isinstance(factor, Tensor):
+        return total.addcmul_(values, factor, value=sign)
+    return total.add_(values, alpha=sign * factor)
+
+
+KNOWN, MODIFIED = 2, 3
+"""Masks beside those of ABSENT and PRESENT: the entries in either of the two, and those that the loss modifies."""
+Column = tuple[Number, list[tuple[int, Number]]]
+"""The weight of unknown entries, and what the entries of each mask have in addition."""
+
+
+def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
+    """Return the weights u + v, u and w."""
+    if mixture.plain_rows is not None:
+        return _plain_columns(mixture.plain_rows)
+    rows = mixture.rows if mixture.modified is not None else mixture.rows[:3]
+    return _columns_of([tuple(over_batch(weight, like) for weight in row) for row in rows])
+
+
+def _columns_of(rows: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
+    columns = list(zip(*((u + v, u, w) for u, v, w in rows), strict=True))
+    has_known = any(isinstance(b, float) and is_plain(c, b) and not is_plain(a, b) for a, b, c, *_ in columns)
+    found = []
+    for unknown, absent, present, *modified in columns:
+        more: list[tuple[int, Number]] = [(ABSENT, absent - unknown), (PRESENT, present - unknown)]
+        if has_known:  # that mask is needed anyway
+            more = [(KNOWN, absent - unknown), (PRESENT, present - absent)]
+        more += [(MODIFIED, weight - unknown) for weight in modified]
+        found.append((unknown, [(mask, weight) for mask, weight in more if not is_plain(weight, 0)]))
+    return tuple(found)
+
+
+_plain_columns = lru_cache(maxsize=256)(_columns_of)
+"""The same for plain numbers, which are the same in every step."""
+
+
+def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:
+    """Return the weights of a block's entries; plain numbers where all entries have the same."""
+    masks: dict[int, Tensor] = {}
+    used = {number for _, terms in columns for number, _ in terms}
+    if PRESENT in used or KNOWN in used:
+        masks[PRESENT] = mask_of(labels, like)
+    if ABSENT in used or KNOWN in used:
+        masks[ABSENT] = mask_of(labels, like, ABSENT)
+    if KNOWN in used:
+        masks[KNOWN] = masks[ABSENT].add_(masks[PRESENT])  # no column has ABSENT besides
+    if modified is not None:
+        masks[MODIFIED] = as_float(modified, like)
+    found = []
+    for total, terms in columns:
+        for number, weight in terms:
+            if is_plain(total, 0):
+                total = masks[number] if is_plain(weight, 1) else masks[number] * weight
+            else:
+                total = linear(masks[number], weight, total)
+        found.append(total)
+    return found
+
+
+def _form(mixture: Mixture, like: Tensor, exact: bool) -> Form:
+    columns = _columns(mixture, like)
+
+    def form(
+        logits: Tensor, labels: Tensor, modified: Tensor | None = None, *, probabilities: tuple[Tensor, ...] = ()
+    ) -> tuple[Tensor, ...]:
+        weights = _weights(columns, logits, labels, modified)
+        return mixed(logits, *weights, probability=probabilities[0] if probabilities else None, exact=exact)
+
+    return form
+
+
+def _estimate_form(mixture: Mixture, like: Tensor) -> Form:
+    """Classifier and estimate teach each other: ``weight`` times the teacher's p is added to u and taken from v."""
+    assert mixture.label_estimate is not None
+    columns, weight = _columns(mixture, like)[:2], mixture.label_estimate.weight
+
+    def form(
+        logits: Tensor, estimate: Tensor, labels: Tensor, *, probabilities: tuple[Tensor, ...] = ()
+    ) -> tuple[Tensor, ...]:
+        both, present = _weights(columns, logits, labels, None)
+        p, q = probabilities or (torch.sigmoid(logits), torch.sigmoid(estimate))
+        from_q, from_p = (torch.add(present, teacher, alpha=weight) for teacher in (q, p))
+        certain_p, certain_q = (torch.maximum(values, linear(values, -1.0, 1.0)) for values in (p, q))
+        log = certain_p.mul_(certain_q).log_()
+        cost = logits.relu().add_(estimate.relu()).mul_(both)
+        cost = cost.addcmul_(logits, from_q, value=-1.0).addcmul_(estimate, from_p, value=-1.0)
+        return _add(cost, log, both, -1.0), (p * both).sub_(from_q), (q * both).sub_(from_p)
+
+    return form
+
+
+CLASSES: Final = -1
+IMAGES: Final = -2
+LEAST_EXPONENT: Final = -87.0
+"""Just above the smallest normal float32: on x86 an exponential that underflows takes 30 to 80 times as long."""
+CLOSE: Final = 80.0
+"""Exponents that differ by less have exponentials, and sums of them, that float32 holds."""
+
+
+def fused_contrasts(
+    logits: Tensor,
+    masks: tuple[Tensor, Tensor],
+    axes: Sequence[int],
+    numbers: tuple[Number, Number, Number],
+    reduction: str,
+) -> Tensor:
+    r"""Return the sum over axes of the mean contrast, or of its "sum"; see ``labelgap.losses.two_way.contrast``.
+
+    ``masks`` are those of the positives and of the negatives, ``numbers`` :math:`T_P`, :math:`T_N` and ε. An entry is a
+    positive, a negative or neither, so one exponential per entry and axis serves both sums, relative to the largest
+    exponents m; a is 1 over the number of images, or classes, that have a positive:
+
+    .. math:: S_P = \sum_p e^{-x_p/T_P - m_P}, \quad S_N = \sum_n e^{x_n/T_N - m_N}, \quad
+        g = T_N (\ln S_N + m_N) + T_P (\ln S_P + m_P) + \varepsilon, \qquad \ell = \sum_g a\,\ln(1 + e^g)
+
+    .. math:: \frac{d\ell}{dx_n} = \sum_{g \ni n} a\,\sigma(g) \frac{e^{x_n/T_N - m_N}}{S_N}, \quad
+        \frac{d\ell}{dx_p} = -\sum_{g \ni p} a\,\sigma(g) \frac{e^{-x_p/T_P - m_P}}{S_P}
+    """
+    logits = with_heads(logits, *numbers)
+    with torch.no_grad():
+        cost, gradient = _contrasts(logits, masks, axes, numbers, reduction)
+    return with_gradient(logits, cost, gradient if world_size() == 1 else gradient.mul_(world_size()))
+
+
+def _contrasts(
+    x: Tensor, masks: tuple[Tensor, Tensor], axes: Sequence[int], numbers: tuple[Number, ...], reduction: str
+) -> tuple[Tensor, Tensor]:
+    """Return the cost and its derivative in the logits x."""
+    t_pos, t_neg, bias = (over_batch(number, x) for number in numbers)
+    is_pos, is_neg = (as_float(mask, x) for mask in masks)
+    slopes, least = linear(is_pos, -1.0 / t_pos - 1.0 / t_neg, 1.0 / t_neg), torch.finfo(x.dtype).tiny
+    ends = _close_ends(x, numbers)
+    if ends is None:
+        exponents = x * slopes
+        sides = [only_where(mask, exponents) for mask in masks]
+    else:  # one exponential per entry serves all axes
+        low, high = ends
+        offset = torch.add(x.new_full((), -high / float(t_neg)), is_pos, alpha=low / t_pos + high / t_neg)
+        weights = torch.addcmul(offset, x, slopes).exp_()
+        of_pos, of_neg = weights * is_pos, weights.mul_(is_neg)
+    cost, gradient, shares = x.new_zeros(x.shape[:-2]), x.new_zeros(()), [x.new_zeros(()), x.new_zeros(())]
+    for axis in axes:
+        if ends is None:
+            top_pos, top_neg = (_largest(values, axis) for values in sides)
+            weights = (exponents - torch.lerp(top_neg, top_pos, is_pos)).clamp_(LEAST_EXPONENT, 0.0).exp_()
+            of_pos, of_neg = weights * is_pos, weights.mul_(is_neg)
+            shift = top_neg * t_neg + top_pos * t_pos + bias
+        else:
+            shift = high - low + bias
+        sums = [part.sum(dim=axis, keepdim=True) for part in (of_pos, of_neg)]
+        sums = sums if axis == CLASSES else [all_sum(part) for part in sums]
+        found, also = (~(part <= 0) for part in sums)  # NaN is found
+        counts = (found & also).to(x.dtype)
+        sum_pos, sum_neg = (part.clamp(min=least) for part in sums)
+        gap = (sum_neg.log() * t_neg).add_(sum_pos.log() * t_pos).add_(shift)
+        if reduction == "mean":
+            number = found.sum(dim=(-2, -1), keepdim=True)
+            counts = counts / (all_sum(number) if axis == CLASSES else number).clamp(min=1)
+        part = (softplus(gap, threshold=SOFTPLUS_THRESHOLD) * counts).sum(dim=(-2, -1))
+        cost = cost + (all_sum(part) if axis == CLASSES else part)
+        pull = gap.sigmoid_() * counts
+        if ends is None:
+            gradient = (of_neg * (pull / sum_neg)).sub_(of_pos * (pull / sum_pos)).add_(gradient)
+        else:
+            shares = [share + pull / part for share, part in zip(shares, (sum_pos, sum_neg), strict=True)]
+    return cost, gradient if ends is None else of_neg.mul_(shares[1]).sub_(of_pos.mul_(shares[0]))
+
+
+def _close_ends(x: Tensor, numbers: tuple[Number, ...]) -> tuple[float, float] | None:
+    """Return the lowest and the highest logit of one head on the CPU, if no exponential between them underflows."""
+    if x.ndim > 2 or any(isinstance(number, Tensor) for number in numbers) or not (x.is_cpu and x.numel()):
+        return None
+    low, high = (float(end) for end in x.aminmax())
+    return (low, high) if world_size() == 1 and (high - low) / min(numbers[:2]) < CLOSE else None
+
+
+def _largest(values: Tensor, axis: int) -> Tensor:
+    """Return the largest values along an axis, of the global batch; 0 where all are ``LOWEST``."""
+    empty = not values.shape[axis]
+    top = values.sum(dim=axis, keepdim=True) + LOWEST if empty else values.amax(dim=axis, keepdim=True)
+    top = all_max(top) if axis == IMAGES else top
+    return torch.where(top <= LOWEST / 2, 0.0, top)

@@ -35,8 +35,10 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
-from labelgap.losses.base.option_checks import check_choice
-from labelgap.losses.base.terms import Number, check_shapes, reduce, widen
+from labelgap.losses.base.fused import Fused, fused, fused_mixture, is_fusible
+from labelgap.losses.base.mixture import Mixture, mixture_entries
+from labelgap.losses.base.terms import Number, check_choice, check_number, check_shapes, reduce, widen
+from labelgap.losses.kernels.dispatch import KernelForm, are_taken, one_pass
 
 NEEDS = frozenset({"index", "features", "scores", "penalty"})
 
@@ -100,12 +102,7 @@ class Loss(nn.Module, ABC):
         self._last_marks: tuple[Tensor, ...] | None = None
 
     def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
-        """Fill in options that were left open and that the labels can answer; return them.
-
-        Args:
-            table: the observed labels of the training images.
-            val: those of the validation images, or None.
-        """
+        """Fill in options that were left open and that the labels of train, or of val, can answer; return them."""
         return {}
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
@@ -213,10 +210,7 @@ class Loss(nn.Module, ABC):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Commit what the backward passes since the last step recorded; call it once per ``optimizer.step()``.
-
-        Where they recorded nothing, what the last forward pass in gradient mode marked is committed.
-        """
+        """Commit what was marked since the last step; call it once per ``optimizer.step()``."""
         marks = [*self._marks] or ([] if self._last_marks is None else [self._last_marks])
         self.skip_step()
         for values in marks:
@@ -229,11 +223,7 @@ class Loss(nn.Module, ABC):
             self._last_marks = None
 
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
-        """Revise labels at the end of an epoch and return what changed in it.
-
-        Args:
-            scores: None, or a callable that yields the logits of every training image, over all processes.
-        """
+        """Revise labels at the end of an epoch, by the ``scores`` of all training images; return what changed in it."""
         return Revisions()
 
     def penalty(self, parameters: Iterable[Tensor]) -> Number:
@@ -247,15 +237,17 @@ class Loss(nn.Module, ABC):
     def load_handoff_state(self, state: dict[str, Tensor]) -> None:
         """Continue from the ``handoff_state`` of an earlier phase; call it after ``prepare``."""
 
-    def register_options(self, **options: Number | None) -> None:
-        """Store number options as attributes; tensors, one value per head, move with the module."""
-        for name, value in options.items():
-            if hasattr(self, name):
-                delattr(self, name)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Loss:
+        """Move number options that are tensors, one value per head, along with the module."""
+        for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                self.register_buffer(name, value.detach().clone(), persistent=False)
-            else:
-                setattr(self, name, value)
+                vars(self)[name] = fn(value)
+        super()._apply(fn, recurse)
+        return self
+
+    def options(self, *names: str) -> dict[str, Any]:
+        """Return some options by name."""
+        return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
         """Show the name the loss was created under."""
@@ -280,33 +272,17 @@ class ReducedLoss(Loss, ABC):
 
 @cache
 def is_replaced(loss_class: type[Loss], *names: str) -> bool:
-    """Return whether a subclass has replaced the formula of a loss, but none of what these names declare about it.
-
-    Example:
-        >>> class Half(Loss):
-        ...     def cost(self, logits, labels, index, features):
-        ...         return logits.mean() / 2
-        >>> is_replaced(Half, "penalty"), is_replaced(Half, "cost")
-        (True, False)
-    """
+    """Return whether a subclass has replaced the formula of a loss, but none of what these names declare about it."""
     order = loss_class.__mro__
 
     def depth(*names: str) -> int:
         return min(order.index(kind) for kind in order for name in names if name in vars(kind))
 
-    return depth("forward", "cost", "entries", "fused", "modified", "reduce") < depth(*names)
+    return depth("forward", "cost", "entries", "fused", "modified", "large", "reduce") < depth(*names)
 
 
 class ElementwiseLoss(ReducedLoss, ABC):
-    """A loss whose cost per entry follows from logits and labels alone. Abstract: a method defines ``entries``.
-
-    Example:
-        >>> class Squares(ElementwiseLoss):
-        ...     def entries(self, logits, labels):
-        ...         return (logits - labels) ** 2
-        >>> Squares()(torch.tensor([[3.0, 0.0]]), torch.tensor([[1, 0]]))
-        tensor(2.)
-    """
+    """A loss whose cost per entry follows from logits and labels alone. Abstract: a method defines ``entries``."""
 
     @abstractmethod
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -315,3 +291,134 @@ class ElementwiseLoss(ReducedLoss, ABC):
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Reduce the entries."""
         return self.reduce(self.entries(logits, labels))
+
+
+class MultiHead:
+    """What a loss offers to the linear engine, which trains many heads at once; a mixin of ``Loss``.
+
+    A loss of your own does not need it: the engine then evaluates it head by head. A loss that inherits from it accepts
+    logits ``(…, B, K)`` with the axes of ``heads`` in front, number options as tensors of shape ``(…)``, and keeps its
+    per-image state as ``(…, N, K)``.
+
+    Attributes:
+        heads: the leading axes, ``()`` for one head; the engine sets it before ``prepare``.
+        shared_options: number options that cannot be tensors; heads that differ in one do not share a loss.
+    """
+
+    heads: tuple[int, ...] = ()
+    shared_options: ClassVar[frozenset[str]] = frozenset()
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Return the mixture that the costs of the entries are, where the method is nothing else; None otherwise.
+
+        The engine evaluates the heads of all such methods in one kernel.
+        """
+        return None
+
+    def modified_count(self, labels: Tensor) -> Tensor | None:
+        """Return how many unknown entries of a batch are ``modified``, ``(…)``, where those are its largest logits.
+
+        None where another rule selects them.
+        """
+        return None
+
+    def revisions_of(self, head: tuple[int, ...]) -> Revisions:
+        """Return what the last ``end_epoch`` revised for one of many heads, where the method revises labels."""
+        return Revisions()
+
+
+class LogLoss(MultiHead, ElementwiseLoss, ABC):
+    """An element-wise loss with logarithms, for many heads. Abstract.
+
+    A method defines ``entries``, the formula; ``fused`` and ``kernel_form`` register what computes the same faster.
+
+    Args:
+        eps: added inside the logarithms; 1e-5 in the code of several papers.
+        reduction: "mean", "sum" or "none".
+    """
+
+    def __init__(self, eps: Number = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.eps = check_number("eps", eps, 0, 1)
+
+    def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
+        """Return what computes ``entries`` faster, where there is such a form (see ``labelgap.losses.base.fused``)."""
+        return None
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """Return what computes the loss of a batch in one pass, where there is such a kernel."""
+        return None
+
+    def usable_kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """Return the form where it stands for the formula: with plain options, and not of a changed subclass."""
+        if not is_fusible(self.eps) or self.reduction == "none" or is_replaced(type(self), "kernel_form"):
+            return None
+        form = self.kernel_form(rows, classes)
+        return form if form is not None and form.is_plain else None
+
+    def one_pass(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """Return the loss as a kernel computes it; None where none does (see ``labelgap.losses.kernels.dispatch``)."""
+        if not are_taken(logits.device, logits.dtype, logits.numel()) or logits.ndim != 2 or not is_fusible(self.eps):
+            return None
+        form = self.usable_kernel_form(*logits.shape)
+        return None if form is None else one_pass(form, logits, labels, self.reduction)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Reduce the entries."""
+        loss = self.one_pass(logits, labels)
+        if loss is not None:
+            return loss
+        parts = self.fused(logits, labels) if is_fusible(self.eps) else None
+        return self.reduce(self.entries(logits, labels)) if parts is None else fused(parts, self.reduction)
+
+
+class MixtureLoss(LogLoss, ABC):
+    """A loss whose cost per entry is a mixture. Abstract: a method declares ``declared`` or, from options, ``weights``.
+
+    Example:
+        >>> import torch
+        >>> class HalfNegative(MixtureLoss):
+        ...     declared = Mixture(unknown=(0.0, 0.5, 0.0))
+        >>> HalfNegative()(torch.zeros(1, 2), torch.tensor([[1, -1]]))
+        tensor(0.5199)
+    """
+
+    declared: ClassVar[Mixture]
+
+    def weights(self, classes: int) -> Mixture:
+        """Return the weights of the mixture for ``classes`` classes."""
+        return self.declared
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the costs of the mixture; see ``mixture_entries``."""
+        mixture = self.weights(logits.shape[-1])
+        modified = None if mixture.modified is None else self.modified(logits, labels)
+        return mixture_entries(logits, labels, mixture, modified=modified, eps=self.eps)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Reduce the costs of the mixture, or the ``entries`` of a subclass that has its own."""
+        if type(self).entries is not MixtureLoss.entries:
+            return self.reduce(self.entries(logits, labels))
+        loss = self.one_pass(logits, labels)
+        if loss is not None:
+            return loss
+        mixture = self.weights(logits.shape[-1])
+        modified = None if mixture.modified is None else self.modified(logits, labels)
+        return fused_mixture(logits, labels, mixture, modified=modified, eps=self.eps, reduction=self.reduction)
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """A mixture whose weights follow from the labels alone."""
+        mixture = self.weights(classes)
+        return None if mixture.modified is not None else mixture_kernel_form(mixture)
+
+    def mixture(self, classes: int) -> Mixture | None:
+        """Return the mixture where nothing is added inside the logarithms."""
+        return None if isinstance(self.eps, Tensor) or self.eps else self.weights(classes)
+
+
+def mixture_kernel_form(mixture: Mixture, share: Tensor | None = None) -> KernelForm | None:
+    """Return the kernel of a mixture, with or without a share of modified entries; None where it has more terms."""
+    if mixture.expected_positives is not None or mixture.label_estimate is not None:
+        return None
+    weights = tuple(number for u, v, w in mixture.rows for number in (u + v, u, w))
+    return KernelForm("mixture", (share is not None, mixture.has_entropy), weights, share=share)

@@ -5,8 +5,9 @@ Many methods differ only in the weights that they give to an entry by the state 
 .. math:: \ell = u_y\,(-\ln p) + v_y\,(-\ln(1-p)) + w_y\,H(p)
 
 and perhaps in the number of positives that they expect of a batch, or in an estimate of the labels that is learned
-along with the classifier. Such a method declares its ``Mixture`` once: ``mixture_entries`` is its element-wise formula,
-and the linear engine evaluates all of them in one kernel, with the derivative in closed form:
+along with the classifier. Such a method declares its ``Mixture`` once, in a ``MixtureLoss``: ``mixture_entries`` is its
+element-wise formula. What computes it faster has the derivative in closed form: ``fused_mixture``, a kernel on large
+batches, and the linear engine, which evaluates the heads of all such methods at once.
 
 .. math:: \frac{d\ell}{dx} = (u_y + v_y)\,p - u_y - w_y\,x\,p\,(1-p)
 """
@@ -25,12 +26,14 @@ from labelgap.losses.base.terms import (
     cost_absent,
     cost_present,
     entropy,
-    equals,
     expected_positive_regularization,
     per_head,
     states,
     widen,
 )
+
+SOFTPLUS_THRESHOLD = 50.0
+"""From here on ln(1 + eˣ) is x, even in float64."""
 
 MixtureWeights = tuple[Number, Number, Number]
 """The weights u of −ln p, v of −ln(1 − p) and w of H(p); a tensor of shape ``(…)`` gives every head its own."""
@@ -38,9 +41,6 @@ MixtureWeights = tuple[Number, Number, Number]
 AS_PRESENT: MixtureWeights = (1.0, 0.0, 0.0)
 AS_ABSENT: MixtureWeights = (0.0, 1.0, 0.0)
 IGNORED: MixtureWeights = (0.0, 0.0, 0.0)
-
-SOFTPLUS_THRESHOLD = 50.0
-"""From here on ln(1 + eˣ) is x, even in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +50,10 @@ class LabelEstimate:
     The estimate has a cost of the same mixture, and each of the two teaches the other: where one gives a label the
     probability p, ``weight`` · p of the other's weight of −ln(1 − p) goes to −ln p. The teacher is a constant to the
     gradient.
-
-    Attributes:
-        logits: of every training image, ``(…, N, K)``, or of those of a batch, ``(…, B, K)``.
-        weight: how much of the weight the teacher distributes.
     """
 
-    logits: Tensor
-    weight: float
+    logits: Tensor  # of every training image, (…, N, K), or of those of a batch, (…, B, K)
+    weight: float  # how much of the weight the teacher distributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +69,6 @@ class Mixture:
             accepted.
         expected_weight: weight of the penalty for another number, relative to `epr`.
         label_estimate: what is learned along; None where nothing is.
-
-    Example:
-        >>> Mixture(unknown=IGNORED).weights()[1].tolist()
-        [0.0, 1.0, 0.0]
     """
 
     unknown: MixtureWeights
@@ -96,18 +88,23 @@ class Mixture:
     def plain_rows(self) -> tuple[MixtureWeights, ...] | None:
         """The same, the modified ones where there are any, if all weights are plain numbers; else None."""
         rows = self.rows if self.modified is not None else self.rows[:3]
-        return rows if all(isinstance(weight, float) for row in rows for weight in row) else None
+        return None if any(isinstance(weight, Tensor) for row in rows for weight in row) else rows
 
     @property
     def has_entropy(self) -> bool:
         """Whether any entry has a weight of H(p)."""
-        return not all(equals(row[2], 0) for row in self.rows)
+        return not all(is_plain(row[2], 0) for row in self.rows)
 
     def weights(self) -> Tensor:
         """Return the weights as ``(…, 4, 3)`` float64: of unknown, absent, present and modified entries."""
         numbers = [torch.as_tensor(weight, dtype=torch.float64).cpu() for row in self.rows for weight in row]
         stacked = torch.stack(torch.broadcast_tensors(*numbers), dim=-1)  # type: ignore[no-untyped-call]
         return stacked.reshape(*stacked.shape[:-1], 4, 3)
+
+
+def is_plain(value: Number, number: float) -> bool:
+    """Return whether a value is this plain number; a tensor never is."""
+    return not isinstance(value, Tensor) and value == number
 
 
 def mixture_entries(
@@ -124,10 +121,6 @@ def mixture_entries(
 
     Returns:
         ``(…, B, K)``, not reduced. The penalty on the number of positives belongs to the batch and is on every entry.
-
-    Example:
-        >>> mixture_entries(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), Mixture(unknown=(0.0, 0.5, 0.0)))
-        tensor([[0.6931, 0.6931, 0.3466]])
     """
     logits = widen(logits)
     present, absent, _ = states(labels)
@@ -135,7 +128,7 @@ def mixture_entries(
     def by_state(unknown: Number, *others: Number) -> Tensor:
         found = per_head(unknown, logits)
         for mask, value in zip((absent, present, modified), others, strict=True):
-            same = isinstance(value, float) and isinstance(unknown, float) and value == unknown
+            same = isinstance(value, float) and is_plain(unknown, value)
             if mask is not None and not same:
                 found = torch.where(mask, per_head(value, logits), found)
         return found
@@ -148,20 +141,20 @@ def mixture_entries(
         for student, teacher in ((logits, estimate.logits), (estimate.logits, logits)):
             taught = estimate.weight * torch.sigmoid(teacher).detach()
             cost = cost + (u + taught) * cost_present(student, eps) + (v - taught) * cost_absent(student, eps)
-            cost = cost + expected_positives_penalty(student, mixture)
+            cost = cost + _expected_positives_penalty(student, mixture)
         return cost
-    if all(equals(u, 0) or equals(v, 0) for u, v, _ in mixture.rows):  # one logarithm an entry
-        side = by_state(*(-1.0 if equals(u, 0) else 1.0 for u in as_present))
-        weight = by_state(*(v if equals(u, 0) else u for u, v, _ in mixture.rows))
+    if all(is_plain(u, 0) or is_plain(v, 0) for u, v, _ in mixture.rows):  # one logarithm an entry
+        side = by_state(*(-1.0 if is_plain(u, 0) else 1.0 for u in as_present))
+        weight = by_state(*(v if is_plain(u, 0) else u for u, v, _ in mixture.rows))
         cost = weight * cost_present(side * logits, eps)
     else:
         cost = by_state(*as_present) * cost_present(logits, eps) + by_state(*as_absent) * cost_absent(logits, eps)
     if mixture.has_entropy:
         cost = cost + by_state(*as_entropy) * entropy(logits, eps=eps)
-    return cost + expected_positives_penalty(logits, mixture)
+    return cost + _expected_positives_penalty(logits, mixture)
 
 
-def expected_positives_penalty(logits: Tensor, mixture: Mixture) -> Number:
+def _expected_positives_penalty(logits: Tensor, mixture: Mixture) -> Number:
     """Return the penalty on the number of positives, ``(…, 1, 1)``."""
     if mixture.expected_positives is None:
         return 0.0

@@ -1,7 +1,8 @@
-"""Losses by name. To add one here: a file in this folder with ``@method(…)`` over its class, and its test.
+"""Losses by name, the papers they come from, and the settings that the papers found best for each data set.
 
-A package of your own calls ``labelgap.register_method``, or names its classes in the entry point group
-"labelgap.methods": then the commands know them too.
+To add a loss here: a file in ``labelgap/losses`` with ``@method(…)`` over its class, and its test. A package of your
+own calls ``labelgap.register_method``, or names its classes in the entry point group "labelgap.methods": then the
+commands know them too.
 """
 
 from __future__ import annotations
@@ -11,18 +12,64 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from labelgap.core.class_path import find_class, is_class_path
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry, load_plugins
 from labelgap.losses.base.loss import Loss
-from labelgap.losses.base.papers import Paper
 
 ENTRY_POINTS = "labelgap.methods"
 """The entry point group in which an installed package names its losses."""
 
 LossClass = TypeVar("LossClass", bound=type[Loss])
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A publication; reports and tables cite it."""
+
+    authors: str
+    title: str
+    venue: str
+    year: int
+
+    @property
+    def short(self) -> str:
+        """The first author's name and the year."""
+        return f"{self.authors.split()[0]} {self.year}"
+
+    @property
+    def citation(self) -> str:
+        """Authors, title, venue and year."""
+        return f'{self.authors}, "{self.title}", {self.venue} {self.year}'
+
+
+BEN_BARUCH_2022 = Paper(
+    "Ben-Baruch et al.",
+    "Multi-label Classification with Partial Annotations using Class-Aware Selective Loss",
+    "CVPR",
+    2022,
+)
+CHEN_2024 = Paper(
+    "Chen et al.", "Boosting Single Positive Multi-label Classification with Generalized Robust Loss", "IJCAI", 2024
+)
+COLE_2021 = Paper("Cole et al.", "Multi-Label Learning from Single Positive Labels", "CVPR", 2021)
+DURAND_2019 = Paper(
+    "Durand et al.", "Learning a Deep ConvNet for Multi-label Classification with Partial Labels", "CVPR", 2019
+)
+HUYNH_2020 = Paper("Huynh & Elhamifar", "Interactive Multi-Label CNN Learning with Partial Labels", "CVPR", 2020)
+KIM_2022 = Paper("Kim et al.", "Large Loss Matters in Weakly Supervised Multi-Label Classification", "CVPR", 2022)
+KOBAYASHI_2023 = Paper("Kobayashi", "Two-way Multi-Label Loss", "CVPR", 2023)
+LIN_2017 = Paper("Lin et al.", "Focal Loss for Dense Object Detection", "ICCV", 2017)
+RIDNIK_2021 = Paper("Ridnik et al.", "Asymmetric Loss For Multi-Label Classification", "ICCV", 2021)
+WESTON_2011 = Paper("Weston et al.", "WSABIE: Scaling Up To Large Vocabulary Image Annotation", "IJCAI", 2011)
+ZHANG_2021 = Paper(
+    "Zhang et al.", "Simple and Robust Loss Design for Multi-Label Learning with Missing Labels", "arXiv", 2021
+)
+ZHOU_2022 = Paper(
+    "Zhou et al.", "Acknowledging the Unknown for Multi-label Learning with Single Positive Labels", "ECCV", 2022
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +106,7 @@ def method(name: str, *, summary: str, paper: Paper) -> Callable[[LossClass], Lo
     """Register a class of this package; may stand several times over a class that papers know by several names."""
 
     def decorate(loss_class: LossClass) -> LossClass:
-        _METHODS.add(name, Method(name, loss_class, summary, paper), summary=summary)
+        register_method(name, loss_class, summary=summary, paper=paper)
         return loss_class
 
     return decorate
@@ -82,13 +129,16 @@ def register_method(name: str, loss_class: type[Loss], *, summary: str = "", pap
     _METHODS.add(name, Method(name, loss_class, summary, paper), summary=summary)
 
 
-def methods() -> list[str]:
-    """Return the name of every method: those of this package, then those of plug-ins.
+@cache
+def _registry() -> Registry[Method]:
+    """Register what installed packages bring along, once."""
+    for name, value in load_plugins(ENTRY_POINTS):
+        register_method(name, value)
+    return _METHODS
 
-    Example:
-        >>> "an" in methods()
-        True
-    """
+
+def methods() -> list[str]:
+    """Return the name of every method: those of this package, then those of plug-ins."""
     return _registry().names()
 
 
@@ -111,13 +161,14 @@ def loss(name: str, **options: Any) -> Loss:
         >>> loss("an-ls", smoothing=0.2)
         SmoothedAssumeNegative(an-ls)
     """
-    known = method_options(name)
+    loss_class = describe_method(name).loss_class
+    known = _options(loss_class)
     for option in options:
         if option not in known:
             hint = "" if known else f"'{name}' has no options."
             raise UnknownNameError(f"option of '{name}' called", option, known, hint)
     try:
-        loss_fn = describe_method(name).loss_class(**options)
+        loss_fn = loss_class(**options)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     loss_fn.name = name
@@ -126,16 +177,11 @@ def loss(name: str, **options: Any) -> Loss:
 
 def method_options(name: str) -> dict[str, Any]:
     """Return the options a user may give to a method, with their defaults."""
-    return _options(describe_method(name).loss_class)
+    return dict(_options(describe_method(name).loss_class))
 
 
 def option_meanings(name: str) -> dict[str, str]:
-    """Return what the docstrings of a method's class and its bases say about each option.
-
-    Example:
-        >>> option_meanings("gr")["q2"]
-        'robustness of the positive side, above 0.'
-    """
+    """Return what the docstrings of a method's class and its bases say about each option."""
     found: dict[str, str] = {}
     for each in reversed(describe_method(name).loss_class.__mro__):
         match = re.search(r"^Args:\n((?:    .*\n?|\n)*)", inspect.getdoc(each) or "", re.MULTILINE)
@@ -147,25 +193,21 @@ def option_meanings(name: str) -> dict[str, str]:
 
 
 def loss_options(loss_fn: Loss) -> dict[str, Any]:
-    """Return the options that a loss was created with, read from its attributes of the same names.
-
-    Example:
-        >>> loss_options(loss("an-ls", smoothing=0.2))
-        {'smoothing': 0.2, 'eps': 0.0, 'reduction': 'mean'}
-    """
-    missing = [name for name in _options(type(loss_fn)) if not hasattr(loss_fn, name)]
-    if missing:
+    """Return the options that a loss was created with, read from its attributes of the same names."""
+    names = _options(type(loss_fn))
+    if missing := [name for name in names if not hasattr(loss_fn, name)]:
         raise InputError(
             f"the options of {type(loss_fn).__name__} cannot be recorded: __init__ takes {missing[0]!r}, and the "
             f"object has no attribute of that name. Set self.{missing[0]} = {missing[0]}."
         )
-    return {name: getattr(loss_fn, name) for name in _options(type(loss_fn))}
+    return {name: getattr(loss_fn, name) for name in names}
 
 
 def _first_line(loss_class: type[Loss]) -> str:
     return (inspect.getdoc(loss_class) or loss_class.__name__).splitlines()[0]
 
 
+@cache
 def _options(loss_class: type[Loss]) -> dict[str, Any]:
     parameters = inspect.signature(loss_class).parameters.values()
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -173,9 +215,71 @@ def _options(loss_class: type[Loss]) -> dict[str, Any]:
     return {name: None if value is inspect.Parameter.empty else value for name, value in defaults.items()}
 
 
-@cache
-def _registry() -> Registry[Method]:
-    """Register what installed packages bring along, once."""
-    for name, value in load_plugins(ENTRY_POINTS):
-        register_method(name, value)
-    return _METHODS
+PAPER_DATASETS: Final = ("voc2012", "coco2014", "nuswide", "cub")
+"""The four sets of the single-positive papers, in the order of their tables."""
+
+_PAPERS: Final[dict[str, dict[str, tuple[float, float, float, float]]]] = {
+    "epr": {"expected_positives": (1.5, 2.9, 1.9, 31.4)},
+    "role": {"expected_positives": (1.5, 2.9, 1.9, 31.4)},
+    "ll-r": {"delta_rel": (0.2, 0.4, 0.4, 0.4)},
+    "ll-ct": {"delta_rel": (0.2, 0.2, 0.2, 0.4)},
+    "ll-cp": {"delta_rel": (0.1, 0.2, 0.2, 0.2)},
+    "em": {"alpha": (0.2, 0.1, 0.1, 0.01)},
+    "em-apl": {"alpha": (0.2, 0.1, 0.1, 0.01), "beta": (0.02, 0.9, 0.2, 0.4), "warmup": (5, 5, 4, 3)},
+    "dw": {"weight": (0.1, 0.1, 0.1, 0.02)},
+    "l1r": {"weight": (1e-6, 1e-7, 1e-7, 1e-9)},
+    "l2r": {"weight": (1e-6, 1e-7, 1e-7, 1e-8)},
+    "n-ls": {"smoothing": (0.3, 0.1, 0.1, 0.1)},
+    "entmin": {"weight": (0.01, 0.9, 0.4, 0.4)},
+    "asl": {"gamma_neg": (2.0, 2.0, 2.0, 1.0), "margin": (0.2, 0.2, 0.2, 0.0)},
+}
+"""Kim 2022 and Zhou 2022 state their settings; Cole 2021 the mean number of positives of each set."""
+_OURS: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("dw", "digits"): {"weight": 0.02},
+    ("em", "digits"): {"alpha": 0.1},
+    ("em-apl", "digits"): {"alpha": 0.1, "beta": 0.9},
+    ("ll-cp", "digits"): {"delta_rel": 1},
+    ("ll-ct", "digits"): {"delta_rel": 2},
+    ("ll-r", "digits"): {"delta_rel": 4},
+}
+"""Chosen on the val split of `digits` (docs/digits.md)."""
+_SAME: Final = {"voc2007": "voc2012", "coco2017": "coco2014"}
+
+
+def paper_dataset(dataset: str | None) -> str | None:
+    """Return which of the papers' four sets a data set is, or is the sister of; None where it is neither."""
+    found = _SAME.get(dataset, dataset) if dataset else None
+    return found if found in PAPER_DATASETS else None
+
+
+def published_options(method: str, dataset: str | None) -> dict[str, Any]:
+    """Return the options that are known to suit a data set, or its sister; nothing where none are."""
+    if (method, dataset) in _OURS:
+        return dict(_OURS[method, str(dataset)])
+    known = paper_dataset(dataset)
+    if known is None:
+        return {}
+    place = PAPER_DATASETS.index(known)
+    return {option: values[place] for option, values in _PAPERS.get(method, {}).items()}
+
+
+def defaults(method: str, dataset: str | None = None) -> dict[str, Any]:
+    """Return the options a method takes on a data set: the papers' where they state them, else its own.
+
+    Args:
+        method: one of ``methods()``.
+        dataset: "voc2012", "coco2014", "nuswide", "cub" or "digits"; None for the method's own defaults. VOC 2007 and
+            COCO 2017 take the settings of their sisters.
+
+    ``eps`` and ``reduction`` are left out, and so is what has no default.
+
+    Example:
+        >>> defaults("em-apl", "coco2014")["beta"]
+        0.9
+    """
+    own = {key: value for key, value in method_options(method).items() if key not in ("eps", "reduction")}
+    known = (*PAPER_DATASETS, *_SAME, "digits")
+    if dataset is not None and dataset not in known:
+        raise UnknownNameError("data set with published settings called", dataset, known)
+    settings = {**own, **published_options(method, dataset)}
+    return {key: value for key, value in settings.items() if value is not None}

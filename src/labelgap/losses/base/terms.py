@@ -1,4 +1,4 @@
-"""The terms that the equations of all methods are written with.
+"""The terms that the equations of all methods are written with, and the checks of their options.
 
 Everything is exact in the logit: ``−ln p`` and ``−ln(1 − p)`` never pass through ``p``, so cost and gradient stay
 finite for logits of ±10,000, and half-precision logits are widened first.
@@ -7,7 +7,7 @@ finite for logits of ±10,000, and half-precision logits are widened first.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +23,6 @@ from labelgap.labels.codes import ABSENT, PRESENT
 Number = float | Tensor
 """A plain number, or a tensor of shape ``(…)`` that gives every head its own."""
 
-
-HOST_DEVICES = frozenset({"cpu"})
-"""Devices whose values the host reads without waiting."""
 LOWEST = -1e30
 """Below every logit. Added where a mask is false, it stands for −∞, and adding is much faster than selecting."""
 
@@ -39,73 +36,22 @@ class States(NamedTuple):
 
 
 def states(labels: Tensor) -> States:
-    """Return the masks of the three states; NaN, and anything that is neither PRESENT nor ABSENT, is unknown.
-
-    Example:
-        >>> [mask.int().tolist() for mask in states(torch.tensor([1.0, 0.0, float("nan")]))]
-        [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    """
+    """Return the masks of the three states; NaN, and anything that is neither PRESENT nor ABSENT, is unknown."""
     present, absent = has_state(labels, PRESENT), has_state(labels, ABSENT)
     return States(present, absent, ~(present | absent))
 
 
 def only_where(mask: Tensor, values: Tensor) -> Tensor:
-    """Return the values where a mask is true, and ``LOWEST`` elsewhere.
-
-    Example:
-        >>> only_where(torch.tensor([True, False]), torch.tensor([2.0, 3.0]))
-        tensor([ 2.0000e+00, -1.0000e+30])
-    """
+    """Return the values where a mask is true, and ``LOWEST`` elsewhere."""
     return torch.add(values, (~mask).view(torch.uint8), alpha=LOWEST)
 
 
-def on_host(values: Tensor) -> bool:
-    """Return whether values can be read without waiting for a device, and outside of a compiled loss."""
-    return values.is_cpu and "cpu" in HOST_DEVICES and not torch.compiler.is_compiling()
+def host_array(values: Tensor) -> NDArray[Any] | None:
+    """Return values that the host can read without waiting; None on a device, in a compiler, or inside of torch.func.
 
-
-def constant(value: Number, like: Tensor) -> Number:
-    """Return a number for arithmetic with tensors like this one: on the CPU as a tensor, which is kept.
-
-    There a plain number becomes a tensor in every call, which takes as long as thousands of entries.
-
-    Example:
-        >>> constant(2.0, torch.zeros(3, dtype=torch.float64))
-        tensor(2., dtype=torch.float64)
+    On the CPU numpy compares in a third of the time that torch takes.
     """
-    return value if isinstance(value, Tensor) or not on_host(like) else _constant(float(value), like.dtype)
-
-
-@lru_cache(maxsize=1024)
-def _constant(value: float, dtype: torch.dtype) -> Tensor:
-    return torch.full((), value, dtype=dtype, device="cpu")  # the default device may be another
-
-
-def is_unknown(labels: Tensor) -> Tensor:
-    """Return the mask of the unknown labels; see ``states``. As bytes without a sign they are above 1.
-
-    Example:
-        >>> is_unknown(torch.tensor([1, 0, -1], dtype=torch.int8))
-        tensor([False, False,  True])
-    """
-    codes = _array(labels) if labels.dtype == torch.int8 else None
-    return states(labels).unknown if codes is None else torch.from_numpy(codes.view(np.uint8) > 1)
-
-
-def are_above(values: Tensor, level: float) -> Tensor:
-    """Return the mask of the values above a plain number; on the CPU numpy's comparison takes a tenth of the time.
-
-    Example:
-        >>> are_above(torch.tensor([1.0, 3.0]), 2)
-        tensor([False,  True])
-    """
-    array = _array(values.detach())
-    return values > level if array is None else torch.from_numpy(array > level)
-
-
-def _array(values: Tensor) -> NDArray[Any] | None:
-    """Return values on the host as an array; None for others, also for those that torch.func or a tracer stands for."""
-    if not on_host(values):
+    if not values.is_cpu or torch.compiler.is_compiling():
         return None
     try:
         array: NDArray[Any] = values.numpy()
@@ -114,26 +60,22 @@ def _array(values: Tensor) -> NDArray[Any] | None:
     return array
 
 
+def is_unknown(labels: Tensor) -> Tensor:
+    """Return the mask of the unknown labels; see ``states``. As bytes without a sign they are above 1."""
+    codes = host_array(labels) if labels.dtype == torch.int8 else None
+    return states(labels).unknown if codes is None else torch.from_numpy(codes.view(np.uint8) > 1)
+
+
 def has_state(labels: Tensor, code: int) -> Tensor:
-    """Return the mask of one state; bytes on the CPU are compared in place, which takes half as long there.
-
-    Example:
-        >>> has_state(torch.tensor([1, 0, -1], dtype=torch.int8), PRESENT)
-        tensor([ True, False, False])
-    """
-    if labels.dtype == torch.int8 and on_host(labels):
-        return labels.clone().eq_(constant(code, labels)).view(torch.bool)
-    return labels == code
+    """Return the mask of one state."""
+    codes = host_array(labels) if labels.dtype == torch.int8 else None
+    return labels == code if codes is None else torch.from_numpy(codes == code)
 
 
-def equals(value: Number, number: float) -> bool:
-    """Return whether a value is this plain number; a tensor never is.
-
-    Example:
-        >>> equals(0.0, 0), equals(torch.zeros(2), 0)
-        (True, False)
-    """
-    return isinstance(value, int | float) and value == number
+def are_above(values: Tensor, level: float) -> Tensor:
+    """Return the mask of the values above a plain number."""
+    array = host_array(values.detach())
+    return values > level if array is None else torch.from_numpy(array > level)
 
 
 def widen(logits: Tensor) -> Tensor:
@@ -142,26 +84,15 @@ def widen(logits: Tensor) -> Tensor:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """Return the widest float type of a device: Apple's GPUs have no float64.
-
-    Example:
-        >>> widest_float(torch.device("mps"))
-        torch.float32
-    """
+    """Return the widest float type of a device: Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def per_head(value: Number, like: Tensor) -> Tensor:
     """Append the two axes (B, K) to a number of shape ``(…)``, so that it broadcasts over its head's batch.
 
-    Args:
-        value: a plain number, or a tensor of shape ``(…)``.
-        like: the widened logits, whose float type it takes on: float64 logits meet an exact 0.1 (a mask times a plain
-            0.1 would be float32), and a float64 number never widens float32 logits.
-
-    Example:
-        >>> per_head(torch.tensor([0.1, 0.2]), torch.zeros(2, 8, 20)).shape
-        torch.Size([2, 1, 1])
+    It takes on the float type of ``like``, the widened logits: float64 logits meet an exact 0.1 (a mask times a plain
+    0.1 would be float32), and a float64 number never widens float32 logits.
     """
     if isinstance(value, Tensor):
         return value.to(like.dtype)[..., None, None]
@@ -169,12 +100,7 @@ def per_head(value: Number, like: Tensor) -> Tensor:
 
 
 def cost_present(logits: Tensor, eps: Number = 0.0) -> Tensor:
-    r"""Cost of a label that is present, :math:`-\ln(p + \varepsilon)`.
-
-    Args:
-        logits: ``(…, B, K)``
-        eps: ``ε``; a tensor of shape ``(…)`` gives every head its own. Exact, and finite, for any ε from 0 on.
-    """
+    r"""Cost of a label that is present, :math:`-\ln(p + \varepsilon)`: exact, and finite, for any ε from 0 on."""
     log = logsigmoid(widen(logits))
     if isinstance(eps, Tensor):
         return -torch.logaddexp(log, per_head(eps, log).log())
@@ -186,18 +112,6 @@ def cost_absent(logits: Tensor, eps: Number = 0.0) -> Tensor:
     return cost_present(-logits, eps)
 
 
-def cost_known(logits: Tensor, present: Tensor, eps: Number = 0.0) -> Tensor:
-    r"""Cost of a hard label, :math:`-\ln(p + \varepsilon)` if present, else :math:`-\ln(1 - p + \varepsilon)`.
-
-    One logarithm an entry: what is absent in ``x`` is present in ``−x``.
-
-    Example:
-        >>> cost_known(torch.tensor([[2.0, 2.0]]), torch.tensor([[True, False]]))
-        tensor([[0.1269, 2.1269]])
-    """
-    return cost_present(torch.where(present, logits, -logits), eps)
-
-
 def cross_entropy(logits: Tensor, target: Number, eps: Number = 0.0) -> Tensor:
     r"""Cost of a soft target, :math:`-t \ln(p + \varepsilon) - (1 - t) \ln(1 - p + \varepsilon)`."""
     return target * cost_present(logits, eps) + (1.0 - target) * cost_absent(logits, eps)
@@ -207,10 +121,6 @@ def focused_cost(logits: Tensor, gamma: Tensor, eps: Number = 0.0, *, detach: bo
     r"""Cost of a present label with the focus of a focal loss, :math:`(1-p)^\gamma (-\ln(p + \varepsilon))`.
 
     ``detach`` makes the focus a constant to the gradient. Of an absent label, pass ``−logits``.
-
-    Example:
-        >>> focused_cost(torch.zeros(1), torch.tensor(2.0))
-        tensor([0.1733])
     """
     focus = torch.exp(-gamma * cost_absent(logits))
     return (focus.detach() if detach else focus) * cost_present(logits, eps)
@@ -219,11 +129,7 @@ def focused_cost(logits: Tensor, gamma: Tensor, eps: Number = 0.0, *, detach: bo
 def entropy(logits: Tensor, *, eps: Number = 0.0) -> Tensor:
     r"""Return the entropy of every entry, :math:`H(p) = -p \ln p - (1-p) \ln(1-p)`, between 0 and ln 2.
 
-    Its derivative in the logit x is :math:`-x\,p\,(1-p)`.
-
-    Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        eps: added inside both logarithms; a tensor of shape ``(…)`` gives every head its own.
+    Its derivative in the logit x is :math:`-x\,p\,(1-p)`; ``eps`` is added inside both logarithms.
 
     Example:
         >>> entropy(torch.zeros(1, 1))
@@ -237,12 +143,7 @@ def expected_positive_regularization(probabilities: Tensor, expected_positives: 
 
     .. math:: R = \Bigl( \frac{\frac1B \sum_{b,k} p_{bk} - \kappa}{K} \Bigr)^2
 
-    Args:
-        probabilities: ``(…, B, K)``
-        expected_positives: ``κ``, positives per image; a tensor of shape ``(…)`` gives every head its own.
-
-    Returns:
-        ``(…)``. Over several processes the mean is that of the global batch.
+    ``expected_positives`` is κ, positives per image. The cost is ``(…)``, of the global batch.
 
     Example:
         >>> expected_positive_regularization(torch.full((2, 4), 0.75), 1.0)
@@ -285,3 +186,58 @@ def check_shapes(logits: Tensor, labels: Tensor) -> None:
             f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are not of the same batch: "
             f"labels have shape {tuple(logits.shape[-2:])}" + (" or that of the logits." if logits.ndim > 2 else ".")
         )
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return the value if it is one of the allowed texts."""
+    if value not in allowed:
+        raise InputError(f"{name}={value!r}: it is one of {', '.join(repr(text) for text in allowed)}.")
+    return value
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a value that is true or false; a text such as "no" is neither."""
+    if not isinstance(value, bool | np.bool_ | int) or value not in (0, 1):
+        raise InputError(f"{name}={value!r}: it is true or false.")
+    return bool(value)
+
+
+def check_number(
+    name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, above: bool = False
+) -> Number:
+    """Return a number, or a tensor of them, that lies within [low, high], or (low, high] when ``above``."""
+    try:
+        values = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}={value!r}: a number is needed.") from None
+    inside = np.isfinite(values) & (values > low if above else values >= low) & (values <= high)
+    if values.ndim and not isinstance(value, Tensor):
+        raise InputError(f"{name}={value!r}: one number, or a tensor with one per head.")
+    if not inside.all():
+        raise InputError(f"{name}={value}: it {_range(low, high, above)}.")
+    return value.detach().clone() if isinstance(value, Tensor) else float(value)
+
+
+def _range(low: float, high: float, above: bool) -> str:
+    if math.isinf(low) and math.isinf(high):
+        return "must be finite"
+    if math.isinf(high):
+        return f"must be {'above' if above else 'at least'} {low:g}"
+    return f"lies between {low:g} {'(not included) ' if above else ''}and {high:g}"
+
+
+def check_integer(name: str, value: Any, low: int = 0) -> Number:
+    """Return a whole number, or a tensor of them, that is at least ``low``."""
+    checked = check_number(name, value, low)
+    if any(item.denominator != 1 for item in exact_fractions(checked).flat):
+        raise InputError(f"{name}={value}: a whole number is needed.")
+    return checked if isinstance(checked, Tensor) else int(checked)
+
+
+def exact_fractions(value: Number) -> NDArray[Any]:
+    """Read numbers as the decimals the user wrote; return an array of ``Fraction`` of shape ``(…)``.
+
+    0.2 is 1/5 here, not 0.200000000000000011: counts that follow from it are exact.
+    """
+    array = np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+    return np.array([Fraction(str(item)) for item in array.flat], dtype=object).reshape(array.shape)

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
@@ -25,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from labelgap.core.distributed import world_size
-from labelgap.losses.kernels.form import KernelForm
 
 VARIABLE: Final = "LABELGAP_KERNELS"
 DEVICES = {"cuda"}
@@ -43,15 +43,42 @@ _known: set[tuple[Any, ...]] = set()
 """What has run: it is compiled, and its numbers are on the device."""
 
 
+@dataclass(frozen=True, eq=False)
+class KernelForm:
+    """What a kernel needs to know about a loss. Tensors are those of the loss itself.
+
+    Attributes:
+        family: the name of a family of kernels.
+        options: of the family; other options are another compiled kernel.
+        weights: of a mixture, u + v, u and w of unknown, absent, present and large entries.
+        epoch: the number of the epoch, int64; None where the cost does not depend on it.
+        share: of the unknown entries that are large: numerator and denominator, as ``share_ratio`` gives it.
+        wanted: how many unknown entries are large, where no share says so.
+    """
+
+    family: str
+    options: tuple[float | Tensor, ...] = ()
+    weights: tuple[float | Tensor, ...] = ()
+    epoch: Tensor | None = None
+    share: Tensor | None = None
+    wanted: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no option has one value per head."""
+        return not any(isinstance(value, Tensor) for value in (*self.options, *self.weights)) and (
+            self.share is None or self.share.ndim == 1
+        )
+
+    @property
+    def selects(self) -> bool:
+        """Whether some of the losses count as large."""
+        return self.share is not None or self.wanted is not None
+
+
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Inside this context losses are computed without kernels, to compare both.
-
-    Example:
-        >>> with disabled():
-        ...     are_taken(torch.device("cuda"), torch.float32, entries=288 * 5000)
-        False
-    """
+    """Inside this context losses are computed without kernels, to compare both."""
     token = _DISABLED.set(True)
     try:
         yield
@@ -86,18 +113,18 @@ def one_pass(form: KernelForm, logits: Tensor, labels: Tensor, reduction: str) -
     """
     if not _fit(form, logits, labels):
         return None
-    constants = (form.family, form.options, form.weights, len(form.share) if form.share is not None else form.wanted)
+    constants = (form.family, form.options, form.weights, form.share is not None, form.wanted)
     key = (*constants, reduction, logits.shape, logits.stride(), logits.device)
     known = key in _known
     if not known and logits.is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     logits, labels = _aligned(logits), _aligned(labels)
     if known:
-        from labelgap.losses.kernels.passes import evaluate
+        from labelgap.losses.kernels.triton_kernels import evaluate
 
         return evaluate(form, logits, labels, reduction)
     try:
-        from labelgap.losses.kernels.passes import evaluate, warm_up
+        from labelgap.losses.kernels.triton_kernels import evaluate, warm_up
 
         warm_up(logits)
         loss = evaluate(form, logits, labels, reduction)

@@ -20,9 +20,9 @@ from labelgap.losses.large_loss import (
     AbsoluteLargeLoss,
     AbsoluteLargeLossRejection,
     LargeLossRejection,
+    PermanentCorrection,
     RelativeLargeLoss,
 )
-from labelgap.losses.large_loss_permanent import PermanentCorrection
 from labelgap.reporting.analysis.diverse_sample import diverse_sample
 from labelgap.reporting.run_description import find_method
 from labelgap.training import Run

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revisions
-from labelgap.losses.large_loss import AbsoluteLargeLoss, RelativeLargeLoss
-from labelgap.losses.large_loss_permanent import PermanentCorrection
-from labelgap.losses.pseudo_labels import PseudoLabelRounds
+from labelgap.losses.base.state import PseudoLabelRounds
+from labelgap.losses.large_loss import AbsoluteLargeLoss, PermanentCorrection, RelativeLargeLoss
 from labelgap.reporting.run_description import find_method
 from labelgap.training import Run
 from labelgap.training.history import trained_epochs

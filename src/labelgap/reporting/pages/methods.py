@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelgap.losses import describe_method, method_options, methods, published_options
-from labelgap.losses.base.published_settings import PAPER_DATASETS
+from labelgap.losses.base.registry import PAPER_DATASETS
 
 _NAMES = {"voc2012": "VOC 2012", "coco2014": "COCO 2014", "nuswide": "NUS-WIDE", "cub": "CUB"}
 

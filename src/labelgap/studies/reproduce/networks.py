@@ -19,7 +19,7 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset
-from labelgap.losses.base.published_settings import published_options
+from labelgap.losses.base.registry import published_options
 from labelgap.studies.compare.settings import LabelView
 from labelgap.studies.jobs import is_trained, run_jobs, train_run
 from labelgap.studies.reproduce.results import ReproductionSettings

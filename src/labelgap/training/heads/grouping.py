@@ -18,9 +18,8 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, MultiHead, loss, method_options
-from labelgap.losses.base.loss import is_replaced
+from labelgap.losses.base.loss import LogLoss, is_replaced
 from labelgap.losses.base.mixture import Mixture
-from labelgap.losses.base.mixture_loss import LogLoss
 from labelgap.losses.base.terms import widen, widest_float
 from labelgap.losses.kernels.dispatch import are_taken
 from labelgap.training.heads.plans import HeadPlan

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.losses.base.per_image_state import free_memory
+from labelgap.losses.base.state import free_memory
 
 MEMORY_SHARE = 4
 """Tables are dense, a byte per image and class, where they fit into this fraction of the free memory."""

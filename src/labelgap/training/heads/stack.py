@@ -14,7 +14,7 @@ from labelgap.core.distributed import world_size
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed
 from labelgap.core.system import format_bytes
-from labelgap.losses.base.per_image_state import free_memory
+from labelgap.losses.base.state import free_memory
 from labelgap.models.heads import LinearHead
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.heads.grouping import HeadGroup, group_plans

@@ -23,7 +23,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.core.system import format_bytes
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.losses.base.per_image_state import free_memory
+from labelgap.losses.base.state import free_memory
 from labelgap.training.heads.basis import FeatureBasis
 from labelgap.training.logistic.lbfgs import HISTORY, minimize
 from labelgap.training.logistic.objectives import BinaryLoss, LogitLoss, MultinomialLoss
