@@ -32,7 +32,7 @@ TABLE = LabelTable.from_dense([[1, -1]])
 )
 def test_the_share_is_exact_for_the_decimal_that_was_written(delta: float, entries: int, steps: int) -> None:
     share = Fraction(str(delta)) * steps / 100
-    ratio, expected = share_ratio(share), math.ceil(entries * min(share, 1))
+    ratio, expected = share_ratio(share), math.ceil(entries * min(share, Fraction(1)))
     assert count_share(entries, ratio) == expected and count_share(torch.tensor(entries), ratio) == expected
 
 

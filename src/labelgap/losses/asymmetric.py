@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from labelgap.losses.base.fused import Fused, focused_form, linear, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, KernelForm, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss
 from labelgap.losses.base.registry import LIN_2017, RIDNIK_2021, method
 from labelgap.losses.base.terms import (
@@ -22,7 +22,6 @@ from labelgap.losses.base.terms import (
     states,
     widen,
 )
-from labelgap.losses.kernels.dispatch import KernelForm
 
 
 def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number = 2.0, eps: Number = 0.0) -> Tensor:

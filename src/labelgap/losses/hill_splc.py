@@ -12,7 +12,7 @@ from scipy.special import logit
 from torch import Tensor
 
 from labelgap.labels.codes import ABSENT
-from labelgap.losses.base.fused import Fused, focused_form, linear, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, KernelForm, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss
 from labelgap.losses.base.registry import ZHANG_2021, method
 from labelgap.losses.base.terms import (
@@ -25,7 +25,6 @@ from labelgap.losses.base.terms import (
     states,
     widen,
 )
-from labelgap.losses.kernels.dispatch import KernelForm
 
 SHIFT = 1.0
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from labelgap.core.distributed import gather_rows, is_main_process
 from labelgap.labels import LabelTable, Revisions
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.base.fused import fused_mixture
+from labelgap.losses.base.fused import KernelForm, fused_mixture
 from labelgap.losses.base.loss import MixtureLoss, TrainingScores, mixture_kernel_form
 from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
 from labelgap.losses.base.registry import KIM_2022, method
@@ -37,7 +37,6 @@ from labelgap.losses.base.terms import (
     per_head,
     widen,
 )
-from labelgap.losses.kernels.dispatch import KernelForm
 
 REJECTION = Mixture(unknown=AS_ABSENT, modified=IGNORED)
 """Unknown labels count as absent, modified ones not at all."""

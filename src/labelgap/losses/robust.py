@@ -16,11 +16,10 @@ from torch import Tensor
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
-from labelgap.losses.base.fused import Fused, add_product, linear, mask_of, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, KernelForm, add_product, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss
 from labelgap.losses.base.registry import CHEN_2024, method
 from labelgap.losses.base.terms import Number, check_number, cost_absent, cost_present, per_head, states, widen
-from labelgap.losses.kernels.dispatch import KernelForm
 
 
 def robust_cost(cost: Tensor, q: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from labelgap.core.distributed import all_sum
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT
-from labelgap.losses.base.fused import Fused, as_float, mask_of, mixed, over_batch, power_form, with_heads
+from labelgap.losses.base.fused import Fused, KernelForm, as_float, mask_of, mixed, over_batch, power_form, with_heads
 from labelgap.losses.base.loss import LogLoss
 from labelgap.losses.base.registry import BEN_BARUCH_2022, method
 from labelgap.losses.base.selection import all_count, as_count, count_marked, top_k_mask
@@ -30,7 +30,6 @@ from labelgap.losses.base.terms import (
     states,
     widen,
 )
-from labelgap.losses.kernels.dispatch import KernelForm
 
 
 @torch.no_grad()

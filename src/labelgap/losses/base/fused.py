@@ -11,6 +11,7 @@ Then follow mixtures in this form, and the log-sums of exponentials of which the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +44,39 @@ class Fused(NamedTuple):
     form: Form
     inputs: Sequence[Tensor]
     constants: Sequence[Tensor] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class KernelForm:
+    """What a kernel needs to know about a loss. Tensors are those of the loss itself.
+
+    Attributes:
+        family: the name of a family of kernels.
+        options: of the family; other options are another compiled kernel.
+        weights: of a mixture, u + v, u and w of unknown, absent, present and large entries.
+        epoch: the number of the epoch, int64; None where the cost does not depend on it.
+        share: of the unknown entries that are large: numerator and denominator, as ``share_ratio`` gives it.
+        wanted: how many unknown entries are large, where no share says so.
+    """
+
+    family: str
+    options: tuple[float | Tensor, ...] = ()
+    weights: tuple[float | Tensor, ...] = ()
+    epoch: Tensor | None = None
+    share: Tensor | None = None
+    wanted: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no option has one value per head."""
+        return not any(isinstance(value, Tensor) for value in (*self.options, *self.weights)) and (
+            self.share is None or self.share.ndim == 1
+        )
+
+    @property
+    def selects(self) -> bool:
+        """Whether some of the losses count as large."""
+        return self.share is not None or self.wanted is not None
 
 
 def is_fusible(eps: Number) -> bool:
@@ -463,7 +497,8 @@ def _contrasts(
         sides = [only_where(mask, exponents) for mask in masks]
     else:  # one exponential per entry serves all axes
         low, high = ends
-        offset = torch.add(x.new_full((), -high / float(t_neg)), is_pos, alpha=low / t_pos + high / t_neg)
+        start, more = -high / float(t_neg), low / float(t_pos) + high / float(t_neg)
+        offset = torch.add(x.new_full((), start), is_pos, alpha=more)
         weights = torch.addcmul(offset, x, slopes).exp_()
         of_pos, of_neg = weights * is_pos, weights.mul_(is_neg)
     cost, gradient, shares = x.new_zeros(x.shape[:-2]), x.new_zeros(()), [x.new_zeros(()), x.new_zeros(())]
@@ -472,7 +507,7 @@ def _contrasts(
             top_pos, top_neg = (_largest(values, axis) for values in sides)
             weights = (exponents - torch.lerp(top_neg, top_pos, is_pos)).clamp_(LEAST_EXPONENT, 0.0).exp_()
             of_pos, of_neg = weights * is_pos, weights.mul_(is_neg)
-            shift = top_neg * t_neg + top_pos * t_pos + bias
+            shift: Number = top_neg * t_neg + top_pos * t_pos + bias
         else:
             shift = high - low + bias
         sums = [part.sum(dim=axis, keepdim=True) for part in (of_pos, of_neg)]

@@ -35,10 +35,10 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
-from labelgap.losses.base.fused import Fused, fused, fused_mixture, is_fusible
+from labelgap.losses.base.fused import Fused, KernelForm, fused, fused_mixture, is_fusible
 from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.terms import Number, check_choice, check_number, check_shapes, reduce, widen
-from labelgap.losses.kernels.dispatch import KernelForm, are_taken, one_pass
+from labelgap.losses.kernels.dispatch import are_taken, one_pass
 
 NEEDS = frozenset({"index", "features", "scores", "penalty"})
 
@@ -242,7 +242,7 @@ class Loss(nn.Module, ABC):
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 vars(self)[name] = fn(value)
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def options(self, *names: str) -> dict[str, Any]:

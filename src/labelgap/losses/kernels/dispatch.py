@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from labelgap.core.distributed import world_size
+from labelgap.losses.base.fused import KernelForm
 
 VARIABLE: Final = "LABELGAP_KERNELS"
 DEVICES = {"cuda"}
@@ -41,39 +41,6 @@ _DISABLED: ContextVar[bool] = ContextVar("kernels_disabled", default=False)
 _failed = False
 _known: set[tuple[Any, ...]] = set()
 """What has run: it is compiled, and its numbers are on the device."""
-
-
-@dataclass(frozen=True, eq=False)
-class KernelForm:
-    """What a kernel needs to know about a loss. Tensors are those of the loss itself.
-
-    Attributes:
-        family: the name of a family of kernels.
-        options: of the family; other options are another compiled kernel.
-        weights: of a mixture, u + v, u and w of unknown, absent, present and large entries.
-        epoch: the number of the epoch, int64; None where the cost does not depend on it.
-        share: of the unknown entries that are large: numerator and denominator, as ``share_ratio`` gives it.
-        wanted: how many unknown entries are large, where no share says so.
-    """
-
-    family: str
-    options: tuple[float | Tensor, ...] = ()
-    weights: tuple[float | Tensor, ...] = ()
-    epoch: Tensor | None = None
-    share: Tensor | None = None
-    wanted: int | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no option has one value per head."""
-        return not any(isinstance(value, Tensor) for value in (*self.options, *self.weights)) and (
-            self.share is None or self.share.ndim == 1
-        )
-
-    @property
-    def selects(self) -> bool:
-        """Whether some of the losses count as large."""
-        return self.share is not None or self.wanted is not None
 
 
 @contextmanager

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from labelgap.labels import codes
-from labelgap.losses.base.fused import refuse_second_derivative
-from labelgap.losses.kernels.dispatch import KernelForm
+from labelgap.losses.base.fused import KernelForm, refuse_second_derivative
 
 
 class _StandIn:
@@ -40,10 +39,8 @@ class _StandIn:
 
 
 try:
-    import triton as triton
-    import triton.language
-
-    tl = triton.language
+    import triton
+    import triton.language as tl
 except ImportError:
     triton = tl = cast(Any, _StandIn())
 
