@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
@@ -126,11 +125,10 @@ def test_every_round_adds_what_the_strategy_says(options: dict[str, Any]) -> Non
     assert (own != UNKNOWN).any() == (given["tau"] < 1)
 
 
-def test_a_device_without_float64_adds_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_level_in_single_precision_adds_the_labels_of_the_exact_one() -> None:
     device, taus = torch.device("cpu"), torch.rand(200, generator=torch.Generator().manual_seed(0)).double() / 2 + 0.5
-    exact = confidence_level(taus, device)
-    monkeypatch.setattr(sys.modules[confidence_level.__module__], "widest_float", lambda device: torch.float32)
-    level, near = confidence_level(taus, device), exact.float()
+    level, exact = confidence_level(taus, device), torch.logit(taus)
+    near = exact.float()
     assert level.dtype == torch.float32 and bool((level != near).any())
     for toward in (-torch.inf, torch.inf):
         logits = torch.cat([near, near.nextafter(torch.full_like(near, toward))]).view(2, -1)

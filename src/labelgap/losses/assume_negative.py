@@ -44,10 +44,6 @@ def ignore_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, e
         t = 1-s \text{ where } y=1, \; t = s \text{ where } y=0
 
     Unknown labels cost nothing, and are still counted in a mean.
-
-    Example:
-        >>> ignore_unknown(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
-        tensor([[0.6931, 0.6931, 0.0000]])
     """
     return mixture_entries(logits, labels, _ignoring(smoothing), eps=eps)
 
@@ -57,10 +53,6 @@ def assume_negative(logits: Tensor, labels: Tensor, *, smoothing: Number = 0.0, 
 
     .. math:: \ell = -t \ln p - (1-t) \ln(1-p), \qquad
         t = 1-s \text{ where } y=1, \; t = s \text{ where } y=0 \text{ or } y=?
-
-    Example:
-        >>> assume_negative(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
-        tensor([[0.6931, 0.6931, 0.6931]])
     """
     return mixture_entries(logits, labels, _assuming(smoothing), eps=eps)
 
@@ -85,10 +77,6 @@ def smoothed_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number, eps: 
     .. math:: \ell = [y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p)) + [y=?]\,(-s \ln p - (1-s) \ln(1-p))
 
     ``s = 0`` takes unknown labels as absent.
-
-    Example:
-        >>> smoothed_unknown(torch.tensor([[2.0, 2.0]]), torch.tensor([[1, -1]]), smoothing=0.5)
-        tensor([[0.1269, 1.1269]])
     """
     return mixture_entries(logits, labels, Mixture(unknown=(smoothing, 1.0 - smoothing, 0.0)), eps=eps)
 

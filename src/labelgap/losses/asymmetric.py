@@ -30,10 +30,6 @@ def focal(logits: Tensor, labels: Tensor, *, alpha: Number = 0.75, gamma: Number
     .. math:: \ell = [y=1]\,\alpha\,(1-p)^\gamma (-\ln p) + [y \ne 1]\,(1-\alpha)\,p^\gamma (-\ln(1-p))
 
     The gradient flows through the focus; γ = 0 is weighted cross-entropy.
-
-    Example:
-        >>> focal(torch.zeros(1, 2), torch.tensor([[1, -1]]))
-        tensor([[0.1300, 0.0433]])
     """
     logits, present = widen(logits), states(labels).present
     alpha = per_head(alpha, logits)

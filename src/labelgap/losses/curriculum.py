@@ -29,7 +29,6 @@ from labelgap.losses.base.terms import (
     exact_fractions,
     is_unknown,
     states,
-    widest_float,
 )
 
 SLOPE, OFFSET = -4.45, 5.45
@@ -45,14 +44,8 @@ def known_share_weight(labels: Tensor, like: Tensor) -> Tensor:
 
 
 def confidence_level(tau: Number, device: torch.device) -> Tensor:
-    """Return the logit of a probability, to compare float32 logits with.
-
-    It is float64. Where the device has no float64 it is the next float32 above it: of two float32 numbers x and
-    ``level``, ``x >= level`` and ``x <= -level`` then say the same.
-    """
-    if widest_float(device) == torch.float64:
-        return torch.logit(torch.as_tensor(tau, dtype=torch.float64, device=device))
-    level = torch.logit(torch.as_tensor(tau.cpu() if isinstance(tau, Tensor) else tau, dtype=torch.float64))
+    """Return the logit of a probability, rounded up to a float32: ``x >= level`` of float32 logits is exact."""
+    level = torch.logit(torch.as_tensor(tau, dtype=torch.float64, device="cpu"))
     narrow = level.float()
     return torch.where(narrow < level, narrow.nextafter(torch.full_like(narrow, torch.inf)), narrow).to(device)
 

@@ -35,10 +35,6 @@ def hill(logits: Tensor, labels: Tensor, *, eps: Number = 0.0) -> Tensor:
     .. math:: \ell = [y=1]\,(1-s)^2(-\ln s) + [y \ne 1]\,(1.5-p)\,p^2, \qquad s = \sigma(x-1)
 
     The slope of a negative in its logit is :math:`3 p^2 (1-p)^2`, a hill with its top at p = ½.
-
-    Example:
-        >>> hill(torch.tensor([[1.0, 0.0]]), torch.tensor([[1, -1]]))
-        tensor([[0.1733, 0.2500]])
     """
     logits = widen(logits)
     probability = torch.sigmoid(logits)

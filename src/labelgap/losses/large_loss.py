@@ -90,10 +90,6 @@ def absolute_large_losses(logits: Tensor, labels: Tensor, *, threshold: Number) 
     r"""Mark the unknown entries whose loss as an assumed negative, :math:`-\ln(1-p)`, is above a threshold.
 
     At a threshold of 0 or below every loss is above it. Known labels are never marked.
-
-    Example:
-        >>> absolute_large_losses(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]]), threshold=2.0)
-        tensor([[False, False,  True]])
     """
     return _losses_above(logits, is_unknown(labels), threshold)
 
@@ -118,11 +114,6 @@ def large_loss_rejection(logits: Tensor, labels: Tensor, modified: Tensor, *, ep
     .. math:: \ell = [\text{not modified}]\;\ell_{AN}
 
     ``modified`` is a mask ``(…, B, K)`` of unknown entries.
-
-    Example:
-        >>> labels = torch.tensor([[1, -1, -1]])
-        >>> large_loss_rejection(torch.zeros(1, 3), labels, torch.tensor([[False, True, False]]))
-        tensor([[0.6931, 0.0000, 0.6931]])
     """
     return mixture_entries(logits, labels, REJECTION, modified=modified, eps=eps)
 

@@ -48,12 +48,7 @@ class SortedNegatives(NamedTuple):
 
 
 def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
-    """Sort the negatives of every row, of the mask ``negative`` ``(…, B, K)``, once for all margins.
-
-    Example:
-        >>> sort_negatives(torch.tensor([[2.0, 1.5, 0.5]]), torch.tensor([[False, True, True]])).above
-        tensor([[2.0000, 2.0000, 1.5000, 0.0000]], dtype=torch.float64)
-    """
+    """Sort the negatives of every row, of the mask ``negative`` ``(…, B, K)``, once for all margins."""
     values = torch.where(negative, logits.to(widest_float(logits.device)), -torch.inf).sort(dim=-1).values
     finite = torch.where(values > -torch.inf, values, 0.0)
     above = finite.flip(-1).cumsum(-1).flip(-1)
@@ -90,10 +85,6 @@ def ramp(values: Tensor, *, stop: Number, slope: Number) -> Tensor:
     r"""Return :math:`R(z) = \max(0, 1-z) - \beta \max(0, s-z)`: a hinge that grows slower beyond ``stop`` s.
 
     ``slope`` is β. In a corner, at 1 and at s, the slope is that of its upper side.
-
-    Example:
-        >>> ramp(torch.tensor([[2.0, 0.0, -1.8]]), stop=-0.8, slope=0.9)
-        tensor([[0.0000, 1.0000, 1.9000]])
     """
     return relu(1.0 - values) - per_head(slope, values) * relu(per_head(stop, values) - values)
 

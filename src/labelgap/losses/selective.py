@@ -74,11 +74,6 @@ def partial_focal(
     .. math:: \ell = [y=1]\,(1-p)^{\gamma_+}(-\ln p) + [y=0]\,p^{\gamma_-}(-\ln(1-p)) + [y=?]\,p^{\gamma_u}(-\ln(1-p))
 
     The focus is a constant to the gradient, as in the paper's training.
-
-    Example:
-        >>> zeros, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
-        >>> partial_focal(zeros, labels, gamma_pos=0.0, gamma_neg=1.0, gamma_unknown=4.0)
-        tensor([[0.6931, 0.3466, 0.0433]])
     """
     logits = widen(logits)
     present, absent, _ = states(labels)

@@ -25,12 +25,7 @@ from labelgap.losses.base.terms import Number, check_choice, check_number, has_s
 
 
 def positives_and_negatives(labels: Tensor, unknown: str) -> tuple[Tensor, Tensor]:
-    """Return the masks of positives and negatives; ``unknown`` entries are in neither ("ignore"), or "negative".
-
-    Example:
-        >>> [mask.tolist() for mask in positives_and_negatives(torch.tensor([[1, 0, -1]]), "ignore")]
-        [[[True, False, False]], [[False, True, False]]]
-    """
+    """Return the masks of positives and negatives; ``unknown`` entries are in neither ("ignore"), or "negative"."""
     present = has_state(labels, PRESENT)
     return present, ~present if unknown == "negative" else has_state(labels, ABSENT)
 
@@ -97,10 +92,6 @@ def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) ->
 
     P and N are the masks ``positive`` and ``negative``, ``(…, B, K)``; what is in neither stays out of the softmax.
     Returns the cost ``(…, B)``, 0 for an image without positives, and where there was a positive.
-
-    Example:
-        >>> softmax_cross_entropy(torch.zeros(1, 2), torch.tensor([[True, False]]), torch.tensor([[False, True]]))
-        (tensor([0.6931]), tensor([True]))
     """
     everything, _ = masked_logsumexp(logits, positive | negative, CLASSES)
     count = positive.sum(dim=-1)

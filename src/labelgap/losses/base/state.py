@@ -362,19 +362,10 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 class CompactRows(nn.Module):
     """The storage of ``EstimateRows`` for N images; an image that was not yet seen has the logit 0 in all classes.
 
-    Of an image that was seen, the M highest logits are stored with their classes, and one value that all other classes
-    share: four bytes for each of the M, instead of four for each class. The arrays have room for all images, but an
-    operating system gives memory only to what was written, and images are stored in the order in which they are first
-    seen.
-
-    Args:
-        heads: leading axes.
-        images: N.
-        classes: K.
-        kept: M, how many classes of an image have a logit of their own.
-        device: of all tensors.
-
-    The ``state_dict`` has the images that were seen, and its size is theirs.
+    Of an image that was seen, the M highest logits (``kept``) are stored with their classes, and one value that all
+    other classes share: four bytes for each of the M, instead of four for each class. The arrays have room for all
+    images, but an operating system gives memory only to what was written, and images are stored in the order in which
+    they are first seen. The ``state_dict`` has those, and its size is theirs.
     """
 
     slot: Tensor

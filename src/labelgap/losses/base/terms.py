@@ -130,10 +130,6 @@ def entropy(logits: Tensor, *, eps: Number = 0.0) -> Tensor:
     r"""Return the entropy of every entry, :math:`H(p) = -p \ln p - (1-p) \ln(1-p)`, between 0 and ln 2.
 
     Its derivative in the logit x is :math:`-x\,p\,(1-p)`; ``eps`` is added inside both logarithms.
-
-    Example:
-        >>> entropy(torch.zeros(1, 1))
-        tensor([[0.6931]])
     """
     return cross_entropy(logits, torch.sigmoid(widen(logits)), eps)
 
@@ -144,10 +140,6 @@ def expected_positive_regularization(probabilities: Tensor, expected_positives: 
     .. math:: R = \Bigl( \frac{\frac1B \sum_{b,k} p_{bk} - \kappa}{K} \Bigr)^2
 
     ``expected_positives`` is κ, positives per image. The cost is ``(…)``, of the global batch.
-
-    Example:
-        >>> expected_positive_regularization(torch.full((2, 4), 0.75), 1.0)
-        tensor(0.2500)
     """
     total = all_sum(probabilities.sum(dim=(-2, -1)))
     images = all_sum(total.new_full((), probabilities.shape[-2])).clamp(min=1)
