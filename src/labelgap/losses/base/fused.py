@@ -293,14 +293,16 @@ def fused_mixture(
     if expected is None:
         return fused(Fused(form, inputs, constants), reduction)
     rows, classes = logits.shape[-2:]
-    with torch.no_grad():  # e = (P − κ) / K of each input, P positives per image of the global batch
+    host = logits.ndim == 2 and logits.is_cpu  # plain numbers are faster
+    with torch.no_grad():  # e = (P − κ) / K of each input, P positives per image of the global batch; 0 without images
         probabilities = [torch.sigmoid(values) for values in inputs]
-        sums = all_sum(torch.stack([p.sum(dim=(-2, -1)) for p in probabilities]))
-        images = all_sum(sums.new_full((), rows))
-        expected = expected.to(sums.dtype) if isinstance(expected, Tensor) else expected
-        excess = (sums / images.clamp(min=1) - expected) / classes * images.clamp(max=1)  # 0 without images
-        penalty = excess.square().sum(0) * mixture.expected_weight
-        steep = (excess * (2.0 * mixture.expected_weight))[..., None, None].unbind(0)
+        count = all_sum(logits.new_full((), rows))
+        numbers = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), count.clamp(min=1), count.clamp(max=1)]
+        *totals, images, some = [float(number) for number in numbers] if host else numbers
+        expected = expected.to(logits.dtype) if isinstance(expected, Tensor) else expected
+        excess = [(total / images - expected) / classes * some for total in totals]
+        penalty = sum(e * e for e in excess) * mixture.expected_weight
+        steep = [over_batch(2.0 * mixture.expected_weight * e, logits) for e in excess]
 
     def penalized(*parts: Tensor) -> tuple[Tensor, ...]:
         """Add to the slopes what the penalty has, as part of a mean: 2 w e p (1 − p)."""
@@ -308,7 +310,7 @@ def fused_mixture(
         inputs, probabilities, constants = parts[:count], parts[count : 2 * count], parts[2 * count :]
         cost, *slopes = form(*inputs, *constants, probabilities=probabilities)
         for slope, p, factor in zip(slopes, probabilities, steep, strict=True):
-            slope.addcmul_(torch.addcmul(p, p, p, value=-1.0), factor)
+            _add(slope, torch.addcmul(p, p, p, value=-1.0), factor)
         return cost, *slopes
 
     cost = fused(Fused(penalized, inputs, [*probabilities, *constants]), reduction)
@@ -358,7 +360,7 @@ def mixed(
     return _add(cost, log, total, -1.0), slope  # ln c last: it is small beside terms that cancel
 
 
-def _add(total: Tensor, values: Tensor, factor: Number, sign: float) -> Tensor:
+def _add(total: Tensor, values: Tensor, factor: Number, sign: float = 1.0) -> Tensor:
     """Add values times a factor and a sign, in place."""
     if isinstance(factor, Tensor):
         return total.addcmul_(values, factor, value=sign)
@@ -501,7 +503,9 @@ def _contrasts(
         offset = torch.add(x.new_full((), start), is_pos, alpha=more)
         weights = torch.addcmul(offset, x, slopes).exp_()
         of_pos, of_neg = weights * is_pos, weights.mul_(is_neg)
-    cost, gradient, shares = x.new_zeros(x.shape[:-2]), x.new_zeros(()), [x.new_zeros(()), x.new_zeros(())]
+    costs: list[Tensor] = []
+    gradient: Any = 0.0
+    shares: list[Any] = [0.0, 0.0]
     for axis in axes:
         if ends is None:
             top_pos, top_neg = (_largest(values, axis) for values in sides)
@@ -512,20 +516,21 @@ def _contrasts(
             shift = high - low + bias
         sums = [part.sum(dim=axis, keepdim=True) for part in (of_pos, of_neg)]
         sums = sums if axis == CLASSES else [all_sum(part) for part in sums]
-        found, also = (~(part <= 0) for part in sums)  # NaN is found
-        counts = (found & also).to(x.dtype)
+        found = sums[0] != 0  # NaN is found
+        counts = (found & (sums[1] != 0)).to(x.dtype)
         sum_pos, sum_neg = (part.clamp(min=least) for part in sums)
-        gap = (sum_neg.log() * t_neg).add_(sum_pos.log() * t_pos).add_(shift)
+        gap = _add(sum_neg.log() * t_neg, sum_pos.log(), t_pos).add_(shift)
         if reduction == "mean":
             number = found.sum(dim=(-2, -1), keepdim=True)
             counts = counts / (all_sum(number) if axis == CLASSES else number).clamp(min=1)
         part = (softplus(gap, threshold=SOFTPLUS_THRESHOLD) * counts).sum(dim=(-2, -1))
-        cost = cost + (all_sum(part) if axis == CLASSES else part)
+        costs.append(all_sum(part) if axis == CLASSES else part)
         pull = gap.sigmoid_() * counts
         if ends is None:
             gradient = (of_neg * (pull / sum_neg)).sub_(of_pos * (pull / sum_pos)).add_(gradient)
         else:
             shares = [share + pull / part for share, part in zip(shares, (sum_pos, sum_neg), strict=True)]
+    cost = costs[0] if len(costs) == 1 else costs[0] + costs[1]
     return cost, gradient if ends is None else of_neg.mul_(shares[1]).sub_(of_pos.mul_(shares[0]))
 
 
