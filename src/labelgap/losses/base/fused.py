@@ -297,8 +297,8 @@ def fused_mixture(
     with torch.no_grad():  # e = (P − κ) / K of each input, P positives per image of the global batch; 0 without images
         probabilities = [torch.sigmoid(values) for values in inputs]
         count = all_sum(logits.new_full((), rows))
-        numbers = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), count.clamp(min=1), count.clamp(max=1)]
-        *totals, images, some = [float(number) for number in numbers] if host else numbers
+        measured = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), count.clamp(min=1), count.clamp(max=1)]
+        *totals, images, some = [float(value) for value in measured] if host else measured
         expected = expected.to(logits.dtype) if isinstance(expected, Tensor) else expected
         excess = [(total / images - expected) / classes * some for total in totals]
         penalty = sum(e * e for e in excess) * mixture.expected_weight
