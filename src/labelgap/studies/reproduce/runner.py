@@ -25,7 +25,7 @@ from labelgap.core.text import DAY, format_duration, pluralize
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses.base.published_settings import published_options
+from labelgap.losses.base.registry import published_options
 from labelgap.models import create_backbone
 from labelgap.models.timm.pretrained import UnavailableWeightsError
 from labelgap.models.weight_files import NO_WEIGHTS
