@@ -30,7 +30,7 @@ from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
-from labelgap.metrics.average_precision import WeightedRanking
+from labelgap.metrics.bootstrap import WeightedRanking
 from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.heads.configs import HeadConfig
 from labelgap.training.selection import choose_selection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from typing import Any
 
@@ -16,9 +17,12 @@ from sklearn.metrics import precision_recall_curve
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics import Thresholds, choose_thresholds, f1, sorting
+from labelgap.metrics import Thresholds, choose_thresholds, f1
 from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
+
+RANKINGS = importlib.import_module("labelgap.metrics.average_precision")
+"""The module; the package has a function of that name."""
 
 Array = NDArray[Any]
 
@@ -277,8 +281,8 @@ def test_the_order_of_images_and_classes_changes_nothing() -> None:
 def test_pieces_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, labels = draw(3)
     whole = choose_thresholds(scores, labels)
-    monkeypatch.setattr(sorting, "RANKINGS_AT_ONCE", 1)
-    monkeypatch.setattr(sorting, "ENTRIES_AT_ONCE", 80)
+    monkeypatch.setattr(RANKINGS, "RANKINGS_AT_ONCE", 1)
+    monkeypatch.setattr(RANKINGS, "ENTRIES_AT_ONCE", 80)
     np.testing.assert_allclose(choose_thresholds(scores, labels).values, whole.values, rtol=1e-6)
 
 

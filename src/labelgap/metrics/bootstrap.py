@@ -17,9 +17,8 @@ from scipy.special import expit, logit, ndtri
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_array
-from labelgap.metrics.average_precision import WeightedRanking, average_precision
+from labelgap.metrics.average_precision import Cuts, average_precision, cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.classification import ConfusionCounts
-from labelgap.metrics.sorting import Cuts, cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, Codes, Floats, Labels, Scores, format_pair
 
 Interval: TypeAlias = tuple[float, float]
@@ -218,6 +217,49 @@ def resampled_average_precision(scores: Floats, codes: Codes, weights: NDArray[n
     counted = np.flatnonzero((codes == PRESENT).any(axis=0) & (codes == ABSENT).any(axis=0))
     values = [WeightedRanking(scores[:, column], codes[:, column])(weights) for column in counted.tolist()]
     return _mean_of_defined(np.stack(values) if values else np.empty((0, weights.shape[1])))
+
+
+class WeightedRanking:
+    """The average precision of one class when every image counts as often as its weight says, as in a bootstrap.
+
+    A resample only changes how often each image counts, so the order is found once; of a resample, only the sums
+    between the cuts at present entries are needed, which a sparse matrix of ones gives for many resamples at a time.
+
+    Args:
+        scores: ``(N,)``, finite.
+        codes: ``(N,)`` of PRESENT, ABSENT, UNKNOWN; at least one is present.
+
+    Example:
+        >>> ranking = WeightedRanking(np.array([0.9, 0.5, 0.1]), np.array([1, 0, 1], dtype=np.int8))
+        >>> ranking(np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32))
+        array([0.83333333, 0.5       ])
+    """
+
+    def __init__(self, scores: Floats, codes: Codes) -> None:
+        known = np.flatnonzero(codes != UNKNOWN)
+        order = known[np.argsort(-scores[known].astype(np.float64), kind="stable")]
+        ranked, is_present = scores[order], codes[order] == PRESENT
+        last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(order) - 1)
+        group = np.searchsorted(last, np.arange(len(order)))
+        cuts = last[np.unique(group[is_present])]
+        self._taken = _row_sums(order, np.concatenate([[0], cuts + 1]), len(codes))
+        places = np.flatnonzero(is_present)
+        self._hits = _row_sums(order[places], np.concatenate([[0], np.searchsorted(places, cuts + 1)]), len(codes))
+        self._absent = _row_sums(order[~is_present], np.array([0, (~is_present).sum()]), len(codes))
+
+    def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return average precision, ``(R,)``, for weights ``(N, R)``; NaN where a resample lacks one of the states."""
+        new_hits = self._hits @ weights
+        hits = np.cumsum(new_hits, axis=0, dtype=np.float64)
+        precision = hits / np.maximum(np.cumsum(self._taken @ weights, axis=0, dtype=np.float64), 1)
+        both = (hits[-1] > 0) & ((self._absent @ weights)[0] > 0)
+        return np.where(both, (new_hits * precision).sum(axis=0) / np.maximum(hits[-1], 1), np.nan)
+
+
+def _row_sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) -> csr_array:
+    """Return the ``(C, N)`` matrix that sums what lies between borders of a list of rows."""
+    rows = rows[: borders[-1]]
+    return csr_array((np.ones(len(rows), dtype=np.float32), rows, borders), shape=(len(borders) - 1, images))
 
 
 class _ResampledMetrics:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
+from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, unknown_as_absent
 
 _KNOWN_WEIGHT: Final = 30.0

@@ -31,7 +31,7 @@ from scipy.special import expit, log_expit, logit
 from threadpoolctl import ThreadpoolController
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics.sorting import map_chunks, slices
+from labelgap.metrics.average_precision import map_chunks, slices
 from labelgap.metrics.validation import Codes, Floats
 
 OFFSET_DEVIATION: Final = 1.0

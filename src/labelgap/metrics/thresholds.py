@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
-from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
 
 ThresholdMark: TypeAlias = Literal["measured", "estimated", "borrowed", "default"]
