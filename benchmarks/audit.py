@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import labelgap as lg
-from labelgap.audit.calibration import fit_calibration, platt_line
+from labelgap.audit.calibration import ScoreSample, fit_calibration, platt_line, sample_scores
 from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
-from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN

@@ -48,6 +48,8 @@ class Album(NamedTuple):
     unknown: NDArray[np.bool_]
     scores: NDArray[np.floating]
     estimate: NDArray[np.float64]
+    range: tuple[int, int]
+    spread: tuple[float, float]
 
     @property
     def missing(self) -> NDArray[np.int64]:
@@ -81,7 +83,8 @@ def audit(features: Floats, truth: NDArray[np.bool_], known: Codes) -> Album:
                 logits[fold == number, column] = head.decision_function(held_out)
     ranking = rank_candidates({"train": table}, [StoredScorer({"train": logits})], CandidateLimits(random=0.0))
     assert ranking.estimate is not None
-    return Album(truth, known == UNKNOWN, ranking.calibration.scores(logits[None]), ranking.estimate.by_class)
+    made, scores = ranking.estimate, ranking.calibration.scores(logits[None])
+    return Album(truth, known == UNKNOWN, scores, made.by_class, made.range, made.spread)
 
 
 def simulate_review(
@@ -103,7 +106,7 @@ def simulate_review(
     value = np.where(decided, np.where(present, PRESENT, ABSENT), UNKNOWN).astype(np.int8)
     asked, order = order_fixed_list(column, sampled, ranked, decided, len(depths))
     unknown = album.unknown.sum(axis=0)
-    labels = ReviewedLabels(column, score, decided, value, asked, order, unknown, album.estimate)
+    labels = ReviewedLabels(column, score, decided, value, asked, order, unknown, album.estimate, album.spread)
     return estimate_review(labels), np.bincount(column[present & ~decided], minlength=len(depths))
 
 
@@ -144,7 +147,9 @@ def digit_albums(seeds: range, images: int = 400, filters: int = 150) -> Iterato
 def before_review(make: Callable[[int, str, range], Iterator[Album]]) -> None:
     """Print what the audit says, and what is true."""
     print(
-        "| known | images | missing | estimated / missing | mean error of a class | worst class |\n" + "|---" * 6 + "|"
+        "| known | images | missing | estimated / missing | mean error of a class | worst class | range / estimate |\n"
+        + "|---" * 7
+        + "|"
     )
     errors, inside = [], []
     for kind in KINDS:
@@ -153,16 +158,17 @@ def before_review(make: Callable[[int, str, range], Iterator[Album]]) -> None:
             ratios = [album.estimate.sum() / album.missing.sum() for album in albums]
             wrong = [np.abs(album.estimate - album.missing) for album in albums]
             errors += np.log(ratios).tolist()
-            inside += [0.5 <= ratio <= 2 for ratio in ratios]
+            inside += [album.range[0] <= album.missing.sum() <= album.range[1] for album in albums]
             shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            ends = np.exp(np.mean([np.log(np.maximum(each.range, 1) / each.estimate.sum()) for each in albums], axis=0))
             missing = np.mean([album.missing.sum() for album in albums])
             print(
                 f"| {kind} | {images:,} | {missing:.0f} | {shown} | {np.mean(wrong):.1f} | "
-                f"{np.mean([each.max() for each in wrong]):.0f} |",
+                f"{np.mean([each.max() for each in wrong]):.0f} | {ends[0]:.2f} to {ends[1]:.2f} |",
                 flush=True,
             )
     print(f"\nroot mean square of ln(estimated / missing): {np.sqrt(np.mean(np.square(errors))):.2f}")
-    print(f"half to twice the estimate holds the truth: {sum(inside)} of {len(inside)}")
+    print(f"the range holds the truth: {sum(inside)} of {len(inside)}")
 
 
 def during_review(name: str, albums: list[Album]) -> float:

@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds, choose_thresholds, f1
 from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
+from labelgap.metrics.label_model import LabelModel
 
 RANKINGS = importlib.import_module("labelgap.metrics.average_precision")
 """The module; the package has a function of that name."""
@@ -55,13 +55,11 @@ def reference(scores: Array, labels: Array) -> tuple[list[float], list[str]]:
     if max(present) < 5 and sum(present) < 10:
         return [0.5] * len(columns), ["default"] * len(columns)
     logits = np.log(np.clip(scores, 1e-9, 1 - 1e-9)) - np.log(1 - np.clip(scores, 1e-9, 1 - 1e-9))
-    line = fit_shared_calibration(logits, labels.astype(np.int8))
-    assert line is not None
+    line = LabelModel.fit(logits, labels.astype(np.int8))
     complete = [present[k] + absent[k] == len(scores) and present[k] >= 5 for k in range(len(columns))]
-    ranked = all(complete) or ranks_presents(scores, labels.astype(np.int8))
     values, marks = [], []
     for k, column in enumerate(columns):
-        if not ranked and not complete[k]:
+        if line is None and not complete[k]:
             values.append(0.5)
             marks.append("default")
             continue
@@ -69,6 +67,7 @@ def reference(scores: Array, labels: Array) -> tuple[list[float], list[str]]:
         if complete[k]:
             values.append(best_exact_cut(*column))
             continue
+        assert line is not None
         half = best_expected_f1([1 / (1 + math.exp(-line.scale * x - line.offset[k])) for x in logits[:, k]]) / 2
         values.append(1 / (1 + math.exp(-(math.log(half / (1 - half)) - line.offset[k]) / line.scale)))
     return values, marks

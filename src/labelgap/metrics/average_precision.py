@@ -126,14 +126,7 @@ def average_precision(
 
 
 def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.float64]:
-    """Return the average precision of R rankings of M entries; 0 without a present entry, unknown entries left out.
-
-    Finite scores and codes ``(R, M)`` give ``(R,)``. A few rankings are sorted at a time, so memory is bounded.
-
-    Example:
-        >>> average_precision_of_rankings(np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]], dtype=np.int8))
-        array([0.83333333])
-    """
+    """Return the average precision of rankings ``(R, M)``; 0 without a present entry, unknown entries left out."""
     return _measure(scores, codes, "ignore")[0]
 
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from labelgap.audit.fold_heads import train_folds
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
-from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
-from labelgap.audit.sampling import draw_unknown
+from labelgap.audit.ranking import CandidateLimits, CandidateRanking, draw_unknown, rank_candidates
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors

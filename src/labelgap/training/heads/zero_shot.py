@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelgap.labels import PRESENT, LabelTable
-from labelgap.metrics.calibration import platt_scaling
+from labelgap.metrics.label_model import platt_scaling
 from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
 
 _MAX_ENTRIES: Final = 2_000_000
