@@ -225,7 +225,7 @@ def test_the_posterior_of_a_shift_is_what_the_definition_says() -> None:
 
     def prior(x: Array) -> Array:
         each: Array = (np.exp(-((u / side) ** 2) / 2) / side * (1 + ((x - u) / 0.7) ** 2 / 4) ** -2.5).sum(axis=1)
-        return each / each.sum()
+        return np.asarray(each / each.sum())
 
     median = np.interp(0.5, np.cumsum(prior(s)), s[:, 0])
     p = share / (1 + np.exp(-odds - s)) + found

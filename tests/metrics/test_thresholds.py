@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.special import logit
 from sklearn.metrics import precision_recall_curve
 
 from labelgap.core.errors import InputError
@@ -54,7 +55,7 @@ def reference(scores: Array, labels: Array) -> tuple[list[float], list[str]]:
     present, absent = ([labels.count(state) for _, labels in columns] for state in (PRESENT, ABSENT))
     if max(present) < 5 and sum(present) < 10:
         return [0.5] * len(columns), ["default"] * len(columns)
-    logits = np.log(np.clip(scores, 1e-9, 1 - 1e-9)) - np.log(1 - np.clip(scores, 1e-9, 1 - 1e-9))
+    logits = logit(np.clip(scores, 1e-9, 1 - 1e-9))
     line = LabelModel.fit(logits, labels.astype(np.int8))
     complete = [present[k] + absent[k] == len(scores) and present[k] >= 5 for k in range(len(columns))]
     values, marks = [], []

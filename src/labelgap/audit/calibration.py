@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.audit.scorers import Scorer, score_blocks
+from labelgap.audit.scorers import BLOCK_SIZE, Scorer, score_blocks
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.metrics.label_model import (
@@ -145,14 +145,15 @@ def _bin_edges(odds: ScoreSample) -> NDArray[np.float64]:
 
 def _histograms(odds: ScoreSample, edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how many known present, known absent and unknown labels are in each bin, ``(3, K, G)``."""
-    row, column = np.nonzero(~np.isnan(odds.unknown))
-    states = (
-        (odds.present, odds.present_class),
-        (odds.absent, odds.absent_class),
-        (odds.unknown[row, column], column),
-    )
-    counts = [np.bincount(_bins(*state, edges), minlength=edges.size).reshape(edges.shape) for state in states]
-    return np.stack([counts[0], counts[1], odds.scale * counts[2]])
+    counts = np.zeros((3, edges.size))
+    for state, known in enumerate(((odds.present, odds.present_class), (odds.absent, odds.absent_class))):
+        counts[state] = np.bincount(_bins(*known, edges), minlength=edges.size)
+    columns, step = np.arange(odds.classes), max(1, BLOCK_SIZE // max(odds.classes, 1))
+    for start in range(0, len(odds.unknown), step):
+        part = odds.unknown[start : start + step]
+        place, is_known = _bins(np.nan_to_num(part), columns, edges), np.isnan(part)
+        counts[2] += np.bincount(place[~is_known], minlength=edges.size) * odds.scale
+    return counts.reshape(3, *edges.shape)
 
 
 def _bins(
@@ -165,7 +166,7 @@ def _bins(
     first, width, bins = edges[:, 1], edges[:, 2] - edges[:, 1], edges.shape[1]
     ends = np.append(edges[:, 1:], np.full((len(edges), 1), np.inf), axis=1)
     number = np.clip(np.floor((values - first[columns]) / width[columns]) + 1, 0, bins - 1)
-    place = number.astype(np.int64) + columns * bins
+    place: NDArray[np.int64] = number.astype(np.int64) + columns * bins
     place += values >= ends.take(place)  # the quotient is rounded: the edges decide
     place -= values < edges.take(place)
     return place

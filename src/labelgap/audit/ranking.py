@@ -337,12 +337,7 @@ class TopCandidates:
 
 
 def class_ranks(columns: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the rank of every entry within its class, from 1, where entries are sorted by class.
-
-    Example:
-        >>> class_ranks(np.array([0, 0, 2, 2, 2], np.int32))
-        array([1, 2, 1, 2, 3])
-    """
+    """Return the rank of every entry within its class, from 1, where entries are sorted by class."""
     starts = np.flatnonzero(np.diff(columns, prepend=np.int32(-2)))
     lengths = np.diff(starts, append=len(columns))
     return np.arange(len(columns)) - np.repeat(starts, lengths) + 1
@@ -360,11 +355,6 @@ def draw_unknown(
 
     Returns:
         ``(count,)`` rows and ``(count,)`` class numbers. No array of the size rows × classes is made.
-
-    Example:
-        >>> rows, columns = draw_unknown([LabelTable.from_dense([[1, -1], [0, 1], [-1, 0]])], 5)
-        >>> sorted(zip(rows.tolist(), columns.tolist()))
-        [(0, 1), (2, 0)]
     """
     table = tables[0] if len(tables) == 1 else LabelTable.concatenate(tables, keep_names=False)
     ends = np.cumsum(len(table.classes) - np.diff(table.starts))
@@ -387,11 +377,6 @@ def nth_unknown(table: LabelTable, rows: NDArray[np.int64], n: NDArray[np.int64]
     """Return the class number of the n-th unknown label (from 0) of each row.
 
     The known classes c₀ < c₁ < … of a row leave its n-th unknown label at n + #{i : cᵢ − i ≤ n}.
-
-    Example:
-        >>> table = LabelTable.from_dense([[-1, 1, 0, -1, 1, -1]])
-        >>> nth_unknown(table, np.array([0, 0, 0]), np.array([0, 1, 2]))
-        array([0, 3, 5])
     """
     width = len(table.classes) + 1
     order = np.arange(len(table.columns)) - np.repeat(table.starts[:-1], np.diff(table.starts))

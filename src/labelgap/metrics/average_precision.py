@@ -192,10 +192,6 @@ def slices(rankings: int, entries: int) -> Iterator[slice]:
     """Split ``range(rankings)`` into chunks of a bounded number of entries, so that memory does not grow with R.
 
     A chunk has 8 to 64 rankings where they are long: they are often columns, and memory is read by the cache line.
-
-    Example:
-        >>> [(chunk.start, chunk.stop) for chunk in slices(50, 10_000)]
-        [(0, 26), (26, 50)]
     """
     columns = max(RANKINGS_AT_ONCE, min(MAX_RANKINGS_AT_ONCE, rankings // 16))
     step = max(columns, ENTRIES_AT_ONCE // max(entries, 1))

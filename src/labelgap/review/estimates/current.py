@@ -48,8 +48,8 @@ def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | Non
     missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
     expected = missing * unknown / np.maximum(audited, 1)
     expected[own:] = ADDED_SCORE * unknown[own:]
-    ends = metadata["estimate"]["range"] if split is None and len(names) == own else None
-    return AuditCounts(unknown, expected, tuple(metadata["estimate"]["spread"]), ends and tuple(ends))
+    ends = metadata["estimate"].get("range") if split is None and len(names) == own else None
+    return AuditCounts(unknown, expected, tuple(metadata["estimate"].get("spread", MODEL_SPREAD)), ends and tuple(ends))
 
 
 def estimate_current(
