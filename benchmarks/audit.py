@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import labelgap as lg
-from labelgap.audit.calibration import fit_calibration, platt_line
+from labelgap.audit.calibration import ScoreSample, fit_calibration, platt_line, sample_scores
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
-from labelgap.audit.score_sample import ScoreSample, sample_scores
 from labelgap.audit.scorers import HeadScorer, train_head_scorers
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
-from labelgap.metrics.average_precision import WeightedRanking
+from labelgap.metrics.bootstrap import WeightedRanking
 from labelgap.studies.review_simulation import linear_config
 from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.selection import choose_selection

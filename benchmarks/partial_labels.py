@@ -23,7 +23,6 @@ from scipy.special import expit
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import corrected_average_precision
-from labelgap.metrics.shared_calibration import fit_shared_calibration
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 SEEDS = 3
@@ -85,10 +84,7 @@ def main() -> None:
             labels = hide(truth, amount, np.random.default_rng(seed))
             cuts = best_known_f1(expit(val), labels), lg.choose_thresholds(expit(val), labels).values
             f1 = [lg.f1(expit(test), answers, threshold=each) for each in cuts]
-            calibration = fit_shared_calibration(val, labels)
-            assert calibration is not None
-            first = calibration.prevalence(val, labels)
-            corrected = float(np.nanmean(corrected_average_precision(val, labels, prevalence=first).values))
+            corrected = float(np.nanmean(corrected_average_precision(val, labels).values))
             rows.append((*f1, lg.average_precision(val, labels), corrected))
         known, ours, plain, corrected = np.mean(rows, axis=0)
         print(f"{name:<42}{100 * known:>9.1f}{100 * ours:>9.1f}{100 * plain:>10.1f}{100 * corrected:>9.1f}")

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import labelgap as lg
-from labelgap.audit.live import FeatureScale
-from labelgap.audit.live.heads import fit_decisions
+from labelgap.audit.live import FeatureScale, fit_decisions
 from labelgap.audit.ranking import CandidateLimits
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels.codes import PRESENT, UNKNOWN
@@ -56,6 +55,7 @@ class Album(NamedTuple):
     unknown: Mask
     log_odds: Floats
     expected: Floats
+    spread: tuple[float, float]
     scale: FeatureScale
 
     @property
@@ -79,7 +79,8 @@ def make_album(data: lg.Dataset, name: str, seed: int) -> Album:
     torch.manual_seed(0)
     left, length, _ = torch.pca_lowrank(features, COMPONENTS)
     truth = hidden.train.evaluation_labels.to_dense() == PRESENT
-    return Album(truth, unknown, log_odds, audit.estimate.by_class, FeatureScale.of((left * length).numpy()))
+    scale = FeatureScale.of((left * length).numpy())
+    return Album(truth, unknown, log_odds, audit.estimate.by_class, audit.estimate.spread, scale)
 
 
 class Simulation:
@@ -158,7 +159,7 @@ class Simulation:
         value = np.where(decided, self.album.truth, UNKNOWN).astype(np.int8).flat[places]
         score, unknown = expit(self.album.log_odds.flat[places]), self.album.unknown.sum(axis=0)
         parts = (places % self.classes, score, decided.flat[places], value, asked[places], order[places], unknown)
-        return ReviewedLabels(*parts, self.album.expected), places
+        return ReviewedLabels(*parts, self.album.expected, self.album.spread), places
 
 
 class Outcome(NamedTuple):

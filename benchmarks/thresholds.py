@@ -29,7 +29,7 @@ import labelgap as lg
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.calibration import fit_platt_calibration, read_calibration
-from labelgap.metrics.shared_calibration import fit_shared_calibration
+from labelgap.metrics.label_model import LabelModel
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 SEEDS = {200: (100, 101, 102), 500: (100, 101, 102), 2000: (100,)}
@@ -74,7 +74,7 @@ def cross_fit(features: Floats, labels: Codes, random: np.random.Generator) -> F
 
 def shared_thresholds(logits: Floats, labels: Codes) -> NDArray[np.float64]:
     """Return the scores at which each class has the highest F1 that a shared calibration expects."""
-    calibration = fit_shared_calibration(logits, labels)
+    calibration = LabelModel.fit(logits, labels)
     assert calibration is not None
     chance, order = calibration.probabilities(logits), np.argsort(-logits, axis=0)
     taken = np.cumsum(np.take_along_axis(chance, order, axis=0), axis=0)

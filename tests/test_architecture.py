@@ -239,7 +239,7 @@ def test_the_layer_rule_finds_every_kind_of_forbidden_import(code: str) -> None:
         ("data", "import numpy, torch.nn\nfrom training import loop"),
         ("data", "from labelgap.labels.codes import UNKNOWN\nfrom labelgap.core import errors"),
         ("data", "from . import csv\nfrom .csv import read\nfrom ..labels import table"),
-        ("data", "from labelgap.data import csv\nimport labelgap.metrics.sorting"),
+        ("data", "from labelgap.data import csv\nimport labelgap.metrics.validation"),
         ("labels", "from labelgap.core.errors import InputError"),
         ("cli", "from labelgap import fit\nfrom labelgap.review import serve"),
     ],

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.audit import scorers as scorers_module
+from labelgap.audit.calibration import count_unknown, sample_scores
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
-from labelgap.audit.score_sample import count_unknown_above, sample_scores
 from labelgap.audit.scorers import HeadScorer, StoredScorer, score_blocks
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
@@ -99,19 +99,18 @@ def test_labels_that_look_wrong_are_beyond_the_mean_of_the_other_state() -> None
     assert (np.diff(strangeness) <= 1e-6).all()
 
 
-def test_counts_at_cuts_are_exact(small_blocks: None) -> None:
+def test_counts_in_bins_are_exact(small_blocks: None) -> None:
     table, logits = case()
     low = np.random.default_rng(3).normal(-1, 1, 5) - [0, 0, 0, 0, 300]
     cuts = np.linspace(low, low + np.array([2.7, 1e-3, 0.3, 9.0, 1e-3]), 20, axis=1)
     cuts[:, 0] = -np.inf
     logits[:19] = cuts[:, 1:].T  # scores that lie on a cut
-    counted = count_unknown_above(
-        {"train": table}, [StoredScorer({"train": logits})], lambda each: each[0].copy(), cuts
-    )
+    counted = count_unknown({"train": table}, [StoredScorer({"train": logits})], lambda each: each[0].copy(), cuts)
     codes = table.to_dense()
     for column in range(5):
         unknown = logits[codes[:, column] == UNKNOWN, column]
-        assert counted[column].tolist() == [int((unknown.astype(np.float64) >= cut).sum()) for cut in cuts[column]]
+        above = [int((unknown.astype(np.float64) >= cut).sum()) for cut in cuts[column]]
+        assert counted[column].tolist() == (-np.diff(above, append=0)).tolist()
 
 
 def test_a_sample_of_images_represents_all(small_blocks: None) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.optimize import check_grad, minimize
+from scipy.optimize import minimize
 
-from labelgap.audit.calibration import ScoreCalibration, fit_calibration, platt_line, prior_lines
-from labelgap.audit.estimate import MissingEstimate, _loss, _minimize, _newton_step, stopping_ratio
-from labelgap.audit.score_sample import ScoreSample
+from labelgap.audit.calibration import (
+    ScoreCalibration,
+    ScoreSample,
+    _stopping,
+    fit_calibration,
+    platt_line,
+    prior_lines,
+)
+from labelgap.audit.ranking import MissingEstimate
 
 Mask = NDArray[np.bool_]
 
@@ -136,34 +141,6 @@ def albums(
     return made_sample(logits[None], given), truth & ~given
 
 
-def test_gradient_and_newton_step_of_the_model_are_those_of_its_loss() -> None:
-    random = np.random.default_rng(0)
-    z = np.sort(random.normal(-2, 2, (3, 5)))
-    present = 40 / (1 + np.exp(-z))
-    counts = np.stack([0.4 * present, 0.1 * (40 - present), 36 - 0.3 * present]) + random.integers(0, 3, (3, 3, 5))
-    for states in (counts, counts * np.array([1.0, 0.0, 1.0])[:, None, None]):
-        loss, values = partial(_loss, z=z, counts=states), random.normal(size=13)
-        assert check_grad(lambda v, loss=loss: loss(v)[0], lambda v, loss=loss: loss(v)[1], values) < 1e-3
-        best = _minimize(values, z, states)
-        assert np.abs(loss(best)[1]).max() < 1e-3
-        columns = [(loss(best + move)[1] - loss(best - move)[1]) / 2e-5 for move in 1e-5 * np.eye(13)]
-        gradient = random.normal(size=13)
-        np.testing.assert_allclose(np.array(columns) @ _newton_step(best, gradient, z, states), -gradient, atol=1e-4)
-
-
-@pytest.mark.parametrize("separation", [0.1, 1.0])
-def test_the_model_is_the_minimum_that_lbfgs_finds(separation: float) -> None:
-    """Scores that hardly separate leave two minima."""
-    random = np.random.default_rng(0)
-    z = np.linspace(-6, 3, 12) + random.normal(size=(20, 1))
-    present = random.binomial(20, 1 / (1 + np.exp(-separation * z)))
-    given = random.binomial(present, 0.4)
-    counts = np.stack([given, np.zeros_like(given), 20 - given]).astype(float)
-    start, exact = np.concatenate([[0.0, 0.0, 1.0, -2.0], np.zeros(60)]), {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-8}
-    found = minimize(_loss, start, args=(z, counts), jac=True, method="L-BFGS-B", options=exact)
-    np.testing.assert_allclose(_minimize(start, z, counts), found.x, atol=1e-3)
-
-
 def test_tags_missing_at_random_are_counted_about_right() -> None:
     sample, missing = drawn()
     estimate, _ = estimated(sample)
@@ -187,9 +164,7 @@ def test_where_nobody_gives_a_second_tag_more_are_missing_than_the_scores_of_kno
     logits = random.normal(size=truth.shape) + 4 * truth - 3
     first = truth & (np.cumsum(truth, axis=1) == 1)
     at_random = truth & (random.random(truth.shape) < first.sum() / truth.sum())
-    ratios = [
-        stopping_ratio(made_sample(logits[None], given).map(lambda each: each[0])) for given in (first, at_random)
-    ]
+    ratios = [_stopping(made_sample(logits[None], given).map(lambda each: each[0])) for given in (first, at_random)]
     assert ratios[0] < 0.45 and ratios[1] > 0.9
 
 
@@ -204,8 +179,20 @@ def test_known_absents_count_and_classes_without_any_label_do_not_break_it() -> 
 
 
 def test_integers_of_classes_sum_to_the_total() -> None:
-    made = MissingEstimate(np.array([0.4, 0.4, 0.4, 7.3]), np.ones(4, np.int64)).to_json("abcd")
-    assert made["missing"] == 8 == sum(made["missing_per_class"].values()) and made["range"] == [4, 16]
+    made = MissingEstimate(np.array([0.4, 0.4, 0.4, 7.3]), np.ones(4, np.int64), (3, 21), (0.9, 0.6)).to_json("abcd")
+    assert made["missing"] == 8 == sum(made["missing_per_class"].values())
+    assert made["range"] == [3, 21] and made["spread"] == [0.9, 0.6]
+
+
+def test_the_range_holds_the_truth_and_is_one_of_chance_where_hardly_any_is_missing() -> None:
+    sample, missing = drawn(2000)
+    low, high = fit_calibration(sample).range
+    assert low <= missing.sum() <= high < 4 * missing.sum()
+    random = np.random.default_rng(0)
+    truth = random.random((300, 3)) < 0.2
+    nearly = truth & (random.random(truth.shape) < 0.99)
+    low, high = fit_calibration(made_sample(8.0 * truth[None] + random.normal(size=truth.shape) - 4, nearly)).range
+    assert low == 0 and 1 <= high < 30
 
 
 def test_a_sample_with_counts_of_all_images_gives_what_all_images_give() -> None:
@@ -215,7 +202,7 @@ def test_a_sample_with_counts_of_all_images_gives_what_all_images_give() -> None
 
     def count(log_odds: Callable[[Any], Any], cuts: NDArray[np.float64]) -> NDArray[np.int64]:
         odds = log_odds(one.unknown[None])
-        return np.array([[(odds[:, k] >= cut).sum() for cut in cuts[k]] for k in range(2)])
+        return -np.diff([[(odds[:, k] >= cut).sum() for cut in cuts[k]] for k in range(2)], axis=1, append=0)
 
     whole, sampled = (
         np.nansum(fit.scores(sample.unknown)) for fit in (fit_calibration(sample), fit_calibration(part, count))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from labelgap.audit.top_candidates import TopCandidates, class_ranks
+from labelgap.audit.ranking import TopCandidates, class_ranks
 from labelgap.core.errors import InputError
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from tests.audit.small_runs import train, write
 from tests.cli.conftest import call
@@ -15,7 +14,8 @@ from tests.open_clip_models import TINY, open_clip_or_skip, save_weights
 
 import labelgap as lg
 from labelgap.audit import find_missing
-from labelgap.audit.zero_shot import zero_shot_scorer
+from labelgap.audit.run_scorers import AuditContext, zero_shot_scorers
+from labelgap.audit.scorers import HeadScorer
 from labelgap.core.errors import InputError
 from labelgap.models.open_clip.zero_shot import zero_shot_classifier
 from labelgap.training.progress import Reporter
@@ -70,10 +70,9 @@ def test_a_run_is_trained_on_the_image_tower_and_audited_with_the_text_tower(
 
 def test_the_scorer_gives_standardized_scaled_cosines(tags: Path) -> None:
     data = lg.load("csv", tags, images="photos")
-    device = torch.device("cpu")
-    scorer = zero_shot_scorer(
-        data, ["train", "val"], TINY, "tiny.pt", device=device, workers=0, reporter=Reporter(quiet=True)
-    )
+    context = AuditContext(data, ("train", "val"), 5, 0, "cpu", 0, Reporter(quiet=True), TINY, "tiny.pt")
+    (scorer,) = zero_shot_scorers(context)
+    assert isinstance(scorer, HeadScorer)
     found = np.concatenate([scorer.logits(split, slice(None)) for split in ("train", "val")])
     vectors = np.concatenate([scorer.features["train"], scorer.features["val"]])
     logits = vectors @ zero_shot_classifier(TINY, data.classes, weights="tiny.pt").weight.T

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import tracemalloc
@@ -19,8 +20,11 @@ from sklearn.metrics import average_precision_score
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.table import LabelTable
-from labelgap.metrics import average_precision, sorting
+from labelgap.metrics import average_precision
 from labelgap.metrics.validation import Average, Empty, Unknown
+
+RANKINGS = importlib.import_module("labelgap.metrics.average_precision")
+"""The module; the package has a function of that name."""
 
 Array = NDArray[Any]
 ALL_AVERAGES: tuple[Average, ...] = ("macro", "samples", "micro")
@@ -298,10 +302,10 @@ def test_pieces_of_any_size_on_any_number_of_threads_give_the_same(
 ) -> None:
     scores, labels = draw(6, images=25, classes=13)
     whole = average_precision(scores, labels, average)
-    monkeypatch.setattr(sorting, "RANKINGS_AT_ONCE", 1)
+    monkeypatch.setattr(RANKINGS, "RANKINGS_AT_ONCE", 1)
     for entries, long, threads in ((1, 1, 1), (26, 1000, 2), (60, 1, 3), (1000, 1000, 1)):
-        monkeypatch.setattr(sorting, "ENTRIES_AT_ONCE", entries)
-        monkeypatch.setattr(sorting, "LONG_RANKING", long)
+        monkeypatch.setattr(RANKINGS, "ENTRIES_AT_ONCE", entries)
+        monkeypatch.setattr(RANKINGS, "LONG_RANKING", long)
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         assert average_precision(scores, labels, average) == whole
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -9,10 +10,16 @@ import pytest
 import torch
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics import average_precision, on_device
-from labelgap.metrics.average_precision import average_precision_of_rankings
-from labelgap.metrics.on_device import average_precision_on_device, measure_tensors
+from labelgap.metrics import average_precision
+from labelgap.metrics.average_precision import (
+    average_precision_of_rankings,
+    average_precision_on_device,
+    measure_tensors,
+)
 from labelgap.metrics.validation import Average, Unknown
+
+RANKINGS = importlib.import_module("labelgap.metrics.average_precision")
+"""The module; the package has a function of that name."""
 
 
 def test_ranking_on_a_device_is_ranking() -> None:
@@ -29,7 +36,7 @@ def test_ranking_on_a_device_is_ranking() -> None:
 def test_tensors_on_a_device_are_measured_as_arrays_are(
     average: Average | None, unknown: Unknown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_device, "ENTRIES_AT_ONCE", 90)
+    monkeypatch.setattr(RANKINGS, "DEVICE_ENTRIES_AT_ONCE", 90)
     random = np.random.default_rng(9)
     scores = random.integers(-12, 12, (30, 7)) / 12
     labels = random.choice([UNKNOWN, ABSENT, PRESENT], size=scores.shape, p=[0.4, 0.4, 0.2]).astype(np.int8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from typing import Any
 
@@ -12,13 +13,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.special import logit
 from sklearn.metrics import precision_recall_curve
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics import Thresholds, choose_thresholds, f1, sorting
+from labelgap.metrics import Thresholds, choose_thresholds, f1
 from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
+from labelgap.metrics.label_model import LabelModel
+
+RANKINGS = importlib.import_module("labelgap.metrics.average_precision")
+"""The module; the package has a function of that name."""
 
 Array = NDArray[Any]
 
@@ -50,14 +55,12 @@ def reference(scores: Array, labels: Array) -> tuple[list[float], list[str]]:
     present, absent = ([labels.count(state) for _, labels in columns] for state in (PRESENT, ABSENT))
     if max(present) < 5 and sum(present) < 10:
         return [0.5] * len(columns), ["default"] * len(columns)
-    logits = np.log(np.clip(scores, 1e-9, 1 - 1e-9)) - np.log(1 - np.clip(scores, 1e-9, 1 - 1e-9))
-    line = fit_shared_calibration(logits, labels.astype(np.int8))
-    assert line is not None
+    logits = logit(np.clip(scores, 1e-9, 1 - 1e-9))
+    line = LabelModel.fit(logits, labels.astype(np.int8))
     complete = [present[k] + absent[k] == len(scores) and present[k] >= 5 for k in range(len(columns))]
-    ranked = all(complete) or ranks_presents(scores, labels.astype(np.int8))
     values, marks = [], []
     for k, column in enumerate(columns):
-        if not ranked and not complete[k]:
+        if line is None and not complete[k]:
             values.append(0.5)
             marks.append("default")
             continue
@@ -65,6 +68,7 @@ def reference(scores: Array, labels: Array) -> tuple[list[float], list[str]]:
         if complete[k]:
             values.append(best_exact_cut(*column))
             continue
+        assert line is not None
         half = best_expected_f1([1 / (1 + math.exp(-line.scale * x - line.offset[k])) for x in logits[:, k]]) / 2
         values.append(1 / (1 + math.exp(-(math.log(half / (1 - half)) - line.offset[k]) / line.scale)))
     return values, marks
@@ -277,8 +281,8 @@ def test_the_order_of_images_and_classes_changes_nothing() -> None:
 def test_pieces_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, labels = draw(3)
     whole = choose_thresholds(scores, labels)
-    monkeypatch.setattr(sorting, "RANKINGS_AT_ONCE", 1)
-    monkeypatch.setattr(sorting, "ENTRIES_AT_ONCE", 80)
+    monkeypatch.setattr(RANKINGS, "RANKINGS_AT_ONCE", 1)
+    monkeypatch.setattr(RANKINGS, "ENTRIES_AT_ONCE", 80)
     np.testing.assert_allclose(choose_thresholds(scores, labels).values, whole.values, rtol=1e-6)
 
 

@@ -15,7 +15,7 @@ from labelgap.data import ArrayImages, Dataset, Split
 from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
 from labelgap.labels.class_groups import group_numbers
-from labelgap.metrics import Thresholds, average_precision, corrected_average_precision
+from labelgap.metrics import Thresholds, average_precision
 from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
 from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
@@ -159,8 +159,8 @@ def test_random_scores_are_no_estimate_and_no_accuracy_beyond_chance(present: in
 
 
 def test_the_estimated_map_of_small_albums_is_near_the_truth() -> None:
-    """150 images, half of the presents known: the highest scores of a class alone are off by nine points."""
-    found, highest, names = [], [], tuple("abcdefgh")
+    """150 images, half of the presents known."""
+    found, names = [], tuple("abcdefgh")
     for seed in range(20):
         random = np.random.default_rng(seed)
         truth = random.random((150, 8)) < 0.15
@@ -172,8 +172,6 @@ def test_the_estimated_map_of_small_albums_is_near_the_truth() -> None:
         exact = np.mean([average_precision_score(truth[:, column], logits[:, column]) for column in columns])
         assert measured["map_estimated"] == pytest.approx(np.mean([*measured["estimated"].values()], axis=0)[0])
         found.append(measured["map_estimated"] - exact)
-        highest.append(corrected_average_precision(logits, codes).values[columns].mean() - exact)
-    assert abs(np.mean(highest)) > 0.08
     assert abs(np.mean(found)) < 0.04
 
 

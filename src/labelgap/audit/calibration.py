@@ -6,16 +6,18 @@ Three steps, each with few parameters, so that little data is enough. All of the
    one intercept for all classes (Platt), and so does the mean over runs:
    :math:`z = a\,\overline{(a_r x_r + b_r)} + b`. A prior, such as zero-shot scores, joins them by a logistic
    regression on both, in which it counts as much as the known labels follow it: ``prior_lines``.
-2. *Which labels are present, and which of those are known*: the model of ``estimate``, fitted to histograms of
-   :math:`z`.
+2. *Which labels are present, and which of those are known*: ``metrics.label_model``, fitted to histograms of :math:`z`.
 3. *Scores*: the model's probability that an unknown label is present, one slope for all classes and an offset for each.
    Their sum over the unknown labels of a class is the estimate of how many are missing.
+
+All known labels are kept for this. Of the unknown ones, those of a random sample of images are kept, so that memory
+does not grow with images × classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -23,16 +25,27 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.audit.estimate import fit_label_model, stopping_ratio
-from labelgap.audit.score_sample import ScoreSample
-from labelgap.metrics.calibration import nonnegative_logistic, platt_scaling
+from labelgap.audit.scorers import BLOCK_SIZE, Scorer, score_blocks
+from labelgap.core.seeds import numpy_generator
+from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.metrics.label_model import (
+    BINS,
+    MIN_SLOPE,
+    Answers,
+    LabelModel,
+    draw_shifts,
+    expected_counts,
+    fit_label_model,
+    interval,
+    logistic_line,
+    platt_scaling,
+    stopping_ratio,
+)
 from labelgap.metrics.thresholds import MIN_PRESENT
 
-_MIN_SLOPE: Final = 0.01
-"""Per standard deviation of the logits: an uninformative model does not reverse the ranking of the others."""
 _MAX_UNKNOWN: Final = 500_000
-_BINS: Final = 64
-"""Of the histogram of a class."""
+MAX_SAMPLED_SCORES: Final = 4_000_000
+"""Largest number of scores of unknown labels that are kept, over all scorers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +58,8 @@ class ScoreCalibration:
         offset: ``(K,)`` of each class.
         mean_not_present: ``(K,)`` the mean score of the labels of a class that are not known to be present.
         mean_present: ``(K,)`` the mean score of those that are; 1 where they are fewer than five.
+        spread: how wrong the log-odds of all classes may be, downwards and upwards.
+        range: of how many labels are missing in all, 95 %.
     """
 
     lines: NDArray[np.float64]
@@ -52,6 +67,8 @@ class ScoreCalibration:
     offset: NDArray[np.float64]
     mean_not_present: NDArray[np.float64]
     mean_present: NDArray[np.float64]
+    spread: tuple[float, float]
+    range: tuple[int, int]
 
     def log_odds(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """Return the log-odds ``(B, K)`` of being missing, from logits ``(R, B, K)``: they rank the unknown labels."""
@@ -64,7 +81,7 @@ class ScoreCalibration:
 
 
 UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.float64]], NDArray[np.int64]]
-"""Counts the unknown labels of all images at or above cuts; see ``count_unknown_above``."""
+"""Counts the unknown labels of all images in bins; see ``count_unknown``."""
 
 
 def fit_calibration(
@@ -82,13 +99,34 @@ def fit_calibration(
     mean_line = np.array(platt_line(mean))
     odds = mean.map(lambda values: _apply(values, mean_line))
     edges = _bin_edges(odds)
-    unknown_above = None
+    counts = _histograms(odds, edges)
     if counter is not None:
-        unknown_above = counter(lambda logits: _apply(_mean_log_odds(logits, lines), mean_line), edges)
-    model = fit_label_model(_centers(edges), _histograms(odds, edges, unknown_above))
-    offset = model.unknown_offset(stopping_ratio(odds))
-    means = _class_means(odds.map(lambda values: values * model.slope).shift(offset).map(expit))
-    return ScoreCalibration(lines, model.slope * mean_line, offset, *means)
+        counts[2] = counter(lambda logits: _apply(_mean_log_odds(logits, lines), mean_line), edges)
+    width = edges[:, 2:3] - edges[:, 1:2]
+    centers = edges[:, 1:2] + width * (np.arange(BINS) - 0.5)  # that of the first, which is open, as far as the others'
+    model = fit_label_model(centers, counts, _stopping(odds))
+    offset = model.unknown_offset
+    means = _class_means(odds.map(lambda values: values * model.scale).shift(offset).map(expit))
+    return ScoreCalibration(
+        lines, model.scale * mean_line, offset, *means, model.spread, _range(model, centers, counts[2])
+    )
+
+
+def _stopping(odds: ScoreSample) -> float:
+    """Return κ of the label model."""
+    beside = odds.present_others > 0
+    expected = odds.scale * float(np.nansum(expit(odds.unknown[odds.unknown_others > 0])))
+    return stopping_ratio(float(beside.sum()), expected + float(expit(odds.present[beside]).sum()))
+
+
+def _range(model: LabelModel, z: NDArray[np.float64], unknown: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the ends of the interval of the number of present unknown labels, from histograms ``(K, G)``."""
+    draws = draw_shifts(Answers.none(), model.spread, classes=len(z))
+    group, place = np.nonzero(unknown)
+    log_odds = model.scale * z[group, place] + model.unknown_offset[group]
+    moments = expected_counts(group, unknown[group, place], log_odds, draws.nodes)
+    low, high = interval(draws.count(*moments, unknown.sum(axis=1).astype(np.int64)).sum(axis=1))
+    return int(low), int(high)
 
 
 def _bin_edges(odds: ScoreSample) -> NDArray[np.float64]:
@@ -100,41 +138,38 @@ def _bin_edges(odds: ScoreSample) -> NDArray[np.float64]:
     low = np.minimum(low, np.nanmin(odds.unknown, axis=0, initial=np.inf))
     high = np.maximum(high, np.nanmax(odds.unknown, axis=0, initial=-np.inf))
     low, high = np.where(low <= high, low, 0.0), np.where(low <= high, high, 0.0)
-    edges: NDArray[np.float64] = np.linspace(low, np.maximum(high, low + 1e-3), _BINS, axis=1, endpoint=False)
+    edges: NDArray[np.float64] = np.linspace(low, np.maximum(high, low + 1e-3), BINS, axis=1, endpoint=False)
     edges[:, 0] = -np.inf
     return edges
 
 
-def _centers(edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the centers of bins; that of the first, which is open, is as far from its upper edge as the others'."""
-    width = edges[:, 2:3] - edges[:, 1:2]
-    return edges[:, 1:2] + width * (np.arange(edges.shape[1]) - 0.5)
-
-
-def _histograms(
-    odds: ScoreSample, edges: NDArray[np.float64], unknown_above: NDArray[np.int64] | None
-) -> NDArray[np.float64]:
+def _histograms(odds: ScoreSample, edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how many known present, known absent and unknown labels are in each bin, ``(3, K, G)``."""
-    counts = np.zeros((3, *edges.shape))
-    present = _by_class(odds.present, odds.present_class, odds.classes)
-    absent = _by_class(odds.absent, odds.absent_class, odds.classes)
-    for number in range(odds.classes):
-        unknown = odds.unknown[~np.isnan(odds.unknown[:, number]), number]
-        for state, values in enumerate((present[number], absent[number], unknown)):
-            at = np.searchsorted(edges[number], values, side="right") - 1
-            counts[state, number] = np.bincount(at, minlength=edges.shape[1])
-    counts[2] *= odds.scale
-    if unknown_above is not None:
-        counts[2] = -np.diff(unknown_above, axis=1, append=0)
-    return counts
+    counts = np.zeros((3, edges.size))
+    for state, known in enumerate(((odds.present, odds.present_class), (odds.absent, odds.absent_class))):
+        counts[state] = np.bincount(_bins(*known, edges), minlength=edges.size)
+    columns, step = np.arange(odds.classes), max(1, BLOCK_SIZE // max(odds.classes, 1))
+    for start in range(0, len(odds.unknown), step):
+        part = odds.unknown[start : start + step]
+        place, is_known = _bins(np.nan_to_num(part), columns, edges), np.isnan(part)
+        counts[2] += np.bincount(place[~is_known], minlength=edges.size) * odds.scale
+    return counts.reshape(3, *edges.shape)
 
 
-def _by_class(
-    values: NDArray[np.floating[Any]], columns: NDArray[np.int64], classes: int
-) -> list[NDArray[np.floating[Any]]]:
-    """Return the values of each class, found by one sort."""
-    order = np.argsort(columns, kind="stable")
-    return np.split(values[order], np.cumsum(np.bincount(columns, minlength=classes))[:-1])
+def _bins(
+    values: NDArray[np.floating[Any]], columns: NDArray[np.int64], edges: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the bins that values of some classes are in, ``class · G + bin``.
+
+    The lower edges of a class, ``(K, G)``, ascend from -inf, and are evenly spaced from the second on.
+    """
+    first, width, bins = edges[:, 1], edges[:, 2] - edges[:, 1], edges.shape[1]
+    ends = np.append(edges[:, 1:], np.full((len(edges), 1), np.inf), axis=1)
+    number = np.clip(np.floor((values - first[columns]) / width[columns]) + 1, 0, bins - 1)
+    place: NDArray[np.int64] = number.astype(np.int64) + columns * bins
+    place += values >= ends.take(place)  # the quotient is rounded: the edges decide
+    place -= values < edges.take(place)
+    return place
 
 
 def platt_line(sample: ScoreSample) -> tuple[float, float]:
@@ -145,7 +180,7 @@ def platt_line(sample: ScoreSample) -> tuple[float, float]:
     (values,), is_present, weights = _observations(sample.map(lambda scores: scores[None]))
     if is_present.all() or not is_present.any() or np.ptp(values) == 0:
         return 1.0, 0.0
-    return platt_scaling(values, is_present, weights, min_slope=_MIN_SLOPE)
+    return platt_scaling(values, is_present, weights, min_slope=MIN_SLOPE)
 
 
 def prior_lines(sample: ScoreSample, lines: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -160,7 +195,7 @@ def prior_lines(sample: ScoreSample, lines: NDArray[np.float64]) -> NDArray[np.f
     values, is_present, weights = _observations(both)
     alpha, beta, gamma = 1.0, 0.0, 0.0
     if is_present.any() and not is_present.all():
-        (alpha, beta), gamma = nonnegative_logistic(values, is_present, weights, min_slopes=(_MIN_SLOPE, 0.0))
+        (alpha, beta), gamma = logistic_line(values, is_present, weights, min_slopes=(MIN_SLOPE, 0.0))
     total = len(lines) + 1
     return total * np.concatenate([alpha / len(lines) * lines, [[beta, gamma]]])
 
@@ -204,3 +239,108 @@ def _class_means(scores: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.f
     count = count + np.bincount(scores.absent_class, minlength=classes)
     others = others + np.bincount(scores.absent_class, weights=scores.absent, minlength=classes)
     return others / np.maximum(count, 1), present
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreSample:
+    """Scores by the state of the label; leading axes (…) are those of several scorers, if any.
+
+    Attributes:
+        present: ``(…, P)`` of known present labels.
+        present_class: ``(P,)`` their class numbers.
+        absent: ``(…, A)`` of known absent labels.
+        absent_class: ``(A,)``
+        unknown: ``(…, M, K)`` of the sampled images; NaN where the label is known.
+        present_others: ``(P,)`` other known present labels in the image of each known present one.
+        unknown_others: ``(M,)`` known present labels of the sampled images.
+        scale: number of images per sampled image.
+    """
+
+    present: NDArray[np.floating[Any]]
+    present_class: NDArray[np.int64]
+    absent: NDArray[np.floating[Any]]
+    absent_class: NDArray[np.int64]
+    unknown: NDArray[np.floating[Any]]
+    present_others: NDArray[np.int64]
+    unknown_others: NDArray[np.int64]
+    scale: float = 1.0
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return int(self.unknown.shape[-1])
+
+    def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> ScoreSample:
+        """Return the sample with a function applied to all scores; it may remove the leading axes."""
+        present, absent, unknown = function(self.present), function(self.absent), function(self.unknown)
+        return replace(self, present=present, absent=absent, unknown=unknown)
+
+    def shift(self, by_class: NDArray[np.float64]) -> ScoreSample:
+        """Return the sample with a number added to all scores of a class."""
+        offset = by_class.astype(self.unknown.dtype)
+        present, absent = self.present + offset[self.present_class], self.absent + offset[self.absent_class]
+        return replace(self, present=present, absent=absent, unknown=self.unknown + offset)
+
+
+def sample_scores(
+    tables: Mapping[str, LabelTable],
+    scorers: Sequence[Scorer],
+    seed: int = 0,
+    max_sampled: int = MAX_SAMPLED_SCORES,
+    advance: Callable[[int], None] = lambda count: None,
+) -> ScoreSample:
+    """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones.
+
+    The sample has one leading axis, over the scorers. ``advance`` is called with the number of images of each block.
+    """
+    images = sum(map(len, tables.values()))
+    classes = len(next(iter(tables.values())).classes)
+    count = min(images, max(1, max_sampled // max(classes * len(scorers), 1)))
+    sampled = np.sort(numpy_generator(seed, "evidence").permutation(images)[:count])
+    unknown = np.empty((len(scorers), count, classes), dtype=np.float32)
+    unknown_others = np.empty(count, dtype=np.int64)
+    known: list[tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int8], NDArray[np.int64]]] = []
+    for block in score_blocks(tables, scorers):
+        flat, length = block.logits.reshape(len(scorers), -1), block.logits.shape[1]
+        row = block.known // classes
+        present_count = np.bincount(row[block.values == PRESENT], minlength=length)
+        known.append((flat[:, block.known], block.known % classes, block.values, present_count[row] - 1))
+        flat[:, block.known] = np.nan
+        first, last = np.searchsorted(sampled, [block.first, block.first + length])
+        rows = sampled[first:last] - block.first
+        unknown[:, first:last], unknown_others[first:last] = block.logits[:, rows], present_count[rows]
+        advance(length)
+    logits = np.concatenate([part[0] for part in known], axis=1)
+    columns, values, others = (np.concatenate([part[item] for part in known]) for item in (1, 2, 3))
+    present, absent = values == PRESENT, values == ABSENT
+    return ScoreSample(
+        logits[:, present],
+        columns[present],
+        logits[:, absent],
+        columns[absent],
+        unknown,
+        others[present],
+        unknown_others,
+        images / max(count, 1),
+    )
+
+
+def count_unknown(
+    tables: Mapping[str, LabelTable],
+    scorers: Sequence[Scorer],
+    log_odds: Callable[[NDArray[np.float32]], NDArray[np.floating[Any]]],
+    edges: NDArray[np.float64],
+    advance: Callable[[int], None] = lambda count: None,
+) -> NDArray[np.int64]:
+    """Count the unknown labels of each class in each bin, ``(K, G)``, over all images.
+
+    A sample is enough for frequent classes, but holds nothing of a class that one image in a million shows.
+    ``log_odds`` maps logits ``(R, B, K)`` to ``(B, K)``; ``_bins`` says what the edges are.
+    """
+    counts, columns = np.zeros(edges.size, dtype=np.int64), np.arange(len(edges))
+    for block in score_blocks(tables, scorers):
+        odds = np.asarray(log_odds(block.logits), dtype=np.float32)
+        place = _bins(odds, columns, edges).ravel()
+        counts += np.bincount(place, minlength=len(counts)) - np.bincount(place[block.known], minlength=len(counts))
+        advance(len(odds))
+    return counts.reshape(edges.shape)

@@ -1,4 +1,8 @@
-"""``candidates.parquet``: the result of an audit, one row per candidate, for the review page and other programs."""
+"""``candidates.parquet``, the result of an audit, one row per candidate, for the review page and other programs.
+
+``review.json`` stands beside it in a folder that is no run, and says what the candidates were taken from. It is signed,
+since it names data.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from labelgap.audit.ranking import CandidateList
-from labelgap.audit.top_candidates import class_ranks
+from labelgap.audit.ranking import CandidateList, class_ranks
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, make_folder
-from labelgap.core.manifest import check_files, replacing
-from labelgap.core.stored import READ_ERRORS, damaged, parse_json, read_table, reading, validate
+from labelgap.core.manifest import check_files, replacing, write_manifest
+from labelgap.core.stored import READ_ERRORS, damaged, parse_json, read_json, read_table, reading, validate
 from labelgap.core.text import html_facts, pluralize, truncate_text
+from labelgap.core.trust import write_signed_json
+from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.metrics.label_model import MODEL_SPREAD
 
 FILE: Final = "candidates.parquet"
 FORMAT: Final = 1
@@ -52,6 +58,7 @@ class _Estimate(BaseModel):
 
     missing: _Count
     range: tuple[_Count, _Count] | None = None
+    spread: tuple[float, float] = MODEL_SPREAD
     known: _Count
     missing_per_class: dict[str, int | float]
 
@@ -229,3 +236,57 @@ def _table(kind: str, candidates: CandidateList, tables: Mapping[str, LabelTable
 
 def _names(names: Sequence[str], numbers: NDArray[np.integer[Any]]) -> pa.Array:
     return pa.array(list(names), pa.string()).take(pa.array(numbers, pa.int64()))
+
+
+REVIEW_FILE: Final = "review.json"
+_MAX_CLASSES: Final = 1_000_000
+_MAX_NAME: Final = 32_000
+_Name = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAME)]
+
+
+class StoredReview(BaseModel):
+    """The data of a review without a run of its own: of random images, or of the audit of several runs.
+
+    Attributes:
+        format: 1.
+        data: how the data are loaded.
+        classes: names of the classes in order.
+        split: that random images were drawn from; None for an audit.
+        images: how many were asked for.
+        seed: of the draw.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1]
+    data: Annotated[StoredRecipe, Field(min_length=1)]
+    classes: Annotated[list[_Name], Field(min_length=1, max_length=_MAX_CLASSES)]
+    split: Literal["train", "val", "test"] | None = None
+    images: int | None = Field(default=None, ge=1, lt=2**63)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+
+def describe_review(
+    folder: Path, data: Mapping[str, Any], classes: tuple[str, ...], **drawn: str | int
+) -> StoredReview:
+    """Return the content of the file of a folder; ``drawn`` are split, images and seed of random images."""
+    stored = {"format": FORMAT, "data": dict(data), "classes": list(classes), **drawn}
+    return validate(stored, StoredReview, folder / REVIEW_FILE)
+
+
+def write_review_file(folder: Path, about: StoredReview) -> None:
+    """Write the file, and the manifest of the folder."""
+    write_signed_json(folder / REVIEW_FILE, about.model_dump(mode="json", exclude_none=True))
+    write_manifest(folder, [FILE])
+
+
+def read_review_file(folder: Path) -> StoredReview:
+    """Read the file of a folder; ``RunError`` where it is damaged."""
+    remedy = (
+        f"Restore it from a copy; `labelgap review DATA --random N --out {folder}` writes it again if it is deleted, "
+        "and so does an audit."
+    )
+    about = read_json(folder / REVIEW_FILE, StoredReview, format=FORMAT, remedy=remedy)
+    if len(set(about.classes)) != len(about.classes):
+        raise damaged(folder / REVIEW_FILE, "a class is listed twice", remedy)
+    return about

@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 
 from labelgap.audit.calibration import ScoreCalibration
-from labelgap.audit.candidates import FILE, FORMAT, KINDS, Audit, write_candidates
+from labelgap.audit.candidates import (
+    FILE,
+    FORMAT,
+    KINDS,
+    REVIEW_FILE,
+    Audit,
+    describe_review,
+    read_review_file,
+    write_candidates,
+    write_review_file,
+)
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
-from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.audit.run_scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
 from labelgap.audit.scorers import Scorer
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
@@ -66,7 +75,7 @@ def find_missing(
         data: what the runs were trained on; loaded again by the first run's recipe when None.
         out: a folder, or a file that ends in .parquet; the first run's folder when None.
         zero_shot: a model with a text tower, ``open_clip:MODEL/TAG``, whose scores of the class names are a prior;
-            ``audit.zero_shot`` says how it counts.
+            ``audit.run_scorers`` says how it counts.
         zero_shot_weights: a file of that model's weights, instead of those of the tag.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images, where features are not in the cache.

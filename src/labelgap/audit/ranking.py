@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.audit.calibration import ScoreCalibration, fit_calibration
-from labelgap.audit.estimate import MissingEstimate
-from labelgap.audit.sampling import draw_unknown
-from labelgap.audit.score_sample import MAX_SAMPLED_SCORES, count_unknown_above, sample_scores
+from labelgap.audit.calibration import (
+    MAX_SAMPLED_SCORES,
+    ScoreCalibration,
+    count_unknown,
+    fit_calibration,
+    sample_scores,
+)
 from labelgap.audit.scorers import ScoreBlock, Scorer, score_blocks
-from labelgap.audit.top_candidates import RankedCandidates, TopCandidates
+from labelgap.core.errors import InputError
+from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
+from labelgap.metrics.label_model import round_to_sum
 from labelgap.metrics.thresholds import MIN_PRESENT
 
 WRONG_SHARE: Final = 10
@@ -69,6 +74,39 @@ class CandidateList:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class MissingEstimate:
+    """How many unknown labels are present, estimated before a review.
+
+    Attributes:
+        by_class: ``(K,)`` the sum of the scores of each class's unknown labels.
+        known: ``(K,)`` known present labels.
+        range: how few and how many may be missing in all: the 95 % interval of the label model.
+        spread: how wrong the log-odds of all classes may be, downwards and upwards; a review starts from it.
+    """
+
+    by_class: NDArray[np.float64]
+    known: NDArray[np.int64]
+    range: tuple[int, int]
+    spread: tuple[float, float]
+
+    @property
+    def missing(self) -> float:
+        """Missing labels of all classes."""
+        return float(self.by_class.sum())
+
+    def to_json(self, classes: Sequence[str]) -> dict[str, Any]:
+        """Return the metadata for ``candidates.parquet``; the integers of all classes sum to the total."""
+        by_class = round_to_sum(self.by_class).tolist()
+        return {
+            "missing": sum(by_class),
+            "range": [min(self.range[0], sum(by_class)), max(self.range[1], sum(by_class))],
+            "spread": list(self.spread),
+            "known": int(self.known.sum()),
+            "missing_per_class": dict(zip(classes, by_class, strict=True)),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +185,7 @@ def rank_candidates(
         _wrong_candidates(wrong.ranked(), tables),
         CandidateList.of_unknown(rows, columns, scores),
         calibration,
-        MissingEstimate(by_class, known) if known.sum() >= MIN_PRESENT else None,
+        MissingEstimate(by_class, known, calibration.range, calibration.spread) if known.sum() >= MIN_PRESENT else None,
     )
 
 
@@ -161,7 +199,7 @@ def _calibrate(
 ) -> tuple[ScoreCalibration, NDArray[np.int64]]:
     """Return the calibration, and how many labels of each class are known present."""
     sample = sample_scores(tables, scorers, seed, max_sampled, advance)
-    counter = partial(count_unknown_above, tables, scorers, advance=advance)
+    counter = partial(count_unknown, tables, scorers, advance=advance)
     calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)
     return calibration, np.bincount(sample.present_class, minlength=sample.classes)
 
@@ -208,3 +246,140 @@ def _wrong_candidates(ranked: RankedCandidates, tables: Mapping[str, LabelTable]
         before += len(table)
     scores = np.where(observed == PRESENT, 1 - ranked.keys, ranked.keys).astype(np.float32)
     return CandidateList(ranked.rows, ranked.columns, scores, observed)
+
+
+class RankedCandidates(NamedTuple):
+    """Candidates, the highest key first; each array is ``(C,)``."""
+
+    keys: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int32]
+
+    def select(self, index: NDArray[np.int64]) -> RankedCandidates:
+        """Return the candidates at some positions."""
+        return RankedCandidates(self.keys[index], self.rows[index], self.columns[index])
+
+
+class TopCandidates:
+    """Keeps the first ``per_class`` candidates of every class and, of those, the first ``limit``.
+
+    Half of the limit is divided evenly: the first ``limit // (2 K)`` of every class are kept however low they score, so
+    that rare classes can be reviewed too. Equal keys are ordered by row, then class. The result does not depend on the
+    block size, as long as rows arrive in ascending order.
+
+    Example:
+        >>> top = TopCandidates(classes=2, per_class=2, limit=4)
+        >>> top.update(np.array([[0.9, 0.1], [0.8, -np.inf], [0.7, 0.2]], np.float32))
+        >>> ranked = top.ranked()
+        >>> ranked.rows.tolist(), ranked.columns.tolist()
+        ([0, 1, 2, 0], [0, 0, 1, 1])
+    """
+
+    def __init__(self, classes: int, per_class: int, limit: int) -> None:
+        if per_class < 1 or limit < 1:
+            raise InputError(f"{per_class} candidates per class, {limit} in all: at least one of each.")
+        self.classes, self.per_class, self.limit = classes, per_class, limit
+        self.guaranteed = min(limit // (2 * max(classes, 1)), per_class)
+        self._chunks: list[RankedCandidates] = []
+        self._size = 0
+        self._threshold = np.full(classes, -np.inf, dtype=np.float32)
+        """The key that an entry of each class must exceed."""
+
+    def update(self, keys: NDArray[np.float32], first_row: int = 0) -> None:
+        """Add all entries ``(B, K)`` of a block of images; −inf for an entry that is no candidate."""
+        step = max(1, 2 * self.limit // max(self.classes, 1))
+        for start in range(0, len(keys), step):
+            part = keys[start : start + step]
+            rows, columns = np.nonzero(part > self._threshold)
+            self._append(RankedCandidates(part[rows, columns], rows + first_row + start, columns.astype(np.int32)))
+
+    def update_entries(self, keys: NDArray[np.float32], rows: NDArray[np.int64], columns: NDArray[np.int32]) -> None:
+        """Add single entries; each array is ``(C,)``."""
+        above = np.flatnonzero(keys > self._threshold[columns])
+        self._append(RankedCandidates(keys, rows, columns).select(above))
+
+    def ranked(self) -> RankedCandidates:
+        """Return the candidates that are kept, the highest key first."""
+        self._compact()
+        (kept,) = self._chunks
+        return kept.select(np.lexsort((kept.columns, kept.rows, -kept.keys)))
+
+    def _append(self, chunk: RankedCandidates) -> None:
+        self._chunks.append(chunk)
+        self._size += len(chunk.keys)
+        if self._size > 2 * self.limit:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Drop the entries that can no longer be kept, and raise the thresholds."""
+        empty = RankedCandidates(np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int32))
+        held = RankedCandidates(*(np.concatenate(parts) for parts in zip(*(self._chunks or [empty]), strict=True)))
+        held = held.select(np.lexsort((held.rows, -held.keys, held.columns)))
+        rank = class_ranks(held.columns)
+        others = np.flatnonzero((rank > self.guaranteed) & (rank <= self.per_class))
+        free = self.limit - int((rank <= self.guaranteed).sum())
+        limit_key = np.float32(-np.inf)
+        if len(others) > free:
+            order = np.lexsort((held.columns[others], held.rows[others], -held.keys[others]))
+            others = others[order[:free]]
+            limit_key = held.keys[others[-1]] if free > 0 else np.float32(np.inf)
+        class_key, guaranteed_key = self._key_at(held, rank, self.per_class), self._key_at(held, rank, self.guaranteed)
+        self._threshold = np.maximum(class_key, np.minimum(guaranteed_key, limit_key))
+        kept = held.select(np.concatenate([np.flatnonzero(rank <= self.guaranteed), others]))
+        self._chunks, self._size = [kept], len(kept.keys)
+
+    def _key_at(self, held: RankedCandidates, rank: NDArray[np.int64], place: int) -> NDArray[np.float32]:
+        """Return the key of the entry at a rank of each class; −inf where a class has fewer, inf at rank 0."""
+        keys = np.full(self.classes, -np.inf if place else np.inf, dtype=np.float32)
+        at = np.flatnonzero(rank == place)
+        keys[held.columns[at]] = held.keys[at]
+        return keys
+
+
+def class_ranks(columns: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the rank of every entry within its class, from 1, where entries are sorted by class."""
+    starts = np.flatnonzero(np.diff(columns, prepend=np.int32(-2)))
+    lengths = np.diff(starts, append=len(columns))
+    return np.arange(len(columns)) - np.repeat(starts, lengths) + 1
+
+
+def draw_unknown(
+    tables: Sequence[LabelTable], count: int, seed: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw unknown labels of several tables uniformly, without replacement, in random order.
+
+    Args:
+        tables: of the same classes; row numbers continue from one table to the next.
+        count: how many; all of them where there are fewer.
+        seed: of the draw.
+
+    Returns:
+        ``(count,)`` rows and ``(count,)`` class numbers. No array of the size rows × classes is made.
+    """
+    table = tables[0] if len(tables) == 1 else LabelTable.concatenate(tables, keep_names=False)
+    ends = np.cumsum(len(table.classes) - np.diff(table.starts))
+    total = int(ends[-1]) if len(ends) else 0
+    random = numpy_generator(seed, "random candidates")
+    if 4 * count >= total:
+        numbers = random.permutation(total)[:count]
+    else:
+        numbers = np.empty(0, dtype=np.int64)
+        while len(numbers) < count:
+            drawn = np.concatenate([numbers, random.integers(total, size=count + 16)])
+            numbers = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        numbers = numbers[:count]
+    rows = np.searchsorted(ends, numbers, side="right")
+    before = np.concatenate([[0], ends])[rows]
+    return rows, nth_unknown(table, rows, numbers - before)
+
+
+def nth_unknown(table: LabelTable, rows: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class number of the n-th unknown label (from 0) of each row.
+
+    The known classes c₀ < c₁ < … of a row leave its n-th unknown label at n + #{i : cᵢ − i ≤ n}.
+    """
+    width = len(table.classes) + 1
+    order = np.arange(len(table.columns)) - np.repeat(table.starts[:-1], np.diff(table.starts))
+    gaps = table.rows * width + table.columns - order
+    skipped: NDArray[np.int64] = np.searchsorted(gaps, rows * width + n, side="right") - table.starts[rows]
+    return n + skipped

@@ -1,4 +1,10 @@
-"""The scorers of an audit: what scores the images of runs with models that have not seen their labels."""
+r"""The scorers of an audit: what scores the images of runs with models that have not seen their labels.
+
+A prior joins them if the user names a model: zero-shot logits :math:`x_{ik}` (``models.open_clip.zero_shot``), which no
+label trained. Between classes they are not comparable, since some names are close to every image; so each class is
+standardized over the audited images to :math:`z_{ik} = (x_{ik} - \mu_k) / \sigma_k`. How much :math:`z` counts beside
+the runs, the known labels decide: ``calibration.prior_lines``.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +20,17 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.audit.fold_networks import FoldNetworks
-from labelgap.audit.scorers import Scorer, StoredScorer, train_head_scorers
-from labelgap.audit.zero_shot import zero_shot_scorer
+from labelgap.audit.scorers import HeadScorer, Scorer, StoredScorer, train_head_scorers
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError
 from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.models.inference import inference_precision
+from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
 from labelgap.training import Run
 from labelgap.training.config import RunConfig
 from labelgap.training.data_file import read_data_identity
@@ -97,16 +103,25 @@ def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Sco
 
 
 def zero_shot_scorers(context: AuditContext) -> list[Scorer]:
-    """Return the scorer of the zero-shot scores; none if the user names no model for them."""
-    if context.zero_shot is None:
-        if context.zero_shot_weights is not None:
+    """Return the scorer of the zero-shot scores of the class names; none if the user names no model for them."""
+    name, weights, data = context.zero_shot, context.zero_shot_weights, context.data
+    if name is None:
+        if weights is not None:
             raise InputError("--zero-shot-weights belongs to --zero-shot: say of which model they are.")
         return []
+    if isinstance(data.train.images, FeatureVectors):
+        raise InputError(f"{data.name} holds features, and zero-shot scores need images: leave --zero-shot out.")
+    try:
+        classifier = zero_shot_classifier(name, data.classes, weights=weights)
+    except InputError as error:
+        remedy = " (In an audit the option is --zero-shot-weights FILE; random weights know no class names.)"
+        raise InputError(f"{error}{remedy if '--weights' in str(error) else ''}") from error
     device = choose_device(context.device)
     workers = choose_workers(context.workers, device)
-    name, weights = context.zero_shot, context.zero_shot_weights
-    options: Any = {"device": device, "workers": workers, "reporter": context.reporter}
-    return [zero_shot_scorer(context.data, context.splits, name, weights, **options)]
+    features = split_features(data, context.splits, lambda: classifier.backbone, device, workers, context.reporter)
+    weight, bias = standardize_head(list(features.values()), classifier.weight)
+    fold = np.zeros(len(data.train), dtype=np.int64)
+    return [HeadScorer(features, fold, weight[None], bias[None], device)]
 
 
 def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]:

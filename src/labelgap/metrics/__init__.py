@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from labelgap.metrics.average_precision import average_precision
 from labelgap.metrics.classification import f1, precision, recall
+from labelgap.metrics.label_model import CorrectedPrecision, LabelModel, corrected_average_precision
 from labelgap.metrics.modular import F1, AveragePrecision, Metric, Precision, Recall
-from labelgap.metrics.prevalence import CorrectedPrecision, corrected_average_precision
 from labelgap.metrics.revisions import RevisionQuality, revision_quality
 from labelgap.metrics.thresholds import Thresholds, choose_thresholds
 
@@ -21,6 +21,7 @@ __all__ = [
     "AveragePrecision",
     "CorrectedPrecision",
     "F1",
+    "LabelModel",
     "Metric",
     "Precision",
     "Recall",

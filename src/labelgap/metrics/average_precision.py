@@ -12,15 +12,17 @@ every class present, where any order scores 1; on positives alone, his rule woul
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from torch import Tensor
 
-from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.metrics.on_device import measure_on_device
-from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.validation import (
     Average,
     Codes,
@@ -32,10 +34,21 @@ from labelgap.metrics.validation import (
     Scores,
     Unknown,
     average_over,
+    format_labels,
     format_pair,
     unknown_as_absent,
     validate_options,
 )
+
+ENTRIES_AT_ONCE: Final = 1 << 18
+DEVICE_ENTRIES_AT_ONCE: Final = 1 << 26
+RANKINGS_AT_ONCE: Final = 8
+MAX_RANKINGS_AT_ONCE: Final = 64
+LONG_RANKING: Final = 4096
+_COPIED_AT_ONCE: Final = 512
+
+Value = TypeVar("Value")
+Number = TypeVar("Number", bound=np.generic)
 
 
 @overload
@@ -113,14 +126,7 @@ def average_precision(
 
 
 def average_precision_of_rankings(scores: Floats, codes: Codes) -> NDArray[np.float64]:
-    """Return the average precision of R rankings of M entries; 0 without a present entry, unknown entries left out.
-
-    Finite scores and codes ``(R, M)`` give ``(R,)``. A few rankings are sorted at a time, so memory is bounded.
-
-    Example:
-        >>> average_precision_of_rankings(np.array([[0.9, 0.5, 0.1]]), np.array([[1, 0, 1]], dtype=np.int8))
-        array([0.83333333])
-    """
+    """Return the average precision of rankings ``(R, M)``; 0 without a present entry, unknown entries left out."""
     return _measure(scores, codes, "ignore")[0]
 
 
@@ -142,49 +148,6 @@ def _measure(scores: Floats, codes: Codes, unknown: Unknown) -> Measured:
     return values, present, absent
 
 
-class WeightedRanking:
-    """The average precision of one class when every image counts as often as its weight says, as in a bootstrap.
-
-    A resample only changes how often each image counts, so the order is found once; of a resample, only the sums
-    between the cuts at present entries are needed, which a sparse matrix of ones gives for many resamples at a time.
-
-    Args:
-        scores: ``(N,)``, finite.
-        codes: ``(N,)`` of PRESENT, ABSENT, UNKNOWN; at least one is present.
-
-    Example:
-        >>> ranking = WeightedRanking(np.array([0.9, 0.5, 0.1]), np.array([1, 0, 1], dtype=np.int8))
-        >>> ranking(np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32))
-        array([0.83333333, 0.5       ])
-    """
-
-    def __init__(self, scores: Floats, codes: Codes) -> None:
-        known = np.flatnonzero(codes != UNKNOWN)
-        order = known[np.argsort(-scores[known].astype(np.float64), kind="stable")]
-        ranked, is_present = scores[order], codes[order] == PRESENT
-        last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(order) - 1)
-        group = np.searchsorted(last, np.arange(len(order)))
-        cuts = last[np.unique(group[is_present])]
-        self._taken = _row_sums(order, np.concatenate([[0], cuts + 1]), len(codes))
-        places = np.flatnonzero(is_present)
-        self._hits = _row_sums(order[places], np.concatenate([[0], np.searchsorted(places, cuts + 1)]), len(codes))
-        self._absent = _row_sums(order[~is_present], np.array([0, (~is_present).sum()]), len(codes))
-
-    def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return average precision, ``(R,)``, for weights ``(N, R)``; NaN where a resample lacks one of the states."""
-        new_hits = self._hits @ weights
-        hits = np.cumsum(new_hits, axis=0, dtype=np.float64)
-        precision = hits / np.maximum(np.cumsum(self._taken @ weights, axis=0, dtype=np.float64), 1)
-        both = (hits[-1] > 0) & ((self._absent @ weights)[0] > 0)
-        return np.where(both, (new_hits * precision).sum(axis=0) / np.maximum(hits[-1], 1), np.nan)
-
-
-def _row_sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) -> csr_array:
-    """Return the ``(C, N)`` matrix that sums what lies between borders of a list of rows."""
-    rows = rows[: borders[-1]]
-    return csr_array((np.ones(len(rows), dtype=np.float32), rows, borders), shape=(len(borders) - 1, images))
-
-
 def _rankings(scores: Floats, codes: Codes, average: Average | None) -> tuple[Floats, Codes]:
     """Return rankings ``(R, M)`` of ``(N, K)``: a row per class, per image, or one of all entries."""
     if average == "samples":
@@ -192,3 +155,186 @@ def _rankings(scores: Floats, codes: Codes, average: Average | None) -> tuple[Fl
     if average == "micro":
         return scores.reshape(1, -1), codes.reshape(1, -1)
     return scores.T, codes.T
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """One cut for every present entry, ordered by ranking and in it by rising score; each array is ``(P,)``.
+
+    Attributes:
+        ranking: which ranking the entry belongs to.
+        taken: known entries that score at least as much as it does. Ties are taken together.
+        hits: those among them that are present.
+    """
+
+    ranking: NDArray[np.int64]
+    taken: NDArray[np.int64]
+    hits: NDArray[np.int64]
+
+
+def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
+    """Sort R rankings of M entries and cut each at each of its present entries; unknown entries are left out.
+
+    Example:
+        >>> cuts = cuts_at_present(np.array([[0.9, 0.4, 0.4, 0.7]]), np.array([[1, 1, 0, -1]], dtype=np.int8))
+        >>> cuts.taken, cuts.hits
+        (array([3, 1]), array([2, 1]))
+    """
+    if scores.shape[1] < LONG_RANKING:
+        return _cuts_of_short(scores, codes)
+    each = [_cuts_of_long(*ranking) for ranking in zip(scores, codes, strict=True)]
+    ranking = np.repeat(np.arange(len(each)), [len(taken) for taken, _ in each])
+    taken, hits = (np.concatenate([np.empty(0, dtype=np.int64), *parts]) for parts in zip(*each, strict=True))
+    return Cuts(ranking=ranking, taken=taken, hits=hits)
+
+
+def slices(rankings: int, entries: int) -> Iterator[slice]:
+    """Split ``range(rankings)`` into chunks of a bounded number of entries, so that memory does not grow with R.
+
+    A chunk has 8 to 64 rankings where they are long: they are often columns, and memory is read by the cache line.
+    """
+    columns = max(RANKINGS_AT_ONCE, min(MAX_RANKINGS_AT_ONCE, rankings // 16))
+    step = max(columns, ENTRIES_AT_ONCE // max(entries, 1))
+    for start in range(0, rankings, step):
+        yield slice(start, min(start + step, rankings))
+
+
+def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> Iterator[tuple[slice, Value]]:
+    """Yield each chunk of ``slices`` and what the function returns for it, in order, computed on threads."""
+    chunks = list(slices(rankings, entries))
+    threads = min(torch.get_num_threads(), len(chunks))
+    if threads < 2:
+        yield from ((chunk, function(chunk)) for chunk in chunks)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from zip(chunks, pool.map(function, chunks), strict=True)
+
+
+def to_rows(rankings: NDArray[Number]) -> NDArray[Number]:
+    """Return rankings ``(R, M)``, often columns of a larger array, with the entries of each adjacent in memory.
+
+    Blocks are copied that fit the cache: a plain copy of columns reads a cache line, and a page, for every entry.
+    """
+    if rankings.flags.c_contiguous:
+        return rankings
+    rows = np.empty(rankings.shape, dtype=rankings.dtype)
+    for start in range(0, rankings.shape[1], _COPIED_AT_ONCE):
+        part = slice(start, start + _COPIED_AT_ONCE)
+        rows[:, part] = rankings[:, part]
+    return rows
+
+
+def _cuts_of_long(scores: Floats, codes: Codes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the taken entries and the hits at the present entries of one ranking."""
+    present, ranked = scores[codes == PRESENT], scores[codes != UNKNOWN]
+    present.sort()
+    if present.size:
+        ranked.sort()
+    return ranked.size - np.searchsorted(ranked, present), present.size - np.searchsorted(present, present)
+
+
+def _cuts_of_short(scores: Floats, codes: Codes) -> Cuts:
+    """Return the cuts of many rankings, sorted and searched at once."""
+    is_present, entries = codes == PRESENT, scores.shape[1]
+    ranked = np.where(codes != UNKNOWN, scores, scores.dtype.type(-np.inf))
+    ranked.sort(axis=1)
+    present = np.where(is_present, scores, scores.dtype.type(np.inf))
+    present.sort(axis=1)
+    count = np.count_nonzero(is_present, axis=1)
+    values, ranking = present[np.arange(entries) < count[:, None]], np.repeat(np.arange(len(count)), count)
+    new = np.ones(values.size, dtype=bool)
+    new[1:] = (values[1:] != values[:-1]) | (ranking[1:] != ranking[:-1])
+    first = np.maximum.accumulate(np.arange(values.size) * new)
+    taken = entries - _count_lower(ranked, ranking, values)
+    return Cuts(ranking=ranking, taken=taken, hits=np.cumsum(count)[ranking] - first)
+
+
+def _count_lower(ranked: Floats, ranking: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many entries of the sorted ranking of each value are lower than it, ``(P,)``, by binary search."""
+    entries = ranked.shape[1]
+    flat, start = ranked.ravel(), ranking * entries
+    lower, last = start - 1, start + entries - 1
+    step = 1 << entries.bit_length()
+    while step := step >> 1:
+        probe = np.minimum(lower + step, last)
+        lower = np.where(flat[probe] < values, probe, lower)
+    counts: NDArray[np.int64] = lower + 1 - start
+    return counts
+
+
+def measure_on_device(scores: Scores, labels: Labels, average: Average | None, unknown: Unknown) -> Measured | None:
+    """Return what :func:`measure_tensors` returns, or None for scores in main memory and for what is not valid."""
+    if not (isinstance(scores, Tensor) and scores.is_cuda and scores.layout == torch.strided and scores.ndim == 2):
+        return None
+    if not isinstance(labels, Tensor) or not labels.is_cuda or labels.layout != torch.strided:
+        labels = torch.from_numpy(format_labels(labels))
+    return measure_tensors(scores.detach(), labels.detach().to(scores.device), average, unknown)
+
+
+def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unknown: Unknown) -> Measured | None:
+    """Return the average precision of each ranking, and its known present and known absent entries, ``(R,)`` each.
+
+    Scores and labels, ``(N, K)``, are on one device; a few rankings are sorted at a time, so memory is bounded. None
+    where they are not valid: the check in main memory says what is wrong.
+    """
+    if scores.shape != labels.shape or scores.is_complex() or labels.is_complex() or not scores.numel():
+        return None
+    if not scores.is_floating_point():
+        scores = scores.double()
+    scores = scores.float() if scores.element_size() < 4 else scores
+    if labels.is_floating_point():
+        labels = labels.nan_to_num(nan=UNKNOWN)
+    codes = labels.to(torch.int8)
+    are_codes = (codes == labels) & (codes >= UNKNOWN) & (codes <= PRESENT)
+    if not bool(torch.stack([*scores.aminmax()]).isfinite().all() & are_codes.all()):
+        return None
+    if average == "micro":
+        scores, codes = scores.reshape(1, -1), codes.reshape(1, -1)
+    elif average != "samples":
+        scores, codes = scores.T, codes.T
+    step = max(1, DEVICE_ENTRIES_AT_ONCE // scores.shape[1])
+    parts = []
+    for part in (slice(start, start + step) for start in range(0, len(scores), step)):
+        states = codes[part].clamp(min=ABSENT) if unknown == "absent" else codes[part]
+        parts.append(_measure_rankings(scores[part].contiguous(), states.contiguous()))
+    values, present, absent = (torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True))
+    return values, present, absent
+
+
+def average_precision_on_device(scores: Tensor, codes: Tensor) -> Tensor:
+    """Return the average precision of rankings as ``average_precision_of_rankings`` does, without leaving the device.
+
+    Finite scores and codes ``(…, N)`` give ``(…)`` float64.
+    """
+    entries = scores.shape[-1]
+    rankings = scores.reshape(-1, entries), codes.expand(scores.shape).reshape(-1, entries)
+    return _measure_rankings(*rankings)[0].reshape(scores.shape[:-1])
+
+
+def _measure_rankings(scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the average precision of rankings ``(R, M)``, and their known present and known absent entries."""
+    is_present, is_known = codes == PRESENT, codes != UNKNOWN
+    count, entries = is_present.sum(dim=1), scores.shape[1]
+    ranked = torch.where(is_known, scores, -torch.inf).sort(dim=1).values
+    row, column = is_present.nonzero(as_tuple=True)
+    values = scores[row, column]
+    order = values.argsort()
+    values = values[order[row[order].argsort(stable=True)]]
+    new = torch.ones_like(row, dtype=torch.bool)
+    new[1:] = (values[1:] != values[:-1]) | (row[1:] != row[:-1])
+    first = new.nonzero().squeeze(1)[new.cumsum(dim=0) - 1]
+    hits, taken = count.cumsum(dim=0)[row] - first, entries - _count_lower_tensors(ranked, row, values)
+    total = torch.segment_reduce(hits.double() / taken, "sum", lengths=count, initial=0)
+    return total / count.clamp(min=1), count, is_known.sum(dim=1) - count
+
+
+def _count_lower_tensors(ranked: Tensor, row: Tensor, values: Tensor) -> Tensor:
+    """Return how many entries of the sorted row of each value are lower than it, ``(P,)``, by binary search."""
+    entries = ranked.shape[1]
+    flat, start = ranked.flatten(), row * entries
+    lower, last = start - 1, start + (entries - 1)
+    step = 1 << entries.bit_length()
+    while step := step >> 1:
+        probe = torch.minimum(lower + step, last)
+        lower = torch.where(flat[probe] < values, probe, lower)
+    return lower + 1 - start

@@ -193,11 +193,6 @@ def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: A
     """Count the decisions of each class, of each image (``"samples"``), or of all entries together (``"micro"``).
 
     The scores are ``(N, K)``, the threshold ``()`` or ``(K,)``, of the type of the scores.
-
-    Example:
-        >>> codes = np.array([[1, -1], [0, 1]], dtype=np.int8)
-        >>> confusion_counts(np.array([[0.9, 0.9], [0.9, 0.1]]), codes, np.array(0.5), None).predicted
-        array([2, 0])
     """
     predicted = scores >= threshold
     present, absent = codes == PRESENT, codes == ABSENT

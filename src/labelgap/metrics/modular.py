@@ -105,15 +105,7 @@ class _ThresholdMetric(Metric):
 
 
 class F1(_ThresholdMetric):
-    """:func:`~labelgap.f1` over batches, with its options.
-
-    Example:
-        >>> metric = F1(return_counted=True)
-        >>> metric.update([[0.9, 0.2], [0.6, 0.7]], [[1, 0], [0, 1]])
-        >>> metric.update([[0.8, 0.9]], [[-1, -1]])
-        >>> metric.compute()
-        (0.8333333333333333, 2)
-    """
+    """:func:`~labelgap.f1` over batches, with its options."""
 
     function = staticmethod(f1)
 

@@ -36,12 +36,7 @@ class RevisionQuality:
 
 
 def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisions) -> RevisionQuality:
-    """Compare revisions with the truth.
-
-    Args:
-        observed: the labels before the revisions.
-        truth: the full labels of the same images and classes.
-        revisions: in the order they were made.
+    """Compare revisions, in the order they were made, with the full labels of the images.
 
     Example:
         >>> from labelgap.labels import Revision

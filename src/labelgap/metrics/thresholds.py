@@ -3,7 +3,7 @@
 0.5 suits a calibrated model. A model trained with most labels missing is not calibrated: at 0.5 it predicts too few or
 too many labels as present. The threshold is the one with the highest F1: the exact one where all labels of a class are
 known, else the one that is expected from calibrated probabilities. These come from all classes together
-(``labelgap.metrics.shared_calibration``), so a threshold changes little when one label is added.
+(``labelgap.metrics.label_model``), so a threshold changes little when one label is added.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
-from labelgap.metrics.sorting import cuts_at_present, map_chunks, to_rows
+from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
+from labelgap.metrics.label_model import LabelModel
 from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
 
 ThresholdMark: TypeAlias = Literal["measured", "estimated", "borrowed", "default"]
@@ -104,30 +104,32 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     if not (present >= MIN_PRESENT).any() and present.sum() < MIN_MEASURED:
         return Thresholds.default(codes.shape[1])
     complete = (present + absent == len(codes)) & (present >= MIN_PRESENT)
-    ranked = complete.all() or ranks_presents(formatted, codes)
-    values = np.full(codes.shape[1], DEFAULT_THRESHOLD)
-    if ranked and not complete.all():
-        values = _expected_best(formatted, codes)
+    expected = None if complete.all() else _expected_best(formatted, codes)
+    values = np.full(codes.shape[1], DEFAULT_THRESHOLD) if expected is None else expected
     columns = np.flatnonzero(complete)
     for chunk, best in map_chunks(lambda part: _best_cuts(formatted, codes, columns[part]), columns.size, len(codes)):
         values[columns[chunk]] = best
     marks = np.select(
-        [~complete & (not ranked), (present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
+        [~complete & (expected is None), (present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
         ["default", "measured", "estimated"],
         "borrowed",
     )
     return Thresholds(values=values, marks=tuple(marks.tolist()))
 
 
-def _expected_best(scores: Floats, codes: Codes) -> NDArray[np.float64]:
-    """Return the threshold of each class with the highest expected F1, in the type of the scores."""
+def _expected_best(scores: Floats, codes: Codes) -> NDArray[np.float64] | None:
+    """Return the threshold of each class with the highest expected F1, in the type of the scores; None without a model.
+
+    The label model has none where known presents score no higher than other labels.
+    """
     smallest = max(_SMALLEST, float(np.finfo(scores.dtype).eps) / 2)
     logits = logit(np.clip(scores, smallest, 1 - smallest))
-    calibration = fit_shared_calibration(logits, codes)
-    assert calibration is not None, "there are known presents"
-    chunks = map_chunks(lambda part: _best_expected_f1(calibration.probabilities(logits, part)), *codes.shape[::-1])
+    model = LabelModel.fit(logits, codes)
+    if model is None:
+        return None
+    chunks = map_chunks(lambda part: _best_expected_f1(model.probabilities(logits, part)), *codes.shape[::-1])
     best = np.concatenate([values for _, values in chunks])
-    values: NDArray[np.float64] = expit((logit(best / 2) - calibration.offset) / calibration.scale)
+    values: NDArray[np.float64] = expit((logit(best / 2) - model.offset) / model.scale)
     return values.astype(scores.dtype).astype(np.float64)
 
 

@@ -55,11 +55,6 @@ def format_scores(scores: Scores) -> Floats:
     """Convert an array, a tensor on any device, or nested lists to a finite ``(N, K)`` float32 or float64 array.
 
     float32 stays as it is, narrower floats are widened to it without loss, everything else becomes float64.
-
-    Example:
-        >>> format_scores([[0, 1], [0.5, 2]])
-        array([[0. , 1. ],
-               [0.5, 2. ]])
     """
     array = as_array(scores, "scores")
     if array.dtype.kind not in "fiub":
@@ -80,13 +75,7 @@ def format_scores(scores: Scores) -> Floats:
 
 
 def format_labels(labels: Labels) -> Codes:
-    """Convert an array, a tensor, nested lists or a label table to ``(N, K)`` int8 codes.
-
-    Example:
-        >>> format_labels([[1, float("nan")], [0, -1]])
-        array([[ 1, -1],
-               [ 0, -1]], dtype=int8)
-    """
+    """Convert an array, a tensor, nested lists or a label table to ``(N, K)`` int8 codes."""
     codes = as_codes(labels.to_dense() if isinstance(labels, LabelTable) else labels, what="labels")
     _require_matrix(codes, "labels")
     return codes
@@ -123,10 +112,6 @@ def expected_random_precision(
               n = P + A,\; H_n = \sum_{i=1}^{n} 1 / i
 
     For many labels it is near the share of presents, :math:`P / n`; for few it is higher.
-
-    Example:
-        >>> expected_random_precision(np.array([1, 5, 100]), np.array([1, 5, 900])).round(3)
-        array([0.75 , 0.607, 0.106])
     """
     count = np.asarray(present, dtype=np.float64) + absent
     harmonic = digamma(count + 1) + np.euler_gamma
@@ -142,10 +127,6 @@ def supports_accuracy(
 
     A class needs a known present and a known absent label. Unless every label is known, random scores must not reach
     more than ``MAX_CHANCE`` on the average.
-
-    Example:
-        >>> supports_accuracy(np.array([50, 20, 60, 5]), np.array([1, 80, 40, 0]), images=100).tolist()
-        [False, True, True, False]
     """
     known, chance = present + absent, expected_random_precision(present, absent)
     supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (chance <= MAX_CHANCE))
@@ -169,10 +150,6 @@ def average_over(
 
     A class is counted where it has both known present and known absent labels (their numbers are given, ``(R,)``), or
     always with ``empty="zero"``; the value of one that is not is NaN.
-
-    Example:
-        >>> average_over(np.array([0.5, 1.0]), np.array([2, 3]), np.array([1, 0]), "macro", "skip", True)
-        (0.5, 1)
     """
     counted = np.ones(values.shape, dtype=bool) if empty == "zero" else (present > 0) & (absent > 0)
     count = int(np.count_nonzero(counted))

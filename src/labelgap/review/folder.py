@@ -13,9 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.candidates import FORMAT, read_candidates, read_metadata, write_candidates
+from labelgap.audit.candidates import (
+    FORMAT,
+    REVIEW_FILE,
+    describe_review,
+    read_candidates,
+    read_metadata,
+    read_review_file,
+    write_candidates,
+    write_review_file,
+)
 from labelgap.audit.ranking import CandidateList
-from labelgap.audit.review_file import REVIEW_FILE, describe_review, read_review_file, write_review_file
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset

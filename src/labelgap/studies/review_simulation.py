@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
-from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
-from labelgap.audit.sampling import draw_unknown
+from labelgap.audit.ranking import CandidateLimits, CandidateRanking, draw_unknown, rank_candidates
 from labelgap.audit.scorers import train_head_scorers
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split

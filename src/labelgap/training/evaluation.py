@@ -14,7 +14,6 @@ from labelgap.core.text import join_names
 from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
-from labelgap.metrics.shared_calibration import fit_shared_calibration, ranks_presents
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
 from labelgap.training.history import has_estimate
@@ -127,10 +126,7 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
     found["estimated"] = {}
     if labels.complete or not enough.size:
         return found
-    codes = labels.to_dense()
-    calibration = fit_shared_calibration(logits, codes) if ranks_presents(logits, codes) else None
-    first = None if calibration is None else calibration.prevalence(logits, codes)
-    estimate = corrected_average_precision(logits, codes, prevalence=first)
+    estimate = corrected_average_precision(logits, labels)
     values, chance = estimate.values[enough], estimate.chance[enough]
     rows = {labels.classes[column]: row for column, *row in zip(enough, values.tolist(), chance.tolist(), strict=True)}
     supported = dict(zip(found, (float(values.mean()), float(chance.mean()), len(enough), rows), strict=True))

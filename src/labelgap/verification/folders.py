@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.review_file import REVIEW_FILE
+from labelgap.audit.candidates import REVIEW_FILE
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import LabelGapError, RunError, describe_missing_path
 from labelgap.core.files import is_partial

@@ -11,8 +11,7 @@ from typing import Literal
 import pyarrow as pa
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.candidates import read_candidates, read_metadata
-from labelgap.audit.review_file import REVIEW_FILE
+from labelgap.audit.candidates import REVIEW_FILE, read_candidates, read_metadata
 from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.stored import damaged, read_table

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from labelgap.audit.live import Aim, Decisions, FeatureScale, LiveRanking, rank_open
-from labelgap.audit.live import heads as live_heads
-from labelgap.audit.live.heads import fit_decisions
+from labelgap.audit import live as live_heads
+from labelgap.audit.live import Aim, Decisions, FeatureScale, LiveRanking, fit_decisions, rank_open
 from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.review.sample_run import likely_rows, write_candidates
 
 import labelgap as lg
-from labelgap.audit.estimate import MissingEstimate
+from labelgap.audit.ranking import MissingEstimate
 from labelgap.core.manifest import replacing
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, open_review_folder
@@ -84,7 +84,9 @@ def test_a_page_of_an_audit_says_what_the_audit_says(folder: Path) -> None:
     about: dict[str, Any] = json.loads(table.schema.metadata[b"labelgap"])
     missing = [row for row in table.to_pylist() if row["kind"] == "missing"]
     sums = [sum(row["score"] for row in missing if row["class"] == name) for name in data.classes]
-    about["estimate"] = MissingEstimate(np.array(sums), np.ones(10, np.int64)).to_json(data.classes)
+    about["estimate"] = MissingEstimate(np.array(sums), np.ones(10, np.int64), (9, 70), (0.5, 0.5)).to_json(
+        data.classes
+    )
     with replacing(folder, [path.name]):
         pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
     review = Review(open_review_folder(folder))
@@ -141,7 +143,7 @@ def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
 def write_estimate(path: Path, data: lg.Dataset, missing: NDArray[np.float64]) -> None:
     """Add to candidates what an audit estimates to be missing of each class."""
     about: dict[str, Any] = json.loads(pq.read_schema(path).metadata[b"labelgap"])
-    about["estimate"] = MissingEstimate(missing, np.ones(10, np.int64)).to_json(data.classes)
+    about["estimate"] = MissingEstimate(missing, np.ones(10, np.int64), (20, 99), (0.5, 0.5)).to_json(data.classes)
     with replacing(path.parent, [path.name]):
         pq.write_table(pq.read_table(path).replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
 

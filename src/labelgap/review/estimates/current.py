@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelgap.metrics.label_model import MODEL_SPREAD
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.estimates.decisions import join_labels, order_decisions, other_decisions
 from labelgap.review.estimates.labels import MIN_RANDOM, ReviewEstimate
@@ -23,10 +25,14 @@ class AuditCounts(NamedTuple):
     Attributes:
         unknown: how many are unknown in the data that the random sample was drawn from.
         expected: how many of these are present by the audit; None without a model.
+        spread: how wrong the scores of all classes may be, by the audit; a pair of numbers.
+        range: how few and how many of all may be present by the audit; None for a part of what was audited.
     """
 
     unknown: NDArray[np.int64]
     expected: NDArray[np.float64] | None
+    spread: tuple[float, float] = MODEL_SPREAD
+    range: tuple[int, int] | None = None
 
 
 def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | None) -> AuditCounts:
@@ -42,7 +48,8 @@ def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | Non
     missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
     expected = missing * unknown / np.maximum(audited, 1)
     expected[own:] = ADDED_SCORE * unknown[own:]
-    return AuditCounts(unknown, expected)
+    ends = metadata["estimate"].get("range") if split is None and len(names) == own else None
+    return AuditCounts(unknown, expected, tuple(metadata["estimate"].get("spread", MODEL_SPREAD)), ends and tuple(ends))
 
 
 def estimate_current(
@@ -73,4 +80,5 @@ def estimate_current(
     unknown = np.where(silent, 0, counts.unknown)
     expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
     labels = join_labels(columns, numbers, decisions, others, unknown, expected)
+    labels = replace(labels, spread=counts.spread, range=counts.range)
     return estimate_review(labels).spread_over(numbers, columns.class_number)

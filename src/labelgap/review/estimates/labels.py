@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.metrics.label_model import MODEL_SPREAD
 
 MIN_RANDOM: Final = 10
 """With fewer random answers there is no interval."""
@@ -31,6 +32,8 @@ class ReviewedLabels:
         order: numbers that rise with the decisions of a class; those of undecided labels do not matter.
         unknown: ``(K,)`` unknown labels of each class, candidates or not.
         expected: ``(K,)`` the sum of their scores; None without a model.
+        spread: how wrong the scores of all classes may be before any answer, by the audit; downwards and upwards.
+        range: how few and how many labels may be present before any answer, by the audit.
     """
 
     class_number: NDArray[np.integer[Any]]
@@ -41,6 +44,8 @@ class ReviewedLabels:
     order: NDArray[np.integer[Any]]
     unknown: Counts
     expected: Array | None = None
+    spread: tuple[float, float] = MODEL_SPREAD
+    range: tuple[int, int] | None = None
 
     @property
     def sure(self) -> Mask:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from labelgap.metrics.label_model import to_log_odds
 from labelgap.review.estimates.labels import ReviewEstimate
-from labelgap.review.estimates.shifts import to_log_odds
 
 NEXT: Final = 50
 """Candidates that a page speaks of."""

@@ -1,9 +1,26 @@
 r"""How many labels are missing: those that were found, and an estimate of those among the undecided.
 
-What was decided is counted. Only the rest is estimated. With a model, from its scores and the random answers: see
-``shifts``; the undecided labels vary themselves, given their probabilities. Where counting
-the random answers alone gives the narrower interval (``counting``), that one is used. Without a model there is only
-counting.
+What was decided is counted. Only the rest is estimated, by the label model of the audit: the log-odds :math:`z` of a
+class may be wrong by a shift :math:`s_k` (``metrics.label_model``), and answers say how wrong; the undecided labels
+vary themselves, given their probabilities. Where counting the random answers alone gives the narrower interval
+(``counting``), that one is used. Without a model there is only counting.
+
+*Random answers* give the posterior of the shifts. A random slot holds the first label of the random draw of its class
+that is still open: a uniform draw from all labels that are open *at that moment*, in whatever order the others were
+decided, and also when answers change that order. The same holds within a cell, i.e. among labels of a class with about
+the same score. Of the :math:`R` labels of its cell that were open, let :math:`r` have been decided in ranked order
+since, :math:`g` of them present. Then
+
+.. math:: P(y = 1) = \Bigl(1 - \frac{r}{R}\Bigr) \sigma(z + s_k) + \frac{g}{R}
+
+so an early answer says little about what is left where most of its cell is decided by now. Cells are fixed by the
+audit's scores, before any answer.
+
+*Ranked answers* are counted, and say nothing here: they are about the labels that looked most probable. On the digits
+and on VOC, shifts that were fitted to them made the estimate of what is left worse. But they say how probable the
+candidates are that come next: there all answers count, by how near their :math:`z` is to that of the most probable open
+candidate of the class, since scores are often too sure where they are high. Between such labels and those of a typical
+score, for which the random answers decide, the shift changes linearly with :math:`z`.
 
 Without a model, a class that was hardly reviewed would ruin a good interval of the others. So classes are taken in the
 order of :math:`n_k / m_k`, random answers per undecided label, as many as keep Kish's effective sample size,
@@ -24,17 +41,31 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.audit.estimate import RANGE_FACTOR, round_to_sum
+from labelgap.metrics.label_model import (
+    CLASS_SPREAD,
+    Answers,
+    draw_shifts,
+    expected_counts,
+    interval,
+    round_to_sum,
+    to_log_odds,
+)
 from labelgap.review.estimates.counting import CountedLabels, count_random
 from labelgap.review.estimates.labels import MIN_RANDOM, ReviewedLabels, ReviewEstimate, SampleEstimate
-from labelgap.review.estimates.probabilities import fit_answers
-from labelgap.review.estimates.shifts import draw_shifts, to_log_odds
 
-_ENDS: Final = (0.025, 0.975)
 _BIN_WIDTH: Final = 0.1
+_CELL_WIDTH: Final = 0.5
 _FLAT_SCORE: Final = 0.1
 _FLAT_SPREAD: Final = 2.5
 """Without a model: a guess of the share of present labels, and how wrong it may be on a scale of log-odds."""
+_FLAT_CLASS_SPREAD: Final = 1.5
+"""The spread of a class whose labels all have the same score: a guess."""
+_NEXT_SPREAD: Final = 0.3
+"""How wrong the scores of all classes may be for the candidates that come next."""
+_NEARNESS: Final = 0.7
+"""Difference of log-odds at which an answer has lost two fifths of its weight for these."""
+_LOCAL_SPREAD: Final = 0.5
+"""How wrong the shift may be for the candidates that follow the answered ones."""
 _NEARLY: Final = 1.2
 """Counting whose approximate interval is wider by this factor is not looked at more exactly."""
 _NARROW: Final = 10
@@ -63,14 +94,15 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     known = labels if has_model else replace(labels, score=np.full(len(labels.score), _FLAT_SCORE))
     scores = known.score.astype(np.float64)
     log_odds = to_log_odds(np.where(np.isnan(scores), 0.5, scores))
-    draws = draw_shifts(known, log_odds) if has_model else draw_shifts(known, log_odds, _FLAT_SPREAD)
+    spread = labels.spread if has_model else (_FLAT_SPREAD, _FLAT_SPREAD)
+    draws = draw_shifts(_random_answers(known, log_odds), spread, _class_spread(known))
     mean, variance = _undecided(known, log_odds, expected, np.column_stack([draws.nodes, draws.median]))
-    left, counts, noise = labels.undecided, _counts(labels), draws.pick(variance)
+    left, counts = labels.undecided, _counts(labels)
     sampled = (left > 0) if has_model else _covered(counts["reviewed"], left)
     covered = sampled | ((left == 0) & (labels.unknown > 0))
     counts["still_missing"] = round_to_sum(np.where(covered, np.minimum(mean[:, -1], left), 0.0))
-    number = _draw_numbers(np.minimum(draws.pick(mean), left), noise, left)
-    low, high = np.quantile(number, _ENDS, axis=0, method="nearest").astype(np.float64)
+    number, noise = draws.count(mean, variance, left), draws.pick(variance)
+    low, high = interval(number)
     shifts, by_class, answered = draws.pick(draws.nodes), list[SampleEstimate | None](), labels.answered()
     for k in range(len(left)):
         made = _sum(np.arange(len(left)) == k, counts, low[k], high[k])
@@ -80,11 +112,72 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
         by_class.append(made if covered[k] else None)
         counts["still_missing"][k] = made.still_missing * covered[k]
     total = _total(covered, {**counts, "reviewed": counts["reviewed"] * sampled}, number, by_class, has_model)
+    if total is not None and labels.range is not None and not labels.decided.any():  # as the audit says
+        total = replace(total, low=labels.range[0], high=labels.range[1])
     typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
-    fit, column = fit_answers(labels, log_odds, typical), labels.class_number
-    shifted = expit(log_odds + fit.likeness * fit.shift[column] + (1 - fit.likeness) * draws.median[column])
+    shift, deviation, likeness = _fit_next(labels, log_odds, typical)
+    column = labels.class_number
+    shifted = expit(log_odds + likeness * shift[column] + (1 - likeness) * draws.median[column])
     probability = np.where(np.isnan(labels.score) | (not has_model), np.nan, shifted)
-    return ReviewEstimate(total, tuple(by_class), column, probability, shifts - draws.median, fit.spread, fit.likeness)
+    return ReviewEstimate(total, tuple(by_class), column, probability, shifts - draws.median, deviation, likeness)
+
+
+def _class_spread(labels: ReviewedLabels) -> Array:
+    """Return how wrong the scores of each class may be, ``(K,)``."""
+    scored, classes = ~np.isnan(labels.score), len(labels.unknown)
+    low, high = np.full(classes, np.inf), np.full(classes, -np.inf)
+    np.minimum.at(low, labels.class_number[scored], labels.score[scored])
+    np.maximum.at(high, labels.class_number[scored], labels.score[scored])
+    return np.where(high > low, CLASS_SPREAD, _FLAT_CLASS_SPREAD)
+
+
+def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
+    """Return the sure random answers on candidates, by class, with :math:`1 - r / R` and :math:`g / R` of each."""
+    scored = np.flatnonzero(~np.isnan(labels.score))
+    bins = np.floor(log_odds[scored] / _CELL_WIDTH).astype(np.int64)
+    cell = labels.class_number[scored].astype(np.int64) * 100 + bins + 50
+    when = np.where(labels.decided, labels.order, np.iinfo(np.int64).max)[scored]
+    order = np.lexsort((when, cell))
+    rows, cell = scored[order], cell[order]
+    last = np.searchsorted(cell, cell, side="right")
+    ranked = labels.decided[rows] & ~labels.random[rows]
+
+    def later(mask: Mask) -> Array:
+        total = np.concatenate([[0], np.cumsum(mask)])
+        return np.asarray(total[last] - total[1:], dtype=np.float64)
+
+    open_then = last - np.arange(len(rows))
+    share, found = 1 - later(ranked) / open_then, later(ranked & labels.present[rows]) / open_then
+    chosen = np.flatnonzero((labels.sure & labels.random)[rows])
+    chosen = chosen[np.argsort(labels.class_number[rows[chosen]], kind="stable")]
+    rows = rows[chosen]
+    return Answers(labels.class_number[rows], log_odds[rows], labels.present[rows], share[chosen], found[chosen])
+
+
+def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array, Array]:
+    """Return what all answers say of candidates like those that come next.
+
+    Args:
+        labels: with the answers.
+        log_odds: ``(C,)`` by the audit.
+        typical: ``(K,)`` log-odds of the mean score of a class, where the likeness is 0.
+
+    Returns:
+        The shift of each class and its standard deviation, ``(K,)`` each, and how much each candidate is like those
+        that come next of its class, ``(C,)`` from 0 to 1.
+    """
+    classes, column = len(labels.unknown), labels.class_number
+    front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
+    np.maximum.at(front, column[is_open], log_odds[is_open])
+    front = np.where(np.isfinite(front), front, typical)
+    rows = np.flatnonzero(labels.sure & ~np.isnan(labels.score))
+    rows = rows[np.argsort(column[rows], kind="stable")]
+    near = np.exp(-(((log_odds[rows] - front[column[rows]]) / _NEARNESS) ** 2) / 2)
+    answers = Answers(column[rows], log_odds[rows], labels.present[rows], weight=near)
+    draws = draw_shifts(answers, (_NEXT_SPREAD, _NEXT_SPREAD), classes=classes)
+    deviation = np.hypot(draws.pick(draws.nodes).std(axis=0), _LOCAL_SPREAD)
+    likeness = np.clip((log_odds - typical[column]) / np.maximum(front - typical, 1.0)[column], 0, 1)
+    return draws.median, deviation, likeness
 
 
 def _counts(labels: ReviewedLabels) -> dict[str, Counts]:
@@ -105,9 +198,7 @@ def _total(
     """Return the estimate of all classes that are covered."""
     if not covered.any():
         return None
-    made = _sum(covered, counts, *np.quantile(number[:, covered].sum(axis=1), _ENDS, method="nearest"))
-    if made.reviewed < MIN_RANDOM and made.undecided and has_model:  # as the audit says
-        return _sum(covered, counts, made.still_missing / RANGE_FACTOR, max(made.still_missing, 1) * RANGE_FACTOR)
+    made = _sum(covered, counts, *interval(number[:, covered].sum(axis=1)))
     only = [part for part in parts if part is not None]
     if len(only) == 1:
         return replace(made, low=only[0].low, high=only[0].high, counted=only[0].counted, halving=only[0].halving)
@@ -130,17 +221,7 @@ def _undecided(labels: ReviewedLabels, log_odds: Array, expected: Array, nodes: 
     group = np.concatenate([used // 1000, np.arange(classes)])
     size, odds = np.concatenate([size, unlisted]), np.concatenate([odds, rest_odds])
     order = np.argsort(group, kind="stable")
-    group, size, odds = group[order], size[order, None], odds[order]
-    p = expit(odds[:, None] + nodes[group])
-    starts = np.searchsorted(group, np.arange(classes))
-    return np.add.reduceat(size * p, starts, axis=0), np.add.reduceat(size * p * (1 - p), starts, axis=0)
-
-
-def _draw_numbers(mean: Array, variance: Array, most: Counts, seed: int = 1) -> Counts:
-    """Draw numbers of present labels, from binomials with these means and variances, ``(D, K)``."""
-    share = np.clip(1 - variance / np.maximum(mean, 1e-12), 1e-9, 1)
-    trials = np.maximum(np.minimum(np.ceil(mean / share), most), 1)
-    return np.random.default_rng(seed).binomial(trials.astype(np.int64), np.minimum(mean / trials, 1))
+    return expected_counts(group[order], size[order], odds[order], nodes)
 
 
 def _count(labels: ReviewedLabels, k: int, made: SampleEstimate, has_model: bool) -> SampleEstimate:
@@ -177,7 +258,7 @@ def _sum(mask: Mask, counts: Mapping[str, NDArray[Any]], low: float, high: float
     """Return the estimate of some classes; the ends hold the estimate, and are possible numbers."""
     sums = {name: int(values[mask].sum()) for name, values in counts.items()}
     still = sums["still_missing"]
-    low, high = min(math.floor(low), still), min(max(math.ceil(high), still), sums["undecided"])
+    low, high = min(int(low), still), min(max(int(high), still), sums["undecided"])
     return SampleEstimate(**sums, classes=int(mask.sum()), low=low, high=high, counted=False)
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from labelgap.audit.live import Aim
 from labelgap.labels.codes import PRESENT
+from labelgap.metrics.label_model import to_log_odds
 from labelgap.review.candidates import MISSING, WRONG
-from labelgap.review.estimates.shifts import to_log_odds
 from labelgap.review.live.feed import Feed, mix
 from labelgap.review.new_classes import FEWEST_EXAMPLES
 from labelgap.review.session import Review

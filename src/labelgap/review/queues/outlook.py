@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.estimate import round_to_sum
 from labelgap.audit.live import Aim
+from labelgap.metrics.label_model import round_to_sum
 from labelgap.review.candidates import MISSING, WRONG
 from labelgap.review.estimates import NEXT, ExpectedPresent, expect_next
 from labelgap.review.progress import correct_scores

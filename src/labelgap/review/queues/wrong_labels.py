@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import expit, log_expit, ndtr
 
-from labelgap.review.estimates.shifts import to_log_odds
+from labelgap.metrics.label_model import to_log_odds
 
 MIN_PRECISION: Final = 0.10
 """Below this share of wrong labels it is not worth asking."""

@@ -17,7 +17,7 @@ from labelgap.core.seeds import derive_seed
 from labelgap.core.system import format_bytes
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.losses.base.state import free_memory
-from labelgap.metrics.calibration import platt_scaling
+from labelgap.metrics.label_model import platt_scaling
 from labelgap.models.heads import LinearHead
 from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
 from labelgap.training.heads.grouping import HeadGroup, HeadPlan, group_plans

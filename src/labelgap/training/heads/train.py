@@ -15,8 +15,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.metrics.average_precision import average_precision_of_rankings
-from labelgap.metrics.on_device import average_precision_on_device
+from labelgap.metrics.average_precision import average_precision_of_rankings, average_precision_on_device
 from labelgap.metrics.validation import unknown_as_absent
 from labelgap.training.heads.engine import LinearEngine
 from labelgap.training.heads.grouping import HeadPlan

@@ -1,0 +1,695 @@
+r"""One model of which labels are present, and which of those are known: whatever counts labels asks it.
+
+With the logit :math:`x` of an image, from a model that has not seen its labels, a label of class :math:`k` is
+
+.. math:: P(\text{present}) = p = \sigma(a x + b_k), \qquad P(\text{known} \mid \text{present}) = e_k, \qquad
+          P(\text{known} \mid \text{absent}) = f_k
+
+whatever the image (labels are **missing at random**, given their state). So presents alone determine the line: where
+nearly all of the highest-scoring labels are known, :math:`e_k` is high; where few are, many labels are missing. Scores
+that hardly separate, or a handful of known labels, say little about :math:`e_k`, so classes share their strength. Let
+:math:`z` be the log-odds that a label is *observed* present, by one line for all classes (Platt). In units of
+:math:`z`, :math:`\ln a` is normal; so are, around a common mean each, the logits of :math:`e_k` and of :math:`f_k`, and
+:math:`b_k + \ln e_k`, which is 0 for exact scores. The parameters are a maximum of the posterior, reached from the
+priors' means; where scores hardly separate there may be a higher one. :math:`f_k` is 0 where no absent label is known.
+
+**People stop after one or two tags.** Then a label beside a known one is known less often than :math:`e_k`. Let
+:math:`r` be the number of known present labels beside another one of their image, divided by the sum of
+:math:`\sigma(z)` over all labels beside a known present one. It is about 0.7 without such a habit (of several likely
+labels some are alternatives), and 0 if nobody gives a second tag. With :math:`\kappa = 0.4 + 0.6 \min(1, r / 0.7)`
+
+.. math:: \frac{P(\text{present} \mid \text{unknown})}{P(\text{absent} \mid \text{unknown})}
+          = e^{a x + b_k}\; \frac{1 - \kappa e_k}{1 - f_k}
+
+**How many are present** is the sum of these probabilities. The log-odds of a class may be wrong by
+:math:`s_k = u + w\,t_k`, less its median: a common :math:`u`, and a heavy-tailed :math:`t_k` of each class (Student's,
+four degrees of freedom). :math:`u` is normal on either side of 0. Its deviation comes from the curvature of the
+posterior; from how wrong the model itself was on tables and photos whose truth is known, less where absents are known;
+and downwards from :math:`\kappa`, since alternatives look like people who stop. A range is that of draws of :math:`s`,
+and of labels given their probabilities. Answers of a review narrow :math:`s`. docs/audit.md says how the constants were
+chosen, and what came true.
+
+References: Platt, "Probabilistic outputs for support vector machines", 1999; Elkan & Noto, "Learning classifiers from
+only positive and unlabeled data", KDD 2008, for :math:`e_k`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit, logit, ndtri, stdtrit
+
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
+from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, unknown_as_absent
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+MIN_RANKING: Final = 2.0
+"""Standard deviations by which known presents must score higher than others, in the mean over classes."""
+MIN_SLOPE: Final = 0.01
+"""Of the line of z, per standard deviation of the logits: an uninformative model does not reverse the others."""
+MIN_INFORMATIVE_SLOPE: Final = 0.3
+"""Of the model, likewise: with less, scores say next to nothing."""
+BINS: Final = 64
+"""Of the histogram of a class."""
+_MAX_DEVIATION: Final = 8.0
+"""Logits farther than this from the mean of their class, in standard deviations, count as this."""
+
+_PRIOR_MEAN: Final = np.array([0.0, 0.0, 0.0, -2.0])
+"""Of the parameters that classes share: ln a, and the means of b + ln e, of the logit of e and of that of f."""
+_PRECISION: Final = np.array([0.5, np.inf, 1.0, 3.0]) ** -2.0
+"""Of these; the second has no prior."""
+_OFFSET_SPREAD, _KNOWN_SPREAD, _ABSENT_SPREAD = 1.0, 0.3, 1.0
+"""Standard deviations over classes of b + ln e, and of the logits of e and of f."""
+_FIRST_ITERATIONS, _NEWTON_ITERATIONS, _LONGEST_STEP = 30, 200, 3.0
+_DECREASE: Final = 1e-9
+"""Twice the decrease, of the logarithm of the posterior, for which no further step is made."""
+_DIFFERENCE: Final = 1e-4
+_TINY: Final = 1e-300
+INDEPENDENT_RATIO: Final = 0.7
+"""r where people do not stop early."""
+MIN_STOPPING: Final = 0.4
+"""The smallest κ."""
+
+MODEL_SPREAD: Final = (0.9, 0.6)
+"""How wrong the log-odds of all classes may be without a known absent, downwards and upwards."""
+KNOWN_SPREAD: Final = 0.35
+"""The same with as many known absents per class as ``ENOUGH_ABSENTS``."""
+ENOUGH_ABSENTS: Final = 10.0
+STOPPING_SHARE: Final = 0.6
+"""The share of what κ adds to the log-odds that it may be wrong by."""
+CLASS_SPREAD: Final = 0.7
+"""w"""
+_FREEDOM: Final = 4.0
+_DRAWS: Final = 2000
+_MAX_DRAWN: Final = 1_000_000
+"""Shifts that are drawn at most, over all classes."""
+_SETS_AT_ONCE, _COUNTED_AT_ONCE = 1 << 12, 1 << 17
+_ENDS: Final = (0.025, 0.975)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelModel:
+    """The parameters; see the module's docstring.
+
+    Attributes:
+        scale: a, above 0.
+        offset: ``(K,)`` b.
+        present_known: ``(K,)`` e, the share of the present labels that is known.
+        absent_known: ``(K,)`` f, that of the absent labels.
+        stopping: κ.
+        spread: standard deviation of u, downwards and upwards.
+        slope: a for logits of deviation 1: near 0 for scores that do not rank.
+    """
+
+    scale: float
+    offset: Array
+    present_known: Array
+    absent_known: Array
+    stopping: float = 1.0
+    spread: tuple[float, float] = MODEL_SPREAD
+    slope: float = math.nan
+
+    @property
+    def is_informative(self) -> bool:
+        """Whether logits say more than next to nothing."""
+        return self.slope >= MIN_INFORMATIVE_SLOPE
+
+    @classmethod
+    def fit(cls, logits: Floats, codes: Codes) -> LabelModel | None:
+        """Fit the model to images that the scoring model was not trained on.
+
+        Args:
+            logits: ``(N, K)`` finite.
+            codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
+
+        Returns:
+            None without a known present, and where known presents score no higher than other labels: nothing separates
+            "few are present" from "all are present, and few of them known" then.
+
+        Example:
+            >>> random = np.random.default_rng(0)
+            >>> truth = (random.random((2000, 3)) < 0.2).astype(np.int8)
+            >>> logits = random.normal(size=truth.shape) + 3 * truth
+            >>> codes = np.where((truth == 1) & (random.random(truth.shape) < 0.4), truth, -1).astype(np.int8)
+            >>> model = LabelModel.fit(logits, codes)
+            >>> round(float(model.posterior(logits, codes).sum() / truth.sum()), 1), model.present_known.round(1)
+            (1.0, array([0.4, 0.4, 0.4]))
+        """
+        if not ranks_presents(logits, codes):
+            return None
+        present = np.count_nonzero(codes == PRESENT, axis=1)
+
+        def measure(part: slice) -> tuple[Array, Array]:
+            return _histograms(logits[:, part], codes[:, part], present)
+
+        parts = [part for _, part in map_chunks(measure, *codes.shape[::-1])]
+        value, counts = (np.concatenate(each, axis=-2) for each in zip(*parts, strict=True))
+        is_used = np.asarray(counts[:3].any(axis=(0, 2)))[:, None]  # classes with a known label
+        state, *place = np.nonzero(counts * is_used)
+        line = platt_scaling(value[*place], state < 2, counts[state, *place], min_slope=MIN_SLOPE)
+        z = line[0] * value + line[1]
+        expected = float((counts[[1, 4]].sum(axis=0) * is_used * expit(z)).sum())
+        states = np.stack([counts[0] + counts[1], counts[2], counts[3] + counts[4]])
+        model = fit_label_model(z, states, stopping_ratio(float(counts[1].sum()), expected))
+        total = states.sum(axis=0) * is_used
+        deviation = math.sqrt(np.average((value - np.average(value, weights=total)) ** 2, weights=total))
+        scale = model.scale * line[0]
+        return replace(model, scale=scale, offset=model.offset + model.scale * line[1], slope=scale * deviation)
+
+    @property
+    def unknown_offset(self) -> Array:
+        """What is added to ``scale`` × logit for the log-odds of an unknown label, ``(K,)``."""
+        return self.offset + np.log1p(-self.stopping * self.present_known) - np.log1p(-self.absent_known)
+
+    def probabilities(self, logits: Floats, columns: slice = slice(None)) -> Array:
+        """Return p of any images, ``(N, K)``, whatever is known of them; of some classes where ``columns`` says so."""
+        result: Array = expit(self.scale * logits[:, columns].astype(np.float64) + self.offset[columns])
+        return result
+
+    def posterior(self, logits: Floats, codes: Codes, columns: slice = slice(None)) -> Array:
+        """Return the probability that each label is present, given what is known of it, ``(N, K)``.
+
+        1 and 0 for known labels. An unknown one is less often present than ``probabilities`` says where people label
+        mostly what is present. The sum over the images estimates how many are present.
+        """
+        odds, codes = self.scale * logits[:, columns].astype(np.float64), codes[:, columns]
+        known: Array = (codes == PRESENT).astype(np.float64)
+        return np.where(codes == UNKNOWN, expit(odds + self.unknown_offset[columns]), known)
+
+    def prevalence(self, logits: Floats, codes: Codes) -> Array:
+        """Return the estimated share of the images in which each class is present, ``(K,)``."""
+        means = map_chunks(lambda part: self.posterior(logits, codes, part).mean(axis=0), *codes.shape[::-1])
+        return np.concatenate([each for _, each in means])
+
+
+def platt_scaling(
+    logits: NDArray[np.floating[Any]],
+    present: NDArray[np.bool_],
+    weights: NDArray[np.floating[Any]] | None = None,
+    *,
+    min_slope: float | None = None,
+) -> tuple[float, float]:
+    """Fit the line of Platt scaling to logits ``(M,)``; return its slope and intercept."""
+    slopes, intercept = logistic_line(logits[None], present, weights, min_slopes=(min_slope,))
+    return float(slopes[0]), intercept
+
+
+def logistic_line(
+    values: NDArray[np.floating[Any]],
+    present: NDArray[np.bool_],
+    weights: NDArray[np.floating[Any]] | None = None,
+    *,
+    min_slopes: Sequence[float | None],
+) -> tuple[Array, float]:
+    r"""Fit a logistic regression on scores of R kinds, with the targets of Platt scaling and bounded slopes.
+
+    .. math:: \min_{a, b} - \sum_i w_i \bigl( t_i \ln \sigma(a \cdot x_i + b) + (1 - t_i) \ln(1 - \sigma(\cdot)) \bigr)
+
+    with targets :math:`t = (P + 1) / (P + 2)` for a present entry and :math:`1 / (A + 2)` for an absent one, so that
+    scores that separate the two perfectly still give a finite line. P and A are the weights of the two states.
+
+    Args:
+        values: ``(R, M)`` finite.
+        present: ``(M,)`` whether each entry is present.
+        weights: ``(M,)`` how often each entry counts; once each when None.
+        min_slopes: ``(R,)`` the smallest slope of each kind, per standard deviation of its scores, so that one that
+            ranks at random does not reverse the order; None for no limit.
+
+    Returns:
+        The slopes ``(R,)``, 0 for scores that are constant, and the intercept.
+
+    Reference:
+        Platt, "Probabilistic outputs for support vector machines", 1999; Lin, Lin & Weng, Machine Learning 68, 2007.
+    """
+    values = values.astype(np.float64)
+    weight = np.ones(values.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
+    positives, negatives = float(weight[present].sum()), float(weight[~present].sum())
+    targets = np.where(present, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    mean = np.average(values, axis=1, weights=weight)
+    deviation = np.sqrt(np.average((values - mean[:, None]) ** 2, axis=1, weights=weight))
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    design = np.concatenate([(values - mean[:, None]) * scale[:, None], np.ones((1, values.shape[1]))])
+    share = weight / weight.sum()
+
+    def objective(line: Array) -> tuple[float, Array]:
+        odds = line @ design
+        return float(share @ (np.logaddexp(0.0, odds) - targets * odds)), design @ (share * (expit(odds) - targets))
+
+    start = np.array([*(max(slope or 0.0, 0.0) for slope in min_slopes), np.log((positives + 1) / (negatives + 1))])
+    bounds = [*((slope, None) for slope in min_slopes), (None, None)]
+    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
+    line: Array = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    slopes = line[:-1] * scale
+    return slopes, float(line[-1] - slopes @ mean)
+
+
+def ranks_presents(logits: Floats, codes: Codes) -> bool:
+    """Return whether known presents score higher than the other labels of their class: a rank-sum test."""
+    excess, variance = 0.0, 0.0
+    for column in np.flatnonzero((codes == PRESENT).any(axis=0)).tolist():
+        present = codes[:, column] == PRESENT
+        own, others = logits[present, column], np.sort(logits[~present, column])
+        below = (np.searchsorted(others, own) + np.searchsorted(others, own, side="right")) / 2
+        excess += float((below - len(others) / 2).sum())
+        variance += len(own) * len(others) * (len(codes) + 1) / 12
+    return excess > 0 and excess >= MIN_RANKING * math.sqrt(variance)
+
+
+def _histograms(logits: Floats, codes: Codes, present: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Return the mean logit of the bins of each class ``(K, G)``, and how many labels of five states are in each.
+
+    Present, present beside another known present label of the image, absent, unknown, and unknown beside one;
+    ``present`` is how many are known of each image.
+    """
+    beside = present[:, None] > (codes == PRESENT)
+    values = logits.astype(np.float64)
+    mean, reach = values.mean(axis=0), _MAX_DEVIATION * values.std(axis=0) + 1e-9
+    values = np.clip(values, mean - reach, mean + reach)
+    low, classes = values.min(axis=0), codes.shape[1]
+    width = np.maximum((values.max(axis=0) - low) / BINS, 1e-12)
+    place = np.minimum((values - low) / width, BINS - 1).astype(np.int64) + np.arange(classes) * BINS
+    state = np.select([codes == PRESENT, codes == ABSENT], [0, 2], 3) + (beside & (codes != ABSENT))
+    cells = classes * BINS
+    counts = np.bincount((state * cells + place).ravel(), minlength=5 * cells).reshape(5, classes, BINS)
+    total = np.bincount(place.ravel(), weights=values.ravel(), minlength=cells).reshape(classes, BINS)
+    center = low[:, None] + width[:, None] * (np.arange(BINS) + 0.5)
+    number = counts.sum(axis=0)
+    return np.where(number, total / np.maximum(number, 1), center), counts.astype(np.float64)
+
+
+def stopping_ratio(beside: float, expected: float) -> float:
+    """Return κ, from 0.4 to 1: 1 where a known label makes others of its image no less likely to be known.
+
+    Args:
+        beside: known present labels beside another one of their image.
+        expected: the sum of σ(z) over all labels beside a known present one.
+
+    A few pseudo-counts keep it near 1 where hardly any label stands beside a known one.
+    """
+    ratio = min(1.0, (beside / INDEPENDENT_RATIO + 2) / (expected + 2))
+    return MIN_STOPPING + (1 - MIN_STOPPING) * ratio
+
+
+def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> LabelModel:
+    """Fit the model to histograms of z.
+
+    Args:
+        z: ``(K, G)`` of each class's bins.
+        counts: ``(3, K, G)`` known present, known absent and unknown labels in each bin.
+        stopping: κ.
+
+    A class without a known label has the mean parameters: perhaps nobody looked for it.
+
+    Example:
+        >>> z = np.linspace(-6, 3, 10)[None]
+        >>> present = 1000 / (1 + np.exp(-z))
+        >>> model = fit_label_model(z, np.stack([0.5 * present, 0 * z, 1000 - 0.5 * present]))
+        >>> model.present_known.round(1), model.absent_known
+        (array([0.5]), array([0.]))
+    """
+    used = np.flatnonzero(counts[:2].any(axis=(0, 2)))
+    problem = _Problem(z[used], counts[:, used])
+    values = problem.minimize() if used.size else problem.start
+    slope, *own = problem.unpack(values)
+    part = LabelModel(slope, own[0], own[1], own[2] * problem.any_absent, stopping)
+    known, absent = (np.full(len(z), expit(each)) for each in values[2:4])
+    offset = values[1] - np.log(known)
+    offset[used], known[used], absent[used] = own
+    spread = _common_spread(problem, values, part) if used.size else MODEL_SPREAD
+    return LabelModel(slope, offset, known, absent * counts[1].any(), stopping, spread)
+
+
+def _common_spread(problem: _Problem, values: Array, model: LabelModel) -> tuple[float, float]:
+    """Return the standard deviation of u: of the posterior's curvature, of the model, and downwards of κ."""
+    z, unknown, e, kappa = problem.z, problem.counts[2], model.present_known, model.stopping
+    weight = expit(model.scale * z + model.unknown_offset[:, None])
+    stopped = float((unknown * weight).sum())
+    plain = float((unknown * expit(model.scale * z + replace(model, stopping=1.0).unknown_offset[:, None])).sum())
+    weight = unknown * weight * (1 - weight)
+    total, by_known = weight.sum(axis=1), e - 1 - kappa * e * (1 - e) / (1 - kappa * e)
+    parts = [(weight * model.scale * z).sum(axis=1), total, total * by_known, total * model.absent_known]
+    common, own = np.stack(parts, axis=1), np.stack([parts[2], parts[1], parts[3]], axis=1) * problem.spreads
+    shared, across, inverse = problem.curvature(values)
+    slope = (common - np.einsum("ki,kij,kcj->kc", own, inverse, across)).sum(axis=0) / max(total.sum(), _TINY)
+    fitted = math.sqrt(max(float(slope @ _positive_inverse(shared) @ slope), 0.0))
+    enough = min(float(problem.counts[1].sum()) / (ENOUGH_ABSENTS * len(z)), 1.0)
+    down, up = (each + (KNOWN_SPREAD - each) * enough for each in MODEL_SPREAD)
+    stops = STOPPING_SHARE * math.log(max(stopped, _TINY) / max(plain, _TINY))
+    return math.hypot(fitted, down, stops), math.hypot(fitted, up)
+
+
+class _Problem:
+    """Minus the logarithm of the posterior: of four common parameters, then of three of each class.
+
+    Those of a class, standard normal, are what is added to the means of the logit of e, of b + ln e and of the logit
+    of f, divided by their spreads.
+    """
+
+    spreads: Final = np.array([_KNOWN_SPREAD, _OFFSET_SPREAD, _ABSENT_SPREAD])
+
+    def __init__(self, z: Array, counts: NDArray[np.floating[Any]]) -> None:
+        self.z, self.counts, self.any_absent = z, counts, bool(counts[1].any())
+        self.start = np.concatenate([_PRIOR_MEAN, np.zeros(3 * len(z))])
+
+    def unpack(self, values: Array) -> tuple[float, Array, Array, Array]:
+        """Return a, b, e and f."""
+        own = values[4:].reshape(3, -1) * self.spreads[:, None]
+        known, absent = expit(values[2] + own[0]), expit(values[3] + own[2])
+        return float(np.exp(values[0])), values[1] - np.log(known) + own[1], known, absent
+
+    def __call__(self, values: Array) -> tuple[float, Array]:
+        """Return the loss and its gradient."""
+        slope, offset, known, known_absent = self.unpack(values)
+        present, absent, hidden = self.counts
+        e, f = known[:, None], known_absent[:, None] * self.any_absent
+        x = slope * self.z + offset[:, None]
+        p, q = expit(x), expit(-x)
+        unknown = np.maximum((1 - e) * p + (1 - f) * q, _TINY)
+        cost = (present * (np.logaddexp(0, -x) - np.log(e)) - hidden * np.log(unknown)).sum()
+        by_x = -present * q - hidden * (f - e) * p * q / unknown
+        by_known = ((hidden * p / unknown).sum(axis=1) - present.sum(axis=1) / known) * known * (1 - known)
+        by_absent = np.zeros(len(known))
+        if self.any_absent:
+            cost += (absent * (np.logaddexp(0, x) - np.log(f))).sum()
+            by_x += absent * p
+            by_f = (hidden * q / unknown).sum(axis=1) - absent.sum(axis=1) / known_absent
+            by_absent = by_f * known_absent * (1 - known_absent)
+        by_offset = by_x.sum(axis=1)
+        by_known -= by_offset * (1 - known)
+        common = values[:4] - _PRIOR_MEAN
+        gradient = np.concatenate([_PRECISION * common, values[4:]])
+        cost += 0.5 * (gradient[:4] @ common + values[4:] @ values[4:])
+        gradient[:4] += [slope * (by_x * self.z).sum(), by_offset.sum(), by_known.sum(), by_absent.sum()]
+        gradient[4:] += (self.spreads[:, None] * [by_known, by_offset, by_absent]).ravel()
+        return float(cost), gradient
+
+    def minimize(self) -> Array:
+        """Return parameters at a minimum: a few iterations of L-BFGS, then Newton's method.
+
+        Scores that hardly separate, or few labels, leave two minima. The first iterations choose between them: those of
+        L-BFGS are short and stay on the side of the prior's mean, which is not always the lower minimum; those of
+        Newton's method are few but may go to the other.
+        """
+        options = {"maxiter": _FIRST_ITERATIONS}
+        values = np.asarray(minimize(self, self.start, jac=True, method="L-BFGS-B", options=options).x)
+        cost, gradient = self(values)
+        for _ in range(_NEWTON_ITERATIONS):
+            step = self.newton_step(values, gradient)
+            slope = float(gradient @ step)
+            if slope > -_DECREASE:
+                break
+            length = min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
+            moved, after = self(values + length * step)
+            while moved > cost + 1e-4 * length * slope and length > 1e-6:
+                length /= 2
+                moved, after = self(values + length * step)
+            if moved >= cost:
+                break
+            values, cost, gradient = values + length * step, moved, after
+        return values
+
+    def curvature(self, values: Array) -> tuple[Array, Array, Array]:
+        r"""Return the Hessian of the common parameters with those of the classes eliminated, and what that took.
+
+        Two classes meet only in the four common parameters :math:`c`, so seven differences of the gradient give
+        all of it: :math:`H_{cc} - \sum_k H_{ck} H_{kk}^{-1} H_{kc}` ``(4, 4)``, :math:`H_{ck}` ``(K, 4, 3)`` and
+        :math:`H_{kk}^{-1}` ``(K, 3, 3)``.
+        """
+        classes = len(self.z)
+        groups = [slice(number, number + 1) for number in range(4)]
+        groups += [slice(4 + first, 4 + first + classes) for first in range(0, 3 * classes, classes)]
+        columns = []
+        for group in groups:
+            moved = values.copy(), values.copy()
+            moved[0][group] += _DIFFERENCE
+            moved[1][group] -= _DIFFERENCE
+            columns.append((self(moved[0])[1] - self(moved[1])[1]) / (2 * _DIFFERENCE))
+        common, own = columns[:4], np.stack([each[4:].reshape(3, classes) for each in columns[4:]])
+        across = np.stack([each[4:].reshape(3, classes) for each in common]).transpose(2, 0, 1)
+        inverse = _positive_inverse((own.transpose(2, 0, 1) + own.transpose(2, 1, 0)) / 2)
+        shared = np.stack([each[:4] for each in common])
+        return (shared + shared.T) / 2 - np.einsum("kci,kij,kdj->cd", across, inverse, across), across, inverse
+
+    def newton_step(self, values: Array, gradient: Array) -> Array:
+        """Return the step of Newton's method; negative curvature is turned around, so that it always descends."""
+        shared, across, inverse = self.curvature(values)
+        own = gradient[4:].reshape(3, -1).T
+        common = _positive_inverse(shared) @ (np.einsum("kci,kij,kj->c", across, inverse, own) - gradient[:4])
+        return np.concatenate([common, -np.einsum("kij,kj->ik", inverse, own + common @ across).ravel()])
+
+
+def _positive_inverse(matrix: Array) -> Array:
+    """Return the inverse of symmetric matrices ``(…, n, n)``, eigenvalues by their magnitude."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors / np.maximum(np.abs(values), 1e-3)[..., None, :]) @ np.swapaxes(vectors, -1, -2))
+
+
+class Answers(NamedTuple):
+    r"""What people say of labels, ``(M,)`` each, by class: :math:`P(y = 1) = c\,\sigma(z + s_k) + g`.
+
+    Attributes:
+        column: class numbers, ascending.
+        log_odds: z, by the model.
+        present: y.
+        share: c.
+        found: g.
+        weight: how much each counts.
+    """
+
+    column: NDArray[np.integer[Any]]
+    log_odds: Array
+    present: NDArray[np.bool_]
+    share: Array | float = 1.0
+    found: Array | float = 0.0
+    weight: Array | float = 1.0
+
+    @classmethod
+    def none(cls) -> Answers:
+        """Return no answers."""
+        return cls(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.bool_))
+
+    def log_likelihood(self, shift: Array) -> Array:
+        """Return that of shifts ``(K, S)``, ``(K, S)``."""
+        result = np.zeros_like(shift)
+        if len(self.column):
+            share, found, weight = (np.broadcast_to(each, len(self.column))[:, None] for each in self[3:])
+            p = share * expit(self.log_odds[:, None] + shift[self.column]) + found
+            p = np.clip(np.where(self.present[:, None], p, 1 - p), 1e-12, 1)
+            used, starts = np.unique(self.column, return_index=True)
+            result[used] = np.add.reduceat(weight * np.log(p), starts, axis=0)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftDraws:
+    """Draws from the posterior of s: nodes ``(K, S)``, the number of the node of each draw ``(D, K)``, and medians."""
+
+    nodes: Array
+    index: Counts
+    median: Array
+
+    def pick(self, values: Array) -> Array:
+        """Return values at the nodes, ``(K, S)``, for each draw, ``(D, K)``."""
+        return values[np.arange(len(values)), self.index]
+
+    def count(self, mean: Array, variance: Array, most: Counts) -> Counts:
+        """Draw numbers of present labels, ``(D, K)``, from binomials whose means and variances at the nodes are given.
+
+        ``most`` is how many labels each class has.
+        """
+        numbers, random = np.empty(self.index.shape, dtype=np.int64), np.random.default_rng(1)
+        step = max(1, _COUNTED_AT_ONCE // len(numbers))
+        for first in range(0, len(mean), step):
+            part = slice(first, first + step)
+            column, at = np.arange(len(mean))[part], self.index[:, part]
+            expected = np.minimum(mean[column, at], most[part])
+            share = np.clip(1 - variance[column, at] / np.maximum(expected, 1e-12), 1e-9, 1)
+            trials = np.maximum(np.minimum(np.ceil(expected / share), most[part]), 1)
+            numbers[:, part] = random.binomial(trials.astype(np.int64), np.minimum(expected / trials, 1))
+        return numbers
+
+
+def interval(numbers: Counts) -> Counts:
+    """Return the ends of the 95 % interval of draws along the first axis, ``(2, …)``."""
+    return np.asarray(np.quantile(numbers, _ENDS, axis=0, method="nearest"), dtype=np.int64)
+
+
+def expected_counts(group: Counts, size: Array, log_odds: Array, nodes: Array) -> tuple[Array, Array]:
+    """Return mean and variance of the number of present labels of each class at nodes of s, ``(K, S)`` each.
+
+    Args:
+        group: ``(M,)`` the class of each set of labels, ascending.
+        size: ``(M,)`` how many labels it has.
+        log_odds: ``(M,)`` theirs.
+        nodes: ``(K, S)``
+    """
+    mean, variance = np.zeros_like(nodes), np.zeros_like(nodes)
+    for first in range(0, len(group), _SETS_AT_ONCE):
+        part = slice(first, first + _SETS_AT_ONCE)
+        used, starts = np.unique(group[part], return_index=True)
+        p = expit(log_odds[part, None] + nodes[group[part]])
+        mean[used] += np.add.reduceat(size[part, None] * p, starts, axis=0)
+        variance[used] += np.add.reduceat(size[part, None] * p * (1 - p), starts, axis=0)
+    return mean, variance
+
+
+def round_to_sum(values: Array) -> Counts:
+    """Round numbers to integers that sum to their rounded sum: those with the largest fractions are rounded up."""
+    floor = np.floor(values).astype(np.int64)
+    up = round(float(values.sum())) - int(floor.sum())
+    floor[np.argsort(floor - values, kind="stable")[:up]] += 1
+    return floor
+
+
+def draw_shifts(
+    answers: Answers, common: tuple[float, float], own: Array | float = CLASS_SPREAD, classes: int = 0
+) -> ShiftDraws:
+    """Draw from the posterior of s that answers give; a function of its arguments alone.
+
+    Args:
+        answers: of a review; none before it.
+        common: standard deviation of u, downwards and upwards.
+        own: ``(K,)`` w, or that of all classes.
+        classes: K, where ``own`` is a number.
+    """
+    own = np.broadcast_to(own, classes or np.size(own))[:, None]
+    center = _prior_median(common, own)
+    nodes, log_weight = _place_nodes(answers.log_likelihood, np.hypot(max(common), own))
+    log_likelihood = answers.log_likelihood(nodes) + log_weight
+
+    def given(v: float) -> Array:  # u in units of its standard deviation
+        return np.asarray(log_likelihood + _student((nodes + center - v * common[int(v > 0)]) / own))
+
+    def weigh(grid: Array) -> Array:
+        return _normalize(np.array([_normalize(given(v))[1].sum() for v in grid]) - grid**2 / 2)[0]
+
+    grid = np.linspace(-4.0, 4.0, 33)
+    weight = weigh(grid)
+    mean = float(weight @ grid)
+    grid = mean + grid * max(math.sqrt(float(weight @ (grid - mean) ** 2)), 0.05)
+    draws = max(min(_DRAWS, _MAX_DRAWN // len(nodes)), 200)
+    at = np.searchsorted(np.cumsum(weigh(grid)), (np.arange(draws) + 0.5) / draws)
+    counts = np.bincount(np.minimum(at, len(grid) - 1), minlength=len(grid))
+    random, marginal, index = np.random.default_rng(0), np.zeros_like(nodes), []
+    for v, count in zip(grid[counts > 0], counts[counts > 0].tolist(), strict=True):
+        density, _ = _normalize(given(v))
+        marginal += density * count / draws
+        cumulative = np.cumsum(density, axis=1)
+        drawn = random.random((count, len(nodes))) * cumulative[:, -1]
+        index.append(np.stack([np.searchsorted(cumulative[k], drawn[:, k]) for k in range(len(nodes))], axis=1))
+    middle = np.cumsum(marginal, axis=1) - marginal / 2
+    median = np.array([np.interp(0.5, each, at) for each, at in zip(middle, nodes, strict=True)])
+    return ShiftDraws(nodes, np.concatenate(index), median)
+
+
+def _prior_median(common: tuple[float, float], own: Array) -> Array:
+    """Return the median of u + w t for each w: without it, the estimate before any answer is the audit's."""
+    share = (np.arange(200) + 0.5) / 200
+    u = ndtri(share) * np.where(share < 0.5, *common)
+    each, which = np.unique(own, return_inverse=True)
+    median = np.array([np.median(np.add.outer(u, w * stdtrit(_FREEDOM, share))) for w in each])
+    return np.asarray(median[which].reshape(own.shape))
+
+
+def _place_nodes(likelihood: Callable[[Array], Array], scale: Array) -> tuple[Array, Array]:
+    """Return nodes ``(K, S)`` that are dense where the posterior of each class is high, and their log-weights."""
+
+    def posterior(shift: Array) -> Array:
+        return np.asarray(likelihood(shift) + _student(shift / scale))
+
+    center = np.zeros_like(scale)
+    for half in (10.0, 1.0, 0.1):
+        grid = center + np.linspace(-half, half, 21)
+        center = np.take_along_axis(grid, posterior(grid).argmax(axis=1)[:, None], axis=1)
+    beside = posterior(center + np.array([-0.1, 0.0, 0.1]))
+    curvature = (2 * beside[:, 1] - beside[:, 0] - beside[:, 2])[:, None] / 0.1**2
+    deviation, spaced = 1 / np.sqrt(np.maximum(curvature, scale**-2 / 2)), np.linspace(-3.2, 3.2, 65)
+    return center + deviation * np.sinh(spaced), np.log(deviation * np.cosh(spaced))
+
+
+def _normalize(log: Array) -> tuple[Array, Array]:
+    """Return numbers that are given by their logarithms, divided by their sum over the last axis, and its logarithm."""
+    largest = log.max(axis=-1, keepdims=True)
+    values = np.exp(log - largest)
+    total = values.sum(axis=-1, keepdims=True)
+    return values / total, (largest + np.log(total))[..., 0]
+
+
+def _student(x: Array) -> Array:
+    """Return the logarithm of Student's density, without its constant."""
+    return np.asarray(-(_FREEDOM + 1) / 2 * np.log1p(x * x / _FREEDOM))
+
+
+def to_log_odds(share: NDArray[np.floating[Any]]) -> Array:
+    """Return the log-odds of probabilities, from -16 to 16 or so."""
+    return np.asarray(logit(np.clip(share.astype(np.float64), 1e-7, 1 - 1e-7)))
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectedPrecision:
+    """Average precision of each class as it would be over all images, and what random scores would reach.
+
+    Attributes:
+        values: ``(K,)`` average precision; NaN without a known present.
+        chance: ``(K,)`` that of random scores: the prevalence.
+    """
+
+    values: Array
+    chance: Array
+
+
+def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrecision:
+    r"""Average precision of each class over all images, estimated from the known labels.
+
+    .. math:: \mathrm{AP} = \frac1P \sum_{i=1}^{P} \min\Bigl(1, \frac{\pi\, r_i}{q_i}\Bigr)
+
+    at the :math:`P` known presents, where :math:`r` is the share of these, and :math:`q` that of all images, that score
+    as high; :math:`\pi` is the share of *all* images in which the class is present, by the label model. Over the known
+    labels alone, average precision depends on :math:`P / (P + A)`, which says how people label, not how often the class
+    occurs: with 50 known presents and one known absent even random scores reach 0.98. No known absent is needed. On
+    complete labels this is the plain average precision. For scores that hardly rank nothing can tell presents from
+    absents: :math:`\pi = P / (P + A)` then, and so is chance.
+
+    Args:
+        scores: ``(N, K)`` logits, or other finite numbers that rise with them.
+        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> truth = (random.random((2000, 1)) < 0.1).astype(np.int8)
+        >>> scores = random.normal(size=truth.shape) + 2.5 * truth
+        >>> observed = np.where((truth == 1) & (random.random(truth.shape) < 0.5), truth, -1)
+        >>> found, exact = (corrected_average_precision(scores, each) for each in (observed, truth))
+        >>> found.values.round(2), exact.values.round(2), found.chance.round(2)
+        (array([0.79]), array([0.79]), array([0.13]))
+    """
+    formatted, codes = format_pair(scores, labels)
+    present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
+    images = len(codes)
+    share = np.where(present > 0, present / np.maximum(present + absent, 1), np.nan)
+    model = LabelModel.fit(formatted, codes) if (present + absent < images).any() else None
+    if model is not None and model.is_informative:
+        # errors are smaller without κ (3.2 points of mAP, not 4.3, on VOC): r is of labels known in the same way
+        estimated = replace(model, stopping=1.0).prevalence(formatted, codes)
+        share = np.where((present > 0) & (present + absent < images), estimated, share)
+
+    def measure(chunk: slice) -> Array:
+        rankings, states = to_rows(formatted.T[chunk]), to_rows(codes.T[chunk])
+        cuts, taken = cuts_at_present(rankings, states), cuts_at_present(rankings, unknown_as_absent(states)).taken
+        recall = cuts.hits / np.maximum(present[chunk], 1)[cuts.ranking]
+        precision = np.minimum(share[chunk][cuts.ranking] * recall * images / taken, 1.0)
+        total = np.bincount(cuts.ranking, weights=precision, minlength=len(states))
+        return np.asarray(total / np.maximum(present[chunk], 1))
+
+    parts = [part for _, part in map_chunks(measure, *formatted.shape[::-1])]
+    values = np.concatenate(parts) if images and parts else np.full(codes.shape[1], np.nan)
+    return CorrectedPrecision(np.where(present > 0, values, np.nan), share)

@@ -1,0 +1,277 @@
+"""The label model: against its definition, and against data whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import check_grad, minimize
+from sklearn.metrics import average_precision_score
+from tests.metrics.test_thresholds import with_absents, world
+
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics import average_precision, choose_thresholds, corrected_average_precision, f1, label_model
+from labelgap.metrics.label_model import (
+    Answers,
+    LabelModel,
+    _Problem,
+    draw_shifts,
+    expected_counts,
+    interval,
+)
+
+Array = NDArray[Any]
+
+
+def album(seed: int, images: int, tags: int | None = 2) -> tuple[Array, Array, Array]:
+    """Logits of a model that ranks, the truth, and up to ``tags`` present labels of each image (None: all of them)."""
+    rng = np.random.default_rng(seed)
+    shares = np.array([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04])
+    truth = (rng.random((images, shares.size)) < shares).astype(np.int8)
+    logits = (2.5 * truth + rng.normal(size=truth.shape) + rng.normal(scale=0.7, size=shares.size) - 3).astype(
+        np.float32
+    )
+    order = np.argsort(np.where(truth == PRESENT, rng.random(truth.shape), 2.0), axis=1).argsort(axis=1)
+    known = (truth == PRESENT) & (order < rng.integers(1, (tags or 8) + 1, images)[:, None])
+    return logits, truth, np.where(known, PRESENT, UNKNOWN).astype(np.int8)
+
+
+def cost(values: list[float], z: Array, counts: Array) -> float:
+    """Minus the log posterior with Python's own floats: four common parameters, then three of each class."""
+    classes = len(z)
+    total = (values[0] / 0.5) ** 2 / 2 + values[2] ** 2 / 2 + ((values[3] + 2) / 3) ** 2 / 2
+    for k in range(classes):
+        own = [values[4 + i * classes + k] for i in range(3)]
+        total += sum(x * x for x in own) / 2
+        e = 1 / (1 + math.exp(-values[2] - label_model._KNOWN_SPREAD * own[0]))
+        f = 1 / (1 + math.exp(-values[3] - own[2])) if counts[1].any() else 0.0
+        b = values[1] - math.log(e) + label_model._OFFSET_SPREAD * own[1]
+        for x, present, absent, unknown in zip(z[k], *(each[k] for each in counts), strict=True):
+            p = 1 / (1 + math.exp(-math.exp(values[0]) * x - b))
+            total -= present * math.log(e * p) + unknown * math.log((1 - e) * p + (1 - f) * (1 - p))
+            total -= absent * math.log(f * (1 - p)) if f else 0.0
+    return float(total)
+
+
+def histograms(absents: float) -> tuple[Array, Array]:
+    random = np.random.default_rng(0)
+    z = np.sort(random.normal(-2, 2, (3, 5)))
+    present = 40 / (1 + np.exp(-z))
+    counts = np.stack([0.4 * present, absents * (40 - present), 36 - 0.3 * present]) + random.integers(0, 3, (3, 3, 5))
+    counts[1] *= absents > 0
+    return z, counts
+
+
+@pytest.mark.parametrize("absents", [0.0, 0.1])
+def test_the_loss_is_the_definition_its_gradient_is_right_and_a_newton_step_solves_it(absents: float) -> None:
+    z, counts = histograms(absents)
+    problem, random = _Problem(z, counts), np.random.default_rng(1)
+    values = random.normal(size=13)
+    assert problem(values)[0] == pytest.approx(cost(values.tolist(), z, counts), rel=1e-12)
+    assert check_grad(lambda v: problem(v)[0], lambda v: problem(v)[1], values) < 1e-3
+    best = problem.minimize()
+    assert np.abs(problem(best)[1]).max() < 1e-3
+    columns = [(problem(best + move)[1] - problem(best - move)[1]) / 2e-5 for move in 1e-5 * np.eye(13)]
+    gradient = random.normal(size=13)
+    np.testing.assert_allclose(np.array(columns) @ problem.newton_step(best, gradient), -gradient, atol=1e-4)
+
+
+@pytest.mark.parametrize("separation", [0.1, 1.0])
+def test_the_model_is_the_minimum_that_lbfgs_finds(separation: float) -> None:
+    """Scores that hardly separate leave two minima."""
+    random = np.random.default_rng(0)
+    z = np.linspace(-6, 3, 12) + random.normal(size=(20, 1))
+    present = random.binomial(20, 1 / (1 + np.exp(-separation * z)))
+    given = random.binomial(present, 0.4)
+    problem = _Problem(z, np.stack([given, np.zeros_like(given), 20 - given]).astype(float))
+    exact = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-8}
+    found = minimize(problem, problem.start, jac=True, method="L-BFGS-B", options=exact)
+    np.testing.assert_allclose(problem.minimize(), found.x, atol=1e-3)
+
+
+def test_presents_alone_give_calibrated_probabilities_and_the_number_of_missing_labels() -> None:
+    random = np.random.default_rng(0)
+    logits, truth, _ = album(1, 3000)
+    labels = np.where((truth == PRESENT) & (random.random(truth.shape) < 0.5), PRESENT, UNKNOWN).astype(np.int8)
+    found = LabelModel.fit(logits, labels)
+    assert found is not None
+    np.testing.assert_allclose(found.present_known, 0.5, atol=0.2)
+    chance, posterior = found.probabilities(logits), found.posterior(logits, labels)
+    assert posterior.sum() == pytest.approx(truth.sum(), rel=0.1)
+    np.testing.assert_allclose(found.prevalence(logits, labels), posterior.mean(axis=0))
+    assert (posterior[labels == PRESENT] == 1).all()
+    for low in (0.1, 0.3, 0.5, 0.7):
+        near = (chance >= low) & (chance < low + 0.2)
+        assert truth[near].mean() == pytest.approx(chance[near].mean(), abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("images", [150, 600])
+def test_one_or_two_tags_per_image_give_thresholds_as_good_as_all_labels(seed: int, images: int) -> None:
+    """On other images of the same model, with all their labels."""
+    logits, truth, labels = album(seed, images + 4000)
+    scores = 1 / (1 + np.exp(-logits))
+    reached, best = (
+        f1(scores[images:], truth[images:], threshold=choose_thresholds(scores[:images], each[:images]).values)
+        for each in (labels, truth)
+    )
+    assert reached > 0.95 * best
+
+
+def test_a_class_without_a_known_present_takes_the_mean_offset_and_changes_no_other() -> None:
+    logits, _, labels = album(2, 300)
+    labels[:, 0] = UNKNOWN
+    found, others = LabelModel.fit(logits, labels), LabelModel.fit(logits[:, 1:], labels[:, 1:])
+    assert found is not None and others is not None
+    np.testing.assert_allclose(found.offset[1:], others.offset, atol=1e-6)
+    assert others.offset.min() < found.offset[0] < others.offset.max()
+    assert np.isfinite(found.posterior(logits, labels)).all()
+
+
+def test_bins_make_no_visible_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, _, labels = album(3, 800)
+    binned = LabelModel.fit(logits, labels)
+    monkeypatch.setattr(label_model, "BINS", 1000)
+    exact = LabelModel.fit(logits, labels)
+    assert binned is not None and exact is not None
+    np.testing.assert_allclose(binned.probabilities(logits), exact.probabilities(logits), atol=2e-3)
+
+
+@pytest.mark.parametrize("case", ["huge", "separable", "all present"])
+def test_degenerate_scores_give_finite_lines(case: str) -> None:
+    logits, truth, labels = album(4, 100)
+    if case == "huge":
+        logits *= 1e6
+    elif case == "separable":
+        logits = 40 * truth - 20.0
+    else:
+        labels[:, 1:] = PRESENT
+    found = LabelModel.fit(logits, labels)
+    assert found is not None and found.scale > 0
+    assert np.isfinite([found.scale, *found.offset, *found.present_known, *found.absent_known]).all()
+
+
+@pytest.mark.parametrize("case", ["equal", "reversed", "unknown", "empty"])
+def test_where_known_presents_do_not_rank_there_is_none(case: str) -> None:
+    logits, _, labels = album(4, 0 if case == "empty" else 100)
+    logits = {"equal": 0 * logits, "reversed": -logits}.get(case, logits)
+    assert LabelModel.fit(logits, np.full_like(labels, UNKNOWN) if case == "unknown" else labels) is None
+
+
+def test_where_nobody_gives_a_second_tag_more_are_missing_than_the_scores_of_known_ones_say() -> None:
+    random = np.random.default_rng(0)
+    truth = random.random((2000, 4)) < 0.3
+    logits = random.normal(size=truth.shape) + 2.5 * truth - 3
+    first = truth & (np.cumsum(truth, axis=1) == 1)
+    at_random = truth & (random.random(truth.shape) < first.sum() / truth.sum())
+    one, half = (LabelModel.fit(logits, np.where(given, PRESENT, UNKNOWN)) for given in (first, at_random))
+    assert one is not None and half is not None and one.stopping < 0.45 and half.stopping > 0.9
+    assert one.spread[0] > half.spread[0], "alternatives look like people who stop: fewer may be missing"
+
+
+def test_few_labels_weak_scores_and_no_absents_widen_the_range() -> None:
+    def spread(images: int, absents: float = 0.0, separation: float = 2.5) -> float:
+        random = np.random.default_rng(0)
+        truth = random.random((images, 6)) < 0.2
+        logits = random.normal(size=truth.shape) + separation * truth
+        known = random.random(truth.shape) < np.where(truth, 0.5, absents)
+        found = LabelModel.fit(logits, np.where(known, truth, UNKNOWN).astype(np.int8))
+        assert found is not None
+        return sum(found.spread)
+
+    assert spread(3000, 0.2) < spread(3000) < spread(100)
+    assert spread(3000) < spread(3000, separation=0.7)
+
+
+def counted(number: int, p: float, answers: Answers, spread: tuple[float, float] = (0.5, 0.5)) -> tuple[float, Array]:
+    """The median, and the ends of the interval, of so many labels of two classes with one probability each."""
+    draws = draw_shifts(answers, spread, classes=2)
+    odds = np.log(np.array([p, p]) / (1 - p))
+    size, nodes = np.full(2, float(number)), np.column_stack([draws.nodes, draws.median])
+    mean, variance = expected_counts(np.arange(2), size, odds, nodes)
+    numbers = draws.count(mean, variance, np.full(2, number))
+    return float(mean[0, -1]), interval(numbers[:, 0])
+
+
+def test_before_any_answer_the_estimate_is_the_sum_of_the_probabilities_and_zero_has_a_range() -> None:
+    for spread in ((0.5, 0.5), (1.2, 0.4)):
+        middle, (low, high) = counted(1000, 0.1, Answers.none(), spread)
+        assert middle == pytest.approx(100, rel=0.02) and low < 40 and high > 250
+    middle, (low, high) = counted(49, 0.01, Answers.none())
+    assert middle == pytest.approx(0.49, rel=0.02) and low == 0 and high >= 2
+
+
+def test_answers_move_a_class_a_little_the_others_and_narrow_both() -> None:
+    column, present = np.zeros(60, dtype=np.int64), np.arange(60) < 18
+    answers = Answers(column, np.full(60, math.log(0.1 / 0.9)), present)
+    before, after = draw_shifts(Answers.none(), (0.5, 0.5), classes=2), draw_shifts(answers, (0.5, 0.5), classes=2)
+    assert after.median[0] > 0.7 > after.median[1] > 0.1
+    spread = [draws.pick(draws.nodes).std(axis=0) for draws in (before, after)]
+    assert spread[1][0] < 0.5 * spread[0][0] and spread[1][1] < spread[0][1]
+
+
+def test_the_posterior_of_a_shift_is_what_the_definition_says() -> None:
+    """One class, integrated over a fine grid of u and of s."""
+    odds, present = np.array([-2.0, -1.0, 0.5, -3.0]), np.array([True, False, True, False])
+    share, found, weight = np.array([1.0, 0.8, 0.5, 1.0]), np.array([0.0, 0.1, 0.2, 0.0]), np.array([1.0, 1, 1, 0.5])
+    draws = draw_shifts(
+        Answers(np.zeros(4, dtype=np.int64), odds, present, share, found, weight), (0.8, 0.4), classes=1
+    )
+    s, u = np.linspace(-8, 8, 1601)[:, None], np.linspace(-4, 4, 801)
+    side = np.where(u < 0, 0.8, 0.4)
+
+    def prior(x: Array) -> Array:
+        each: Array = (np.exp(-((u / side) ** 2) / 2) / side * (1 + ((x - u) / 0.7) ** 2 / 4) ** -2.5).sum(axis=1)
+        return np.asarray(each / each.sum())
+
+    median = np.interp(0.5, np.cumsum(prior(s)), s[:, 0])
+    p = share / (1 + np.exp(-odds - s)) + found
+    density = prior(s + median) * np.prod(np.where(present, p, 1 - p) ** weight, axis=1)
+    cumulative = np.cumsum(density) / density.sum()
+    assert draws.median[0] == pytest.approx(float(np.interp(0.5, cumulative, s[:, 0])), abs=0.05)
+    drawn = draws.pick(draws.nodes)[:, 0]
+    for end in (0.025, 0.16, 0.84, 0.975):
+        assert np.quantile(drawn, end) == pytest.approx(float(np.interp(end, cumulative, s[:, 0])), abs=0.12)
+
+
+def test_complete_labels_give_the_plain_average_precision_and_the_exact_share() -> None:
+    scores, truth, _ = world(0)
+    found = corrected_average_precision(scores, truth)
+    np.testing.assert_allclose(found.chance, truth.mean(axis=0), rtol=1e-12)
+    expected = [average_precision_score(truth[:, k], scores[:, k]) for k in range(truth.shape[1])]
+    np.testing.assert_allclose(found.values, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("absents", [0, 1, 10, 100])
+def test_the_estimate_is_near_the_truth_where_plain_average_precision_says_one(seed: int, absents: int) -> None:
+    scores, truth, observed = world(seed, images=2000)
+    labels = with_absents(truth, observed, absents)
+    exact = average_precision(scores, truth)
+    found = corrected_average_precision(scores, labels)
+    assert found.values.mean() == pytest.approx(exact, abs=0.1)
+    np.testing.assert_allclose(found.chance, truth.mean(axis=0), rtol=0.6)
+    if absents == 1:
+        assert average_precision(scores, labels) > 0.97
+
+
+def test_for_random_scores_chance_is_told_to_be_high() -> None:
+    """Fifty known presents and one known absent: plain average precision calls noise 0.98."""
+    rng = np.random.default_rng(0)
+    labels = np.full((500, 5), UNKNOWN)
+    labels[:50], labels[50] = PRESENT, ABSENT
+    scores = rng.random(labels.shape)
+    assert average_precision(scores, labels) > 0.95
+    found = corrected_average_precision(scores, labels)
+    assert found.chance.mean() > 0.5
+    assert found.values.mean() - found.chance.mean() < 0.1
+
+
+def test_classes_without_a_known_present_have_none() -> None:
+    found = corrected_average_precision([[0.1, 0.2], [0.3, 0.4]], [[0, 1], [-1, -1]])
+    assert np.isnan(found.values).tolist() == [True, False]
+    assert np.isnan(found.chance).tolist() == [True, False]
+    assert corrected_average_precision(np.zeros((0, 2)), np.zeros((0, 2), dtype=np.int8)).values.shape == (2,)
