@@ -67,14 +67,22 @@ def config(method: str, lr: float, epochs: int = 2, seed: int = 0) -> RunConfig:
 
 
 def test_a_fold_learns_from_all_other_images_and_none_of_its_own(calls: list[dict[str, Any]]) -> None:
-    features, labels, fold, selection = inputs()
-    train_head_scorers(features, labels, fold, selection, [config("an", 0.1)], device=CPU)
-    (call,) = calls
-    assert call["val_labels"] is selection.labels and call["select"] == "clean"
-    for number, plan in enumerate(call["plans"]):
-        others = np.flatnonzero(fold != number)
-        assert plan.part == number and plan.labels == labels.select(others)
-        assert np.array_equal(call["features"][number].numpy(), features["train"][others])
+    for select in ("clean", "last"):
+        calls.clear()
+        features, labels, fold, selection = inputs(select)
+        train_head_scorers(features, labels, fold, selection, [config("an", 0.1)], device=CPU)
+        if select == "clean":  # one at a time, to its own epoch
+            assert all(call["val_labels"] is selection.labels and call["select"] == "clean" for call in calls)
+            seen = [(call["features"], call["plans"][0]) for call in calls]
+        else:
+            (call,) = calls
+            assert "val_labels" not in call and [plan.part for plan in call["plans"]] == [0, 1, 2]
+            seen = list(zip(call["features"], call["plans"], strict=True))
+        assert len(seen) == 3
+        for number, (vectors, plan) in enumerate(seen):
+            others = np.flatnonzero(fold != number)
+            assert plan.labels == labels.select(others)
+            assert np.array_equal(vectors.numpy(), features["train"][others])
 
 
 def test_runs_with_the_same_epochs_and_batches_are_trained_together(calls: list[dict[str, Any]]) -> None:
@@ -97,7 +105,7 @@ def test_where_memory_is_short_a_random_part_is_learned_from(
     assert not np.array_equal(rows, training_rows(fold, 2, max_rows=50))
     assert len(training_rows(fold, 1)) == 200
     monkeypatch.setattr("labelgap.audit.scorers.available_memory", lambda: 20 * 4 * 4 * 12)
-    train_head_scorers(*inputs(), [config("an", 0.1)], device=CPU)
+    train_head_scorers(*inputs("last"), [config("an", 0.1)], device=CPU)
     assert calls[0]["features"].shape == (3, 20, 12)
 
 

@@ -18,13 +18,14 @@ from tests.killing import run_forked
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
+from labelgap.core.seeds import derive_seed
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, neighbors, resolve_folds
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import FoldTask, out_of_fold_logits
+from labelgap.training.folds import FoldTask, out_of_fold_logits, train_configs
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
@@ -74,6 +75,22 @@ def test_an_image_is_scored_by_a_head_that_has_not_seen_its_labels() -> None:
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old[fold == 1], new[fold == 1])
         assert not np.allclose(old[fold == 0], new[fold == 0])
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_the_head_of_a_fold_is_the_one_that_its_images_give_alone(standardize: bool) -> None:
+    """Standardized by all images, the held-out ones have another mean than those that Adam learns from."""
+    data, fold = album(), np.arange(IMAGES) % 4
+    features, labels = torch.from_numpy(data.train.images.vectors), data.train.labels  # type: ignore[attr-defined]
+    config = config_for(data, optimizer="adam", standardize=standardize, lr=1e-2, epochs=3, weight_decay=0.01)
+    (logits,) = out_of_fold_logits(features, [FoldTask(config, labels, fold)], torch.device("cpu"))
+    for number in range(4):
+        seen = np.flatnonzero(fold != number)
+        how: dict[str, Any] = {"order_seed": derive_seed(0, "fold"), "device": torch.device("cpu"), "images": IMAGES}
+        last = choose_selection(None, None, "last")
+        (head,) = train_configs({"train": features[seen]}, labels.select(seen), [config], last, **how)
+        expected = features[fold == number].numpy() @ head.weight.T + head.bias
+        np.testing.assert_allclose(logits[fold == number], expected, atol=1e-5)
 
 
 def test_the_penalty_of_a_fold_is_that_of_all_images() -> None:

@@ -153,8 +153,10 @@ def train_folds(
     """Train a head of every task for each fold, on the images of the other folds; yield task, fold and head.
 
     The penalty of the weights is the same for a fold as for all images: with fewer images the weight decay, which is
-    relative to the mean loss, is higher. Standardization uses the features of all images, and no labels. Folds of as
-    many images are trained together where they are small.
+    relative to the mean loss, is higher. Folds of as many images are trained together where they are small and no val
+    selects their epochs. Each is standardized by its own images: a mean that is not 0 would serve Adam, whose biases
+    follow slowly, as a bias, and has the opposite sign in the images that are held out. Under "newton", which solves
+    for the biases, folds that are trained together share the principal components of all images.
 
     Args:
         features: ``(N, D)`` of "train", and of "val" where epochs are selected on it.
@@ -165,29 +167,37 @@ def train_folds(
         numbers: of the folds that are trained; all when None.
         max_rows: of more training images than this, a random part is used.
     """
-    train, whole = features["train"], images or len(tasks[0].labels)
+    train, whole, val = features["train"], images or len(tasks[0].labels), _val(features, selection)
+    together = "val_features" not in val
     for members in _groups([task.config for task in tasks]):
         config = tasks[members[0]].config
-        basis = _fit_basis(train, config, max_rows)
-        for size, parts in _groups_of_parts(tasks, members, train.shape[1], numbers, max_rows):
+        how: dict[str, Any] = {
+            **_shared(config),
+            **val,
+            "order_seed": derive_seed(config.seed, "fold"),
+            "device": device,
+        }
+        if together and config.optimizer == "newton":
+            how["basis"] = FeatureBasis.fit(_sample(train, max_rows), standardize=config.standardize, rotate=True)
+        own_basis = together and config.standardize and config.optimizer != "newton"
+        for size, parts in _groups_of_parts(tasks, members, numbers, max_rows, train.shape[1] if together else None):
             rows = [training_rows(part.fold, part.number, max_rows, config.seed)[:size] for part in parts]
             jobs = sorted((member, number) for number, part in enumerate(parts) for member in part.tasks)
             labels = {(id(tasks[member].labels), part): tasks[member].labels for member, part in jobs}
             tables = {key: table.select(rows[key[1]]) for key, table in labels.items()}
-            results = train_heads(
-                torch.stack([select_rows(train, each) for each in rows]),
-                [
-                    _plan(tasks[member].config, tables[id(tasks[member].labels), part], whole, part)
-                    for member, part in jobs
-                ],
-                order_seed=derive_seed(config.seed, "fold"),
-                device=device,
-                basis=basis,
-                **_val(features, selection),
-                **_shared(config),
-            )
-            for (member, part), result in zip(jobs, results, strict=True):
-                yield member, parts[part].number, result
+            every = [(tasks[member], tables[id(tasks[member].labels), part], part) for member, part in jobs]
+            plans = [_plan(task.config, table, whole, part) for task, table, part in every]
+            inputs = [select_rows(train, each) for each in rows]
+            if own_basis:
+                bases = [FeatureBasis.fit(each) for each in inputs]
+                inputs = [basis.apply(each) for basis, each in zip(bases, inputs, strict=True)]
+                how["standardize"] = False
+            heads = train_heads(torch.stack(inputs) if together else inputs[0], plans, **how)
+            for (member, part), head in zip(jobs, heads, strict=True):
+                if own_basis:
+                    found = bases[part].to_features(torch.from_numpy(head.weight), torch.from_numpy(head.bias))
+                    head.weight, head.bias = (values.numpy() for values in found)
+                yield member, parts[part].number, head
 
 
 def out_of_fold_logits(
@@ -224,11 +234,14 @@ class _Part(NamedTuple):
 def _groups_of_parts(
     tasks: Sequence[FoldTask],
     members: Sequence[int],
-    width: int,
     numbers: Collection[int] | None,
     max_rows: int | None,
+    width: int | None,
 ) -> Iterator[tuple[int, list[_Part]]]:
-    """Yield folds that are trained together, as far as their features fit, and on how many images: all but a few."""
+    """Yield folds that are trained together, and on how many images: all but a few.
+
+    As many as fit with this number of features; one fold at a time, and on all of its images, when it is None.
+    """
     parts: dict[tuple[int, int], _Part] = {}
     for member in members:
         fold = tasks[member].fold
@@ -239,10 +252,10 @@ def _groups_of_parts(
     by_size: dict[int, list[_Part]] = {}
     for key in sorted(parts, key=seen.__getitem__):
         most = seen[key] if max_rows is None else min(seen[key], max(max_rows, 1))
-        fewest = next((size for size in by_size if most <= size * (1 + LEFT_OUT)), most)
+        fewest = next((size for size in by_size if width is not None and most <= size * (1 + LEFT_OUT)), most)
         by_size.setdefault(fewest, []).append(parts[key])
     for size, equal in by_size.items():
-        together = max(1, MAX_VALUES // (size * width))
+        together = 1 if width is None else max(1, MAX_VALUES // (size * width))
         yield from ((size, equal[first : first + together]) for first in range(0, len(equal), together))
 
 
@@ -274,13 +287,9 @@ def _val(features: Mapping[str, Features], selection: Selection | None) -> dict[
     }
 
 
-def _fit_basis(features: Features, config: RunConfig, max_rows: int | None) -> FeatureBasis | None:
-    """Return the basis of all features, where the engine would otherwise fit one on those of a fold."""
-    newton = config.optimizer == "newton"
-    if not newton and not config.standardize:
-        return None
-    every = max(1, -(-len(features) // max(max_rows or len(features), 1)))
-    return FeatureBasis.fit(as_tensor(features[::every]), standardize=config.standardize, rotate=newton)
+def _sample(features: Features, max_rows: int | None) -> Tensor:
+    """Return all rows, or some at regular distances where they are more than ``max_rows``."""
+    return as_tensor(features[:: 1 if max_rows is None else -(-len(features) // max(max_rows, 1))])
 
 
 def select_rows(features: Features, rows: NDArray[np.int64]) -> Tensor:

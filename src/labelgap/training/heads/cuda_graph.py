@@ -24,17 +24,10 @@ WARMUP_STEPS = 3
 
 
 class CudaGraphRunner:
-    """Runs the steps of an engine on a GPU. It holds no reference to the engine, so that both are freed at once.
+    """Runs the steps of an engine with M heads on a GPU, over epochs of N rows in batches of B.
 
-    Args:
-        images: N, the rows of an epoch.
-        batch_size: B of a full batch.
-        heads: M.
-        device: where the steps run.
-        disabled: why no graph may be captured; None where one may be.
-
-    Attributes:
-        disabled: why steps are not replayed from a graph; None where they are.
+    It holds no reference to the engine, so that both are freed at once. ``disabled`` says why steps are not replayed
+    from a graph; None where they are, or may be.
     """
 
     def __init__(

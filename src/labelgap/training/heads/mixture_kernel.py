@@ -57,6 +57,10 @@ class _EstimateSlots(NamedTuple):
     label_estimate: LabelEstimate
     slots: slice
 
+    def logits(self, index: Tensor) -> Tensor:
+        """Return the logits of the estimate in some rows, ``(n, K, B)``."""
+        return self.group.with_axis(self.label_estimate.logits.detach().index_select(-2, index)).mT
+
 
 class _Scaled(NamedTuple):
     """What depends on the number of images of a batch, by which a mean is divided.
@@ -86,11 +90,7 @@ class MixtureKernel:
         tables: for every slot the number of its label table.
         classes: K.
         epochs: how many will be trained.
-        dtype: of the logits.
-        device: of the logits.
-
-    Attributes:
-        empty: whether no method is a mixture.
+        dtype: of the logits, as is the device.
     """
 
     def __init__(
@@ -115,16 +115,15 @@ class MixtureKernel:
                 self.table_of += self.table_of[group.slots]
         self._collect_weights()
         self.entropy = _runs(self._slots([group for group, mixture in self.groups if mixture.has_entropy]))
-        self.expecting = _runs(
-            self._slots([group for group, mixture in self.groups if mixture.expected_positives is not None])
-        )
-        modifying = [group for group, mixture in self.groups if mixture.modified is not None]
-        blank = self._blank(1)
+        expecting = [group for group, mixture in self.groups if mixture.expected_positives is not None]
+        self.expecting = _runs(self._slots(expecting))
+        modifying, blank = [group for group, mixture in self.groups if mixture.modified is not None], self._blank(1)
         self.counting = [group for group in modifying if group.multi_head.modified_count(blank) is not None]
         self.masking = [group for group in modifying if group not in self.counting]
         self.counted = _runs([group.slots for group in self.counting])
         self.states = torch.tensor([UNKNOWN, ABSENT, PRESENT], dtype=torch.int8, device=device)[:, None, None]
-        self.sizes = [len(self.table_of)] * 2 + [_length(self.entropy), _length(self.counted)]
+        lengths = [runs[-1][1].stop if runs else 0 for runs in (self.entropy, self.counted)]
+        self.sizes = [len(self.table_of)] * 2 + lengths
         self.scaled = cache(self._scaled)
 
     def _slots(self, groups: Sequence[HeadGroup]) -> list[slice]:
@@ -203,19 +202,15 @@ class MixtureKernel:
     def evaluate(self, logits: Tensor, batch: BatchWeights, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of every head, ``(M,)``, and its derivative in the logits, ``(M, K, B)``.
 
-        The derivatives of label estimates are left in their ``grad``, until ``zero_grad``.
-
-        Args:
-            logits: ``(M, K, B)``
-            batch: its weights are overwritten.
-            index: ``(B,)`` rows of the tables.
+        ``logits`` are ``(M, K, B)`` of the rows ``index`` of the tables; the weights of the batch are overwritten. The
+        derivatives of label estimates are left in their ``grad``, until ``zero_grad``.
         """
         scaled, minus_present = self.scaled(logits.shape[-1]), batch.minus_present
         for slots, mask in self._modified(logits, batch, index, scaled.max_modified):
             for weights, modified in zip((batch.both, minus_present), scaled.modified, strict=True):
                 torch.where(mask, modified[slots], weights[slots], out=weights[slots])
         if self.estimates:
-            logits = torch.cat([logits, *(_estimate_logits(estimate, index) for estimate in self.estimates)])
+            logits = torch.cat([logits, *(estimate.logits(index) for estimate in self.estimates)])
         probability = torch.sigmoid(logits)
         for (group, _, slots), weight in zip(self.estimates, scaled.estimates, strict=True):
             minus_present[group.slots].sub_(probability[slots], alpha=weight)
@@ -262,11 +257,6 @@ class MixtureKernel:
         return torch.stack([batch.codes[table] for table in tables]).mT
 
 
-def _estimate_logits(estimate: _EstimateSlots, index: Tensor) -> Tensor:
-    """Return the logits of a label estimate in some rows, ``(n, K, B)``."""
-    return estimate.group.with_axis(estimate.label_estimate.logits.detach().index_select(-2, index)).mT
-
-
 def _runs(ranges: Sequence[slice]) -> list[tuple[slice, slice]]:
     """Return ranges in order, adjacent ones joined, and the position of each in an array of them alone."""
     joined: list[slice] = []
@@ -279,10 +269,6 @@ def _runs(ranges: Sequence[slice]) -> list[tuple[slice, slice]]:
         runs.append((slots, slice(first, first + slots.stop - slots.start)))
         first = runs[-1][1].stop
     return runs
-
-
-def _length(runs: Sequence[tuple[slice, slice]]) -> int:
-    return runs[-1][1].stop if runs else 0
 
 
 def _add_gap(probability: Tensor, loss: Tensor, gradient: Tensor, expected: Tensor, weight: Tensor) -> None:

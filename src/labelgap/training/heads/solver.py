@@ -246,7 +246,7 @@ def fit_logistic_path(
         device: of the computation.
         dtype: float32 or float64.
     """
-    _check(features, labels, penalties, dtype)
+    _check(features, labels, penalties)
     inputs = features.detach().to(device, dtype)
     basis = FeatureBasis.fit(inputs, standardize=False, center=True, rotate=True, rank_tolerance=1e-12)
     inputs = torch.cat([basis.apply(inputs), inputs.new_ones(len(inputs), 1)], dim=1)
@@ -388,9 +388,7 @@ def _solve_path(
     for stride in _STRIDES:
         left = [number for number in range(0, count, stride) if number not in solved]
         for number in left:
-            below, above = max((n for n in solved if n < number), default=-1), [n for n in solved if n > number]
-            near = [*([below] if below >= 0 else ()), *([min(above)] if above else ())]
-            if near:
+            if near := [each for each in (number - stride, number + stride) if each in solved]:
                 parameters[number] = parameters[near].mean(dim=0)
         step = max(1, _penalties_at_once(len(left), stack, inputs))
         for numbers in (left[first : first + step] for first in range(0, len(left), step)):
@@ -422,13 +420,11 @@ def _penalties_at_once(count: int, stack: _Stack, inputs: Tensor) -> int:
     return int(free // 2 // needed)
 
 
-def _check(features: Tensor, labels: NDArray[np.integer], penalties: Sequence[float], dtype: torch.dtype) -> None:
+def _check(features: Tensor, labels: NDArray[np.integer], penalties: Sequence[float]) -> None:
     if features.ndim != 2 or labels.ndim not in (1, 2) or len(labels) != len(features) or len(labels) < 2:
         raise InputError(f"features {tuple(features.shape)} and labels {labels.shape}: a row for each image is needed.")
     if not len(penalties) or not all(0 < value < math.inf for value in penalties):
         raise InputError(f"penalties {list(penalties)}: give finite numbers above 0.")
-    if dtype not in (torch.float32, torch.float64):
-        raise InputError(f"dtype={dtype}: torch.float32 or torch.float64.")
     if not bool(features.isfinite().all()):
         raise InputError("some features are not finite.")
 
