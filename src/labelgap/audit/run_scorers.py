@@ -33,11 +33,11 @@ from labelgap.models.inference import inference_precision
 from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
 from labelgap.training import Run
 from labelgap.training.config import RunConfig
-from labelgap.training.data_file import read_data_identity
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.features import split_features
 from labelgap.training.folds import assign_folds, fold_groups, head_config
 from labelgap.training.progress import Reporter
+from labelgap.training.run_folder import read_data_identity
 from labelgap.training.search import stored_logits
 from labelgap.training.selection import choose_selection
 
