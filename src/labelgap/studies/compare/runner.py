@@ -354,14 +354,13 @@ def _search_by_folds(
     judges = {key: choose_selection(table, None) for key, table in parts.items()}
     seeds = range(first, first + len(tables[plans[0]]))
     fold = {(seed, key): assign_folds(table, folds, seed, groups) for seed in seeds for key, table in views.items()}
+    part_fold = {key: fold[first, key][rows] for key in views}  # tasks share features by the array of their folds
 
     def score(candidates: Sequence[Candidate]) -> list[float]:
         keys = [id(tables[plan][0]) for plan, _ in candidates]
         configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
         configs = quick_configs(configs, part, views[keys[0]])
-        tasks = [
-            FoldTask(config, parts[key], fold[first, key][rows]) for config, key in zip(configs, keys, strict=True)
-        ]
+        tasks = [FoldTask(config, parts[key], part_fold[key]) for config, key in zip(configs, keys, strict=True)]
         logits = out_of_fold_logits(part, tasks, setup.device, images=len(groups))
         setup.reporter.advance()
         return [selection_score(judges[key], each) for key, each in zip(keys, logits, strict=True)]
