@@ -577,18 +577,19 @@ def draw_shifts(
     mean = float(weight @ grid)
     grid = mean + grid * max(math.sqrt(float(weight @ (grid - mean) ** 2)), 0.05)
     draws = max(min(_DRAWS, _MAX_DRAWN // len(nodes)), 200)
-    at = np.searchsorted(np.cumsum(weigh(grid)), (np.arange(draws) + 0.5) / draws)
+    weight = weigh(grid)
+    at = np.searchsorted(np.cumsum(weight), (np.arange(draws) + 0.5) / draws)
     counts = np.bincount(np.minimum(at, len(grid) - 1), minlength=len(grid))
     random, marginal, index = np.random.default_rng(0), np.zeros_like(nodes), []
-    for v, count in zip(grid[counts > 0], counts[counts > 0].tolist(), strict=True):
+    for v, share, count in zip(grid, weight, counts, strict=True):
         density, _ = _normalize(given(v))
-        marginal += density * count / draws
+        marginal += share * density
         cumulative = np.cumsum(density, axis=1)
         drawn = random.random((count, len(nodes))) * cumulative[:, -1]
         index.append(np.stack([np.searchsorted(cumulative[k], drawn[:, k]) for k in range(len(nodes))], axis=1))
     middle = np.cumsum(marginal, axis=1) - marginal / 2
     median = np.array([np.interp(0.5, each, at) for each, at in zip(middle, nodes, strict=True)])
-    return ShiftDraws(nodes, np.concatenate(index), median)
+    return ShiftDraws(nodes, np.concatenate(index), median if len(answers.column) else 0 * median)
 
 
 def _prior_median(common: tuple[float, float], own: Array) -> Array:
