@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.plain_config import PLAIN
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.training.config import RunConfig, read_config, write_config
+from labelgap.training.config import CONFIG_FILE, RunConfig, read_config, write_config
 
 SETTINGS: dict[str, Any] = {
     "data": {},
@@ -55,3 +56,13 @@ def test_a_folder_that_is_no_run_says_why(tmp_path: Path, content: str | None, m
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(RunError, match=message):
         read_config(tmp_path)
+
+
+def test_the_first_phase_of_a_run_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    phase: dict[str, Any] = {"linear_epochs": 9, "linear_lr": 0.01, "linear_batch_size": 8}
+    config = RunConfig(**{**PLAIN, "protocol": "linear-init", **phase})
+    write_config(tmp_path, config)
+    stored = json.loads((tmp_path / CONFIG_FILE).read_text())
+    nested = {name.removeprefix("linear_"): stored.pop(name) for name in phase}
+    (tmp_path / CONFIG_FILE).write_text(json.dumps({**stored, "linear": nested}))
+    assert read_config(tmp_path) == config and read_config(tmp_path).fingerprint() == config.fingerprint()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -226,7 +225,8 @@ def _fix(data: str, out: Path, given: DataOptions, force: bool, as_json: bool) -
     if images is None and fixed.source.parent.resolve() != out.parent.resolve():
         images = fixed.source.parent
     classes = list(fixed.data.classes) if given.classes else None
-    left = replace(given, images=images, classes=classes, rename=None, aliases=None, on_bad_image=None)
+    other = {"rename": None, "aliases": None, "on_bad_image": None}
+    left = given.model_copy(update={"images": images, "classes": classes, **other})
     perhaps = [*map(str, fixed.proposals), "nothing was done about these: repeat the command with --force and --rename"]
     print_fields(
         *_changes(fixed),

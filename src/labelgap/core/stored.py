@@ -15,7 +15,7 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -122,7 +122,14 @@ def parse_xml(content: bytes) -> ElementTree.Element:
         raise ValueError(str(error)) from None
 
 
-def read_json(path: Path, model: type[M], *, format: int | None = None, remedy: str = "") -> M:
+def read_json(
+    path: Path,
+    model: type[M],
+    *,
+    format: int | None = None,
+    remedy: str = "",
+    upgrade: Callable[[dict[str, Any]], None] | None = None,
+) -> M:
     """Read JSON into a model, strictly: unknown keys, wrong types and other formats are a ``RunError``.
 
     Args:
@@ -130,12 +137,15 @@ def read_json(path: Path, model: type[M], *, format: int | None = None, remedy: 
         model: a pydantic model that forbids extra keys.
         format: what the key ``format`` has to be.
         remedy: the last sentence of the error.
+        upgrade: changes what an earlier version has written to what this one writes.
     """
     value = read_json_object(path, remedy=remedy)
     if format is not None and value.get("format") != format:
         found = truncate_text(repr(value.get("format")), 40)
         raise RunError(f"{path} is of format {found}; this version of labelgap reads format {format}.")
     value.pop(SIGNATURE, None)
+    if upgrade is not None:
+        upgrade(value)
     return validate(value, model, path, remedy)
 
 

@@ -94,6 +94,9 @@ class RunConfig(TrainingSettings):
         settings = self.model_dump(mode="json", exclude={"why", "checkpoint_minutes"}, exclude_defaults=True)
         if self.weights is not None and Path(self.weights).name == INITIAL_WEIGHTS:
             settings["weights"] = INITIAL_WEIGHTS  # wherever the run folder is
+        phase = {name: settings.pop(f"linear_{name}", None) for name in ("epochs", "lr", "batch_size")}
+        if self.linear_epochs is not None:
+            settings["linear"] = phase  # as runs of earlier versions have it, so that they are resumed
         text = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -121,12 +124,19 @@ def _describe_other_folder(folder: Path) -> str:
     return f"it has no {CONFIG_FILE}." + (f" Did you mean {inside[-1]}?" if inside else "")
 
 
+def _flatten_phase(stored: dict[str, Any]) -> None:
+    """Change the first phase of linear-init, an object of its own in earlier runs, to settings beside the others."""
+    phase = stored.pop("linear", None)
+    if isinstance(phase, dict):
+        stored.update({f"linear_{name}": value for name, value in phase.items()})
+
+
 def read_config(folder: Path) -> RunConfig:
     """Read ``config.json``; a ``RunError`` says why a folder is not a run."""
     path = folder / CONFIG_FILE
     if not path.exists():
         raise RunError(f"{folder} is not a run: {_describe_other_folder(folder)}")
-    config = read_json(path, RunConfig, format=FORMAT)
+    config = read_json(path, RunConfig, format=FORMAT, upgrade=_flatten_phase)
     if config.weights == INITIAL_WEIGHTS:
         config = config.model_copy(update={"weights": str(folder / INITIAL_WEIGHTS)})
     return config
