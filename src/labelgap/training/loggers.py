@@ -83,9 +83,8 @@ def summary_scalars(summary: Mapping[str, Any]) -> dict[str, float]:
 def hyper_parameters(config: RunConfig) -> dict[str, str | int | float | bool]:
     """Return the settings of a run, options by their names; no path of this machine."""
     settings = config.model_dump(mode="json", exclude=_LEFT_OUT)
-    nested = {"options": settings.pop("options"), "linear": settings.pop("linear") or {}}
-    flat = {f"{group}/{name}": value for group, values in nested.items() for name, value in values.items()}
-    found = {"data": config.data.get("name", ""), "classes": len(config.classes), **settings, **flat}
+    options = {f"options/{name}": value for name, value in settings.pop("options").items()}
+    found = {"data": config.data.get("name", ""), "classes": len(config.classes), **settings, **options}
     return {
         name: value if isinstance(value, str | int | float | bool) else str(value)
         for name, value in found.items()
