@@ -14,7 +14,7 @@ from tests.killing import killed_at_every_operation
 from tests.racing import race
 
 import labelgap as lg
-from labelgap.audit import fold_networks
+from labelgap.audit import scorers
 from labelgap.audit.candidates import FILE
 from labelgap.audit.find_missing import find_missing
 from labelgap.audit.scorers import HeadScorer
@@ -83,11 +83,11 @@ def test_a_damaged_fold_of_a_killed_audit_is_trained_again(tmp_path: Path, monke
             raise KeyboardInterrupt
         return real(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fold_networks, "fit", killed)
+    monkeypatch.setattr(scorers, "fit", killed)
     for name in ("best.safetensors", "config.json", "metrics.jsonl"):
         calls = 0
         with pytest.raises(KeyboardInterrupt):
             find_missing(run, folds=2, quiet=True)
-        (damaged,) = (run.path / fold_networks.FOLDER).glob(f"*/fold-1/{name}")
+        (damaged,) = (run.path / scorers.FOLDER).glob(f"*/fold-1/{name}")
         damaged.write_bytes(damaged.read_bytes()[:-20])
         assert find_missing(run, folds=2, quiet=True).table == whole, name

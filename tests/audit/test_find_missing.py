@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import labelgap as lg
 from labelgap.audit import Audit, find_missing
-from labelgap.audit.fold_networks import FOLDER
+from labelgap.audit.scorers import FOLDER
 from labelgap.core.errors import InputError, RunError
 from labelgap.labels import Revision
 from labelgap.labels.provenance import ProvenanceEntry, provenance_path, write_provenance
@@ -246,7 +246,7 @@ def test_a_network_of_ones_own_is_audited_with_its_initial_weights_wherever_the_
 def test_an_untrained_backbone_is_trained_for_each_fold_and_a_killed_audit_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelgap.audit import fold_networks as networks
+    from labelgap.audit import scorers as networks
 
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data = lg.load("digits", train=24, val=8, test=4)

@@ -14,8 +14,7 @@ from tests.open_clip_models import TINY, open_clip_or_skip, save_weights
 
 import labelgap as lg
 from labelgap.audit import find_missing
-from labelgap.audit.run_scorers import AuditContext, zero_shot_scorers
-from labelgap.audit.scorers import HeadScorer
+from labelgap.audit.scorers import AuditContext, HeadScorer, zero_shot_scorers
 from labelgap.core.errors import InputError
 from labelgap.models.open_clip.zero_shot import zero_shot_classifier
 from labelgap.training.progress import Reporter

@@ -22,8 +22,7 @@ from labelgap.audit.candidates import (
     write_review_file,
 )
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
-from labelgap.audit.run_scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
-from labelgap.audit.scorers import Scorer
+from labelgap.audit.scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError
 from labelgap.core.files import remove_partials_of
@@ -75,7 +74,7 @@ def find_missing(
         data: what the runs were trained on; loaded again by the first run's recipe when None.
         out: a folder, or a file that ends in .parquet; the first run's folder when None.
         zero_shot: a model with a text tower, ``open_clip:MODEL/TAG``, whose scores of the class names are a prior;
-            ``audit.run_scorers`` says how it counts.
+            ``audit.scorers`` says how it counts.
         zero_shot_weights: a file of that model's weights, instead of those of the tag.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images, where features are not in the cache.
@@ -96,17 +95,12 @@ def find_missing(
             loaded, names = _load_data(opened, data, splits)
             if is_main_process():
                 remove_partials_of(path)
-                _clean_finished(opened[0], path)
+                if opened[0].finished and path.parent == opened[0].path:  # what a stopped command left there
+                    clean_folder(path.parent, interrupted=opened[0].metrics["interrupted"])
         check_same({"data": DataIdentity.of(loaded).digest()} if is_distributed() else {})
         settings = folds, seed, device, workers, Reporter(quiet), zero_shot, zero_shot_weights
         context = AuditContext(loaded, names, *settings)
         return _audit(opened, context, CandidateLimits(per_class, limit), path)
-
-
-def _clean_finished(run: Run, path: Path) -> None:
-    """Remove what a stopped command left in the folder of a finished run that an audit writes to."""
-    if run.finished and path.parent == run.path:
-        clean_folder(run.path, interrupted=run.metrics["interrupted"])
 
 
 def _load_data(
@@ -129,34 +123,26 @@ def _output_file(target: Path) -> Path:
 
 
 def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, path: Path) -> Audit:
-    """Score and rank the labels, and write the candidates."""
+    """Score and rank the labels, and write the candidates; the last two in one process."""
     prior = zero_shot_scorers(context)
     with run_scorers(runs, context) as scorers, fail_together(), single_process():
         if is_main_process():
-            _write_ranking(runs, context, limits, path, [*scorers, *prior])
+            with context.reporter.bar("ranking", 2 * sum(map(len, context.tables.values()))):
+                ranking = rank_candidates(
+                    context.tables,
+                    [*scorers, *prior],
+                    limits,
+                    context.seed,
+                    advance=context.reporter.advance,
+                    reviewed=reviewed_labels(context.data, context.tables),
+                    prior=bool(prior),
+                )
+                lists = {kind: getattr(ranking, kind) for kind in KINDS}
+                write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
+            if path.name == FILE and not (path.parent / CONFIG_FILE).exists() and context.data.recipe:
+                about = describe_review(path.parent, context.data.recipe, context.data.classes)
+                write_review_file(path.parent, about)
     return Audit(path)
-
-
-def _write_ranking(
-    runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, path: Path, scorers: Sequence[Scorer]
-) -> None:
-    """Rank the labels and write the candidates, in one process."""
-    images = sum(map(len, context.tables.values()))
-    with context.reporter.bar("ranking", 2 * images):
-        ranking = rank_candidates(
-            context.tables,
-            scorers,
-            limits,
-            context.seed,
-            advance=context.reporter.advance,
-            reviewed=reviewed_labels(context.data, context.tables),
-            prior=context.zero_shot is not None,
-        )
-        lists = {kind: getattr(ranking, kind) for kind in KINDS}
-        write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
-    if path.name == FILE and not (path.parent / CONFIG_FILE).exists() and context.data.recipe:
-        about = describe_review(path.parent, context.data.recipe, context.data.classes)
-        write_review_file(path.parent, about)
 
 
 def _open_runs(runs: RunOrRuns) -> list[Run]:

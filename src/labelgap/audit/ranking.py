@@ -161,7 +161,11 @@ def rank_candidates(
     limits = limits or CandidateLimits()
     classes = len(next(iter(tables.values())).classes)
     tagged = tables if reviewed is None or not len(reviewed) else _without(tables, reviewed)
-    calibration, known = _calibrate(tagged, scorers, seed, max_sampled, advance, prior)
+    sample = sample_scores(tagged, scorers, seed, max_sampled, advance)
+    counter = partial(count_unknown, tagged, scorers, advance=advance)
+    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)
+    known = np.bincount(sample.present_class, minlength=classes)
+    del sample
     missing = TopCandidates(classes, limits.per_class, limits.limit)
     wrong = TopCandidates(classes, limits.per_class, max(limits.limit // WRONG_SHARE, 1))
     unknown = sum(table.counts().total[2] for table in tables.values())
@@ -187,21 +191,6 @@ def rank_candidates(
         calibration,
         MissingEstimate(by_class, known, calibration.range, calibration.spread) if known.sum() >= MIN_PRESENT else None,
     )
-
-
-def _calibrate(
-    tables: Mapping[str, LabelTable],
-    scorers: Sequence[Scorer],
-    seed: int,
-    max_sampled: int,
-    advance: Callable[[int], None],
-    prior: bool,
-) -> tuple[ScoreCalibration, NDArray[np.int64]]:
-    """Return the calibration, and how many labels of each class are known present."""
-    sample = sample_scores(tables, scorers, seed, max_sampled, advance)
-    counter = partial(count_unknown, tables, scorers, advance=advance)
-    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)
-    return calibration, np.bincount(sample.present_class, minlength=sample.classes)
 
 
 def _without(tables: Mapping[str, LabelTable], labels: NDArray[np.int64]) -> dict[str, LabelTable]:

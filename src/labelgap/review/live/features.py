@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.run_scorers import feature_options
+from labelgap.audit.scorers import feature_options
 from labelgap.models import Backbone, create_backbone, is_pretrained
 from labelgap.review.folder import ReviewFolder
 from labelgap.training.devices import choose_device
