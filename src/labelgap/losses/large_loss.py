@@ -204,10 +204,6 @@ class RelativeLargeLoss(LargeLoss, ABC):
         """The k-th largest logit is found first; no kernel has "all" as the base."""
         return mixture_kernel_form(self.weights(classes), self.share) if self.base == "unknown" else None
 
-    def modified_count(self, labels: Tensor) -> Tensor | None:
-        """Return k; the order of the losses is that of the logits."""
-        return as_count(_large_loss_count(is_unknown(labels), self.share, self.base))
-
 
 class AbsoluteLargeLoss(LargeLoss, ABC):
     r"""The absolute variants: a loss is large above :math:`R(t) = R_0 - t\,\Delta`. Abstract.
@@ -299,10 +295,6 @@ class PermanentCorrection(PerImageState, LargeLoss, ABC):
 
     def mixture(self, classes: int) -> Mixture | None:
         """Return None: the corrections of a step are committed after it."""
-        return None
-
-    def modified_count(self, labels: Tensor) -> Tensor | None:
-        """Return None: earlier corrections are modified too, whatever their logits are now."""
         return None
 
     def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:

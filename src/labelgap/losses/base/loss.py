@@ -315,13 +315,6 @@ class MultiHead:
         """
         return None
 
-    def modified_count(self, labels: Tensor) -> Tensor | None:
-        """Return how many unknown entries of a batch are ``modified``, ``(…)``, where those are its largest logits.
-
-        None where another rule selects them.
-        """
-        return None
-
     def revisions_of(self, head: tuple[int, ...]) -> Revisions:
         """Return what the last ``end_epoch`` revised for one of many heads, where the method revises labels."""
         return Revisions()

@@ -77,7 +77,7 @@ class CudaGraphRunner:
 
 
 def run_on_side_stream(work: Callable[[], T], device: torch.device, stream: torch.cuda.Stream | None = None) -> T:
-    """Run work on another stream, a new one by default, as ``torch.cuda.graph`` requires of what is captured later."""
+    """Run work on another stream, as ``torch.cuda.graph`` requires of what is captured later."""
     side = torch.cuda.Stream(device) if stream is None else stream  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

@@ -64,8 +64,7 @@ class HeadGroup:
         loss_fn: prepared; it has an axis of heads where there are several of them.
         plans: their numbers among all plans, in the order of that axis.
         slots: their positions in the logits and losses of all heads.
-        mixture: of the loss; None where it is none, where a subclass has replaced the cost, and where a kernel
-            computes it.
+        mixture: of the loss, where the linear engine evaluates it.
         part: which features the loss sees; that of its first head where it needs none.
     """
 
@@ -74,11 +73,6 @@ class HeadGroup:
     slots: slice
     mixture: Mixture | None
     part: int = 0
-
-    @property
-    def multi_head(self) -> MultiHead:
-        """What the loss offers to the engine; the defaults of the protocol where it is a plain ``Loss``."""
-        return self.loss_fn if isinstance(self.loss_fn, MultiHead) else MultiHead()
 
     def loss_and_gradient(
         self, logits: Tensor, labels: Tensor, index: Tensor, features: Tensor
@@ -124,13 +118,7 @@ def group_plans(
 ) -> list[HeadGroup]:
     """Group plans, prepare the loss of each group, and give adjacent slots to groups with similar mixtures.
 
-    Args:
-        plans: all heads.
-        tables: for every plan the number of its label table; equal numbers mean equal tables.
-        epochs: how many will be trained.
-        device: of the losses.
-        dtype: float64 makes their parameters float64.
-        batch_size: of a full batch.
+    ``tables`` are the numbers of the plans' label tables; float64 makes the parameters of losses float64.
     """
     classes = len(plans[0].labels.classes)
     shape = (batch_size if are_taken(device, dtype, batch_size * classes) else 0), classes
@@ -155,10 +143,12 @@ def group_plans(
 
 
 def _mixture(loss_fn: Loss, shape: tuple[int, int]) -> Mixture | None:
-    """Return the mixture of a loss that no kernel computes; None where a subclass has replaced the cost."""
+    """Return the mixture of a loss that no kernel computes, whose cost no subclass has replaced, and all of whose
+    weights follow from the labels."""
     if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, shape):
         return None
-    return None if is_replaced(type(loss_fn), "mixture", "weights") else loss_fn.mixture(shape[1])
+    mixture = None if is_replaced(type(loss_fn), "mixture", "weights") else loss_fn.mixture(shape[1])
+    return None if mixture is None or mixture.modified is not None else mixture
 
 
 def _has_kernel(loss_fn: Loss, shape: tuple[int, int]) -> bool:
@@ -170,8 +160,7 @@ def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
     """Return what groups in adjacent slots have in common; label estimates come after expected positives."""
     if mixture is None:
         return ()
-    parts = mixture.expected_positives, mixture.label_estimate, mixture.has_entropy or None, mixture.modified
-    return True, *(part is not None for part in parts)
+    return True, mixture.expected_positives is not None, mixture.label_estimate is not None, mixture.has_entropy
 
 
 def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tuple[Any, ...]:
@@ -222,4 +211,4 @@ def _stack_option(values: Sequence[Any], dtype: torch.dtype) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

@@ -73,28 +73,20 @@ class FeatureInputs:
 
 @dataclass(frozen=True)
 class ImageInputs:
-    """Images, resized by the loader and normalized on the device.
+    """Images, resized by the loader and normalized on the device; the backbone defines size and normalization.
 
-    Attributes:
-        images: the source.
-        backbone: defines size, interpolation and normalization.
-        device: of the inputs.
-        flip: whether images are flipped horizontally at random in training.
-        seed: of the augmentation.
-        workers: processes that decode images.
-        transform: "resize"; "augment": in training, random changes on the device after the resize; "crop": random
-            resized crops in training, the center crop otherwise.
-        flips_on_device: whether "resize" mirrors on a CPU as on a GPU, where bytes are, not in the loader.
+    ``transform`` is "resize"; "augment": in training, random changes on the device after the resize; "crop": random
+    resized crops in training, the center crop otherwise.
     """
 
     images: ImageSource
     backbone: Backbone
     device: torch.device
-    flip: bool = False
-    seed: int = 0
+    flip: bool = False  # whether images are flipped horizontally at random in training
+    seed: int = 0  # of the augmentation
     workers: int = 0
     transform: str = "resize"
-    flips_on_device: bool = False
+    flips_on_device: bool = False  # whether "resize" mirrors on a CPU as on a GPU, where bytes are, not in the loader
 
     def __len__(self) -> int:
         return len(self.images)
@@ -211,12 +203,7 @@ class ImageInputs:
 
 @dataclass(frozen=True)
 class DeviceInputs:
-    """Decoded images on the device: a batch is gathered, changed and normalized there.
-
-    Attributes:
-        pixels: uint8 ``(N, C, size, size)``, channels last.
-        source: the inputs that they are of.
-    """
+    """Decoded images on the device, uint8 ``(N, C, size, size)``: batches are gathered, changed, normalized there."""
 
     pixels: Tensor
     source: ImageInputs

@@ -27,7 +27,7 @@ from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import freeze_batch_norm, no_statistics
 from labelgap.training.checkpoint import PartialEpoch, Stateful, TrainingState, load_weights, save_checkpoint
-from labelgap.training.heads.stack import LabelTables
+from labelgap.training.heads.engine import LabelTables
 from labelgap.training.loop.divergence import (
     MAX_HALVINGS,
     DivergenceError,

@@ -15,7 +15,6 @@ error.
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import socket
 import time
@@ -103,23 +102,19 @@ def own_rows(count: int) -> NDArray[np.int64]:
 
 
 def gather_own_rows(own: NDArray[Any], count: int, *, everywhere: bool = True) -> NDArray[Any]:
-    """Return an array of all ``count`` rows from the ``own_rows`` of every process, a block at a time.
+    """Return an array of all ``count`` rows from the ``own_rows`` of every process.
 
     With ``everywhere=False`` only the first process gets them, and the others an array without rows.
     """
     if not is_distributed():
         return own
     result = np.empty((count if everywhere or is_main_process() else 0, *own.shape[1:]), dtype=own.dtype)
-    step, processes = max(1, _BLOCK_BYTES // (own.itemsize * math.prod(own.shape[1:]) or 1)), world_size()
-    for process in range(processes):
-        length = len(range(process, count, processes))
-        for start in range(0, length, step):
-            stop = min(start + step, length)
-            shape = (stop - start, *own.shape[1:])
-            block = np.array(own[start:stop]) if process == rank() else np.empty(shape, dtype=own.dtype)
-            broadcast_array(block, process)
-            if len(result):
-                result[process::processes][start:stop] = block
+    for process in range(world_size()):
+        shape = (len(range(process, count, world_size())), *own.shape[1:])
+        part = np.array(own) if process == rank() else np.empty(shape, dtype=own.dtype)
+        broadcast_array(part, process)
+        if len(result):
+            result[process :: world_size()] = part
     return result
 
 
@@ -180,23 +175,22 @@ def lock_together(folder: Path, purpose: str, *, name: str = LOCK_FILE) -> Itera
 
 def _check_shared(lock: Path) -> None:
     """Refuse a folder that is another one in some processes: its lock file is not that of the first process."""
-    content = broadcast_object(_content(lock))
+
+    def content() -> bytes | None:
+        try:
+            return lock.read_bytes()[:1000]
+        except OSError:
+            return None
+
+    first, deadline = broadcast_object(content()), time.monotonic() + FOLDER_SECONDS
     with fail_together():
-        deadline = time.monotonic() + FOLDER_SECONDS
-        while _content(lock) != content:
+        while content() != first:
             if time.monotonic() >= deadline:
                 raise RunError(
                     f"{lock.parent} on {socket.gethostname()} is not the folder of process 0: choose an --out that "
                     "all machines share (a network file system), with the same path everywhere."
                 )
             time.sleep(0.2)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()[:1000]
-    except OSError:
-        return None
 
 
 @torch.no_grad()
