@@ -50,11 +50,8 @@ def relative_large_losses(
 ) -> Tensor:
     r"""Mark the unknown entries with the :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil` largest losses.
 
-    Args:
-        delta_rel: δ, in percent; k is exact for the decimal the user wrote.
-        steps: ``s``, epochs since the first.
-        base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
-
+    ``delta_rel`` is δ, in percent; k is exact for the decimal the user wrote. ``steps`` s are the epochs since the
+    first. ``base`` is what n counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
     Known labels are never marked, whatever k is; ties with the k-th largest are.
 
     Example:
@@ -275,16 +272,11 @@ class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
 
 
 class PermanentCorrection(PerImageState, LargeLoss, ABC):
-    """Labels that are corrected permanently, with the epoch of the correction. Abstract.
-
-    Attributes:
-        corrected_in: ``(…, N, K)`` int16: the epoch in which a label was corrected, 0 where it was not.
-        log: the same where images × classes exceed 100 million: memory then grows with the corrections. None elsewhere.
-    """
+    """Labels that are corrected permanently, with the epoch of the correction. Abstract."""
 
     declared = CORRECTION
-    corrected_in: Tensor
-    log: EntryLog | None
+    corrected_in: Tensor  # (…, N, K) int16: the epoch in which a label was corrected, 0 where it was not
+    log: EntryLog | None  # the same beyond 100 million images × classes: memory then grows with the corrections
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Allocate two bytes for each image and class, or start an empty log of corrections."""

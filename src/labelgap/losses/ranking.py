@@ -61,11 +61,6 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
     .. math:: r_p = \#\{n : m - x_p + x_n > 0\}, \qquad h_p = \sum_n \max(0,\; m - x_p + x_n)
 
     Both are ``(…, B, K)``; the gradient flows through ``h``. Time K log K and memory K per row.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, 1.5, 0.0]])
-        >>> hinge_sums(logits, sort_negatives(logits, torch.tensor([[False, True, True]])), 1.0)
-        (tensor([[1, 1, 2]]), tensor([[0.5000, 1.0000, 3.5000]]))
     """
     wide = logits.to(widest_float(logits.device))
     level = per_head(margin, wide)

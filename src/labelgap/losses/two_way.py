@@ -62,16 +62,9 @@ def contrast(
     .. math:: \ell = \operatorname{softplus}\bigl( T_N \ln \sum_{n} e^{x_n / T_N} + T_P \ln \sum_{p} e^{-x_p / T_P}
         + \varepsilon \bigr)
 
-    Args:
-        positive: ``(…, B, K)`` mask; what is in neither mask, as unknown labels are by default, stays out of both sums.
-        negative: ``(…, B, K)`` mask.
-        axis: −1 over the classes of each image, −2 over the images of each class, of the global batch.
-        temperature_pos: ``T_P``.
-        temperature_neg: ``T_N``.
-        bias: ``ε``, a margin.
-
-    Returns:
-        ``(…, B)`` or ``(…, K)``: the cost, 0 where there is no pair; and where there was a positive.
+    What is in neither of the masks ``(…, B, K)``, as unknown labels are by default, stays out of both sums. ``axis`` is
+    −1 over the classes of each image, −2 over the images of each class, of the global batch. Returns the cost, of shape
+    ``(…, B)`` or ``(…, K)`` and 0 where there is no pair, and where there was a positive.
 
     Example:
         >>> logits, present = torch.zeros(1, 2), torch.tensor([[True, False]])

@@ -74,19 +74,12 @@ ZHOU_2022 = Paper(
 
 @dataclass(frozen=True)
 class Method:
-    """A method that can be asked for by name.
-
-    Attributes:
-        name: what users write.
-        loss_class: its class.
-        summary: a line for ``labelgap methods``.
-        paper: who proposed it; None for a method of somebody's own.
-    """
+    """A method that can be asked for by name, with a line for ``labelgap methods``."""
 
     name: str
     loss_class: type[Loss]
     summary: str
-    paper: Paper | None = None
+    paper: Paper | None = None  # who proposed it; None for a method of somebody's own
 
     @property
     def reference(self) -> str:
@@ -115,11 +108,8 @@ def method(name: str, *, summary: str, paper: Paper) -> Callable[[LossClass], Lo
 def register_method(name: str, loss_class: type[Loss], *, summary: str = "", paper: Paper | None = None) -> None:
     """Make a loss of your own known by name to ``loss``, ``fit`` and, in the same process, the commands.
 
-    Args:
-        name: what users write; not one that is taken.
-        loss_class: a subclass of ``Loss``; the parameters of its ``__init__`` are the method's options.
-        summary: a line for ``labelgap methods``; the first line of the class's docstring when not given.
-        paper: who proposed it.
+    The parameters of its ``__init__`` are the method's options. ``summary`` is a line for ``labelgap methods``: the
+    first one of the class's docstring when not given.
     """
     if not (isinstance(loss_class, type) and issubclass(loss_class, Loss)):
         raise InputError(f"the method '{name}' needs a subclass of labelgap.Loss, not {loss_class!r}.")
@@ -151,11 +141,7 @@ def describe_method(name: str) -> Method:
 
 
 def loss(name: str, **options: Any) -> Loss:
-    """Create a loss by name.
-
-    Args:
-        name: one of ``methods()``.
-        **options: of the method; an unknown one is an error that names the nearest.
+    """Create a loss by name, one of ``methods()``; an unknown option is an error that names the nearest.
 
     Example:
         >>> loss("an-ls", smoothing=0.2)
@@ -266,12 +252,8 @@ def published_options(method: str, dataset: str | None) -> dict[str, Any]:
 def defaults(method: str, dataset: str | None = None) -> dict[str, Any]:
     """Return the options a method takes on a data set: the papers' where they state them, else its own.
 
-    Args:
-        method: one of ``methods()``.
-        dataset: "voc2012", "coco2014", "nuswide", "cub" or "digits"; None for the method's own defaults. VOC 2007 and
-            COCO 2017 take the settings of their sisters.
-
-    ``eps`` and ``reduction`` are left out, and so is what has no default.
+    ``dataset`` is "voc2012", "coco2014", "nuswide", "cub" or "digits"; VOC 2007 and COCO 2017 take the settings of
+    their sisters. ``eps`` and ``reduction`` are left out, and so is what has no default.
 
     Example:
         >>> defaults("em-apl", "coco2014")["beta"]

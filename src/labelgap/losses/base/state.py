@@ -35,12 +35,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 class PerImageState(MultiHead, ReducedLoss, ABC):
-    """A loss that keeps ``(…, N, K)`` values for the images it is prepared with. Abstract.
-
-    Attributes:
-        table: the observed labels it was prepared with.
-        epochs: how many will be trained.
-    """
+    """A loss that keeps ``(…, N, K)`` values for the images of the ``table`` it is prepared with. Abstract."""
 
     needs = frozenset({"index"})
     table: LabelTable | None = None
@@ -145,14 +140,10 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
     def all_logits(self, scores: TrainingScores | None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the ``(…, N, K)`` logits of all training images from what the loop supplies."""
         images = len(self.prepared_table())
-        if scores is None:
-            raise InputError(
-                f"'{self.name}' scores all training images after an epoch: end_epoch(scores) needs scores."
-            )
         if not callable(scores):
             raise InputError(
-                f"'{self.name}': scores must be a function without arguments that yields (rows, logits): pass the "
-                "function itself, end_epoch(scores), not what it returns."
+                f"'{self.name}' scores all training images after an epoch: end_epoch(scores) needs scores, a function "
+                "without arguments that yields (rows, logits); pass the function itself, not what it returns."
             )
         gathered = self._full(dtype, torch.nan)
         seen = torch.zeros(images, dtype=torch.bool, device=gathered.device)
@@ -188,23 +179,18 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
 
 
 class PseudoLabelRounds(PerImageState, ABC):
-    """A loss that assigns pseudo-labels to unknown labels at the end of epochs, permanently. Abstract.
-
-    Attributes:
-        warmup: epochs before the first round; the last epoch has none.
-    """
+    """A loss that assigns pseudo-labels to unknown labels at the end of epochs, permanently. Abstract."""
 
     needs = frozenset({"index", "scores"})
     epoch_dependent = True
-    warmup: Number
+    warmup: Number  # epochs before the first round; the last epoch has none
     _assigned: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
     def assign(self, scores: TrainingScores | None, due: Tensor) -> tuple[Tensor, Tensor]:
         """Assign pseudo-labels in those heads ``(…)`` where a round is ``due``.
 
-        Returns:
-            where, a row (head, image, class) for each that the revisions list, and the states there.
+        Returns a row (head, image, class) for each that the revisions list, and the states there.
         """
 
     def soft_targets(self, places: tuple[Any, ...]) -> NDArray[np.float32] | None:
@@ -246,18 +232,6 @@ class EntryLog(nn.Module):
     The entries of a step are a sorted *run*; a run is merged with the one before that is not longer, so that there are
     few runs, and the entries of an image are found by bisection in each. Memory and ``state_dict`` are as large as what
     was recorded.
-
-    Args:
-        heads: leading axes.
-        images: N.
-        classes: K.
-
-    Example:
-        >>> log = EntryLog((), images=1000, classes=3)
-        >>> log.record(torch.tensor([7, 2]), torch.tensor([[True, False, True], [False, False, False]]), epoch=2)
-        >>> log.epochs_of(torch.tensor([2, 7]))
-        tensor([[0, 0, 0],
-                [2, 0, 2]], dtype=torch.int16)
     """
 
     def __init__(self, heads: tuple[int, ...], images: int, classes: int) -> None:
