@@ -33,12 +33,9 @@ def evaluate_scores(
     ``classes_estimated``; None where every label is known, or less than three quarters of the way from chance to 1.
     ``estimated`` has the estimate and the prevalence of each of these classes.
 
-    Args:
-        logits: ``(N, K)``
-        labels: the truth where known, else the observed labels.
-        thresholds: per class. F1 is unbiased where they were chosen on other images; on val, which chose them, it is a
-            little too high.
-        groups: number of the group of every class; ``groups`` of the result has then a row for each group.
+    ``labels`` are the truth where known, else the observed labels. F1 is unbiased where the ``thresholds`` were chosen
+    on other images; on val, which chose them, it is a little too high. ``groups`` has the number of the group of every
+    class; that of the result has then a row for each group.
     """
     counts = labels.counts()
     both = supports_accuracy(counts.present, counts.absent, len(labels))

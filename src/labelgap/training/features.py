@@ -212,11 +212,8 @@ def next_block(times: Sequence[float], seconds: float) -> int:
     """Return of how many batches the next block is, to last ``seconds``, or longer where its start is slow.
 
     Worker processes start with every block, which takes seconds where they are spawned: a block lasts ``START_UPS``
-    times as long as their start, which is what its first batch takes longer than the others.
-
-    Args:
-        times: when a block began, and when each of its batches was computed.
-        seconds: how long a block is to last.
+    times as long as their start, which is what its first batch takes longer than the others. ``times`` are when a block
+    began, and when each of its batches was computed.
 
     Example:
         >>> next_block([0.0, 6.0], 1.0), next_block([0.0, 6.0, 6.5, 7.0], 1.0), next_block([0.0, 6.0, 12.0], 1.0)
@@ -330,19 +327,12 @@ class _MissingFeatures:
 
 @dataclass(frozen=True, eq=False)
 class ContentKeys:
-    """Keys of the images of a source.
-
-    Attributes:
-        images: the source.
-        keys: ``(N, 16)`` bytes; random where an image is not known.
-        known: ``(N,)`` False for a file that cannot be read, or was not hashed.
-        states: ``(N, 16)`` digests of the states of files; None for images in memory.
-    """
+    """Keys of the images of a source."""
 
     images: ImageSource
-    keys: Keys
-    known: NDArray[np.bool_]
-    states: Keys | None = None
+    keys: Keys  # (N, 16) bytes; random where an image is not known
+    known: NDArray[np.bool_]  # (N,) False for a file that cannot be read, or was not hashed
+    states: Keys | None = None  # (N, 16) digests of the states of files; None for images in memory
 
     def still_valid(self, rows: Rows) -> NDArray[np.bool_]:
         """Return whether images are known and their files have not changed since they were hashed."""

@@ -140,9 +140,8 @@ def describe_restart(state: TrainingState, *, last: bool) -> str:
 class RestartPoint:
     """What training restarts from besides ``best.safetensors``; a checkpoint saves the state of the loss.
 
-    Attributes:
-        loss_state: of the best epoch, on the CPU: pseudo-labels or corrections by a network that diverged do not count.
-        weights: of the network before its first epoch, on the CPU; None once a file has those of the best one.
+    The state is that of the best epoch: pseudo-labels or corrections by a network that diverged do not count. The
+    weights are those of the network before its first epoch, until a file has those of the best one.
     """
 
     def __init__(self, loss_fn: nn.Module, network: nn.Module) -> None:

@@ -29,12 +29,9 @@ _MAX_ENTRIES: Final = 2_000_000
 
 
 class LinearTrainer(Trainer):
-    """Trains a linear head on the features of every split.
+    """Trains a linear head on the features of every split; its engine has this one head.
 
-    Attributes:
-        engine: with this one head.
-        saved: what ``best.safetensors`` holds: "head", and "backbone" where its name does not reproduce it.
-        handoff: whether the best epoch also writes the ``handoff_state`` of its loss.
+    With ``handoff`` the best epoch also writes the ``handoff_state`` of its loss.
     """
 
     def __init__(self, context: TrainingContext, features: Mapping[str, Tensor], *, handoff: bool = False) -> None:
@@ -55,7 +52,7 @@ class LinearTrainer(Trainer):
         if config.head == "zero-shot":
             head = zero_shot_head(config.backbone, config.weights, features["train"], self.table)
             self.engine.set_heads(*(values[None] for values in head))
-        self.saved = nn.ModuleDict({"head": context.network.head})
+        self.saved = nn.ModuleDict({"head": context.network.head})  # in best.safetensors
         if not context.network.backbone.reproducible:
             self.saved["backbone"] = context.network.backbone
 
@@ -133,11 +130,8 @@ def zero_shot_head(
     This prior is linear in the features of the image tower, so it is a head, and training starts there instead of at
     random weights. Unknown labels stay unknown, and the loss decides how far they move.
 
-    Args:
-        name: ``open_clip:MODEL/TAG``.
-        weights: a file of weights of the whole model, instead of those of the tag.
-        features: ``(N, D)`` of the training images, by the image tower of that model.
-        labels: of the training images.
+    ``name`` is ``open_clip:MODEL/TAG``, and ``weights`` a file of weights of the whole model instead of those of the
+    tag; the features ``(N, D)`` of the training images are by the image tower of that model.
     """
     vectors = features.detach().cpu().float().numpy()
     weight, bias = standardize_head([vectors], zero_shot_classifier(name, labels.classes, weights=weights).weight)

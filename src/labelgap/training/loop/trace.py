@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError, RunError
@@ -29,7 +29,6 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.core.stored import read_arrays, reading
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.losses.assume_negative import assume_negative
 
 AUTO_LIMIT: Final = 2_000_000
 MAX_ON_DEVICE: Final = 2**22
@@ -64,12 +63,8 @@ def parse_trace(amount: str | int, entries: int) -> Amount:
 class Trace:
     """Records entries of the training table.
 
-    Args:
-        table: the observed labels.
-        truth: the full labels where known, for the figures.
-        amount: "all", "off" or how many entries. A sample has equal shares of all pairs of observed and true state, as
-            far as twenty times as many random entries contain them: false negatives are rare, and of interest.
-        seed: of the sample.
+    ``amount`` is "all", "off" or how many entries. A sample has equal shares of all pairs of observed and true state,
+    as far as twenty times as many random entries contain them: false negatives are rare, and of interest.
     """
 
     def __init__(self, table: LabelTable, truth: LabelTable | None, amount: Amount, seed: int) -> None:
@@ -79,6 +74,7 @@ class Trace:
         self.observed = table.codes_at(self.rows, self.columns)
         unknown = np.full_like(self.observed, UNKNOWN)
         self.truth = unknown if truth is None else truth.codes_at(self.rows, self.columns)
+        self._fixed = dict(zip(FIXED, (self.rows, self.columns, self.observed, self.truth), strict=True))
         self._by_row = np.searchsorted(self.rows, np.arange(len(table) + 1)) if len(self.entries) else None
         self._epoch: dict[str, NDArray[np.generic]] = {}
         self._recorded: list[tuple[Tensor, ...]] = []
@@ -129,7 +125,7 @@ class Trace:
         entries = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         within = (np.repeat(np.arange(len(index)), lengths), self.columns[entries])
         logits, labels, modified = (values[within] for values in batch)
-        loss = assume_negative(logits[None], labels[None])[0]
+        loss = -logsigmoid(torch.where(labels == PRESENT, logits, -logits))
         for name, found in zip(PER_EPOCH, (loss, logits, modified), strict=True):
             self._epoch[name][entries] = found.numpy()
 
@@ -140,13 +136,9 @@ class Trace:
         self._collect()
         make_folder(folder / TRACE_PARTS)
         if not (folder / TRACE_PARTS / _ENTRIES).exists():
-            _write(folder / TRACE_PARTS / _ENTRIES, self._fixed())
+            _write(folder / TRACE_PARTS / _ENTRIES, self._fixed)
         _write(_part(folder, self._written + 1), self._epoch)
         self._written += 1
-
-    def _fixed(self) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays of ``FIXED``."""
-        return {"row": self.rows, "column": self.columns, "observed": self.observed, "truth": self.truth}
 
     def restore(self, folder: Path, epochs: int) -> None:
         """Continue after the first epochs of a stopped run; delete the files of later ones."""
@@ -160,7 +152,7 @@ class Trace:
             path.unlink()
         if parts:
             stored = _load(path := folder / TRACE_PARTS / _ENTRIES, FIXED, len(self.entries))
-            if not all(np.array_equal(stored[name], own) for name, own in self._fixed().items()):
+            if not all(np.array_equal(stored[name], own) for name, own in self._fixed.items()):
                 raise RunError(f"{path} has other entries than this run. {_PART_REMEDY}")
         for path in parts[:epochs]:
             _load(path, PER_EPOCH, len(self.entries))
@@ -169,25 +161,9 @@ class Trace:
 
 
 def merge_trace(folder: Path) -> None:
-    """Merge the parts into ``traces.npz``; one epoch is in memory at a time.
-
-    The file holds row, column, observed, truth ``(R,)`` and loss, logit, modified ``(E, R)``.
-    """
-    parts = _parts(folder)
-    if not parts:
-        return
-    entries = _load(folder / TRACE_PARTS / _ENTRIES, FIXED)
-    shape = (len(parts), *entries["row"].shape)
-    with atomic_path(folder / TRACE_FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name in FIXED:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, entries[name])
-        for name, dtype in PER_EPOCH.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
-                np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-                for path in parts:
-                    file.write(_load(path, PER_EPOCH, shape[1])[name].data)
+    """Merge the parts into ``traces.npz``: row, column, observed, truth ``(R,)``; loss, logit, modified ``(E, R)``."""
+    if _parts(folder):
+        _write(folder / TRACE_FILE, read_trace(folder))
 
 
 def remove_trace_parts(folder: Path) -> None:
