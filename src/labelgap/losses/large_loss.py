@@ -53,11 +53,6 @@ def relative_large_losses(
     ``delta_rel`` is δ, in percent; k is exact for the decimal the user wrote. ``steps`` s are the epochs since the
     first. ``base`` is what n counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
     Known labels are never marked, whatever k is; ties with the k-th largest are.
-
-    Example:
-        >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
-        >>> relative_large_losses(logits, labels, delta_rel=20)
-        tensor([[False, False,  True]])
     """
     share = share_ratio(exact_fractions(delta_rel) * steps / 100).to(logits.device)
     return _largest_losses(logits, is_unknown(labels), share, base)
@@ -361,7 +356,4 @@ class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
 
 @method("ll-cp-abs", paper=KIM_2022, summary="`ll-cp` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossPermanentCorrection(PermanentCorrection, AbsoluteLargeLoss):
-    """Mean of ``large_loss_correction`` over revised labels, for losses above a threshold; final.
-
-    See ``AbsoluteLargeLoss``.
-    """
+    """Mean of ``large_loss_correction`` over revised labels; final. See ``AbsoluteLargeLoss``."""

@@ -159,11 +159,6 @@ def online_label_estimation(
 
     ``estimate`` are the logits of the estimated labels, ``(…, B, K)``. The regularizers belong to the batch and are on
     every entry.
-
-    Example:
-        >>> labels = torch.tensor([[1, -1]])
-        >>> online_label_estimation(torch.zeros(1, 2), torch.zeros(1, 2), labels, expected_positives=1.0)
-        tensor([[1.3863, 0.6931]])
     """
     return mixture_entries(logits, labels, _mixture(estimate, expected_positives), eps=eps)
 
@@ -353,7 +348,7 @@ def compact_terms(logits: Tensor, rows: EstimateRows, known: KnownEntries, expec
     classes, values, rest = rows.classes, *(part.to(logits.dtype) for part in rows[1:])
     count, shared = logits.shape[-1], logits.shape[-1] - classes.shape[-1]
     kappa = per_head(expected_positives, logits)[..., 0, 0]
-    p, phi = torch.sigmoid(logits), rows.dense(count, values, rest)
+    p, phi = torch.sigmoid(logits), rest.expand(logits.shape).contiguous().scatter_(-1, classes, values)
     q, q_rest = values.sigmoid(), rest.sigmoid()
     cost = _softplus_sum(logits) + softplus(values).sum(-1)
     cost += (shared * softplus(rest) - q_rest * logits.sum(-1, keepdim=True) - rest * p.sum(-1, keepdim=True)).sum(-1)

@@ -39,8 +39,6 @@ from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.terms import Number, check_choice, check_number, check_shapes, reduce, widen
 from labelgap.losses.kernels.dispatch import are_taken, one_pass
 
-NEEDS = frozenset({"index", "features", "scores", "penalty"})
-
 MOST_EPOCHS = 1.5
 """So many times the images of an epoch may be seen before the next ``set_epoch``: some loops repeat images."""
 
@@ -282,21 +280,15 @@ class MultiHead:
 
     A loss of your own does not need it: the engine then evaluates it head by head. A loss that inherits from it accepts
     logits ``(…, B, K)`` with the axes of ``heads`` in front, number options as tensors of shape ``(…)``, and keeps its
-    per-image state as ``(…, N, K)``.
-
-    Attributes:
-        heads: the leading axes, ``()`` for one head; the engine sets it before ``prepare``.
-        shared_options: number options that cannot be tensors; heads that differ in one do not share a loss.
+    per-image state as ``(…, N, K)``. The engine sets ``heads``, ``()`` for one head, before ``prepare``.
     """
 
     heads: tuple[int, ...] = ()
     shared_options: ClassVar[frozenset[str]] = frozenset()
+    """Number options that cannot be tensors; heads that differ in one do not share a loss."""
 
     def mixture(self, classes: int) -> Mixture | None:
-        """Return the mixture that the costs of the entries are, where the method is nothing else; None otherwise.
-
-        The engine evaluates the heads of all such methods in one kernel.
-        """
+        """Return the mixture that the costs of the entries are, where the method is nothing else; None otherwise."""
         return None
 
     def revisions_of(self, head: tuple[int, ...]) -> Revisions:
@@ -350,15 +342,7 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
 
 
 class MixtureLoss(LogLoss, ABC):
-    """A loss whose cost per entry is a mixture. Abstract: a method declares ``declared`` or, from options, ``weights``.
-
-    Example:
-        >>> import torch
-        >>> class HalfNegative(MixtureLoss):
-        ...     declared = Mixture(unknown=(0.0, 0.5, 0.0))
-        >>> HalfNegative()(torch.zeros(1, 2), torch.tensor([[1, -1]]))
-        tensor(0.5199)
-    """
+    """A loss whose cost per entry is a mixture: ``declared``, or ``weights`` where it depends on options. Abstract."""
 
     declared: ClassVar[Mixture]
 

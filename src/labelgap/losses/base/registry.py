@@ -242,11 +242,9 @@ def published_options(method: str, dataset: str | None) -> dict[str, Any]:
     """Return the options that are known to suit a data set, or its sister; nothing where none are."""
     if (method, dataset) in _OURS:
         return dict(_OURS[method, str(dataset)])
-    known = paper_dataset(dataset)
-    if known is None:
+    if (known := paper_dataset(dataset)) is None:
         return {}
-    place = PAPER_DATASETS.index(known)
-    return {option: values[place] for option, values in _PAPERS.get(method, {}).items()}
+    return {name: values[PAPER_DATASETS.index(known)] for name, values in _PAPERS.get(method, {}).items()}
 
 
 def defaults(method: str, dataset: str | None = None) -> dict[str, Any]:

@@ -101,10 +101,9 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         return self.table
 
     def state_rows(self, name: str, index: Tensor | None) -> Tensor:
-        """Return the ``(…, B, K)`` values of a buffer or parameter in some rows ``(B,)``.
+        """Return the ``(…, B, K)`` values of a buffer or parameter in some rows ``(B,)`` of the table.
 
-        A row that is not in the table is refused. Row numbers that are on a GPU are not checked, since that would wait
-        for it: there a wrong one ends in an error of the GPU.
+        Row numbers on a GPU are not checked, since that would wait for it: a wrong one ends in an error of the GPU.
         """
         self.prepared_table()
         if index is None:
@@ -302,11 +301,6 @@ class EstimateRows(NamedTuple):
     classes: Tensor  # (…, B, M) class numbers, int64
     values: Tensor  # (…, B, M) their logits
     rest: Tensor  # (…, B, 1) the logit of all other classes
-
-    def dense(self, count: int, values: Tensor | None = None, rest: Tensor | None = None) -> Tensor:
-        """Return ``(…, B, K)``: the logits, or what was computed from ``values`` and from ``rest``."""
-        values, rest = self.values if values is None else values, self.rest if rest is None else rest
-        return rest.expand(*rest.shape[:-1], count).contiguous().scatter_(-1, self.classes, values)
 
 
 def compress_rows(logits: Tensor, kept: int, excluded: Tensor) -> EstimateRows:

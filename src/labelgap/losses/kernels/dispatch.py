@@ -75,8 +75,7 @@ def _is_installed() -> bool:
 def one_pass(form: KernelForm, logits: Tensor, labels: Tensor, reduction: str) -> Tensor | None:
     """Return the "mean" or "sum" of the costs of logits ``(B, K)``; None where no kernel can be taken after all.
 
-    Call it where ``are_taken`` says yes. The gradient is computed along; it can be differentiated once, as can the
-    losses without kernels.
+    Call it where ``are_taken`` says yes. The gradient is computed along; it can be differentiated once.
     """
     if not _fit(form, logits, labels):
         return None

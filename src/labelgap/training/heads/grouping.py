@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,28 +27,16 @@ from labelgap.losses.kernels.dispatch import are_taken
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """One of many heads that are trained at once.
-
-    Attributes:
-        method: one of ``methods()``.
-        options: of the method.
-        lr: learning rate; those of a loss's own parameters follow from it (ROLE's estimate learns ten times as fast).
-        labels: the observed labels; heads may differ in them, but have the same images and classes.
-        seed: of the initial weights, and of what the method draws.
-        weight_decay: times the weights, added to their gradient; not for the parameters of losses, and not for the
-            biases under the optimizer "newton".
-        name: for tables and messages.
-        part: which features it is trained on, where there are several: those of its fold.
-    """
+    """One of many heads that are trained at once."""
 
     method: str
     options: Mapping[str, Any]
-    lr: float
-    labels: LabelTable
-    seed: int = 0
-    weight_decay: float = 0.0
-    name: str = ""
-    part: int = 0
+    lr: float  # those of a loss's own parameters follow from it (ROLE's estimate learns ten times as fast)
+    labels: LabelTable  # the observed ones; heads may differ in them, but have the same images and classes
+    seed: int = 0  # of the initial weights, and of what the method draws
+    weight_decay: float = 0.0  # not for the parameters of losses, and not for the biases under the optimizer "newton"
+    name: str = ""  # for tables and messages
+    part: int = 0  # which features it is trained on, where there are several: those of its fold
 
     def __str__(self) -> str:
         """Return the name, or the method and the learning rate."""
@@ -122,7 +109,18 @@ def group_plans(
     """
     classes = len(plans[0].labels.classes)
     shape = (batch_size if are_taken(device, dtype, batch_size * classes) else 0), classes
-    create = partial(_create_loss, plans, tables=tables, epochs=epochs, device=device, dtype=dtype)
+
+    def create(numbers: Sequence[int]) -> Loss:
+        method, wide = plans[numbers[0]].method, widest_float(device)
+        options = [{**method_options(method), **plans[number].options} for number in numbers]
+        stacked = {name: _stack_option([each[name] for each in options], wide) for name in options[0]}
+        loss_fn = loss(method, **stacked).to(device)
+        if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
+            loss_fn.heads = (len(numbers),)
+        for number in {tables[number]: number for number in numbers}.values():
+            loss_fn.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed)
+        return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
+
     by_key: dict[tuple[Any, ...], list[int]] = {}
     for number, plan in enumerate(plans):
         by_key.setdefault(_key(plan, number, tables[number], shape), []).append(number)
@@ -181,26 +179,6 @@ def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tup
     state = (table, plan.seed) if "index" in loss_fn.needs else ()
     part = plan.part if "features" in loss_fn.needs else 0
     return plan.method, fixed, state, part
-
-
-def _create_loss(
-    plans: Sequence[HeadPlan],
-    numbers: Sequence[int],
-    *,
-    tables: Sequence[int],
-    epochs: int,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Loss:
-    method, wide = plans[numbers[0]].method, widest_float(device)
-    options = [{**method_options(method), **plans[number].options} for number in numbers]
-    stacked = {name: _stack_option([each[name] for each in options], wide) for name in options[0]}
-    loss_fn = loss(method, **stacked).to(device)
-    if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
-        loss_fn.heads = (len(numbers),)
-    for number in {tables[number]: number for number in numbers}.values():
-        loss_fn.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed)
-    return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
 
 
 def _stack_option(values: Sequence[Any], dtype: torch.dtype) -> Any:

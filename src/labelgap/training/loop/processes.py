@@ -15,6 +15,7 @@ error.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import socket
 import time
@@ -102,19 +103,23 @@ def own_rows(count: int) -> NDArray[np.int64]:
 
 
 def gather_own_rows(own: NDArray[Any], count: int, *, everywhere: bool = True) -> NDArray[Any]:
-    """Return an array of all ``count`` rows from the ``own_rows`` of every process.
+    """Return an array of all ``count`` rows from the ``own_rows`` of every process, a block at a time.
 
     With ``everywhere=False`` only the first process gets them, and the others an array without rows.
     """
     if not is_distributed():
         return own
     result = np.empty((count if everywhere or is_main_process() else 0, *own.shape[1:]), dtype=own.dtype)
-    for process in range(world_size()):
-        shape = (len(range(process, count, world_size())), *own.shape[1:])
-        part = np.array(own) if process == rank() else np.empty(shape, dtype=own.dtype)
-        broadcast_array(part, process)
-        if len(result):
-            result[process :: world_size()] = part
+    step, processes = max(1, _BLOCK_BYTES // (own.itemsize * math.prod(own.shape[1:]) or 1)), world_size()
+    for process in range(processes):
+        length = len(range(process, count, processes))
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            shape = (stop - start, *own.shape[1:])
+            block = np.array(own[start:stop]) if process == rank() else np.empty(shape, dtype=own.dtype)
+            broadcast_array(block, process)
+            if len(result):
+                result[process::processes][start:stop] = block
     return result
 
 
