@@ -37,6 +37,10 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
 
     .. math:: y = \frac{e^v - e^{-v}/c}{e^v + e^{-v}} = \left(1 + \tfrac1c\right) \sigma(2v) - \tfrac1c,
         \qquad v = x + \tfrac12 \ln \tfrac1c
+
+    Example:
+        >>> asymmetric_sigmoid(torch.tensor([[-9.0, 0.0, 9.0]]))
+        tensor([[-0.5000,  0.0000,  1.0000]])
     """
     c = per_head(asymmetry, logits)
     return (1 + 1 / c) * torch.sigmoid(2 * logits - c.log()) - 1 / c

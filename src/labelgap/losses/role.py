@@ -67,10 +67,10 @@ class ExpectedPositivesLoss(MixtureLoss, ABC):
     """
 
     batch_dependent = True
+    _expected_positives: Number | None = None
 
     def __init__(self, expected_positives: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self._expected_positives: Number | None = None
         if expected_positives is not None:
             self.expected_positives = expected_positives
 
@@ -159,6 +159,11 @@ def online_label_estimation(
 
     ``estimate`` are the logits of the estimated labels, ``(…, B, K)``. The regularizers belong to the batch and are on
     every entry.
+
+    Example:
+        >>> labels = torch.tensor([[1, -1]])
+        >>> online_label_estimation(torch.zeros(1, 2), torch.zeros(1, 2), labels, expected_positives=1.0)
+        tensor([[1.3863, 0.6931]])
     """
     return mixture_entries(logits, labels, _mixture(estimate, expected_positives), eps=eps)
 

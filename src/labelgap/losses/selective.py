@@ -41,6 +41,11 @@ def selective_mask(
     ``likelihood_topk`` is how many of the likeliest unknown entries are left out per image of the global batch: one
     image may lose many and another none. ``priors`` ``(K,)`` are how often each class is present, estimated before; a
     class more frequent than ``prior_threshold`` is left out wherever it is unknown.
+
+    Example:
+        >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
+        >>> selective_mask(logits, labels, likelihood_topk=1, priors=None, prior_threshold=0.5)
+        tensor([[False, False,  True]])
     """
     unknown = is_unknown(labels).expand(logits.shape)
     available, rows = count_marked(unknown), logits.shape[-2]

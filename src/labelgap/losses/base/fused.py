@@ -3,9 +3,8 @@ r"""Cost and derivative of element-wise losses together, a block of entries at a
 Autograd keeps a buffer for every step of a formula and passes over memory twice for each. A *form* returns the cost of
 a block of entries and its derivative in closed form; only the derivative is kept, one buffer as large as the logits,
 and the backward pass multiplies it with the gradient of the loss. The formula itself stays in the pure function of the
-method, which is what a compiler fuses and what the tests compare the form with.
-
-Then follow mixtures in this form, and the log-sums of exponentials of which the two-way losses are made.
+method, which is what a compiler fuses and what the tests compare the form with. Then follow mixtures in this form, and
+the log-sums of exponentials of which the two-way losses are made.
 """
 
 from __future__ import annotations

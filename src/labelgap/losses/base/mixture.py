@@ -45,11 +45,10 @@ IGNORED: MixtureWeights = (0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class LabelEstimate:
-    """An estimate of the labels that is learned along with the classifier (`role`).
+    """An estimate of the labels that is learned along with the classifier (`role`), with a cost of the same mixture.
 
-    The estimate has a cost of the same mixture, and each of the two teaches the other: where one gives a label the
-    probability p, ``weight`` · p of the other's weight of −ln(1 − p) goes to −ln p. The teacher is a constant to the
-    gradient.
+    Each of the two teaches the other: where one gives a label the probability p, ``weight`` · p of the other's weight
+    of −ln(1 − p) goes to −ln p. The teacher is a constant to the gradient.
     """
 
     logits: Tensor  # of every training image, (…, N, K), or of those of a batch, (…, B, K)

@@ -149,10 +149,9 @@ def loss(name: str, **options: Any) -> Loss:
     """
     loss_class = describe_method(name).loss_class
     known = _options(loss_class)
-    for option in options:
-        if option not in known:
-            hint = "" if known else f"'{name}' has no options."
-            raise UnknownNameError(f"option of '{name}' called", option, known, hint)
+    if unknown := [option for option in options if option not in known]:
+        hint = "" if known else f"'{name}' has no options."
+        raise UnknownNameError(f"option of '{name}' called", unknown[0], known, hint)
     try:
         loss_fn = loss_class(**options)
     except InputError as error:

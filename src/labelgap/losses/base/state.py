@@ -59,11 +59,9 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         images, classes = self.prepared_table().shape
         entries = math.prod((*self.heads, images, classes))
         heads = f" × {math.prod(self.heads):,} heads" if self.heads else ""
-        self.require_memory(
-            entries * (bytes_per_entry + temporary),
-            f"keeps state for each of {images:,} images × {classes:,} classes{heads}",
-            "Take fewer images or classes, or a method without state per image (ll-ct, em).",
-        )
+        purpose = f"keeps state for each of {images:,} images × {classes:,} classes{heads}"
+        remedy = "Take fewer images or classes, or a method without state per image (ll-ct, em)."
+        self.require_memory(entries * (bytes_per_entry + temporary), purpose, remedy)
         self.state_bytes += entries * bytes_per_entry
 
     def require_memory(self, needed: int, purpose: str, remedy: str) -> None:
@@ -214,14 +212,10 @@ class PseudoLabelRounds(PerImageState, ABC):
         places, values = self._assigned
         own = (places[:, :-2] == places.new_tensor(head)).all(dim=1)
         rows, columns = places[own, -2], places[own, -1]
+        entries = rows.cpu().numpy(), columns.cpu().numpy()
+        states, targets = values[own].cpu().numpy(), self.soft_targets((*head, rows, columns))
         return Revisions.from_arrays(
-            self.prepared_table(),
-            rows.cpu().numpy(),
-            columns.cpu().numpy(),
-            values=values[own].cpu().numpy(),
-            targets=self.soft_targets((*head, rows, columns)),
-            source=self.name,
-            epoch=self.epoch,
+            self.prepared_table(), *entries, values=states, targets=targets, source=self.name, epoch=self.epoch
         )
 
 
@@ -389,10 +383,9 @@ class CompactRows(nn.Module):
             destination[prefix + name] = part if used == part.shape[-2] else part[..., :used, :].clone()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        missing = arguments[2]
         for name in ("slot", "classes", "values", "rest"):
             if (stored := state_dict.get(prefix + name)) is None:
-                missing.append(prefix + name)
+                arguments[2].append(prefix + name)  # the missing keys
             elif name == "slot":
                 self.slot.copy_(stored)
             else:
