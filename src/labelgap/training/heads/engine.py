@@ -32,7 +32,7 @@ from labelgap.losses import MultiHead
 from labelgap.losses.base.state import free_memory
 from labelgap.losses.base.terms import widest_float
 from labelgap.models.heads import LinearHead
-from labelgap.training.heads.cuda_graph import CudaGraphRunner
+from labelgap.training.cuda_graphs import CudaGraphRunner
 from labelgap.training.heads.grouping import HeadGroup, HeadPlan, group_plans
 from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel
 from labelgap.training.heads.optimizers import StackedAdam, StackedOptimizer, StackedParameter, StackedSGD
