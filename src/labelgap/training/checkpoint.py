@@ -110,14 +110,14 @@ class TrainingState:
 
 
 def save_checkpoint(
-    folder: Path, state: TrainingState, parts: Mapping[str, Stateful], *, fingerprint: str = ""
+    folder: Path, state: TrainingState, parts: Mapping[str, Stateful], device: torch.device, *, fingerprint: str = ""
 ) -> None:
     """Write ``last.pt``, with a ``fingerprint`` of the configuration; the one before becomes ``last.previous.pt``."""
     states = {name: part.state_dict() for name, part in parts.items()}
     progress = {name: value for name, value in vars(state).items() if name != "partial"}
     if state.partial is not None:
         progress["partial"] = state.partial.state_dict()
-    drawn = get_rng_state(_device_of(states))
+    drawn = get_rng_state(device)
     content = {"format": FORMAT, "fingerprint": fingerprint, "state": progress, "random": drawn, **states}
     with atomic_path(folder / LAST, previous=folder / PREVIOUS) as temporary, temporary.open("wb") as file:
         torch.save(content, file)  # given a path, torch would write it into the file
@@ -277,15 +277,6 @@ def _restore(
         raise RunError(
             f"the checkpoint in {folder} does not fit this run ({_first_line(error)}). Train into a new folder."
         ) from None
-
-
-def _device_of(value: Any) -> torch.device:
-    """Return the device of the first tensor that is not on the CPU."""
-    if isinstance(value, Tensor) and value.device.type != "cpu":
-        return value.device
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    found = (device for item in inner if (device := _device_of(item)).type != "cpu")
-    return next(found, torch.device("cpu"))
 
 
 def _first_line(error: BaseException) -> str:

@@ -500,9 +500,9 @@ class LinearEngine:
         for group in self.groups:
             loss_fn = group.loss_fn
             found = loss_fn.end_epoch(partial(self._training_logits, group) if "scores" in loss_fn.needs else None)
+            shared = loss_fn if isinstance(loss_fn, MultiHead) and len(group.plans) > 1 else None
             for number, plan in enumerate(group.plans if list_revisions else ()):
-                alone = len(group.plans) == 1 or not isinstance(loss_fn, MultiHead)
-                revisions[plan] = found if alone else loss_fn.revisions_of((number,))
+                revisions[plan] = found if shared is None else shared.revisions_of((number,))
         return revisions
 
     def _tensors(self) -> dict[str, Tensor]:

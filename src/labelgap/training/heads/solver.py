@@ -238,7 +238,7 @@ def fit_logistic_path(
     return LogisticPath(tuple(map(float, penalties)), basis, weight, bias, norms, iterations, norms <= tolerance)
 
 
-class BinaryLoss:
+class _BinaryLoss:
     r"""Cross-entropy of a sigmoid over the known labels: :math:`\sum_n w_n (\ln(1 + e^{x_n}) - y_n x_n)`.
 
     Logits have the shape ``(P, 1, N)``. All derivatives are functions of the probabilities p, which are therefore
@@ -253,7 +253,6 @@ class BinaryLoss:
         return values if self.known is None else values.mul_(self.known)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the sigmoids."""
         return torch.sigmoid(logits)
 
     def gradient(self, p: Tensor) -> Tensor:
@@ -270,15 +269,15 @@ class BinaryLoss:
         """Return the sum over images of the second derivative in each logit, p (1 − p)."""
         return self._weighted(torch.addcmul(p, p, p, value=-1)).sum(dim=2)
 
-    def select(self, problems: Tensor) -> BinaryLoss:
+    def select(self, problems: Tensor) -> _BinaryLoss:
         """Return the loss of some problems."""
-        return BinaryLoss(self.targets[problems], None if self.known is None else self.known[problems])
+        return _BinaryLoss(self.targets[problems], None if self.known is None else self.known[problems])
 
 
-class MultinomialLoss:
+class _MultinomialLoss:
     r"""Cross-entropy of a softmax, :math:`\sum_n (\ln \sum_k e^{x_{kn}} - x_{y_n n})`; logits are ``(P, K, N)``.
 
-    All problems have the same ``targets``, ``(N,)`` class numbers. The methods are those of ``BinaryLoss``.
+    All problems have the same ``targets``, ``(N,)`` class numbers. The methods are those of ``_BinaryLoss``.
     """
 
     def __init__(self, targets: Tensor) -> None:
@@ -288,34 +287,32 @@ class MultinomialLoss:
         return self.targets.expand(len(p), 1, -1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the softmax over the classes."""
         return logits.softmax(dim=1)
 
     def gradient(self, p: Tensor) -> Tensor:
-        """Return p − y."""
         index = self._index(p)
         return p.scatter_add(1, index, p.new_full((), -1.0).expand(index.shape))
 
     def directional(self, p: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first and second derivative along a direction, ``(P,)`` each."""
         weighted = p * direction
         mean = weighted.sum(dim=1)
         first = (mean - direction.gather(1, self._index(p))[:, 0]).sum(dim=1)
         return first, (weighted.mul_(direction).sum(dim=1) - mean.square()).sum(dim=1)
 
     def curvature(self, p: Tensor) -> Tensor:
-        """Return the sum of p (1 − p)."""
         return torch.addcmul(p, p, p, value=-1).sum(dim=2)
 
-    def select(self, problems: Tensor) -> MultinomialLoss:
-        """Return the loss itself."""
+    def select(self, problems: Tensor) -> _MultinomialLoss:
         return self
+
+
+_ConvexLoss = _BinaryLoss | _MultinomialLoss
 
 
 class _Stack(NamedTuple):
     """The problems of one penalty: their loss, the initial biases ``(p, r)``, and the classes of their logits."""
 
-    loss: BinaryLoss | MultinomialLoss
+    loss: _ConvexLoss
     bias: Tensor
     classes: Tensor
 
@@ -329,7 +326,7 @@ def _single_label(labels: NDArray[np.integer], classes: int | None, inputs: Tens
         raise InputError(f"class numbers go from 0 to K - 1, not from {present[0]} to {present[-1]}.")
     bias = torch.from_numpy(np.log(np.bincount(targets) / len(targets))).to(inputs)
     index = torch.from_numpy(targets.astype(np.int64)).to(inputs.device)
-    return _Stack(MultinomialLoss(index), bias[None], torch.from_numpy(present.astype(np.int64)).to(inputs.device))
+    return _Stack(_MultinomialLoss(index), bias[None], torch.from_numpy(present.astype(np.int64)).to(inputs.device))
 
 
 def _multi_label(labels: NDArray[np.integer], inputs: Tensor) -> _Stack:
@@ -342,7 +339,7 @@ def _multi_label(labels: NDArray[np.integer], inputs: Tensor) -> _Stack:
     known = None if bool((codes != UNKNOWN).all()) else (codes != UNKNOWN).to(inputs.dtype)
     odds = torch.from_numpy(np.log(present[classes] / absent[classes])).to(inputs)
     index = torch.from_numpy(classes).to(inputs.device)
-    return _Stack(BinaryLoss((codes == PRESENT).to(inputs.dtype), known), odds[:, None], index)
+    return _Stack(_BinaryLoss((codes == PRESENT).to(inputs.dtype), known), odds[:, None], index)
 
 
 def _solve_path(
@@ -449,7 +446,7 @@ class _Problems:
     ``penalties`` are ``(P, 1, R)``, 0 for a parameter that is not penalized; the initial parameters ``(P, r, R)``.
     """
 
-    def __init__(self, loss: BinaryLoss | MultinomialLoss, features: Tensor, penalties: Tensor, start: Tensor) -> None:
+    def __init__(self, loss: _ConvexLoss, features: Tensor, penalties: Tensor, start: Tensor) -> None:
         self.loss, self.penalties, self.parameters = loss, penalties, start.clone()
         self.features, self.transposed = features, features.t().contiguous()
         self.number = torch.arange(len(start), device=start.device)
