@@ -115,17 +115,10 @@ def extract_features(
     Images with the same content are computed once. Where the cache cannot be used, features are computed without it.
     Several processes each compute their ``own_rows``, and store them in the cache of their machine.
 
-    Args:
-        sources: of images.
-        backbone: moved to ``device``, in eval mode.
-        device: of the computation.
-        transform: of images, without augmentation; see ``ImageInputs``.
-        batch_size: images at a time.
-        workers: processes that decode images.
-        reporter: shows the progress, how many images were computed, and what the user should know of the cache.
-        everywhere: whether all processes get the features, or only the first; the others then get arrays without rows.
-        average_flips: whether features are the mean of those of an image and of its mirror image.
-        precision: of the convolutions, where a CPU computes with it, else float32; None for the fastest.
+    The backbone is moved to ``device``, in eval mode; for ``transform`` see ``ImageInputs``. ``everywhere`` is whether
+    all processes get the features, or only the first, and the others arrays without rows. ``average_flips`` takes the
+    mean of the features of an image and of its mirror image. ``precision`` is that of the convolutions, where a CPU
+    computes with it, else float32; None for the fastest.
     """
     precision = inference_precision(backbone, device, precision)
     own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources

@@ -172,9 +172,7 @@ class LinearEngine:
         self.tables = LabelTables([plan.labels for plan in plans], self.device, [plan.part for plan in plans])
         self._group_heads()
         self._create_weights()
-        self.kernel = MixtureKernel(
-            self.groups, self.table_of_slot, classes=self.classes, dtype=dtype, device=self.device
-        )
+        self.kernel = MixtureKernel(self.groups, self.table_of_slot, self.classes, dtype, self.device)
         self.autograd_groups = [group for group in self.groups if group.mixture is None]
         self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
         self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []

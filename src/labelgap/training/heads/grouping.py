@@ -45,21 +45,13 @@ class HeadPlan:
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:
-    """Heads that share a loss.
+    """Heads that share a loss."""
 
-    Attributes:
-        loss_fn: prepared; it has an axis of heads where there are several of them.
-        plans: their numbers among all plans, in the order of that axis.
-        slots: their positions in the logits and losses of all heads.
-        mixture: of the loss, where the linear engine evaluates it.
-        part: which features the loss sees; that of its first head where it needs none.
-    """
-
-    loss_fn: Loss
-    plans: tuple[int, ...]
-    slots: slice
-    mixture: Mixture | None
-    part: int = 0
+    loss_fn: Loss  # prepared; it has an axis of heads where there are several of them
+    plans: tuple[int, ...]  # their numbers among all plans, in the order of that axis
+    slots: slice  # their positions in the logits and losses of all heads
+    mixture: Mixture | None  # of the loss, where the linear engine evaluates it
+    part: int = 0  # which features the loss sees; that of its first head where it needs none
 
     def loss_and_gradient(
         self, logits: Tensor, labels: Tensor, index: Tensor, features: Tensor

@@ -58,21 +58,11 @@ class _Scaled(NamedTuple):
 class MixtureKernel:
     """The mixtures of all heads; heads of other methods have weights of 0.
 
-    Args:
-        groups: all groups, in the order of their slots.
-        tables: for every slot the number of its label table.
-        classes: K.
-        dtype: of the logits, as is the device.
+    ``groups`` are all groups, in the order of their slots, and ``tables`` the numbers of the slots' label tables.
     """
 
     def __init__(
-        self,
-        groups: Sequence[HeadGroup],
-        tables: Sequence[int],
-        *,
-        classes: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, groups: Sequence[HeadGroup], tables: Sequence[int], classes: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.heads, self.table_of, self.classes = len(tables), list(tables), classes
         self.dtype, self.device = dtype, device
@@ -95,9 +85,8 @@ class MixtureKernel:
                     expected = torch.as_tensor(mixture.expected_positives, dtype=torch.float64).cpu()
                     self.expected[slots], self.gap[slots] = -expected / classes, mixture.expected_weight
         self.entropy = _join(self._slots([group for group, mixture in self.groups if mixture.has_entropy]))
-        self.expecting = _join(
-            self._slots([group for group, mixture in self.groups if mixture.expected_positives is not None])
-        )
+        expecting = [group for group, mixture in self.groups if mixture.expected_positives is not None]
+        self.expecting = _join(self._slots(expecting))
         self.states = torch.tensor([UNKNOWN, ABSENT, PRESENT], dtype=torch.int8, device=device)[:, None, None]
         self.scaled = cache(self._scaled)
 

@@ -210,15 +210,9 @@ def fit_logistic_path(
     single-label data set is one multinomial problem (softmax) for each λ; of a multi-label one every class is a binary
     problem (sigmoid), from which the unknown labels are left out.
 
-    Args:
-        features: ``(N, D)``
-        labels: ``(N,)`` class numbers of a single-label data set, or ``(N, K)`` label codes of a multi-label one.
-        penalties: values of λ, above 0.
-        classes: K of a single-label data set; one more than the largest number when None.
-        tolerance: where a problem ends: the norm of its gradient, over N, is at most this.
-        max_iterations: of a problem.
-        device: where it is computed, in float32 or float64 (``dtype``).
-        dtype: see ``device``.
+    ``labels`` are ``(N,)`` class numbers of a single-label data set with K ``classes``, by default one more than the
+    largest number, or ``(N, K)`` label codes of a multi-label one. A problem ends where the norm of its gradient, over
+    N, is at most the ``tolerance``.
     """
     _check(features, labels, penalties)
     inputs = features.detach().to(device, dtype)
