@@ -172,12 +172,6 @@ def match_classes(
 
     The second value are the classes of the run that the tables lack, which are unknown everywhere; the third are those
     of the tables that the run lacks, which are left out. The tables are of the same classes.
-
-    Example:
-        >>> labels = LabelTable.from_dense([[1, 0, 1]], classes=["owl", "cat", "eel"])
-        >>> found, missing, extra = match_classes([labels], ["cat", "dog", "owl"])
-        >>> found.to_dense(), missing, extra
-        (array([[ 0, -1,  1]], dtype=int8), ('dog',), ('eel',))
     """
     given = tables[0].classes
     missing = tuple(name for name in classes if name not in given)

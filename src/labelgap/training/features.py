@@ -131,10 +131,10 @@ def extract_features(
             counts = Counter[str]()
             if len(features):
                 store = _open_store(backbone, transform, reporter, mirrored, precision)
-                missing = _MissingFeatures(contents, starts, features, store, batch_size)
                 network = backbone.to(device).eval()
                 inputs = [ImageInputs(images, network, device, workers=workers, transform=transform) for images in own]
-                counts = missing.compute(inputs, network, reporter, mirrored, precision)
+                missing = _MissingFeatures(contents, inputs, features, store, batch_size)
+                counts = missing.compute(network, reporter, mirrored, precision)
         halves.append([features[start:stop] for start, stop in pairwise(starts.tolist())])
         total: Counter[str] = sum(gather_objects(counts), Counter())
         if total["images"]:
@@ -235,12 +235,13 @@ class _MissingFeatures:
     def __init__(
         self,
         contents: Sequence[ContentKeys],
-        starts: NDArray[np.int64],
+        inputs: Sequence[ImageInputs],
         features: NDArray[np.float32],
         store: RowStore,
         batch_size: int,
     ) -> None:
-        self.contents, self.starts, self.features, self.store = contents, starts, features, store
+        self.contents, self.inputs, self.features, self.store = contents, inputs, features, store
+        self.starts = np.cumsum([0, *map(len, inputs)])
         self.bytes = features.view(np.uint8)
         self.keys = np.concatenate([content.keys for content in contents])
         every = np.arange(len(features))
@@ -248,20 +249,18 @@ class _MissingFeatures:
         named = self.keys[self.rows].view("V16").ravel()
         _, first, self.copy_of = np.unique(named, return_index=True, return_inverse=True)
         self.first = self.rows[first]
-        self.batches = list(self._batches(np.sort(self.first), batch_size))
+        rows = np.sort(self.first)
+        self.batches = [
+            _Batch(source, rows[first : min(first + batch_size, stop)])
+            for source, (start, stop) in enumerate(pairwise(np.searchsorted(rows, self.starts).tolist()))
+            for first in range(start, stop, batch_size)
+        ]
 
-    def compute(
-        self,
-        inputs: Sequence[ImageInputs],
-        backbone: Backbone,
-        reporter: Reporter,
-        mirrored: bool,
-        precision: Precision,
-    ) -> Counter[str]:
+    def compute(self, backbone: Backbone, reporter: Reporter, mirrored: bool, precision: Precision) -> Counter[str]:
         """Compute and store all that is missing; return the numbers of images."""
         computed, total, count = 0, len(self.features), 1
         if self.batches:
-            backbone = inference_backbone(backbone, inputs[0].device, precision)
+            backbone = inference_backbone(backbone, self.inputs[0].device, precision)
             self.store.reserve(len(self.first))
             with reporter.bar("features", len(self.first)):
                 while self.batches:
@@ -269,7 +268,7 @@ class _MissingFeatures:
                     block = self.batches[start : start + count]
                     del self.batches[start : start + count]
                     times = [time.monotonic()]
-                    for rows in self._compute_block(block, inputs, backbone, mirrored):
+                    for rows in self._compute_block(block, backbone, mirrored):
                         times.append(time.monotonic())
                         computed += len(rows)
                         reporter.advance(len(rows))
@@ -280,22 +279,13 @@ class _MissingFeatures:
         counts = {"images": total, "computed": computed, "from the cache": total - computed - copies, "copies": copies}
         return Counter(counts)
 
-    def _batches(self, rows: Rows, batch_size: int) -> Iterator[_Batch]:
-        """Yield batches of rows, each of one source."""
-        bounds = np.searchsorted(rows, self.starts)
-        for source, (start, stop) in enumerate(pairwise(bounds.tolist())):
-            for first in range(start, stop, batch_size):
-                yield _Batch(source, rows[first : min(first + batch_size, stop)])
-
-    def _compute_block(
-        self, block: Sequence[_Batch], inputs: Sequence[ImageInputs], backbone: Backbone, mirrored: bool
-    ) -> Iterator[Rows]:
+    def _compute_block(self, block: Sequence[_Batch], backbone: Backbone, mirrored: bool) -> Iterator[Rows]:
         """Compute and store a block, yielding the rows of every batch; also what a failure leaves is stored."""
         for source, group in groupby(block, key=lambda batch: batch.source):
             batches, start, done = list(group), int(self.starts[source]), []
             rows = np.concatenate([batch.rows for batch in batches]) - start
             try:
-                for index, values in inputs[source].batches(rows, batch_size=len(batches[0].rows)):
+                for index, values in self.inputs[source].batches(rows, batch_size=len(batches[0].rows)):
                     with torch.inference_mode():
                         found = backbone.features(values.flip(-1) if mirrored else values).float().cpu().numpy()
                     done.append(index.numpy() + start)

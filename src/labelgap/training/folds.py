@@ -47,11 +47,6 @@ def assign_folds(
     Groups are sorted by the rarest class that is known to be present in them, in random order within a class, and
     assigned to the folds in turn. So every class is spread as evenly as the others allow, at the cost of one sort.
     ``groups`` are ``(N,)`` integers, equal for rows that share a fold; each row is its own group when None.
-
-    Example:
-        >>> fold = assign_folds(LabelTable.from_dense([[1, -1]] * 4 + [[-1, 1]] * 2), folds=2)
-        >>> sorted(fold[:4].tolist()), sorted(fold[4:].tolist())
-        ([0, 0, 1, 1], [0, 1])
     """
     group = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(group.max(initial=-1)) + 1
