@@ -100,8 +100,9 @@ class NetworkTrainer(Trainer):
     @property
     def parts(self) -> Mapping[str, Stateful]:
         """What a checkpoint saves."""
-        names = ("network", "optimizer", "loss_fn", "scheduler", "restart_point", "average")
-        return {name: part for name in names if (part := getattr(self, name)) is not None}
+        parts: dict[str, Stateful] = {"network": self.network, "optimizer": self.optimizer, "loss_fn": self.loss_fn}
+        average: dict[str, Stateful] = {} if self.average is None else {"average": self.average}
+        return {**parts, "scheduler": self.scheduler, "restart_point": self.restart_point, **average}
 
     def fit(self) -> TrainingState:
         """Train to the last epoch, and free what only training needs."""
