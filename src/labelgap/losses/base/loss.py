@@ -94,7 +94,7 @@ class Loss(nn.Module, ABC):
         return {}
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Receive the labels that ``index`` refers to, before the optimizer is built; ``seed`` is of what the loss draws."""
+        """Receive the labels that ``index`` refers to, before the optimizer is built; it may draw by the ``seed``."""
         if not isinstance(table, LabelTable):
             raise InputError("prepare(table, …) takes a LabelTable: lg.LabelTable.from_dense(labels) makes one.")
         if epochs < 1:
