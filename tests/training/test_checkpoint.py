@@ -230,9 +230,9 @@ def noted(path: Path) -> str:
 
 
 def test_the_best_weights_of_an_epoch_that_is_undone_give_way_to_those_before(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, after(3, 1), parts(3.0))
+    save_checkpoint(tmp_path, after(3, 1), parts(3.0), CPU)
     save_weights(tmp_path, parts(1.0)["network"], 1)
-    save_checkpoint(tmp_path, after(4, 4), parts(4.0))
+    save_checkpoint(tmp_path, after(4, 4), parts(4.0), CPU)
     save_weights(tmp_path, parts(4.0)["network"], 4)
     assert (noted(tmp_path / BEST), noted(tmp_path / PREVIOUS_BEST)) == ("4", "1")
     assert load_checkpoint(tmp_path, parts(), CPU).best_epoch == 4 and noted(tmp_path / BEST) == "4"
@@ -246,14 +246,14 @@ def test_the_best_weights_of_an_epoch_that_is_undone_give_way_to_those_before(tm
 def test_an_epoch_is_repeated_where_the_best_weights_are_damaged(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, after(2), parts(2.0), CPU)
     save_weights(tmp_path, parts(2.0)["network"], 2)
-    save_checkpoint(tmp_path, after(3, best_epoch=2), parts(3.0))
+    save_checkpoint(tmp_path, after(3, best_epoch=2), parts(3.0), CPU)
     assert load_checkpoint(tmp_path, parts(), CPU).epoch == 3
     content = bytearray((tmp_path / BEST).read_bytes())
     content[-1] ^= 1
     (tmp_path / BEST).write_bytes(content)
     said: list[str] = []
     assert load_checkpoint(tmp_path, parts(), CPU, log=said.append).epoch == 2 and "best.safetensors" in said[0]
-    save_checkpoint(tmp_path, after(4, best_epoch=3), parts(4.0))
+    save_checkpoint(tmp_path, after(4, best_epoch=3), parts(4.0), CPU)
     with pytest.raises(RunError, match=r"best\.safetensors is damaged or missing.*cannot be resumed"):
         (tmp_path / PREVIOUS).unlink()
         load_checkpoint(tmp_path, parts(), CPU)

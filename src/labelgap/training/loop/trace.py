@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -161,9 +162,25 @@ class Trace:
 
 
 def merge_trace(folder: Path) -> None:
-    """Merge the parts into ``traces.npz``: row, column, observed, truth ``(R,)``; loss, logit, modified ``(E, R)``."""
-    if _parts(folder):
-        _write(folder / TRACE_FILE, read_trace(folder))
+    """Merge the parts into ``traces.npz``; one epoch is in memory at a time.
+
+    The file holds row, column, observed, truth ``(R,)`` and loss, logit, modified ``(E, R)``.
+    """
+    parts = _parts(folder)
+    if not parts:
+        return
+    entries = _load(folder / TRACE_PARTS / _ENTRIES, FIXED)
+    shape = (len(parts), *entries["row"].shape)
+    with atomic_path(folder / TRACE_FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name in FIXED:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, entries[name])
+        for name, dtype in PER_EPOCH.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+                np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+                for path in parts:
+                    file.write(_load(path, PER_EPOCH, shape[1])[name].data)
 
 
 def remove_trace_parts(folder: Path) -> None:
