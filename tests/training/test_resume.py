@@ -135,7 +135,7 @@ def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_im
             os.kill(os.getpid(), signal.SIGKILL)
 
     def train_until_killed() -> None:
-        with patch.object(trainer, "save_checkpoint", save_and_die):
+        with patch.object(network_trainer, "save_checkpoint", save_and_die):
             fit(lg.load("shards", tmp_path / "shards"), tmp_path / "broken", workers=2, **settings)
 
     assert run_forked(train_until_killed) == -signal.SIGKILL

@@ -26,7 +26,7 @@ from labelgap.data.images import shuffle_rows
 from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import freeze_batch_norm, no_statistics
-from labelgap.training.checkpoint import PartialEpoch, Stateful, TrainingState, load_weights
+from labelgap.training.checkpoint import PartialEpoch, Stateful, TrainingState, load_weights, save_checkpoint
 from labelgap.training.cuda_graphs import GraphedStep, StepResult, why_not_captured
 from labelgap.training.heads.engine import LabelTables
 from labelgap.training.loop.divergence import (
@@ -289,6 +289,7 @@ class NetworkTrainer(Trainer):
             state.partial = None
         if state.partial is not None and is_main_process():
             state.partial.trace = self.trace.recorded()
+            folder, fingerprint = self.context.folder, self.config.fingerprint()
             with defer_interrupt():
-                self.save_checkpoint(state)
+                save_checkpoint(folder, state, self.parts, self.context.device, fingerprint=fingerprint)
         self.saved_at = time.monotonic()

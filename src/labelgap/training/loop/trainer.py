@@ -95,11 +95,6 @@ class Trainer(ABC):
     def save_position(self, state: TrainingState) -> None:  # noqa: B027 (optional)
         """Write a checkpoint within an epoch, where ``state.partial`` says how far it is; nothing by default."""
 
-    def save_checkpoint(self, state: TrainingState) -> None:
-        """Write ``last.pt``."""
-        context = self.context
-        save_checkpoint(context.folder, state, self.parts, context.device, fingerprint=self.config.fingerprint())
-
     def save_best(self, epoch: int) -> None:
         """Write the weights of the best epoch."""
         save_weights(self.context.folder, self.scored_network, epoch)
@@ -189,7 +184,7 @@ class Trainer(ABC):
         elif revised:
             remove_file(folder / REVISIONS_FILE)
         self.trace.write(folder)
-        self.save_checkpoint(state)
+        save_checkpoint(folder, state, self.parts, self.context.device, fingerprint=self.config.fingerprint())
         if best:
             self.save_best(state.epoch)
         write_history(folder, state.history)
