@@ -113,7 +113,7 @@ def measure_networks(variant: LiteVariant, images: FileImages, seconds: float, u
     """Print the speed of the network alone, and how far its features are apart."""
     compared = networks(variant, used)
     plain = compared[PLAIN]
-    _, batch = next(ImageInputs(images, plain, torch.device("cpu")).batches(batch_size=BATCH))
+    _, batch = next(ImageInputs(images, plain, torch.device("cpu")).batches(np.arange(BATCH), batch_size=BATCH))
     expected = plain.features(batch)
     works: dict[str, Callable[[], object]] = {
         name: partial(network.features, batch) for name, network in compared.items()
@@ -137,7 +137,7 @@ def measure_pass(variant: LiteVariant, images: FileImages, seconds: float, used:
     fast = FoldedEfficientNet(plain, used)
 
     def run(network: Backbone) -> None:
-        for _, values in ImageInputs(images, plain, device).batches(batch_size=BATCH):
+        for _, values in ImageInputs(images, plain, device).batches(np.arange(len(images)), batch_size=BATCH):
             network.features(values)
 
     taken = alternate({PLAIN: lambda: run(plain), "inference": lambda: run(fast)}, seconds)

@@ -64,13 +64,13 @@ def parts(value: float = 0.0, width: int = 3) -> dict[str, Any]:
 
 def two_epochs(folder: Path) -> None:
     for epoch in (1, 2):
-        save_checkpoint(folder, after(epoch), parts(epoch), fingerprint="this")
+        save_checkpoint(folder, after(epoch), parts(epoch), CPU, fingerprint="this")
 
 
 def test_everything_comes_back_by_its_name(tmp_path: Path) -> None:
     written, found = parts(2.0), parts()
     history = [{"epoch": 1, "loss": float("nan"), "seconds": 1.0, "score": None}]
-    save_checkpoint(tmp_path, TrainingState(1, history, 1, None), written, fingerprint="this")
+    save_checkpoint(tmp_path, TrainingState(1, history, 1, None), written, CPU, fingerprint="this")
     state = load_checkpoint(tmp_path, found, CPU, fingerprint="this")
     assert (state.epoch, state.best_epoch, state.best_score) == (1, 1, None) and len(state.history) == 1
     assert torch.equal(found["network"].weight, written["network"].weight)
@@ -85,7 +85,7 @@ def test_a_folder_without_a_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
 
 def test_the_one_before_is_kept_and_no_others(tmp_path: Path) -> None:
     two_epochs(tmp_path)
-    save_checkpoint(tmp_path, after(3), parts(3.0))
+    save_checkpoint(tmp_path, after(3), parts(3.0), CPU)
     assert sorted(path.name for path in tmp_path.iterdir()) == [PREVIOUS, LAST]
     assert completed_epochs(tmp_path) == 3
     (tmp_path / LAST).unlink()
@@ -95,7 +95,7 @@ def test_the_one_before_is_kept_and_no_others(tmp_path: Path) -> None:
 def test_random_numbers_go_on_as_they_would_have(tmp_path: Path) -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     np.random.standard_normal(), random.gauss(0, 1)
-    save_checkpoint(tmp_path, after(1), parts())
+    save_checkpoint(tmp_path, after(1), parts(), CPU)
     expected = torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), [random.gauss(0, 1) for _ in range(3)]
     random.seed(2), np.random.seed(2), torch.manual_seed(2)
     load_checkpoint(tmp_path, parts(), CPU)
@@ -111,7 +111,7 @@ def test_random_numbers_of_a_gpu_go_on_as_they_would_have(tmp_path: Path) -> Non
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     written = {name: part.to(device) if isinstance(part, nn.Module) else part for name, part in parts().items()}
     torch.rand(5, device=device)
-    save_checkpoint(tmp_path, after(1), written)
+    save_checkpoint(tmp_path, after(1), written, device)
     expected = torch.rand(3, device=device)
     torch.cuda.manual_seed_all(7)
     load_checkpoint(tmp_path, written, device)
@@ -155,7 +155,7 @@ def test_the_whole_one_is_not_pushed_out_by_a_damaged_one(tmp_path: Path) -> Non
     two_epochs(tmp_path)
     (tmp_path / LAST).write_bytes(b"not a checkpoint")
     state = load_checkpoint(tmp_path, parts(), CPU)
-    save_checkpoint(tmp_path, after(state.epoch + 1), parts(2.0))
+    save_checkpoint(tmp_path, after(state.epoch + 1), parts(2.0), CPU)
     (tmp_path / LAST).write_bytes(b"nor this")
     assert load_checkpoint(tmp_path, parts(), CPU).epoch == 1
 
@@ -217,11 +217,6 @@ def test_a_checkpoint_that_would_run_code_is_damage(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_a_part_cannot_take_a_name_of_the_checkpoints_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'random'"):
-        save_checkpoint(tmp_path, TrainingState(), {"random": Counter()})
-
-
 def test_what_a_killed_writer_left_is_cleaned_up_when_the_run_goes_on(tmp_path: Path) -> None:
     two_epochs(tmp_path)
     (tmp_path / ".last-0123456789abcdef.partial.pt").write_bytes(b"half")
@@ -235,9 +230,9 @@ def noted(path: Path) -> str:
 
 
 def test_the_best_weights_of_an_epoch_that_is_undone_give_way_to_those_before(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, after(3, 1), parts(3.0))
+    save_checkpoint(tmp_path, after(3, 1), parts(3.0), CPU)
     save_weights(tmp_path, parts(1.0)["network"], 1)
-    save_checkpoint(tmp_path, after(4, 4), parts(4.0))
+    save_checkpoint(tmp_path, after(4, 4), parts(4.0), CPU)
     save_weights(tmp_path, parts(4.0)["network"], 4)
     assert (noted(tmp_path / BEST), noted(tmp_path / PREVIOUS_BEST)) == ("4", "1")
     assert load_checkpoint(tmp_path, parts(), CPU).best_epoch == 4 and noted(tmp_path / BEST) == "4"
@@ -249,16 +244,16 @@ def test_the_best_weights_of_an_epoch_that_is_undone_give_way_to_those_before(tm
 
 
 def test_an_epoch_is_repeated_where_the_best_weights_are_damaged(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, after(2), parts(2.0))
+    save_checkpoint(tmp_path, after(2), parts(2.0), CPU)
     save_weights(tmp_path, parts(2.0)["network"], 2)
-    save_checkpoint(tmp_path, after(3, best_epoch=2), parts(3.0))
+    save_checkpoint(tmp_path, after(3, best_epoch=2), parts(3.0), CPU)
     assert load_checkpoint(tmp_path, parts(), CPU).epoch == 3
     content = bytearray((tmp_path / BEST).read_bytes())
     content[-1] ^= 1
     (tmp_path / BEST).write_bytes(content)
     said: list[str] = []
     assert load_checkpoint(tmp_path, parts(), CPU, log=said.append).epoch == 2 and "best.safetensors" in said[0]
-    save_checkpoint(tmp_path, after(4, best_epoch=3), parts(4.0))
+    save_checkpoint(tmp_path, after(4, best_epoch=3), parts(4.0), CPU)
     with pytest.raises(RunError, match=r"best\.safetensors is damaged or missing.*cannot be resumed"):
         (tmp_path / PREVIOUS).unlink()
         load_checkpoint(tmp_path, parts(), CPU)

@@ -201,10 +201,7 @@ class WeightPenalty(MixtureLoss, ABC):
 
 @method("l1r", paper=ZHOU_2022, summary="assume negative with an L1 penalty on the weights")
 class L1Penalty(WeightPenalty):
-    r"""Assume negative, plus :math:`w \sum |\theta|` over the network's weights (the hook ``penalty``); final.
-
-    Options: see ``WeightPenalty``.
-    """
+    r"""Assume negative, plus :math:`w \sum |\theta|` over the network's weights; final. See ``WeightPenalty``."""
 
     def size(self, values: Tensor) -> Tensor:
         """Return absolute values."""
@@ -213,10 +210,7 @@ class L1Penalty(WeightPenalty):
 
 @method("l2r", paper=ZHOU_2022, summary="assume negative with an L2 penalty on the weights")
 class L2Penalty(WeightPenalty):
-    r"""Assume negative, plus :math:`w \sum \theta^2` over the network's weights (the hook ``penalty``); final.
-
-    Options: see ``WeightPenalty``.
-    """
+    r"""Assume negative, plus :math:`w \sum \theta^2` over the network's weights; final. See ``WeightPenalty``."""
 
     def size(self, values: Tensor) -> Tensor:
         """Return squares."""

@@ -73,8 +73,6 @@ class CurriculumLabeling(PseudoLabelRounds):
     - "positives": only the present ones of these;
     - "proportion": the share θ of the labels unknown at the start of which the network is surest, either way.
 
-    It makes no sense where no absent label is known: everything would be predicted as present.
-
     Args:
         strategy: "threshold", "proportion" or "positives".
         tau: τ, from which probability on a label is added.

@@ -153,8 +153,6 @@ class InteractiveLearning(PerImageState):
     The features' term grows with the square of their length, and a network that starts from random weights can shorten
     its features instead of learning anything; give it ``lambda_features=0``. Where features are fixed it is a constant.
 
-    It makes no sense where no absent label is known: everything would be predicted as present.
-
     Args:
         lambda_labels: :math:`\lambda_L`.
         lambda_features: :math:`\lambda_F`.

@@ -50,17 +50,9 @@ def relative_large_losses(
 ) -> Tensor:
     r"""Mark the unknown entries with the :math:`k = \lceil n \cdot s \cdot \delta / 100 \rceil` largest losses.
 
-    Args:
-        delta_rel: δ, in percent; k is exact for the decimal the user wrote.
-        steps: ``s``, epochs since the first.
-        base: what ``n`` counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
-
+    ``delta_rel`` is δ, in percent; k is exact for the decimal the user wrote. ``steps`` s are the epochs since the
+    first. ``base`` is what n counts in the global batch: "unknown" entries (the paper) or "all" (the authors' code).
     Known labels are never marked, whatever k is; ties with the k-th largest are.
-
-    Example:
-        >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])
-        >>> relative_large_losses(logits, labels, delta_rel=20)
-        tensor([[False, False,  True]])
     """
     share = share_ratio(exact_fractions(delta_rel) * steps / 100).to(logits.device)
     return _largest_losses(logits, is_unknown(labels), share, base)
@@ -204,10 +196,6 @@ class RelativeLargeLoss(LargeLoss, ABC):
         """The k-th largest logit is found first; no kernel has "all" as the base."""
         return mixture_kernel_form(self.weights(classes), self.share) if self.base == "unknown" else None
 
-    def modified_count(self, labels: Tensor) -> Tensor | None:
-        """Return k; the order of the losses is that of the logits."""
-        return as_count(_large_loss_count(is_unknown(labels), self.share, self.base))
-
 
 class AbsoluteLargeLoss(LargeLoss, ABC):
     r"""The absolute variants: a loss is large above :math:`R(t) = R_0 - t\,\Delta`. Abstract.
@@ -279,16 +267,11 @@ class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
 
 
 class PermanentCorrection(PerImageState, LargeLoss, ABC):
-    """Labels that are corrected permanently, with the epoch of the correction. Abstract.
-
-    Attributes:
-        corrected_in: ``(…, N, K)`` int16: the epoch in which a label was corrected, 0 where it was not.
-        log: the same where images × classes exceed 100 million: memory then grows with the corrections. None elsewhere.
-    """
+    """Labels that are corrected permanently, with the epoch of the correction. Abstract."""
 
     declared = CORRECTION
-    corrected_in: Tensor
-    log: EntryLog | None
+    corrected_in: Tensor  # (…, N, K) int16: the epoch in which a label was corrected, 0 where it was not
+    log: EntryLog | None  # the same beyond 100 million images × classes: memory then grows with the corrections
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Allocate two bytes for each image and class, or start an empty log of corrections."""
@@ -299,10 +282,6 @@ class PermanentCorrection(PerImageState, LargeLoss, ABC):
 
     def mixture(self, classes: int) -> Mixture | None:
         """Return None: the corrections of a step are committed after it."""
-        return None
-
-    def modified_count(self, labels: Tensor) -> Tensor | None:
-        """Return None: earlier corrections are modified too, whatever their logits are now."""
         return None
 
     def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -377,7 +356,4 @@ class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
 
 @method("ll-cp-abs", paper=KIM_2022, summary="`ll-cp` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossPermanentCorrection(PermanentCorrection, AbsoluteLargeLoss):
-    """Mean of ``large_loss_correction`` over revised labels, for losses above a threshold; final.
-
-    See ``AbsoluteLargeLoss``.
-    """
+    """Mean of ``large_loss_correction`` over revised labels; final. See ``AbsoluteLargeLoss``."""

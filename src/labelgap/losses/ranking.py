@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, relu
 
 from labelgap.core.distributed import all_sum
-from labelgap.losses.base.loss import ElementwiseLoss, Loss, MultiHead
+from labelgap.losses.base.loss import ElementwiseLoss, MultiHead
 from labelgap.losses.base.registry import COLE_2021, KOBAYASHI_2023, WESTON_2011, method
 from labelgap.losses.base.terms import Number, check_choice, check_number, per_head, widen, widest_float
-from labelgap.losses.two_way import positives_and_negatives
+from labelgap.losses.two_way import PairLoss, positives_and_negatives
 
 
 def pairwise_ranking(logits: Tensor, labels: Tensor, *, unknown: str = "negative") -> Tensor:
@@ -61,11 +61,6 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
     .. math:: r_p = \#\{n : m - x_p + x_n > 0\}, \qquad h_p = \sum_n \max(0,\; m - x_p + x_n)
 
     Both are ``(…, B, K)``; the gradient flows through ``h``. Time K log K and memory K per row.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, 1.5, 0.0]])
-        >>> hinge_sums(logits, sort_negatives(logits, torch.tensor([[False, True, True]])), 1.0)
-        (tensor([[1, 1, 2]]), tensor([[0.5000, 1.0000, 3.5000]]))
     """
     wide = logits.to(widest_float(logits.device))
     level = per_head(margin, wide)
@@ -103,18 +98,8 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
     return torch.where(count > 0, ((classes - 1) / trials).floor(), 0.0).long()
 
 
-class RankingLoss(MultiHead, Loss, ABC):
-    """Sums over the pairs of each image, averaged over images. Abstract.
-
-    Args:
-        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair, and cost nothing.
-        reduction: "mean" over the images of the global batch, or "sum".
-    """
-
-    def __init__(self, unknown: str = "negative", reduction: str = "mean") -> None:
-        super().__init__()
-        self.unknown = check_choice("unknown", unknown, ("negative", "ignore"))
-        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
+class RankingLoss(PairLoss, ABC):
+    """Sums over the pairs of each image, averaged over images. Abstract."""
 
     def over_images(self, entries: Tensor) -> Tensor:
         """Sum ``(…, B, K)`` over the classes and average over the images of the global batch."""

@@ -108,21 +108,17 @@ class GeneralizedRobustLoss(LogLoss):
     """
 
     epoch_dependent = True
-    epochs: Tensor
 
     def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
         self.q2 = check_number("q2", q2, 0, 1, above=True)
         self.q3 = check_number("q3", q3, 0, 1, above=True)
         self.last_epoch, self._prepared = 10, False
-        self.register_buffer("epochs", torch.tensor(10), persistent=False)
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Learn the number of epochs."""
         super().prepare(table, epochs, seed)
-        self.last_epoch = epochs
-        self.epochs.fill_(epochs)
-        self._prepared = True
+        self.last_epoch, self._prepared = epochs, True
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch; warn where it is beyond the last one that the schedule assumes."""
@@ -141,8 +137,9 @@ class GeneralizedRobustLoss(LogLoss):
         """
         if logits.device.type == "cpu" and not torch.compiler.is_compiling():
             return min(self.epoch / self.last_epoch, 1.0), min((self.epoch - 1) / self.last_epoch, 1.0)
-        total = self.epochs.to(widen(logits).dtype)
-        return (self.epoch_tensor / total).clamp(max=1.0), ((self.epoch_tensor - 1) / total).clamp(max=1.0)
+        epoch = self.epoch_tensor.to(widen(logits).dtype)
+        total = torch.full_like(epoch, self.last_epoch)
+        return (epoch / total).clamp(max=1.0), ((epoch - 1) / total).clamp(max=1.0)
 
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``generalized_robust``."""

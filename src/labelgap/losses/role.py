@@ -67,10 +67,10 @@ class ExpectedPositivesLoss(MixtureLoss, ABC):
     """
 
     batch_dependent = True
+    _expected_positives: Number | None = None
 
     def __init__(self, expected_positives: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
         super().__init__(eps, reduction)
-        self._expected_positives: Number | None = None
         if expected_positives is not None:
             self.expected_positives = expected_positives
 
@@ -353,7 +353,7 @@ def compact_terms(logits: Tensor, rows: EstimateRows, known: KnownEntries, expec
     classes, values, rest = rows.classes, *(part.to(logits.dtype) for part in rows[1:])
     count, shared = logits.shape[-1], logits.shape[-1] - classes.shape[-1]
     kappa = per_head(expected_positives, logits)[..., 0, 0]
-    p, phi = torch.sigmoid(logits), rows.dense(count, values, rest)
+    p, phi = torch.sigmoid(logits), rest.expand(logits.shape).contiguous().scatter_(-1, classes, values)
     q, q_rest = values.sigmoid(), rest.sigmoid()
     cost = _softplus_sum(logits) + softplus(values).sum(-1)
     cost += (shared * softplus(rest) - q_rest * logits.sum(-1, keepdim=True) - rest * p.sum(-1, keepdim=True)).sum(-1)

@@ -36,15 +36,11 @@ from labelgap.losses.base.terms import (
 def selective_mask(
     logits: Tensor, labels: Tensor, *, likelihood_topk: Number, priors: Tensor | None, prior_threshold: Number
 ) -> Tensor:
-    """Mark the unknown entries that the selective mode leaves out.
+    """Mark the unknown entries that the selective mode leaves out; ties with the last of the likeliest are marked too.
 
-    Args:
-        likelihood_topk: per image of the global batch, how many of the likeliest unknown entries are left out; they are
-            counted over the batch, so one image may lose many and another none.
-        priors: ``(K,)`` how often each class is present, estimated before; None switches that rule off.
-        prior_threshold: a class more frequent than this is left out wherever it is unknown.
-
-    Known labels are never marked; ties with the last of the likeliest are.
+    ``likelihood_topk`` is how many of the likeliest unknown entries are left out per image of the global batch: one
+    image may lose many and another none. ``priors`` ``(K,)`` are how often each class is present, estimated before; a
+    class more frequent than ``prior_threshold`` is left out wherever it is unknown.
 
     Example:
         >>> logits, labels = torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, -1, -1]])

@@ -62,16 +62,9 @@ def contrast(
     .. math:: \ell = \operatorname{softplus}\bigl( T_N \ln \sum_{n} e^{x_n / T_N} + T_P \ln \sum_{p} e^{-x_p / T_P}
         + \varepsilon \bigr)
 
-    Args:
-        positive: ``(…, B, K)`` mask; what is in neither mask, as unknown labels are by default, stays out of both sums.
-        negative: ``(…, B, K)`` mask.
-        axis: −1 over the classes of each image, −2 over the images of each class, of the global batch.
-        temperature_pos: ``T_P``.
-        temperature_neg: ``T_N``.
-        bias: ``ε``, a margin.
-
-    Returns:
-        ``(…, B)`` or ``(…, K)``: the cost, 0 where there is no pair; and where there was a positive.
+    What is in neither of the masks ``(…, B, K)``, as unknown labels are by default, stays out of both sums. ``axis`` is
+    −1 over the classes of each image, −2 over the images of each class, of the global batch. Returns the cost, of shape
+    ``(…, B)`` or ``(…, K)`` and 0 where there is no pair, and where there was a positive.
 
     Example:
         >>> logits, present = torch.zeros(1, 2), torch.tensor([[True, False]])
@@ -107,14 +100,27 @@ def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: boo
     return total if reduction == "sum" else total / count.clamp(min=1)
 
 
-class ContrastLoss(MultiHead, Loss, ABC):
+class PairLoss(MultiHead, Loss, ABC):
+    """A loss that compares the positives of a batch with its negatives. Abstract.
+
+    Args:
+        unknown: "negative": unknown labels count as absent; "ignore": they are in no pair, and cost nothing.
+        reduction: "mean" or "sum"; the mean is over the images (and classes) that count.
+    """
+
+    def __init__(self, unknown: str = "negative", reduction: str = "mean") -> None:
+        super().__init__()
+        self.unknown = check_choice("unknown", unknown, ("negative", "ignore"))
+        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
+
+
+class ContrastLoss(PairLoss, ABC):
     """The two-way family: contrasts positives with negatives along ``axes``. Abstract.
 
     Args:
         temperature_pos: ``T_P``, how many of the hard positives count.
         temperature_neg: ``T_N``, how many of the hard negatives count.
         bias: ``ε``, a margin.
-        unknown: "ignore": unknown labels stay out of all sums; "negative": they count as absent.
         reduction: "mean" over the images (and classes) that have a positive, or "sum".
     """
 
@@ -129,12 +135,10 @@ class ContrastLoss(MultiHead, Loss, ABC):
         unknown: str = "ignore",
         reduction: str = "mean",
     ) -> None:
-        super().__init__()
+        super().__init__(unknown, reduction)
         self.temperature_pos = check_number("temperature_pos", temperature_pos, 0, above=True)
         self.temperature_neg = check_number("temperature_neg", temperature_neg, 0, above=True)
         self.bias = check_number("bias", bias)
-        self.unknown = check_choice("unknown", unknown, ("ignore", "negative"))
-        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Raise ``InputError`` where there is nothing to contrast with."""
@@ -182,20 +186,10 @@ class TwoWayClassLoss(ContrastLoss):
 
 
 @method("softmax", paper=KOBAYASHI_2023, summary="softmax cross-entropy, spread evenly over the positives of an image")
-class SoftmaxCrossEntropy(MultiHead, Loss):
-    """Mean of ``softmax_cross_entropy`` over the images with a positive; final.
-
-    Args:
-        unknown: "negative": unknown labels count as absent; "ignore": they stay out of the softmax.
-        reduction: "mean" over the images that have a positive, or "sum".
-    """
+class SoftmaxCrossEntropy(PairLoss):
+    """Mean of ``softmax_cross_entropy`` over the images with a positive; final. Options: see ``PairLoss``."""
 
     batch_dependent = True
-
-    def __init__(self, unknown: str = "negative", reduction: str = "mean") -> None:
-        super().__init__()
-        self.unknown = check_choice("unknown", unknown, ("negative", "ignore"))
-        self.reduction = check_choice("reduction", reduction, ("mean", "sum"))
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """See ``softmax_cross_entropy``."""

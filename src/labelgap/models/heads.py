@@ -4,7 +4,7 @@
 Explanations in Partially Annotated Multi-label Classification", CVPR 2023) applies it at every position, which gives a
 class activation map, and amplifies the positive values before averaging: a network trained with missing positives
 highlights the right positions, only too weakly. ``zero-shot`` is a linear layer whose training starts from the
-zero-shot scores of the class names (``training.heads.stack``).
+zero-shot scores of the class names (``training.loop.linear_trainer``).
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ PREVIOUS: Final = "last.previous.pt"
 BEST: Final = "best.safetensors"
 PREVIOUS_BEST: Final = "best.previous.safetensors"
 FORMAT: Final = 2
-_RESERVED: Final = ("format", "fingerprint", "state", "random")
 _BEST_LOST: Final = f"{BEST}, which belongs to it, is damaged or missing"
 _BEST_REMEDY: Final = "Restore it from a copy, or train again; --resume helps in an unfinished run."
 
@@ -57,20 +56,13 @@ class PartialEpoch:
 
     The order of the images and their random changes follow from the seed and the epoch alone, so the number of batches
     that are done is enough to continue with the next one, without reading an image of those before.
-
-    Attributes:
-        batches: that are done.
-        images: of these batches.
-        loss_sum: of the mean loss of each batch times its images, on the device.
-        trace: what was recorded of the epoch; set where it is saved.
-        started: when the epoch started, by ``time.perf_counter``; earlier where it was resumed.
     """
 
     batches: int = 0
     images: int = 0
-    loss_sum: Tensor | float = 0.0
-    trace: Mapping[str, Tensor] = field(default_factory=dict)
-    started: float = field(default_factory=time.perf_counter)
+    loss_sum: Tensor | float = 0.0  # of the mean loss of each batch times its images, on the device
+    trace: Mapping[str, Tensor] = field(default_factory=dict)  # what was recorded; set where it is saved
+    started: float = field(default_factory=time.perf_counter)  # earlier where the epoch was resumed
 
     def add(self, loss: Tensor, images: int) -> None:
         """Add the mean loss of a batch of so many images; nothing waits for the device."""
@@ -107,37 +99,25 @@ class PartialEpoch:
 
 @dataclass
 class TrainingState:
-    """The progress of a training after a complete epoch, or after a step of the next one.
+    """The progress of a training after a complete epoch, or after a step of the next one."""
 
-    Attributes:
-        epoch: number of completed epochs.
-        history: one dictionary per epoch, as in ``metrics.jsonl``; first that of epoch 0 where it was scored.
-        best_epoch: the best epoch so far; 0 before the first, or where epoch 0, the linear head, is the best.
-        best_score: its score under the selection rule; None under "last".
-        divergences: how often training has diverged, and the rates were halved.
-        partial: how far the next epoch is; None between epochs, and while a step is computed.
-    """
-
-    epoch: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best_epoch: int = 0
-    best_score: float | None = None
-    divergences: int = 0
-    partial: PartialEpoch | None = None
+    epoch: int = 0  # number of completed epochs
+    history: list[dict[str, Any]] = field(default_factory=list)  # as in ``metrics.jsonl``
+    best_epoch: int = 0  # 0 before the first, or where epoch 0, the linear head, is the best
+    best_score: float | None = None  # under the selection rule; None under "last"
+    divergences: int = 0  # how often training has diverged, and the rates were halved
+    partial: PartialEpoch | None = None  # how far the next epoch is; None between epochs, and while a step is computed
 
 
 def save_checkpoint(
-    folder: Path, state: TrainingState, parts: Mapping[str, Stateful], *, fingerprint: str = ""
+    folder: Path, state: TrainingState, parts: Mapping[str, Stateful], device: torch.device, *, fingerprint: str = ""
 ) -> None:
     """Write ``last.pt``, with a ``fingerprint`` of the configuration; the one before becomes ``last.previous.pt``."""
-    reserved = [name for name in parts if name in _RESERVED]
-    if reserved:
-        raise ValueError(f"a part of a checkpoint cannot be called {reserved[0]!r}")
     states = {name: part.state_dict() for name, part in parts.items()}
     progress = {name: value for name, value in vars(state).items() if name != "partial"}
     if state.partial is not None:
         progress["partial"] = state.partial.state_dict()
-    drawn = get_rng_state(_device_of(states))
+    drawn = get_rng_state(device)
     content = {"format": FORMAT, "fingerprint": fingerprint, "state": progress, "random": drawn, **states}
     with atomic_path(folder / LAST, previous=folder / PREVIOUS) as temporary, temporary.open("wb") as file:
         torch.save(content, file)  # given a path, torch would write it into the file
@@ -153,12 +133,8 @@ def load_checkpoint(
 ) -> TrainingState:
     """Restore everything as it was at the last checkpoint; return a fresh state if there is none.
 
-    Args:
-        folder: of the run.
-        parts: under the names that were given to ``save_checkpoint``.
-        device: of the tensors.
-        fingerprint: of the configuration; a checkpoint of another one is refused.
-        log: gets a message when ``last.pt`` is damaged and the checkpoint before it is used.
+    A checkpoint with another ``fingerprint`` of the configuration is refused. ``log`` gets a message when ``last.pt``
+    is damaged and the checkpoint before it is used.
     """
     if is_main_process():
         remove_partials(folder)
@@ -301,15 +277,6 @@ def _restore(
         raise RunError(
             f"the checkpoint in {folder} does not fit this run ({_first_line(error)}). Train into a new folder."
         ) from None
-
-
-def _device_of(value: Any) -> torch.device:
-    """Return the device of the first tensor that is not on the CPU."""
-    if isinstance(value, Tensor) and value.device.type != "cpu":
-        return value.device
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    found = (device for item in inner if (device := _device_of(item)).type != "cpu")
-    return next(found, torch.device("cpu"))
 
 
 def _first_line(error: BaseException) -> str:

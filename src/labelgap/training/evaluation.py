@@ -33,12 +33,9 @@ def evaluate_scores(
     ``classes_estimated``; None where every label is known, or less than three quarters of the way from chance to 1.
     ``estimated`` has the estimate and the prevalence of each of these classes.
 
-    Args:
-        logits: ``(N, K)``
-        labels: the truth where known, else the observed labels.
-        thresholds: per class. F1 is unbiased where they were chosen on other images; on val, which chose them, it is a
-            little too high.
-        groups: number of the group of every class; ``groups`` of the result has then a row for each group.
+    ``labels`` are the truth where known, else the observed labels. F1 is unbiased where the ``thresholds`` were chosen
+    on other images; on val, which chose them, it is a little too high. ``groups`` has the number of the group of every
+    class; that of the result has then a row for each group.
     """
     counts = labels.counts()
     both = supports_accuracy(counts.present, counts.absent, len(labels))
@@ -175,12 +172,6 @@ def match_classes(
 
     The second value are the classes of the run that the tables lack, which are unknown everywhere; the third are those
     of the tables that the run lacks, which are left out. The tables are of the same classes.
-
-    Example:
-        >>> labels = LabelTable.from_dense([[1, 0, 1]], classes=["owl", "cat", "eel"])
-        >>> found, missing, extra = match_classes([labels], ["cat", "dog", "owl"])
-        >>> found.to_dense(), missing, extra
-        (array([[ 0, -1,  1]], dtype=int8), ('dog',), ('eel',))
     """
     given = tables[0].classes
     missing = tuple(name for name in classes if name not in given)

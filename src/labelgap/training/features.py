@@ -115,17 +115,10 @@ def extract_features(
     Images with the same content are computed once. Where the cache cannot be used, features are computed without it.
     Several processes each compute their ``own_rows``, and store them in the cache of their machine.
 
-    Args:
-        sources: of images.
-        backbone: moved to ``device``, in eval mode.
-        device: of the computation.
-        transform: of images, without augmentation; see ``ImageInputs``.
-        batch_size: images at a time.
-        workers: processes that decode images.
-        reporter: shows the progress, how many images were computed, and what the user should know of the cache.
-        everywhere: whether all processes get the features, or only the first; the others then get arrays without rows.
-        average_flips: whether features are the mean of those of an image and of its mirror image.
-        precision: of the convolutions, where a CPU computes with it, else float32; None for the fastest.
+    The backbone is moved to ``device``, in eval mode; for ``transform`` see ``ImageInputs``. ``everywhere`` is whether
+    all processes get the features, or only the first, and the others arrays without rows. ``average_flips`` takes the
+    mean of the features of an image and of its mirror image. ``precision`` is that of the convolutions, where a CPU
+    computes with it, else float32; None for the fastest.
     """
     precision = inference_precision(backbone, device, precision)
     own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources
@@ -138,10 +131,10 @@ def extract_features(
             counts = Counter[str]()
             if len(features):
                 store = _open_store(backbone, transform, reporter, mirrored, precision)
-                missing = _MissingFeatures(contents, starts, features, store, batch_size)
                 network = backbone.to(device).eval()
                 inputs = [ImageInputs(images, network, device, workers=workers, transform=transform) for images in own]
-                counts = missing.compute(inputs, network, reporter, mirrored, precision)
+                missing = _MissingFeatures(contents, inputs, features, store, batch_size)
+                counts = missing.compute(network, reporter, mirrored, precision)
         halves.append([features[start:stop] for start, stop in pairwise(starts.tolist())])
         total: Counter[str] = sum(gather_objects(counts), Counter())
         if total["images"]:
@@ -212,11 +205,8 @@ def next_block(times: Sequence[float], seconds: float) -> int:
     """Return of how many batches the next block is, to last ``seconds``, or longer where its start is slow.
 
     Worker processes start with every block, which takes seconds where they are spawned: a block lasts ``START_UPS``
-    times as long as their start, which is what its first batch takes longer than the others.
-
-    Args:
-        times: when a block began, and when each of its batches was computed.
-        seconds: how long a block is to last.
+    times as long as their start, which is what its first batch takes longer than the others. ``times`` are when a block
+    began, and when each of its batches was computed.
 
     Example:
         >>> next_block([0.0, 6.0], 1.0), next_block([0.0, 6.0, 6.5, 7.0], 1.0), next_block([0.0, 6.0, 12.0], 1.0)
@@ -245,12 +235,13 @@ class _MissingFeatures:
     def __init__(
         self,
         contents: Sequence[ContentKeys],
-        starts: NDArray[np.int64],
+        inputs: Sequence[ImageInputs],
         features: NDArray[np.float32],
         store: RowStore,
         batch_size: int,
     ) -> None:
-        self.contents, self.starts, self.features, self.store = contents, starts, features, store
+        self.contents, self.inputs, self.features, self.store = contents, inputs, features, store
+        self.starts = np.cumsum([0, *map(len, inputs)])
         self.bytes = features.view(np.uint8)
         self.keys = np.concatenate([content.keys for content in contents])
         every = np.arange(len(features))
@@ -258,20 +249,18 @@ class _MissingFeatures:
         named = self.keys[self.rows].view("V16").ravel()
         _, first, self.copy_of = np.unique(named, return_index=True, return_inverse=True)
         self.first = self.rows[first]
-        self.batches = list(self._batches(np.sort(self.first), batch_size))
+        rows = np.sort(self.first)
+        self.batches = [
+            _Batch(source, rows[first : min(first + batch_size, stop)])
+            for source, (start, stop) in enumerate(pairwise(np.searchsorted(rows, self.starts).tolist()))
+            for first in range(start, stop, batch_size)
+        ]
 
-    def compute(
-        self,
-        inputs: Sequence[ImageInputs],
-        backbone: Backbone,
-        reporter: Reporter,
-        mirrored: bool,
-        precision: Precision,
-    ) -> Counter[str]:
+    def compute(self, backbone: Backbone, reporter: Reporter, mirrored: bool, precision: Precision) -> Counter[str]:
         """Compute and store all that is missing; return the numbers of images."""
         computed, total, count = 0, len(self.features), 1
         if self.batches:
-            backbone = inference_backbone(backbone, inputs[0].device, precision)
+            backbone = inference_backbone(backbone, self.inputs[0].device, precision)
             self.store.reserve(len(self.first))
             with reporter.bar("features", len(self.first)):
                 while self.batches:
@@ -279,7 +268,7 @@ class _MissingFeatures:
                     block = self.batches[start : start + count]
                     del self.batches[start : start + count]
                     times = [time.monotonic()]
-                    for rows in self._compute_block(block, inputs, backbone, mirrored):
+                    for rows in self._compute_block(block, backbone, mirrored):
                         times.append(time.monotonic())
                         computed += len(rows)
                         reporter.advance(len(rows))
@@ -290,22 +279,13 @@ class _MissingFeatures:
         counts = {"images": total, "computed": computed, "from the cache": total - computed - copies, "copies": copies}
         return Counter(counts)
 
-    def _batches(self, rows: Rows, batch_size: int) -> Iterator[_Batch]:
-        """Yield batches of rows, each of one source."""
-        bounds = np.searchsorted(rows, self.starts)
-        for source, (start, stop) in enumerate(pairwise(bounds.tolist())):
-            for first in range(start, stop, batch_size):
-                yield _Batch(source, rows[first : min(first + batch_size, stop)])
-
-    def _compute_block(
-        self, block: Sequence[_Batch], inputs: Sequence[ImageInputs], backbone: Backbone, mirrored: bool
-    ) -> Iterator[Rows]:
+    def _compute_block(self, block: Sequence[_Batch], backbone: Backbone, mirrored: bool) -> Iterator[Rows]:
         """Compute and store a block, yielding the rows of every batch; also what a failure leaves is stored."""
         for source, group in groupby(block, key=lambda batch: batch.source):
             batches, start, done = list(group), int(self.starts[source]), []
             rows = np.concatenate([batch.rows for batch in batches]) - start
             try:
-                for index, values in inputs[source].batches(rows, batch_size=len(batches[0].rows)):
+                for index, values in self.inputs[source].batches(rows, batch_size=len(batches[0].rows)):
                     with torch.inference_mode():
                         found = backbone.features(values.flip(-1) if mirrored else values).float().cpu().numpy()
                     done.append(index.numpy() + start)
@@ -330,19 +310,12 @@ class _MissingFeatures:
 
 @dataclass(frozen=True, eq=False)
 class ContentKeys:
-    """Keys of the images of a source.
-
-    Attributes:
-        images: the source.
-        keys: ``(N, 16)`` bytes; random where an image is not known.
-        known: ``(N,)`` False for a file that cannot be read, or was not hashed.
-        states: ``(N, 16)`` digests of the states of files; None for images in memory.
-    """
+    """Keys of the images of a source."""
 
     images: ImageSource
-    keys: Keys
-    known: NDArray[np.bool_]
-    states: Keys | None = None
+    keys: Keys  # (N, 16) bytes; random where an image is not known
+    known: NDArray[np.bool_]  # (N,) False for a file that cannot be read, or was not hashed
+    states: Keys | None = None  # (N, 16) digests of the states of files; None for images in memory
 
     def still_valid(self, rows: Rows) -> NDArray[np.bool_]:
         """Return whether images are known and their files have not changed since they were hashed."""

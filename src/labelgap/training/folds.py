@@ -47,11 +47,6 @@ def assign_folds(
     Groups are sorted by the rarest class that is known to be present in them, in random order within a class, and
     assigned to the folds in turn. So every class is spread as evenly as the others allow, at the cost of one sort.
     ``groups`` are ``(N,)`` integers, equal for rows that share a fold; each row is its own group when None.
-
-    Example:
-        >>> fold = assign_folds(LabelTable.from_dense([[1, -1]] * 4 + [[-1, 1]] * 2), folds=2)
-        >>> sorted(fold[:4].tolist()), sorted(fold[4:].tolist())
-        ([0, 0, 1, 1], [0, 1])
     """
     group = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(group.max(initial=-1)) + 1
@@ -158,25 +153,16 @@ def train_folds(
     follow slowly, as a bias, and has the opposite sign in the images that are held out. Under "newton", which solves
     for the biases, folds that are trained together share the principal components of all images.
 
-    Args:
-        features: ``(N, D)`` of "train", and of "val" where epochs are selected on it.
-        tasks: the heads.
-        device: where to train.
-        selection: how the epoch is selected; the last one when None.
-        images: how many all images are, where these are a part of them.
-        numbers: of the folds that are trained; all when None.
-        max_rows: of more training images than this, a random part is used.
+    The epoch is the last one, or the one that ``selection`` chooses on the features of "val". ``images`` is how many
+    all images are, where these are a part of them, and ``numbers`` the folds that are trained, all when None. Of more
+    training images than ``max_rows`` a random part is used.
     """
     train, whole, val = features["train"], images or len(tasks[0].labels), _val(features, selection)
     together = "val_features" not in val
     for members in _groups([task.config for task in tasks]):
         config = tasks[members[0]].config
-        how: dict[str, Any] = {
-            **_shared(config),
-            **val,
-            "order_seed": derive_seed(config.seed, "fold"),
-            "device": device,
-        }
+        how: dict[str, Any] = {**_shared(config), **val, "device": device}
+        how["order_seed"] = derive_seed(config.seed, "fold")
         if together and config.optimizer == "newton":
             how["basis"] = FeatureBasis.fit(_sample(train, max_rows), standardize=config.standardize, rotate=True)
         own_basis = together and config.standardize and config.optimizer != "newton"
@@ -280,11 +266,7 @@ def _plan(config: RunConfig, labels: LabelTable, images: int, part: int = 0) -> 
 def _val(features: Mapping[str, Features], selection: Selection | None) -> dict[str, Any]:
     if selection is None or selection.labels is None:
         return {"select": "last"}
-    return {
-        "val_features": as_tensor(features["val"]),
-        "val_labels": selection.labels,
-        "select": selection.rule,
-    }
+    return {"val_features": as_tensor(features["val"]), "val_labels": selection.labels, "select": selection.rule}
 
 
 def _sample(features: Features, max_rows: int | None) -> Tensor:

@@ -111,12 +111,17 @@ class EpochLogger(ABC):
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
         self.folder, self.settings, self.id, self.start = folder, settings, id, start
+        self.open()
+
+    def open(self) -> None:  # noqa: B027 (optional)
+        """Open the log, a new one where it has no ``id``, and set that."""
 
     @abstractmethod
     def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
         """Write the new epochs; ``rows`` are all epochs of the run, with the new ones at their end."""
 
-    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:  # noqa: B027 (optional)
+    @abstractmethod
+    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
         """Write the measures of the finished run."""
 
     def close(self, *, finished: bool) -> None:  # noqa: B027 (optional)
@@ -132,9 +137,9 @@ class _CsvLogger(EpochLogger):
     def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
         names = sorted({name for _, scalars in rows for name in scalars})
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["epoch", *names])
-        writer.writerows([epoch, *(scalars.get(name, "") for name in names)] for epoch, scalars in rows)
+        writer = csv.DictWriter(text, ["epoch", *names], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"epoch": epoch, **scalars} for epoch, scalars in rows)
         write_text(self.folder / CSV_LOG, text.getvalue())
 
     def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
@@ -146,22 +151,25 @@ class _TensorBoardLogger(EpochLogger):
     """Event files in ``tensorboard/`` of the run folder, with the hyper-parameters for the HPARAMS tab.
 
     These are on disk before the run's id is stored, and every epoch is flushed. A resumed run adds an event file, which
-    discards the epochs that it repeats.
+    discards the epochs that it repeats. TensorBoard reads them by the second in their names: it must be a later one.
     """
 
     package = "tensorboard"
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
+    def open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        super().__init__(folder, settings, id=id or folder.name, start=start)
-        if id:
-            _wait_for_next_second(folder / TENSORBOARD_FOLDER)
+        folder, resumed = self.folder / TENSORBOARD_FOLDER, bool(self.id)
+        self.id = self.id or self.folder.name
+        if resumed:
+            seconds = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
+            last = max((int(second) for second in seconds if second.isdigit()), default=0)
+            time.sleep(min(max(last + 1 - time.time(), 0.0), 1.0))
         writer: Any = SummaryWriter  # its types are incomplete
-        self._writer = writer(str(folder / TENSORBOARD_FOLDER), purge_step=start if id else None)
-        if not id:
-            for summary in hparams(dict(settings), {"val/score": 0.0, "best/test/map": 0.0})[:2]:  # type: ignore[no-untyped-call]
+        self._writer = writer(str(folder), purge_step=self.start if resumed else None)
+        if not resumed:
+            for summary in hparams(dict(self.settings), {"val/score": 0.0, "best/test/map": 0.0})[:2]:  # type: ignore[no-untyped-call]
                 self._writer.file_writer.add_summary(summary)
             self._writer.flush()
 
@@ -178,13 +186,6 @@ class _TensorBoardLogger(EpochLogger):
         self._writer.close()
 
 
-def _wait_for_next_second(folder: Path) -> None:
-    """Let a new event file have a later second in its name than the last one: TensorBoard reads them in that order."""
-    seconds = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
-    last = max((int(second) for second in seconds if second.isdigit()), default=0)
-    time.sleep(min(max(last + 1 - time.time(), 0.0), 1.0))
-
-
 class _WandbLogger(EpochLogger):
     """A run in ``wandb/`` of ``WANDB_DIR`` or of the current folder.
 
@@ -195,7 +196,7 @@ class _WandbLogger(EpochLogger):
 
     package = "wandb"
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
+    def open(self) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # before the import: it reports crashes otherwise
         import wandb
 
@@ -203,14 +204,14 @@ class _WandbLogger(EpochLogger):
         known = library.Settings()
         self._run = library.init(
             project=os.environ.get("WANDB_PROJECT", "labelgap"),
-            name=folder.name,
-            id=id or None,
-            resume="allow" if id else None,
-            config=dict(settings),
+            name=self.folder.name,
+            id=self.id or None,
+            resume="allow" if self.id else None,
+            config=dict(self.settings),
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=library.Settings(**{key: value for key, value in _WANDB_SETTINGS.items() if hasattr(known, key)}),
         )
-        super().__init__(folder, settings, id=str(self._run.id), start=start)
+        self.id = str(self._run.id)
 
     def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
         for epoch, scalars in new:
@@ -231,25 +232,23 @@ class _MlflowLogger(EpochLogger):
 
     package = "mlflow"
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
+    def open(self) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a training waits for a server that is away
         import mlflow
 
         library: Any = mlflow
-        local = not os.environ.get("MLFLOW_TRACKING_URI")
-        database = f"sqlite:///{(folder / MLFLOW_DATABASE).absolute().as_posix()}"
-        self._client = library.MlflowClient(tracking_uri=database if local else None)
-        if not id:
-            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "labelgap")
-            experiment = self._client.get_experiment_by_name(name)
-            number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-            id = str(self._client.create_run(number, run_name=folder.name).info.run_id)
-            for key, value in settings.items():
-                self._client.log_param(id, key, str(value)[:_LONGEST_PARAMETER])
-        else:
-            self._client.update_run(id, status="RUNNING")
-        super().__init__(folder, settings, id=id, start=start)
+        database = f"sqlite:///{(self.folder / MLFLOW_DATABASE).absolute().as_posix()}"
+        self._client = library.MlflowClient(tracking_uri=None if os.environ.get("MLFLOW_TRACKING_URI") else database)
+        if self.id:
+            self._client.update_run(self.id, status="RUNNING")
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "labelgap")
+        experiment = self._client.get_experiment_by_name(name)
+        number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        self.id = str(self._client.create_run(number, run_name=self.folder.name).info.run_id)
+        for key, value in self.settings.items():
+            self._client.log_param(self.id, key, str(value)[:_LONGEST_PARAMETER])
 
     def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
         known = {metric.step for metric in self._client.get_metric_history(self.id, "epoch")}
@@ -321,8 +320,7 @@ class _LogState(BaseModel):
 
     id: Annotated[str, StringConstraints(max_length=1000)] = ""
     epochs: Annotated[int, Field(ge=0, le=10**9)] = 0
-    measured: bool = False
-    """Whether the log has the measures of the finished run."""
+    measured: bool = False  # whether the log has the measures of the finished run
 
 
 class _Logs(BaseModel):
@@ -338,7 +336,7 @@ class _RunLog:
     def __init__(self, names: Sequence[str], folder: Path, warn: Callable[[str], None], resume: bool) -> None:
         self._names, self._folder, self._warn, self._resume = names, folder, warn, resume
         self._open: dict[str, EpochLogger] = {}
-        self._started = False
+        self._config: RunConfig | None = None
         self._history: History = ()
         self._states: dict[str, _LogState] = {}
         self._failed: set[str] = set()
@@ -347,7 +345,7 @@ class _RunLog:
         """Log the epochs that are not logged yet."""
         self._history = list(history)
         with self._guard(", ".join(self._names)):
-            if not self._started:
+            if self._config is None:
                 self._start()
             rows = self._rows()
             for name, logger in list(self._open.items()):
@@ -364,21 +362,24 @@ class _RunLog:
         with self._guard("measures"):
             history, summary = read_history(self._folder, read_config(self._folder).classes)
         finished = bool(summary) and not summary["interrupted"]
-        if finished and not self._started:
+        if finished and self._config is None:
             self.write(history)
         for name, logger in list(self._open.items()):
             with self._guard(name):
                 if finished:
                     logger.finish(self._rows(), summary_scalars(summary))
-                    self._states[name] = self._states[name].model_copy(update={"measured": True})
+                    self._states[name].measured = True
                 logger.close(finished=finished)
         if self._open:
             self._save()
 
     def _start(self) -> None:
         """Open the logs, and store their ids before anything is in them."""
-        self._states, self._started = self._read_states(), True
-        self._config = read_config(self._folder)
+        self._config, path = read_config(self._folder), self._folder / LOGS_FILE
+        try:
+            self._states = dict(read_json(path, _Logs, format=1).logs) if self._resume and path.is_file() else {}
+        except LabelGapError as error:
+            self._warn(f"{error} The logs start anew.")
         for name in self._names:
             state = self._states.setdefault(name, _LogState())
             known = self._history[: state.epochs]
@@ -388,23 +389,16 @@ class _RunLog:
             with self._guard(name):
                 settings = hyper_parameters(self._config)
                 self._open[name] = LOGGERS[name](self._folder, settings, id=state.id, start=start)
-                self._states[name] = _LogState(id=self._open[name].id, epochs=state.epochs)
+                state.id = self._open[name].id
         self._save()
 
     def _rows(self) -> list[tuple[int, dict[str, float]]]:
+        assert self._config is not None
         return [(record["epoch"], epoch_scalars(record, self._config)) for record in self._history]
 
     def _save(self) -> None:
         with self._guard(LOGS_FILE):
             write_json(self._folder / LOGS_FILE, _Logs(logs=self._states).model_dump())
-
-    def _read_states(self) -> dict[str, _LogState]:
-        path = self._folder / LOGS_FILE
-        try:
-            return dict(read_json(path, _Logs, format=1).logs) if self._resume and path.is_file() else {}
-        except LabelGapError as error:
-            self._warn(f"{error} The logs start anew.")
-            return {}
 
     @contextmanager
     def _guard(self, name: str) -> Iterator[None]:

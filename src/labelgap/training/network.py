@@ -41,13 +41,10 @@ class IdentityBackbone(Backbone):
 def build_classifier(
     config: RunConfig, width: int | None, *, pretrained: bool = True, backbone: Backbone | None = None
 ) -> Classifier:
-    """Build the network of a run.
+    """Build the network of a run; ``width`` is the number of features of the data, where its backbone is "features".
 
-    Args:
-        config: of the run.
-        width: number of the features of the data, where the backbone is "features".
-        pretrained: whether to load the initial weights of the backbone; not needed where those of the run follow.
-        backbone: the object, where the run has one; else it is made from its name.
+    ``pretrained`` loads the initial weights of the backbone, which are not needed where those of the run follow. A
+    ``backbone`` that is given is taken as it is.
     """
     if backbone is None:
         backbone = _create_backbone(config, width, pretrained)

@@ -27,10 +27,7 @@ class Reporter:
     """Prints messages and progress to standard error; nothing when ``quiet``.
 
     Of several processes only the first prints. Where standard error is no terminal, as in the log of a batch job,
-    progress is a line now and then, without control characters.
-
-    Attributes:
-        done: the steps of the innermost bar that are done.
+    progress is a line now and then, without control characters. ``done`` are the steps of the innermost bar.
     """
 
     def __init__(self, quiet: bool = False) -> None:

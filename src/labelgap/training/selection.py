@@ -35,17 +35,11 @@ class EpochScore:
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection rule and its labels.
+    """A selection rule and its labels."""
 
-    Attributes:
-        rule: "clean", "known", "observed" or "last".
-        labels: of val; None for "last".
-        why: what the rule is and why it was chosen.
-    """
-
-    rule: str
-    labels: LabelTable | None
-    why: str
+    rule: str  # "clean", "known", "observed" or "last"
+    labels: LabelTable | None  # of val; None for "last"
+    why: str  # what the rule is and why it was chosen
 
     def score(self, scores: NDArray[np.float32] | None) -> EpochScore | None:
         """Return the score of an epoch from the logits of val, or None under "last"."""

@@ -27,7 +27,6 @@ from labelgap.losses import (
     method_options,
     methods,
 )
-from labelgap.losses.base.loss import NEEDS
 from labelgap.losses.base.terms import (
     Number,
     check_choice,
@@ -43,6 +42,8 @@ LABELS = LabelTable.from_dense(
     [[1, -1, 0], [-1, -1, 1], [1, 1, -1], [-1, 0, -1], [1, -1, -1], [0, -1, -1]], classes=["cat", "dog", "owl"]
 )
 FEATURES = torch.tensor([[1.0, 0, 2, 1], [0, 1, 1, 0], [2, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
+
+NEEDS = frozenset({"index", "features", "scores", "penalty"})
 
 
 class EveryHook(MultiHead, Loss):

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from labelgap.losses import Loss, MultiHead, methods
 from labelgap.losses.base.mixture import Mixture, entropy_cost, mixture_cost
-from labelgap.losses.base.selection import top_k_mask
 from labelgap.losses.base.terms import states
 
 MIXTURES = [
@@ -111,23 +110,3 @@ def test_only_the_methods_that_are_mixtures_say_so() -> None:
     assert [name for name in plain if mixture_of(plain[name], 20) is not None] == [
         name for name in plain if name in MIXTURES
     ]
-
-
-@pytest.mark.parametrize("base", ["unknown", "all"])
-def test_the_modified_count_of_largest_logits_is_what_is_modified(base: str) -> None:
-    for batch in some_batches():
-        logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-        made = prepared("ll-r", batch, {"delta_rel": 7.5, "base": base})
-        assert isinstance(made, MultiHead)
-        modified_count = made.modified_count(labels)
-        assert modified_count is not None
-        assert torch.equal(top_k_mask(logits, states(labels).unknown, modified_count), made.modified(logits, labels))
-    assert MultiHead().modified_count(labels) is None
-
-
-def test_a_method_whose_corrections_are_permanent_counts_none() -> None:
-    """What it corrected before is modified too, wherever it ranks now."""
-    batch = next(some_batches())
-    made = prepared("ll-cp", batch, {"delta_rel": 7.5})
-    assert isinstance(made, MultiHead)
-    assert made.modified_count(torch.from_numpy(batch.labels)) is None

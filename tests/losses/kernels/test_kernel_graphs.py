@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labelgap.losses import Loss
 from labelgap.losses.kernels import disabled
-from labelgap.training.heads.cuda_graph import capture_graph, run_on_side_stream
+from labelgap.training.cuda_graphs import capture_graph, run_on_side_stream
 
 pytestmark = [
     pytest.mark.skipif(

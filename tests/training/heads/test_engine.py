@@ -31,7 +31,7 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.role import initial_label_logits
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine
-from labelgap.training.heads.stack import initial_head
+from labelgap.training.heads.engine import initial_head
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

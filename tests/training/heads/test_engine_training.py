@@ -25,7 +25,8 @@ from torch import Tensor
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
-from labelgap.training.heads import HeadPlan, LinearEngine, stack, train_heads
+from labelgap.training.heads import HeadPlan, LinearEngine, train_heads
+from labelgap.training.heads import engine as engine_module
 from labelgap.training.heads.optimizers import StackedAdam, StackedParameter
 from labelgap.training.heads.solver import FeatureBasis
 from labelgap.training.heads.train import BestEpochs
@@ -261,14 +262,14 @@ def test_a_hook_is_called_before_every_step() -> None:
 def test_labels_that_do_not_fit_are_read_from_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = plans_for("an", "ll-cp", "asl")
     dense = train_epochs(engine_of(plans), 1, 2)
-    monkeypatch.setattr(stack, "MEMORY_SHARE", 10**18)
+    monkeypatch.setattr(engine_module, "MEMORY_SHARE", 10**18)
     sparse = train_epochs(engine_of(plans), 1, 2)
     assert dense.tables.dense is not None and sparse.tables.dense is None
     assert all(torch.equal(found, expected) for found, expected in zip(sparse.heads, dense.heads, strict=True))
 
 
 def test_heads_that_do_not_fit_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(engine_module, "free_memory", lambda device: 1000)
     with pytest.raises(InputError, match=r"and 1\.0 kB are free\. Train fewer heads at a time"):
         engine_of(plans_for("an"))
 
@@ -286,7 +287,7 @@ def test_heads_continue_from_other_weights() -> None:
 def test_logits_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(plans_for("an", "em"))
     whole = engine.logits(FEATURES)
-    monkeypatch.setattr(stack, "CHUNK", 7 * 4 * CLASSES)
+    monkeypatch.setattr(engine_module, "CHUNK", 7 * 4 * CLASSES)
     torch.testing.assert_close(engine.logits(FEATURES), whole)
 
 

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import labelgap as lg
-import labelgap.training.loop.graphed_step as graphed_step
+import labelgap.training.cuda_graphs as cuda_graphs
 from labelgap.losses import ElementwiseLoss, Loss
 from labelgap.models import InputSpec, as_backbone
 from labelgap.training.checkpoint import TrainingState
-from labelgap.training.heads.cuda_graph import WARMUP_STEPS
+from labelgap.training.cuda_graphs import WARMUP_STEPS, GraphedStep, StepResult, host_state, why_not_captured
 from labelgap.training.loop.divergence import NanGuard
-from labelgap.training.loop.graphed_step import GraphedStep, StepResult, host_state, why_not_captured
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
@@ -70,7 +69,7 @@ def train_by_steps(capture: Capture | None) -> tuple[Tensor, list[float], Graphe
         return loss.detach(), logits.detach()
 
     losses = []
-    with patch.object(graphed_step, "capture_graph", lambda work, _: capture and capture(network, work)):
+    with patch.object(cuda_graphs, "capture_graph", lambda work, _: capture and capture(network, work)):
         for number in range(6):
             size = BATCH - (number == 2)
             loss, logits = step(compute, torch.randn(size, 3), torch.randn(size, 2), torch.arange(size))

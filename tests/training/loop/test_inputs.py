@@ -58,9 +58,9 @@ def test_the_error_about_an_image_that_cannot_be_read_names_the_others_as_well(t
     inputs = ImageInputs(files, EfficientNetLite(LITE0, pretrained=False), torch.device("cpu"))
     (tmp_path / "1.png").write_text("not a photo")
     with pytest.raises(InputError, match=r"^\S+1\.png is not an image"):  # the only one: as it was
-        list(inputs.batches(batch_size=2))
+        list(inputs.batches(np.arange(len(inputs)), batch_size=2))
     (tmp_path / "4.png").write_bytes((tmp_path / "5.png").read_bytes()[:-30])
-    for rows, workers in ((None, 0), (np.array([4, 0]), 1)):
+    for rows, workers in ((np.arange(6), 0), (np.array([4, 0]), 1)):
         with pytest.raises(ProblemsError, match="2 images cannot be read") as told:
             list(replace(inputs, workers=workers).batches(rows, batch_size=2))
         assert sorted(each.message.split("png ")[0][-2:] for each in told.value.problems) == ["1.", "4."]

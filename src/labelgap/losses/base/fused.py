@@ -3,9 +3,8 @@ r"""Cost and derivative of element-wise losses together, a block of entries at a
 Autograd keeps a buffer for every step of a formula and passes over memory twice for each. A *form* returns the cost of
 a block of entries and its derivative in closed form; only the derivative is kept, one buffer as large as the logits,
 and the backward pass multiplies it with the gradient of the loss. The formula itself stays in the pure function of the
-method, which is what a compiler fuses and what the tests compare the form with.
-
-Then follow mixtures in this form, and the log-sums of exponentials of which the two-way losses are made.
+method, which is what a compiler fuses and what the tests compare the form with. Then follow mixtures in this form, and
+the log-sums of exponentials of which the two-way losses are made.
 """
 
 from __future__ import annotations
@@ -33,38 +32,23 @@ BLOCK_ENTRIES = {"cpu": 2**16, "cuda": 2**21}
 
 
 class Fused(NamedTuple):
-    """What ``fused`` evaluates.
-
-    Attributes:
-        form: computes a block of rows.
-        inputs: ``(…, B, K)`` each, all of one shape and float type.
-        constants: what else has a row per image: labels, masks, weights, ``(…, B, K)``, ``(B, K)`` or ``(B, 1)``.
-    """
+    """What ``fused`` evaluates, a block of rows at a time."""
 
     form: Form
-    inputs: Sequence[Tensor]
-    constants: Sequence[Tensor] = ()
+    inputs: Sequence[Tensor]  # (…, B, K) each, all of one shape and float type
+    constants: Sequence[Tensor] = ()  # what else has a row per image: labels, masks, weights, (…, B, K), (B, K), (B, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class KernelForm:
-    """What a kernel needs to know about a loss. Tensors are those of the loss itself.
+    """What a kernel needs to know about a loss. Tensors are those of the loss itself."""
 
-    Attributes:
-        family: the name of a family of kernels.
-        options: of the family; other options are another compiled kernel.
-        weights: of a mixture, u + v, u and w of unknown, absent, present and large entries.
-        epoch: the number of the epoch, int64; None where the cost does not depend on it.
-        share: of the unknown entries that are large: numerator and denominator, as ``share_ratio`` gives it.
-        wanted: how many unknown entries are large, where no share says so.
-    """
-
-    family: str
-    options: tuple[float | Tensor, ...] = ()
-    weights: tuple[float | Tensor, ...] = ()
-    epoch: Tensor | None = None
-    share: Tensor | None = None
-    wanted: int | None = None
+    family: str  # the name of a family of kernels
+    options: tuple[float | Tensor, ...] = ()  # of the family; other options are another compiled kernel
+    weights: tuple[float | Tensor, ...] = ()  # of a mixture: u + v, u and w of unknown, absent, present, large entries
+    epoch: Tensor | None = None  # its number, int64; None where the cost does not depend on it
+    share: Tensor | None = None  # of the unknown entries that are large, as share_ratio gives it
+    wanted: int | None = None  # how many unknown entries are large, where no share says so
 
     @property
     def is_plain(self) -> bool:
@@ -88,12 +72,6 @@ def fused(parts: Fused, reduction: str = "none") -> Tensor:
     """Return the cost of every entry ``(…, B, K)``, or their "sum" or "mean" over the global batch, ``(…)``.
 
     Its gradient is the slopes of the form. It can be differentiated once; a second time is an error.
-
-    Example:
-        >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
-        >>> fused(Fused(lambda x: (x * x, 2 * x), [x]), "sum").backward()
-        >>> x.grad
-        tensor([[6., 8.]])
     """
     form, inputs, constants = parts
     *heads, rows, classes = inputs[0].shape
@@ -334,13 +312,8 @@ def mixed(
     A sum over many entries takes the logarithm of c, to the precision of p; a single entry takes
     :math:`\ln c = -\ln(1 + e^{-|x|})`, so that a label that is almost certainly right costs little, but not nothing.
 
-    Args:
-        logits: x
-        both: u + v; like the next two, a plain number or what broadcasts over the logits.
-        present: u
-        entropy: w
-        probability: p, where it is known; it is not overwritten.
-        exact: whether the cost of each entry is exact, not only that of many together.
+    ``both`` is u + v, ``present`` u and ``entropy`` w: plain numbers, or what broadcasts over the logits. A
+    ``probability`` p that is known is not overwritten. ``exact`` makes the cost of every single entry exact.
     """
     p = torch.sigmoid(logits) if probability is None else probability
     rest = linear(p, -1.0, 1.0)

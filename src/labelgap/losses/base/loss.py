@@ -26,7 +26,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
@@ -40,24 +39,11 @@ from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.terms import Number, check_choice, check_number, check_shapes, reduce, widen
 from labelgap.losses.kernels.dispatch import are_taken, one_pass
 
-NEEDS = frozenset({"index", "features", "scores", "penalty"})
-
 MOST_EPOCHS = 1.5
 """So many times the images of an epoch may be seen before the next ``set_epoch``: some loops repeat images."""
 
 TrainingScores = Callable[[], Iterator[tuple[Tensor, Tensor]]]
 """Yields ``(index, logits)`` batches of every training image once, in eval mode and without augmentation."""
-
-
-@dataclass
-class _Images:
-    """How many images an epoch allows, and how many are left; None before ``set_epoch``.
-
-    They are no numbers of the module: a step that changes those is not captured as a CUDA graph.
-    """
-
-    allowed: float = math.inf
-    left: float | None = None
 
 
 class Loss(nn.Module, ABC):
@@ -97,7 +83,9 @@ class Loss(nn.Module, ABC):
         self.epoch = 1
         self.state_bytes, self.state_form = 0, ""
         self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
-        self._images = _Images()
+        # How many images an epoch allows, and how many are left; None before ``set_epoch``. They are no numbers of the
+        # module: a step that changes those is not captured as a CUDA graph.
+        self._images: dict[str, float | None] = {"allowed": math.inf, "left": None}
         self._marks: list[tuple[Tensor, ...]] = []
         self._last_marks: tuple[Tensor, ...] | None = None
 
@@ -106,18 +94,12 @@ class Loss(nn.Module, ABC):
         return {}
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Receive N, K, the number of epochs and the known labels, before the optimizer is built.
-
-        Args:
-            table: the observed labels of the training images; ``index`` refers to its rows.
-            epochs: how many will be trained.
-            seed: of whatever the loss draws at random.
-        """
+        """Receive the labels that ``index`` refers to, before the optimizer is built; it may draw by the ``seed``."""
         if not isinstance(table, LabelTable):
             raise InputError("prepare(table, …) takes a LabelTable: lg.LabelTable.from_dense(labels) makes one.")
         if epochs < 1:
             raise InputError(f"epochs={epochs}: at least one is needed.")
-        self._images.allowed = MOST_EPOCHS * table.shape[0]
+        self._images["allowed"] = MOST_EPOCHS * table.shape[0]
         self.skip_step()
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -130,7 +112,7 @@ class Loss(nn.Module, ABC):
             raise InputError(f"epoch {epoch}: epochs are counted from 1.")
         self.epoch = epoch
         self.epoch_tensor.fill_(epoch)
-        self._images.left = self._images.allowed
+        self._images["left"] = self._images["allowed"]
 
     def forward(
         self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
@@ -165,13 +147,13 @@ class Loss(nn.Module, ABC):
 
     def _count_images(self, rows: int) -> None:
         """Warn once where a loop trains with the loss without ``set_epoch``, or for long after the last call of it."""
-        left = self._images.left
+        left = self._images["left"]
         if left == math.inf or not (self.training and torch.is_grad_enabled() and isinstance(rows, int)):
             return
         if left is not None and left >= rows:
-            self._images.left = left - rows
+            self._images["left"] = left - rows
             return
-        self._images = _Images(math.inf, math.inf)
+        self._images |= {"allowed": math.inf, "left": math.inf}
         seen = f"has been {self.epoch} for more than {MOST_EPOCHS} times the training images"
         warnings.warn(
             f"{self.name} depends on the epoch, which {'was never set' if left is None else seen}: "
@@ -298,28 +280,15 @@ class MultiHead:
 
     A loss of your own does not need it: the engine then evaluates it head by head. A loss that inherits from it accepts
     logits ``(…, B, K)`` with the axes of ``heads`` in front, number options as tensors of shape ``(…)``, and keeps its
-    per-image state as ``(…, N, K)``.
-
-    Attributes:
-        heads: the leading axes, ``()`` for one head; the engine sets it before ``prepare``.
-        shared_options: number options that cannot be tensors; heads that differ in one do not share a loss.
+    per-image state as ``(…, N, K)``. The engine sets ``heads``, ``()`` for one head, before ``prepare``.
     """
 
     heads: tuple[int, ...] = ()
     shared_options: ClassVar[frozenset[str]] = frozenset()
+    """Number options that cannot be tensors; heads that differ in one do not share a loss."""
 
     def mixture(self, classes: int) -> Mixture | None:
-        """Return the mixture that the costs of the entries are, where the method is nothing else; None otherwise.
-
-        The engine evaluates the heads of all such methods in one kernel.
-        """
-        return None
-
-    def modified_count(self, labels: Tensor) -> Tensor | None:
-        """Return how many unknown entries of a batch are ``modified``, ``(…)``, where those are its largest logits.
-
-        None where another rule selects them.
-        """
+        """Return the mixture that the costs of the entries are, where the method is nothing else; None otherwise."""
         return None
 
     def revisions_of(self, head: tuple[int, ...]) -> Revisions:
@@ -373,15 +342,7 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
 
 
 class MixtureLoss(LogLoss, ABC):
-    """A loss whose cost per entry is a mixture. Abstract: a method declares ``declared`` or, from options, ``weights``.
-
-    Example:
-        >>> import torch
-        >>> class HalfNegative(MixtureLoss):
-        ...     declared = Mixture(unknown=(0.0, 0.5, 0.0))
-        >>> HalfNegative()(torch.zeros(1, 2), torch.tensor([[1, -1]]))
-        tensor(0.5199)
-    """
+    """A loss whose cost per entry is a mixture: ``declared``, or ``weights`` where it depends on options. Abstract."""
 
     declared: ClassVar[Mixture]
 

@@ -45,11 +45,10 @@ IGNORED: MixtureWeights = (0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class LabelEstimate:
-    """An estimate of the labels that is learned along with the classifier (`role`).
+    """An estimate of the labels that is learned along with the classifier (`role`), with a cost of the same mixture.
 
-    The estimate has a cost of the same mixture, and each of the two teaches the other: where one gives a label the
-    probability p, ``weight`` · p of the other's weight of −ln(1 − p) goes to −ln p. The teacher is a constant to the
-    gradient.
+    Each of the two teaches the other: where one gives a label the probability p, ``weight`` · p of the other's weight
+    of −ln(1 − p) goes to −ln p. The teacher is a constant to the gradient.
     """
 
     logits: Tensor  # of every training image, (…, N, K), or of those of a batch, (…, B, K)
@@ -58,26 +57,15 @@ class LabelEstimate:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """The weights of a mixture, by the state of the label.
-
-    Attributes:
-        unknown: of unknown entries.
-        absent: of entries known to be absent.
-        present: of entries known to be present.
-        modified: of the loss's ``modified`` entries; None where the method modifies none.
-        expected_positives: positives per image that a batch should have (`epr`), ``(…)``; None where any number is
-            accepted.
-        expected_weight: weight of the penalty for another number, relative to `epr`.
-        label_estimate: what is learned along; None where nothing is.
-    """
+    """The weights of a mixture, by the state of the label."""
 
     unknown: MixtureWeights
     absent: MixtureWeights = AS_ABSENT
     present: MixtureWeights = AS_PRESENT
-    modified: MixtureWeights | None = None
-    expected_positives: Number | None = None
-    expected_weight: float = 1.0
-    label_estimate: LabelEstimate | None = None
+    modified: MixtureWeights | None = None  # of the loss's ``modified`` entries; None where the method modifies none
+    expected_positives: Number | None = None  # per image of a batch (`epr`), (…); None where any number is accepted
+    expected_weight: float = 1.0  # of the penalty for another number, relative to `epr`
+    label_estimate: LabelEstimate | None = None  # what is learned along
 
     @property
     def rows(self) -> tuple[MixtureWeights, ...]:
@@ -110,17 +98,10 @@ def is_plain(value: Number, number: float) -> bool:
 def mixture_entries(
     logits: Tensor, labels: Tensor, mixture: Mixture, *, modified: Tensor | None = None, eps: Number = 0.0
 ) -> Tensor:
-    """Return the cost of every entry of a batch under a mixture.
+    """Return the cost of every entry ``(…, B, K)`` of a batch under a mixture, in float32 or wider.
 
-    Args:
-        logits: ``(…, B, K)``, any float type; computed in float32 or wider.
-        labels: ``(…, B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        mixture: its label estimate, if any, has the rows of the batch.
-        modified: ``(…, B, K)`` mask, where the mixture has weights for modified entries.
-        eps: added inside the logarithms.
-
-    Returns:
-        ``(…, B, K)``, not reduced. The penalty on the number of positives belongs to the batch and is on every entry.
+    The label estimate of the mixture, if any, has the rows of the batch; ``modified`` is the mask of modified entries,
+    where it has weights for them. The penalty on the number of positives belongs to the batch and is on every entry.
     """
     logits = widen(logits)
     present, absent, _ = states(labels)

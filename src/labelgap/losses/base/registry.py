@@ -74,19 +74,12 @@ ZHOU_2022 = Paper(
 
 @dataclass(frozen=True)
 class Method:
-    """A method that can be asked for by name.
-
-    Attributes:
-        name: what users write.
-        loss_class: its class.
-        summary: a line for ``labelgap methods``.
-        paper: who proposed it; None for a method of somebody's own.
-    """
+    """A method that can be asked for by name, with a line for ``labelgap methods``."""
 
     name: str
     loss_class: type[Loss]
     summary: str
-    paper: Paper | None = None
+    paper: Paper | None = None  # who proposed it; None for a method of somebody's own
 
     @property
     def reference(self) -> str:
@@ -115,11 +108,8 @@ def method(name: str, *, summary: str, paper: Paper) -> Callable[[LossClass], Lo
 def register_method(name: str, loss_class: type[Loss], *, summary: str = "", paper: Paper | None = None) -> None:
     """Make a loss of your own known by name to ``loss``, ``fit`` and, in the same process, the commands.
 
-    Args:
-        name: what users write; not one that is taken.
-        loss_class: a subclass of ``Loss``; the parameters of its ``__init__`` are the method's options.
-        summary: a line for ``labelgap methods``; the first line of the class's docstring when not given.
-        paper: who proposed it.
+    The parameters of its ``__init__`` are the method's options. ``summary`` is a line for ``labelgap methods``: the
+    first one of the class's docstring when not given.
     """
     if not (isinstance(loss_class, type) and issubclass(loss_class, Loss)):
         raise InputError(f"the method '{name}' needs a subclass of labelgap.Loss, not {loss_class!r}.")
@@ -151,11 +141,7 @@ def describe_method(name: str) -> Method:
 
 
 def loss(name: str, **options: Any) -> Loss:
-    """Create a loss by name.
-
-    Args:
-        name: one of ``methods()``.
-        **options: of the method; an unknown one is an error that names the nearest.
+    """Create a loss by name, one of ``methods()``; an unknown option is an error that names the nearest.
 
     Example:
         >>> loss("an-ls", smoothing=0.2)
@@ -163,10 +149,9 @@ def loss(name: str, **options: Any) -> Loss:
     """
     loss_class = describe_method(name).loss_class
     known = _options(loss_class)
-    for option in options:
-        if option not in known:
-            hint = "" if known else f"'{name}' has no options."
-            raise UnknownNameError(f"option of '{name}' called", option, known, hint)
+    if unknown := [option for option in options if option not in known]:
+        hint = "" if known else f"'{name}' has no options."
+        raise UnknownNameError(f"option of '{name}' called", unknown[0], known, hint)
     try:
         loss_fn = loss_class(**options)
     except InputError as error:
@@ -256,22 +241,16 @@ def published_options(method: str, dataset: str | None) -> dict[str, Any]:
     """Return the options that are known to suit a data set, or its sister; nothing where none are."""
     if (method, dataset) in _OURS:
         return dict(_OURS[method, str(dataset)])
-    known = paper_dataset(dataset)
-    if known is None:
+    if (known := paper_dataset(dataset)) is None:
         return {}
-    place = PAPER_DATASETS.index(known)
-    return {option: values[place] for option, values in _PAPERS.get(method, {}).items()}
+    return {name: values[PAPER_DATASETS.index(known)] for name, values in _PAPERS.get(method, {}).items()}
 
 
 def defaults(method: str, dataset: str | None = None) -> dict[str, Any]:
     """Return the options a method takes on a data set: the papers' where they state them, else its own.
 
-    Args:
-        method: one of ``methods()``.
-        dataset: "voc2012", "coco2014", "nuswide", "cub" or "digits"; None for the method's own defaults. VOC 2007 and
-            COCO 2017 take the settings of their sisters.
-
-    ``eps`` and ``reduction`` are left out, and so is what has no default.
+    ``dataset`` is "voc2012", "coco2014", "nuswide", "cub" or "digits"; VOC 2007 and COCO 2017 take the settings of
+    their sisters. ``eps`` and ``reduction`` are left out, and so is what has no default.
 
     Example:
         >>> defaults("em-apl", "coco2014")["beta"]

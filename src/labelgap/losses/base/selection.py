@@ -68,9 +68,7 @@ def as_count(count: Count) -> Tensor:
 def count_marked(mask: Tensor) -> Count:
     """Return how many entries of a mask ``(…, B, K)`` are true in the global batch, of shape ``(…)``."""
     array = host_array(mask) if mask.ndim == 2 else None
-    if array is not None:
-        return all_count(int(np.count_nonzero(array)))
-    return all_sum(torch.count_nonzero(mask) if mask.ndim == 2 else mask.sum(dim=(-2, -1)))
+    return all_sum(mask.sum(dim=(-2, -1))) if array is None else all_count(int(np.count_nonzero(array)))
 
 
 def all_count(count: int) -> int:

@@ -35,12 +35,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 class PerImageState(MultiHead, ReducedLoss, ABC):
-    """A loss that keeps ``(…, N, K)`` values for the images it is prepared with. Abstract.
-
-    Attributes:
-        table: the observed labels it was prepared with.
-        epochs: how many will be trained.
-    """
+    """A loss that keeps ``(…, N, K)`` values for the images of the ``table`` it is prepared with. Abstract."""
 
     needs = frozenset({"index"})
     table: LabelTable | None = None
@@ -64,11 +59,9 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         images, classes = self.prepared_table().shape
         entries = math.prod((*self.heads, images, classes))
         heads = f" × {math.prod(self.heads):,} heads" if self.heads else ""
-        self.require_memory(
-            entries * (bytes_per_entry + temporary),
-            f"keeps state for each of {images:,} images × {classes:,} classes{heads}",
-            "Take fewer images or classes, or a method without state per image (ll-ct, em).",
-        )
+        purpose = f"keeps state for each of {images:,} images × {classes:,} classes{heads}"
+        remedy = "Take fewer images or classes, or a method without state per image (ll-ct, em)."
+        self.require_memory(entries * (bytes_per_entry + temporary), purpose, remedy)
         self.state_bytes += entries * bytes_per_entry
 
     def require_memory(self, needed: int, purpose: str, remedy: str) -> None:
@@ -106,10 +99,9 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         return self.table
 
     def state_rows(self, name: str, index: Tensor | None) -> Tensor:
-        """Return the ``(…, B, K)`` values of a buffer or parameter in some rows ``(B,)``.
+        """Return the ``(…, B, K)`` values of a buffer or parameter in some rows ``(B,)`` of the table.
 
-        A row that is not in the table is refused. Row numbers that are on a GPU are not checked, since that would wait
-        for it: there a wrong one ends in an error of the GPU.
+        Row numbers on a GPU are not checked, since that would wait for it: a wrong one ends in an error of the GPU.
         """
         self.prepared_table()
         if index is None:
@@ -145,14 +137,10 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
     def all_logits(self, scores: TrainingScores | None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the ``(…, N, K)`` logits of all training images from what the loop supplies."""
         images = len(self.prepared_table())
-        if scores is None:
-            raise InputError(
-                f"'{self.name}' scores all training images after an epoch: end_epoch(scores) needs scores."
-            )
         if not callable(scores):
             raise InputError(
-                f"'{self.name}': scores must be a function without arguments that yields (rows, logits): pass the "
-                "function itself, end_epoch(scores), not what it returns."
+                f"'{self.name}' scores all training images after an epoch: end_epoch(scores) needs scores, a function "
+                "without arguments that yields (rows, logits); pass the function itself, not what it returns."
             )
         gathered = self._full(dtype, torch.nan)
         seen = torch.zeros(images, dtype=torch.bool, device=gathered.device)
@@ -188,23 +176,18 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
 
 
 class PseudoLabelRounds(PerImageState, ABC):
-    """A loss that assigns pseudo-labels to unknown labels at the end of epochs, permanently. Abstract.
-
-    Attributes:
-        warmup: epochs before the first round; the last epoch has none.
-    """
+    """A loss that assigns pseudo-labels to unknown labels at the end of epochs, permanently. Abstract."""
 
     needs = frozenset({"index", "scores"})
     epoch_dependent = True
-    warmup: Number
+    warmup: Number  # epochs before the first round; the last epoch has none
     _assigned: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
     def assign(self, scores: TrainingScores | None, due: Tensor) -> tuple[Tensor, Tensor]:
         """Assign pseudo-labels in those heads ``(…)`` where a round is ``due``.
 
-        Returns:
-            where, a row (head, image, class) for each that the revisions list, and the states there.
+        Returns a row (head, image, class) for each that the revisions list, and the states there.
         """
 
     def soft_targets(self, places: tuple[Any, ...]) -> NDArray[np.float32] | None:
@@ -229,14 +212,10 @@ class PseudoLabelRounds(PerImageState, ABC):
         places, values = self._assigned
         own = (places[:, :-2] == places.new_tensor(head)).all(dim=1)
         rows, columns = places[own, -2], places[own, -1]
+        entries = rows.cpu().numpy(), columns.cpu().numpy()
+        states, targets = values[own].cpu().numpy(), self.soft_targets((*head, rows, columns))
         return Revisions.from_arrays(
-            self.prepared_table(),
-            rows.cpu().numpy(),
-            columns.cpu().numpy(),
-            values=values[own].cpu().numpy(),
-            targets=self.soft_targets((*head, rows, columns)),
-            source=self.name,
-            epoch=self.epoch,
+            self.prepared_table(), *entries, values=states, targets=targets, source=self.name, epoch=self.epoch
         )
 
 
@@ -246,18 +225,6 @@ class EntryLog(nn.Module):
     The entries of a step are a sorted *run*; a run is merged with the one before that is not longer, so that there are
     few runs, and the entries of an image are found by bisection in each. Memory and ``state_dict`` are as large as what
     was recorded.
-
-    Args:
-        heads: leading axes.
-        images: N.
-        classes: K.
-
-    Example:
-        >>> log = EntryLog((), images=1000, classes=3)
-        >>> log.record(torch.tensor([7, 2]), torch.tensor([[True, False, True], [False, False, False]]), epoch=2)
-        >>> log.epochs_of(torch.tensor([2, 7]))
-        tensor([[0, 0, 0],
-                [2, 0, 2]], dtype=torch.int16)
     """
 
     def __init__(self, heads: tuple[int, ...], images: int, classes: int) -> None:
@@ -328,11 +295,6 @@ class EstimateRows(NamedTuple):
     classes: Tensor  # (…, B, M) class numbers, int64
     values: Tensor  # (…, B, M) their logits
     rest: Tensor  # (…, B, 1) the logit of all other classes
-
-    def dense(self, count: int, values: Tensor | None = None, rest: Tensor | None = None) -> Tensor:
-        """Return ``(…, B, K)``: the logits, or what was computed from ``values`` and from ``rest``."""
-        values, rest = self.values if values is None else values, self.rest if rest is None else rest
-        return rest.expand(*rest.shape[:-1], count).contiguous().scatter_(-1, self.classes, values)
 
 
 def compress_rows(logits: Tensor, kept: int, excluded: Tensor) -> EstimateRows:
@@ -421,10 +383,9 @@ class CompactRows(nn.Module):
             destination[prefix + name] = part if used == part.shape[-2] else part[..., :used, :].clone()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        missing = arguments[2]
         for name in ("slot", "classes", "values", "rest"):
             if (stored := state_dict.get(prefix + name)) is None:
-                missing.append(prefix + name)
+                arguments[2].append(prefix + name)  # the missing keys
             elif name == "slot":
                 self.slot.copy_(stored)
             else:

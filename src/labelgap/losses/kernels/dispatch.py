@@ -75,8 +75,7 @@ def _is_installed() -> bool:
 def one_pass(form: KernelForm, logits: Tensor, labels: Tensor, reduction: str) -> Tensor | None:
     """Return the "mean" or "sum" of the costs of logits ``(B, K)``; None where no kernel can be taken after all.
 
-    Call it where ``are_taken`` says yes. The gradient is computed along; it can be differentiated once, as can the
-    losses without kernels.
+    Call it where ``are_taken`` says yes. The gradient is computed along; it can be differentiated once.
     """
     if not _fit(form, logits, labels):
         return None
@@ -85,19 +84,18 @@ def one_pass(form: KernelForm, logits: Tensor, labels: Tensor, reduction: str) -
     known = key in _known
     if not known and logits.is_cuda and torch.cuda.is_current_stream_capturing():
         return None
-    logits, labels = _aligned(logits), _aligned(labels)
-    if known:
-        from labelgap.losses.kernels.triton_kernels import evaluate
-
-        return evaluate(form, logits, labels, reduction)
+    logits, labels = (values.clone() if values.data_ptr() % ALIGNMENT else values for values in (logits, labels))
     try:
         from labelgap.losses.kernels.triton_kernels import evaluate, warm_up
 
-        warm_up(logits)
+        if not known:
+            warm_up(logits)
         loss = evaluate(form, logits, labels, reduction)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever Triton, a compiler or a driver may raise: losses do not need kernels
+        if known:
+            raise
         _give_up(error)
         return None
     _known.add(key)
@@ -116,10 +114,6 @@ def _fit(form: KernelForm, logits: Tensor, labels: Tensor) -> bool:
         and (logits.is_contiguous() or logits.mT.is_contiguous())
         and all(values.device == logits.device for values in tensors)
     )
-
-
-def _aligned(values: Tensor) -> Tensor:
-    return values.clone() if values.data_ptr() % ALIGNMENT else values
 
 
 def _give_up(error: Exception) -> None:

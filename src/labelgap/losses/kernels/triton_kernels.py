@@ -292,15 +292,8 @@ def selective(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
     return weight * (log - tl.minimum(z, 0.0)), weight * tl.where(present, -n, p)
 
 
-FAMILIES = {
-    "mixture": mixture,
-    "focal": focal,
-    "hill": hill,
-    "self_paced": self_paced,
-    "asymmetric": asymmetric,
-    "robust": robust,
-    "selective": selective,
-}
+_NAMES = ("mixture", "focal", "hill", "self_paced", "asymmetric", "robust", "selective")
+FAMILIES = {name: globals()[name] for name in _NAMES}
 """By the name that a ``KernelForm`` has."""
 
 
@@ -426,25 +419,10 @@ def kth_largest(form: KernelForm, logits: Tensor, labels: Tensor) -> Tensor:
     entries, shift = logits.numel(), 32
     for number, bits in enumerate(DIGITS):
         shift -= bits
-        launch(
-            count_keys,
-            triton.cdiv(entries, BLOCK),
-            *(logits, labels, state, counts, entries),
-            SHIFT=shift,
-            BITS=bits,
-            BLOCK=BLOCK,
-            warps=WARPS,
-        )
-        launch(
-            narrow,
-            1,
-            *(counts, state, threshold, share, form.wanted or 0),
-            SHARED=form.share is not None,
-            BITS=bits,
-            FIRST=number == 0,
-            LAST=shift == 0,
-            warps=8,
-        )
+        constants: dict[str, Any] = {"SHIFT": shift, "BITS": bits, "BLOCK": BLOCK, "warps": WARPS}
+        launch(count_keys, triton.cdiv(entries, BLOCK), *(logits, labels, state, counts, entries), **constants)
+        constants = {"SHARED": form.share is not None, "BITS": bits, "FIRST": number == 0, "LAST": shift == 0}
+        launch(narrow, 1, *(counts, state, threshold, share, form.wanted or 0), **constants, warps=8)
     return threshold
 
 
@@ -464,22 +442,14 @@ def warm_up(logits: Tensor) -> None:
 class _OnePass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, form: KernelForm, reduction: str) -> Tensor:
-        entries, threshold = logits.numel(), logits
-        if form.selects:
-            threshold = kth_largest(form, logits, labels)
+        entries, threshold = logits.numel(), kth_largest(form, logits, labels) if form.selects else logits
         weights = _on_device(form.weights, logits.device) if form.weights else logits
         blocks, scale = triton.cdiv(entries, BLOCK), 1.0 / entries if reduction == "mean" else 1.0
         slopes, sums, total = torch.empty_like(logits), logits.new_empty(blocks), logits.new_empty(())
         epoch = logits if form.epoch is None else form.epoch
-        launch(
-            cost_and_slope,
-            blocks,
-            *(logits, labels, threshold, weights, epoch, slopes, sums, entries, scale),
-            COST=FAMILIES[form.family],
-            OPTIONS=form.options,
-            BLOCK=BLOCK,
-            warps=WARPS,
-        )
+        constants = {"COST": FAMILIES[form.family], "OPTIONS": form.options, "BLOCK": BLOCK, "warps": WARPS}
+        tensors = logits, labels, threshold, weights, epoch, slopes, sums
+        launch(cost_and_slope, blocks, *tensors, entries, scale, **constants)
         steps = triton.cdiv(blocks, SUMS)
         launch(add_up, 1, *(sums, total, blocks, scale), STEPS=steps, BLOCK=SUMS, warps=32)
         ctx.slopes = slopes

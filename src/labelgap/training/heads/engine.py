@@ -12,6 +12,7 @@ ended alone.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,21 +23,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelgap.core.distributed import world_size
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.core.seeds import numpy_generator
-from labelgap.labels import Revisions
+from labelgap.core.seeds import derive_seed, numpy_generator
+from labelgap.core.system import format_bytes
+from labelgap.labels import LabelTable, Revisions
+from labelgap.losses import MultiHead
+from labelgap.losses.base.state import free_memory
 from labelgap.losses.base.terms import widest_float
-from labelgap.training.heads.cuda_graph import CudaGraphRunner
-from labelgap.training.heads.grouping import HeadGroup, HeadPlan
+from labelgap.models.heads import LinearHead
+from labelgap.training.cuda_graphs import CudaGraphRunner
+from labelgap.training.heads.grouping import HeadGroup, HeadPlan, group_plans
 from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel
 from labelgap.training.heads.optimizers import StackedAdam, StackedOptimizer, StackedParameter, StackedSGD
 from labelgap.training.heads.solver import FeatureBasis, StackedNewton
-from labelgap.training.heads.stack import HeadStack
 
 StepHook = Callable[[Tensor, Tensor, Tensor, Callable[[], Tensor]], None]
 """Called before every step with rows ``(B,)``, logits ``(M, B, K)``, labels ``(M, B, K)``, and a function that returns
 the mask ``(M, B, K)`` of entries that the methods modify."""
 
+CHUNK = 1 << 24
+"""How many logits are computed at once."""
+SMALL_FEATURES = 1 << 18
+"""Features of fewer values are transposed in memory: a small product is several times as fast then."""
+MEMORY_SHARE = 4
+"""Label tables are dense, a byte per image and class, where they fit into this fraction of the free memory."""
 NEWTON_STEPS = 10
 """Steps in an epoch of the optimizer "newton", each on all images."""
 BLOCK_STEPS = 32
@@ -44,8 +55,60 @@ BLOCK_ENTRIES = 1 << 20
 """On a CPU the weights of entries are computed for so many steps at once, or for so many entries of logits."""
 
 
-class LinearEngine(HeadStack):
+def initial_head(width: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the weights ``(K, D)`` and biases ``(K,)`` of a linear run with this seed before training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "initialisation"))  # others take 1 ms without a GPU
+        head = LinearHead(width, classes)
+    return head.weight.detach(), head.bias.detach()
+
+
+class LabelTables:
+    """The labels of all heads on the device: distinct tables of the same images and classes, each once.
+
+    ``parts`` are the parts of the heads; those of one part see the same images. ``number`` has for every head the
+    number of its table. ``dense``, ``(T, N, K)`` int8, is None where it is too large: then labels are read from the
+    sparse tables.
+    """
+
+    def __init__(self, tables: Sequence[LabelTable], device: torch.device, parts: Sequence[int] = ()) -> None:
+        self.distinct: list[LabelTable] = []
+        self.parts: list[int] = []
+        self.device = device
+        self.number = [self._number(*each) for each in zip(tables, parts or [0] * len(tables), strict=True)]
+        images, classes = self.distinct[0].shape
+        free, self.dense = free_memory(device), None
+        if free is None or len(self.distinct) * images * classes <= free // MEMORY_SHARE:
+            self.dense = torch.stack([torch.from_numpy(table.to_dense()) for table in self.distinct]).to(device)
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Return the codes of some rows, ``(T, B, K)`` int8."""
+        if self.dense is not None:
+            return self.dense.index_select(1, index)
+        return torch.stack([table.batch(index) for table in self.distinct]).to(self.device)
+
+    def _number(self, table: LabelTable, part: int) -> int:
+        for number, other in enumerate(self.distinct):
+            if part == self.parts[number] and (table is other or table == other):
+                return number
+        if self.distinct:
+            first = self.distinct[self.parts.index(part) if part in self.parts else 0]
+            same = table.images == first.images if part in self.parts else len(table) == len(first)
+            if table.classes != first.classes or not same:
+                raise InputError(
+                    "heads that are trained together need labels of the same images and classes, in the same order; "
+                    f"one has {table!r}, another {first!r}."
+                )
+        self.distinct.append(table)
+        self.parts.append(part)
+        return len(self.distinct) - 1
+
+
+class LinearEngine:
     """Linear heads in training.
+
+    A head has the number of its plan; a *slot* in logits and losses, where heads that share a loss are adjacent; and a
+    *row* in the weights, where heads of the same learning rate are adjacent.
 
     Args:
         features: ``(N, D)`` of the training images, a row for each row of the label tables; or ``(P, N, D)``, and each
@@ -64,6 +127,14 @@ class LinearEngine(HeadStack):
         graphs: whether to capture the step in a CUDA graph, where the device has them.
 
     Attributes:
+        groups: heads that share a loss, in the order of their slots.
+        features: ``(N, R)`` or ``(P, N, R)`` coordinates of the training images.
+        weight: ``(M · K, R)``, by row, as is ``bias``, ``(M · K,)``.
+        active: ``(M,)`` bool by slot; False for frozen heads.
+        failed_epoch: ``(M,)`` by slot, the epoch in which the loss was not finite; 0 where it always was.
+        failed_step: ``(M,)`` by slot, the step of that epoch, counted from 1.
+        host_syncs: whether the host reads the losses; it does not where it would have to wait for the device.
+        all_active: whether no head is frozen, as far as the host knows.
         graph_runner: replays steps from a CUDA graph; None where there are none.
 
     The initial weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator is not
@@ -91,26 +162,73 @@ class LinearEngine(HeadStack):
         self.full_batch = optimizer == "newton"
         if basis is None and (standardize or self.full_batch):
             basis = FeatureBasis.fit(features, standardize=standardize, rotate=self.full_batch)
-        size = features.shape[-2] if self.full_batch else batch_size
-        target = torch.device(device)
-        super().__init__(features, plans, epochs=epochs, batch_size=size, device=target, dtype=dtype, basis=basis)
-        self.order_seed, self.epochs = order_seed, epochs
-        self.kernel = MixtureKernel(
-            self.groups, self.table_of_slot, classes=self.classes, epochs=epochs, dtype=dtype, device=self.device
-        )
+        self.plans, self.epochs, self.order_seed, self.basis = tuple(plans), epochs, order_seed, basis
+        self.batch_size = features.shape[-2] if self.full_batch else batch_size
+        self.device, self.dtype = torch.device(device), dtype
+        _check(features, self.plans, self.batch_size, dtype)
+        self.classes, self.width = len(plans[0].labels.classes), features.shape[-1]
+        _check_memory(features, len(plans) * self.classes, self.device, dtype)
+        self.features = self.coordinates(features)
+        self.tables = LabelTables([plan.labels for plan in plans], self.device, [plan.part for plan in plans])
+        self._group_heads()
+        self._create_weights()
+        self.kernel = MixtureKernel(self.groups, self.table_of_slot, self.classes, dtype, self.device)
         self.autograd_groups = [group for group in self.groups if group.mixture is None]
         self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
         self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []
-        bias = self.stacked_parameter(self.bias, decays=not self.full_batch)
-        stacked = [self.stacked_parameter(self.weight), bias, *self._loss_parameters()]
-        if self.full_batch:
-            start = torch.from_numpy(np.stack([_frequency_logits(plan) for plan in self.plans]))
-            self._set_weights(torch.zeros(*start.shape, self.features.shape[-1]), start)
+        bias = self._stacked(self.bias, decays=not self.full_batch)
+        stacked = [self._stacked(self.weight), bias, *self._loss_parameters()]
         self.optimizer = self._create_optimizer(optimizer, stacked, momentum, nesterov)
         self.weight_gradient = torch.empty_like(self.weight)
         self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
         self.epoch_tensor = torch.ones((), dtype=torch.int64, device=self.device)
         self.graph_runner = self.make_graph_runner() if graphs and self.device.type == "cuda" else None
+
+    def _group_heads(self) -> None:
+        """Decide which heads share a loss, and the slot and the row of every head."""
+        plans, most = self.plans, min(self.batch_size, self.features.shape[-2])
+        self.groups = group_plans(
+            plans, self.tables.number, epochs=self.epochs, device=self.device, dtype=self.dtype, batch_size=most
+        )
+        self.plan_of_slot = [plan for group in self.groups for plan in group.plans]
+        settings = [(plans[plan].part, -plans[plan].lr, plans[plan].weight_decay) for plan in self.plan_of_slot]
+        by_rate = sorted(range(len(plans)), key=settings.__getitem__)
+        self.slot_of_plan, self.slot_of_row = self._index(self.plan_of_slot).argsort(), self._index(by_rate)
+        self.row_of_slot = self.slot_of_row.argsort()
+        self.row_of_plan = self.row_of_slot[self.slot_of_plan]
+        self.reordered = by_rate != list(range(len(plans)))
+        parts = 1 if self.features.ndim == 2 else len(self.features)
+        ends = (self.classes * np.bincount([plan.part for plan in plans], minlength=parts)).cumsum().tolist()
+        self.part_rows = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
+        self.table_of_slot = [self.tables.number[plan] for plan in self.plan_of_slot]
+
+    def _create_weights(self) -> None:
+        """Allocate what every head has, and draw its initial weights; "newton" starts from the frequencies."""
+        count, device, width = len(self.plans), self.device, self.features.shape[-1]
+        self.weight = self.features.new_empty(count * self.classes, width)
+        self.bias = self.features.new_empty(count * self.classes)
+        self.active = torch.ones(count, dtype=torch.bool, device=device)
+        self.failed_epoch = torch.zeros(count, dtype=torch.int64, device=device)
+        self.failed_step = torch.zeros_like(self.failed_epoch)
+        self.host_syncs = self.all_active = device.type == "cpu"
+        self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
+        if self.full_batch:
+            start = torch.from_numpy(np.stack([_frequency_logits(plan) for plan in self.plans]))
+            self._set_weights(torch.zeros(*start.shape, width), start)
+            return
+        first = {seed: initial_head(width, self.classes, seed) for seed in {plan.seed for plan in self.plans}}
+        weights, biases = zip(*(first[plan.seed] for plan in self.plans), strict=True)
+        self._set_weights(torch.stack(weights), torch.stack(biases))
+
+    def _index(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self.device)
+
+    def _stacked(self, values: Tensor, *, decays: bool = True) -> StackedParameter:
+        """Return weights of all heads for the optimizer, with or without their weight decay."""
+        slots = self.slot_of_row.tolist()
+        plans = [self.plans[self.plan_of_slot[slot]] for slot in slots]
+        decay = [plan.weight_decay for plan in plans] if decays else ()
+        return StackedParameter(values.view(len(slots), -1), [plan.lr for plan in plans], slots, decay)
 
     @property
     def graph_disabled(self) -> str | None:
@@ -145,6 +263,78 @@ class LinearEngine(HeadStack):
                     self.loss_parameters.append((group, parameter))
                     slots = range(group.slots.start, group.slots.stop)
                     yield StackedParameter(group.with_axis(parameter.detach()), rates, slots)
+
+    def coordinates(self, features: Tensor) -> Tensor:
+        """Return the coordinates ``(N, R)`` of features ``(N, D)``, on the device."""
+        features = features.detach().to(self.device, self.dtype)
+        return features if self.basis is None else self.basis.apply(features)
+
+    @property
+    def heads(self) -> tuple[Tensor, Tensor]:
+        """Copies of the weights ``(M, K, D)`` and biases ``(M, K)`` of all plans, on the features."""
+        shape = len(self.plans), self.classes
+        weight, bias = self.weight.view(*shape, -1), self.bias.view(shape)
+        weight, bias = weight.index_select(0, self.row_of_plan), bias.index_select(0, self.row_of_plan)
+        return (weight, bias) if self.basis is None else self.basis.to_features(weight, bias)
+
+    @torch.no_grad()
+    def set_heads(self, weight: Tensor, bias: Tensor) -> None:
+        """Replace the weights ``(M, K, D)`` and biases ``(M, K)`` on the features, in the order of the plans."""
+        shape = len(self.plans), self.classes, self.width
+        if tuple(weight.shape) != shape or tuple(bias.shape) != shape[:2]:
+            raise InputError(
+                f"the heads' weights have shape {shape} and their biases {shape[:2]}; "
+                f"not {tuple(weight.shape)} and {tuple(bias.shape)}."
+            )
+        weight, bias = (values.detach().to(self.device, self.dtype) for values in (weight, bias))
+        self._set_weights(*((weight, bias) if self.basis is None else self.basis.from_features(weight, bias)))
+
+    def _set_weights(self, weight: Tensor, bias: Tensor) -> None:
+        """Set the weights ``(M, K, R)`` and biases ``(M, K)`` on the coordinates, in the order of the plans."""
+        plan_of_row = self.row_of_plan.argsort()
+        self.weight.view(weight.shape).copy_(weight.to(self.device).index_select(0, plan_of_row))
+        self.bias.view(bias.shape).copy_(bias.to(self.device).index_select(0, plan_of_row))
+
+    @property
+    def failed(self) -> list[int | None]:
+        """For every plan the epoch in which its loss was not finite; None where it always was."""
+        return [epoch or None for epoch in self.failed_epoch.index_select(0, self.slot_of_plan).tolist()]
+
+    @property
+    def steady(self) -> list[int]:
+        """The heads whose loss is the same function of the logits in every epoch."""
+        return [plan for group in self.groups if not group.loss_fn.epoch_dependent for plan in group.plans]
+
+    def _part_logits(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the logits ``(M · K, B)``, by row, of batches ``(B, R)`` of all parts."""
+        flat = [each.t().contiguous() if each.numel() < SMALL_FEATURES else each.t() for each in parts]
+        own = zip(self.part_rows, flat, strict=True)
+        return torch.cat([torch.addmm(self.bias[rows, None], self.weight[rows], each) for rows, each in own])
+
+    @torch.no_grad()
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits ``(M, N, K)`` of images by their features ``(N, D)``, in the order of the plans."""
+        pairs = self._iterate_logits(self.coordinates(features), self.row_of_plan)
+        return torch.cat([logits for _, logits in pairs], dim=1)
+
+    @torch.no_grad()
+    def _iterate_logits(self, coordinates: Tensor, heads: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images ``(B,)`` and their logits ``(n, B, K)``, of heads by row, a bounded number at a time."""
+        shape = len(heads), self.classes
+        weight = self.weight.view(-1, self.classes, self.weight.shape[1]).index_select(0, heads).flatten(0, 1)
+        bias = self.bias.view(-1, self.classes).index_select(0, heads).flatten()
+        step = max(1, CHUNK // max(len(bias), 1))
+        for first in range(0, max(len(coordinates), 1), step):
+            part = coordinates[first : first + step]
+            rows = torch.arange(first, first + len(part), device=self.device)
+            yield rows, torch.addmm(bias[:, None], weight, part.t()).view(*shape, -1).mT
+
+    def _training_logits(self, group: HeadGroup) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield all training images and their logits for the loss of a group; 0 for failed heads."""
+        bad = (self.failed_epoch[group.slots] > 0)[:, None, None]
+        features = self.features if self.features.ndim == 2 else self.features[group.part]
+        for images, logits in self._iterate_logits(features, self.row_of_slot[group.slots]):
+            yield images, group.without_axis(logits.masked_fill(bad, 0.0))
 
     @torch.no_grad()
     def train_epoch(self, epoch: int, hook: StepHook | None = None) -> NDArray[np.float64]:
@@ -200,7 +390,7 @@ class LinearEngine(HeadStack):
         """Train all heads on a batch; return their losses ``(M,)`` by slot."""
         features = self.features if self.full_batch else self.features.index_select(-2, rows)
         parts = (features,) if features.ndim == 2 else features.unbind(0)
-        logits = self.part_logits(parts).view(len(self.plans), self.classes, len(rows))
+        logits = self._part_logits(parts).view(len(self.plans), self.classes, len(rows))
         logits = logits.index_select(0, self.row_of_slot) if self.reordered else logits
         if hook is not None:
             self._call_hook(hook, rows, logits, batch)
@@ -286,13 +476,13 @@ class LinearEngine(HeadStack):
                 mask[group.slots] = group.loss_fn.modified(group.select(logits), labels, rows)
             return mask.index_select(0, self.slot_of_plan)
 
-        labels = batch.codes.index_select(0, self.index(self.table_of_slot)).mT
+        labels = batch.codes.index_select(0, self._index(self.table_of_slot)).mT
         slots = self.slot_of_plan
         hook(rows, logits.mT.index_select(0, slots), labels.index_select(0, slots), modified)
 
     def freeze(self, heads: Sequence[int]) -> None:
         """Freeze some heads, by their numbers."""
-        self.active.index_fill_(0, self.slot_of_plan.index_select(0, self.index(heads)), False)
+        self.active.index_fill_(0, self.slot_of_plan.index_select(0, self._index(heads)), False)
         self._active_changed()
 
     def _active_changed(self) -> None:
@@ -306,16 +496,20 @@ class LinearEngine(HeadStack):
         """
         revisions = [Revisions()] * len(self.plans)
         for group in self.groups:
-            scores = partial(self.training_logits, group) if "scores" in group.loss_fn.needs else None
-            found = group.loss_fn.end_epoch(scores)
+            loss_fn = group.loss_fn
+            found = loss_fn.end_epoch(partial(self._training_logits, group) if "scores" in loss_fn.needs else None)
+            shared = loss_fn if isinstance(loss_fn, MultiHead) and len(group.plans) > 1 else None
             for number, plan in enumerate(group.plans if list_revisions else ()):
-                revisions[plan] = group.multi_head.revisions_of((number,)) if len(group.plans) > 1 else found
+                revisions[plan] = found if shared is None else shared.revisions_of((number,))
         return revisions
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"weight": self.weight, "bias": self.bias, "active": self.active, "failed_epoch": self.failed_epoch}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides how training continues: the tensors themselves, not copies."""
         return {
-            **self.stack_state(),
+            **self._tensors(),
             "optimizer": self.optimizer.state(),
             "losses": [group.loss_fn.state_dict() for group in self.groups],
             "random": torch.get_rng_state(),
@@ -324,13 +518,48 @@ class LinearEngine(HeadStack):
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the ``state_dict`` of an engine with the same plans; training ends with the same bytes."""
-        self.load_stack_state(state)
+        for name, values in self._tensors().items():
+            if state[name].shape != values.shape:
+                raise InputError(
+                    f"the stored engine has a {name} of shape {tuple(state[name].shape)}, this one of "
+                    f"{tuple(values.shape)}: only an engine with the same plans can load it."
+                )
+            values.copy_(state[name])
         for name, values in self.optimizer.state().items():
             values.copy_(state["optimizer"][name])
         for group, stored in zip(self.groups, state["losses"], strict=True):
             group.loss_fn.load_state_dict(stored)
         torch.set_rng_state(state["random"].cpu())
         self._active_changed()
+
+
+def _check(features: Tensor, plans: Sequence[HeadPlan], batch_size: int, dtype: torch.dtype) -> None:
+    if world_size() > 1:
+        raise InputError("the linear engine trains in one process: start it without torchrun, or on one rank's data.")
+    if not plans:
+        raise InputError("there is no head to train: pass at least one plan.")
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"dtype={dtype}: heads are trained in torch.float32 or torch.float64.")
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size}: it must be at least 1.")
+    if features.ndim not in (2, 3) or features.shape[-2] != len(plans[0].labels) or not features.shape[-2]:
+        raise InputError(
+            f"features have shape {tuple(features.shape)}: it needs a row for each of {len(plans[0].labels):,} images "
+            "of the labels, and at least one."
+        )
+
+
+def _check_memory(features: Tensor, rows: int, device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse heads, with their gradient and the moments of Adam, and copies of features that do not fit in memory."""
+    needed = 4 * rows * (features.shape[-1] + 1) * dtype.itemsize
+    if features.device != device or features.dtype != dtype:
+        needed += features.numel() * dtype.itemsize
+    free = free_memory(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{rows:,} rows of weights × {features.shape[-1]:,} features and their optimizer state take "
+            f"{format_bytes(needed)}, and {format_bytes(free)} are free. Train fewer heads at a time."
+        )
 
 
 def _frequency_logits(plan: HeadPlan) -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,28 +27,16 @@ from labelgap.losses.kernels.dispatch import are_taken
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """One of many heads that are trained at once.
-
-    Attributes:
-        method: one of ``methods()``.
-        options: of the method.
-        lr: learning rate; those of a loss's own parameters follow from it (ROLE's estimate learns ten times as fast).
-        labels: the observed labels; heads may differ in them, but have the same images and classes.
-        seed: of the initial weights, and of what the method draws.
-        weight_decay: times the weights, added to their gradient; not for the parameters of losses, and not for the
-            biases under the optimizer "newton".
-        name: for tables and messages.
-        part: which features it is trained on, where there are several: those of its fold.
-    """
+    """One of many heads that are trained at once."""
 
     method: str
     options: Mapping[str, Any]
-    lr: float
-    labels: LabelTable
-    seed: int = 0
-    weight_decay: float = 0.0
-    name: str = ""
-    part: int = 0
+    lr: float  # those of a loss's own parameters follow from it (ROLE's estimate learns ten times as fast)
+    labels: LabelTable  # the observed ones; heads may differ in them, but have the same images and classes
+    seed: int = 0  # of the initial weights, and of what the method draws
+    weight_decay: float = 0.0  # not for the parameters of losses, and not for the biases under the optimizer "newton"
+    name: str = ""  # for tables and messages
+    part: int = 0  # which features it is trained on, where there are several: those of its fold
 
     def __str__(self) -> str:
         """Return the name, or the method and the learning rate."""
@@ -58,27 +45,13 @@ class HeadPlan:
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:
-    """Heads that share a loss.
+    """Heads that share a loss."""
 
-    Attributes:
-        loss_fn: prepared; it has an axis of heads where there are several of them.
-        plans: their numbers among all plans, in the order of that axis.
-        slots: their positions in the logits and losses of all heads.
-        mixture: of the loss; None where it is none, where a subclass has replaced the cost, and where a kernel
-            computes it.
-        part: which features the loss sees; that of its first head where it needs none.
-    """
-
-    loss_fn: Loss
-    plans: tuple[int, ...]
-    slots: slice
-    mixture: Mixture | None
-    part: int = 0
-
-    @property
-    def multi_head(self) -> MultiHead:
-        """What the loss offers to the engine; the defaults of the protocol where it is a plain ``Loss``."""
-        return self.loss_fn if isinstance(self.loss_fn, MultiHead) else MultiHead()
+    loss_fn: Loss  # prepared; it has an axis of heads where there are several of them
+    plans: tuple[int, ...]  # their numbers among all plans, in the order of that axis
+    slots: slice  # their positions in the logits and losses of all heads
+    mixture: Mixture | None  # of the loss, where the linear engine evaluates it
+    part: int = 0  # which features the loss sees; that of its first head where it needs none
 
     def loss_and_gradient(
         self, logits: Tensor, labels: Tensor, index: Tensor, features: Tensor
@@ -124,17 +97,22 @@ def group_plans(
 ) -> list[HeadGroup]:
     """Group plans, prepare the loss of each group, and give adjacent slots to groups with similar mixtures.
 
-    Args:
-        plans: all heads.
-        tables: for every plan the number of its label table; equal numbers mean equal tables.
-        epochs: how many will be trained.
-        device: of the losses.
-        dtype: float64 makes their parameters float64.
-        batch_size: of a full batch.
+    ``tables`` are the numbers of the plans' label tables; float64 makes the parameters of losses float64.
     """
     classes = len(plans[0].labels.classes)
     shape = (batch_size if are_taken(device, dtype, batch_size * classes) else 0), classes
-    create = partial(_create_loss, plans, tables=tables, epochs=epochs, device=device, dtype=dtype)
+
+    def create(numbers: Sequence[int]) -> Loss:
+        method, wide = plans[numbers[0]].method, widest_float(device)
+        options = [{**method_options(method), **plans[number].options} for number in numbers]
+        stacked = {name: _stack_option([each[name] for each in options], wide) for name in options[0]}
+        loss_fn = loss(method, **stacked).to(device)
+        if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
+            loss_fn.heads = (len(numbers),)
+        for number in {tables[number]: number for number in numbers}.values():
+            loss_fn.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed)
+        return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
+
     by_key: dict[tuple[Any, ...], list[int]] = {}
     for number, plan in enumerate(plans):
         by_key.setdefault(_key(plan, number, tables[number], shape), []).append(number)
@@ -155,10 +133,12 @@ def group_plans(
 
 
 def _mixture(loss_fn: Loss, shape: tuple[int, int]) -> Mixture | None:
-    """Return the mixture of a loss that no kernel computes; None where a subclass has replaced the cost."""
+    """Return the mixture of a loss that no kernel computes, whose cost no subclass has replaced, and all of whose
+    weights follow from the labels."""
     if not isinstance(loss_fn, MultiHead) or _has_kernel(loss_fn, shape):
         return None
-    return None if is_replaced(type(loss_fn), "mixture", "weights") else loss_fn.mixture(shape[1])
+    mixture = None if is_replaced(type(loss_fn), "mixture", "weights") else loss_fn.mixture(shape[1])
+    return None if mixture is None or mixture.modified is not None else mixture
 
 
 def _has_kernel(loss_fn: Loss, shape: tuple[int, int]) -> bool:
@@ -170,8 +150,7 @@ def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
     """Return what groups in adjacent slots have in common; label estimates come after expected positives."""
     if mixture is None:
         return ()
-    parts = mixture.expected_positives, mixture.label_estimate, mixture.has_entropy or None, mixture.modified
-    return True, *(part is not None for part in parts)
+    return True, mixture.expected_positives is not None, mixture.label_estimate is not None, mixture.has_entropy
 
 
 def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tuple[Any, ...]:
@@ -194,26 +173,6 @@ def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tup
     return plan.method, fixed, state, part
 
 
-def _create_loss(
-    plans: Sequence[HeadPlan],
-    numbers: Sequence[int],
-    *,
-    tables: Sequence[int],
-    epochs: int,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Loss:
-    method, wide = plans[numbers[0]].method, widest_float(device)
-    options = [{**method_options(method), **plans[number].options} for number in numbers]
-    stacked = {name: _stack_option([each[name] for each in options], wide) for name in options[0]}
-    loss_fn = loss(method, **stacked).to(device)
-    if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
-        loss_fn.heads = (len(numbers),)
-    for number in {tables[number]: number for number in numbers}.values():
-        loss_fn.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed)
-    return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
-
-
 def _stack_option(values: Sequence[Any], dtype: torch.dtype) -> Any:
     """Return one option for several heads: unchanged where all agree, else a tensor."""
     if not _is_number(values[0]) or all(value == values[0] for value in values):
@@ -222,4 +181,4 @@ def _stack_option(values: Sequence[Any], dtype: torch.dtype) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

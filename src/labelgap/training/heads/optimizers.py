@@ -26,19 +26,12 @@ EPS = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class StackedParameter:
-    """A parameter with a leading axis of heads.
+    """A parameter with a leading axis of heads; ``values`` are changed in place."""
 
-    Attributes:
-        values: ``(n, …)``, changed in place.
-        rates: the learning rate of every head.
-        slots: the positions of the heads in the mask of active heads.
-        decays: the weight decay of every head; none for the parameters of a loss (ROLE's estimate).
-    """
-
-    values: Tensor
-    rates: Sequence[float]
-    slots: Sequence[int]
-    decays: Sequence[float] = ()
+    values: Tensor  # (n, …)
+    rates: Sequence[float]  # the learning rate of every head
+    slots: Sequence[int]  # the positions of the heads in the mask of active heads
+    decays: Sequence[float] = ()  # the weight decay of every head; none for the parameters of a loss (ROLE's estimate)
 
     def per_head(self, numbers: Sequence[float]) -> Tensor:
         """Return a number of every head, in the shape of the values."""
@@ -47,12 +40,7 @@ class StackedParameter:
 
 
 class StackedOptimizer(ABC):
-    """An optimizer of stacked parameters. Abstract.
-
-    Args:
-        parameters: what it changes.
-        active: ``(M,)`` bool, of all heads, read in every step; frozen heads do not change.
-    """
+    """An optimizer of stacked parameters. Abstract. ``active``, ``(M,)``, is read in every step: frozen heads rest."""
 
     def __init__(self, parameters: Sequence[StackedParameter], active: Tensor) -> None:
         self.parameters, self.active = tuple(parameters), active

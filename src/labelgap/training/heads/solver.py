@@ -48,19 +48,12 @@ _NEVER: Final = -1e4
 
 @dataclass(frozen=True, eq=False)
 class FeatureBasis:
-    """A linear change of coordinates of features. It uses no labels: heads of several folds may share it.
+    """A linear change of coordinates of features. It uses no labels: heads of several folds may share it."""
 
-    Attributes:
-        mean: ``(D,)``
-        scale: ``(D,)``, the standard deviation; 1 where it is 0.
-        components: ``(D, R)`` orthonormal columns; None where the coordinates are the standardized features.
-        variances: ``(R,)``, the mean square of each coordinate.
-    """
-
-    mean: Tensor
-    scale: Tensor
-    components: Tensor | None
-    variances: Tensor
+    mean: Tensor  # (D,)
+    scale: Tensor  # (D,), the standard deviation; 1 where it is 0
+    components: Tensor | None  # (D, R) orthonormal columns; None where the coordinates are the standardized features
+    variances: Tensor  # (R,), the mean square of each coordinate
 
     @classmethod
     @torch.no_grad()
@@ -73,14 +66,10 @@ class FeatureBasis:
         rotate: bool = False,
         rank_tolerance: float = 1e-6,
     ) -> FeatureBasis:
-        """Return the coordinates of features ``(N, D)``.
+        """Return the coordinates of features ``(N, D)``: in float64 where they are, else in float32.
 
-        Args:
-            features: of the images; in float64 where they are, else in float32.
-            standardize: whether to subtract the mean and to divide by the standard deviation.
-            center: whether to subtract the mean only.
-            rotate: whether to use the principal components.
-            rank_tolerance: components with a smaller share of the largest variance are left out.
+        ``standardize`` also divides by the standard deviation, ``center`` only subtracts the mean. ``rotate`` takes the
+        principal components, without those of a smaller share of the largest variance than ``rank_tolerance``.
         """
         if features.ndim != 2 or not len(features):
             raise InputError(f"features have shape {tuple(features.shape)}: a row for every image is needed.")
@@ -139,13 +128,8 @@ class StackedNewton(StackedOptimizer):
         y \leftarrow \theta_t + \beta_t (\theta_t - \theta_{t-1})
 
     with Nesterov's :math:`\beta_t`, which starts again from 0 for a head whose gradient points against its last
-    step (O'Donoghue and Candès, 2015). The gradient must be that of all images.
-
-    Args:
-        parameters: the weights and the biases of all heads.
-        active: the mask of active heads.
-        variances: of ``FeatureBasis``.
-        classes: of a head.
+    step (O'Donoghue and Candès, 2015). The gradient must be that of all images; the parameters are the weights and the
+    biases of all heads, and ``variances`` those of ``FeatureBasis``.
     """
 
     def __init__(self, parameters: Sequence[StackedParameter], active: Tensor, variances: Tensor, classes: int) -> None:
@@ -186,25 +170,15 @@ class StackedNewton(StackedOptimizer):
 
 @dataclass(frozen=True, eq=False)
 class LogisticPath:
-    """The solutions of logistic regression for every penalty.
-
-    Attributes:
-        penalties: L values of λ.
-        basis: the coordinates of the features.
-        weight: ``(L, K, R)`` on the coordinates.
-        bias: ``(L, K)``
-        gradient: ``(L,)`` largest norm of the gradient of a problem, over the number of images.
-        iterations: ``(L,)`` of the slowest problem.
-        converged: ``(L,)`` whether all problems of a penalty converged.
-    """
+    """The solutions of logistic regression for L penalties."""
 
     penalties: tuple[float, ...]
     basis: FeatureBasis
-    weight: Tensor
-    bias: Tensor
-    gradient: NDArray[np.float64]
-    iterations: NDArray[np.int64]
-    converged: NDArray[np.bool_]
+    weight: Tensor  # (L, K, R) on the coordinates
+    bias: Tensor  # (L, K)
+    gradient: NDArray[np.float64]  # (L,) largest norm of the gradient of a problem, over the number of images
+    iterations: NDArray[np.int64]  # (L,) of the slowest problem
+    converged: NDArray[np.bool_]  # (L,) whether all problems of a penalty converged
 
     def logits(self, features: Tensor) -> list[Tensor]:
         """Return the logits ``(N, K)`` of images for every penalty."""
@@ -236,15 +210,9 @@ def fit_logistic_path(
     single-label data set is one multinomial problem (softmax) for each λ; of a multi-label one every class is a binary
     problem (sigmoid), from which the unknown labels are left out.
 
-    Args:
-        features: ``(N, D)``
-        labels: ``(N,)`` class numbers of a single-label data set, or ``(N, K)`` label codes of a multi-label one.
-        penalties: values of λ, above 0.
-        classes: K of a single-label data set; one more than the largest number when None.
-        tolerance: where a problem ends: the norm of its gradient, over N, is at most this.
-        max_iterations: of a problem.
-        device: of the computation.
-        dtype: float32 or float64.
+    ``labels`` are ``(N,)`` class numbers of a single-label data set with K ``classes``, by default one more than the
+    largest number, or ``(N, K)`` label codes of a multi-label one. A problem ends where the norm of its gradient, over
+    N, is at most the ``tolerance``.
     """
     _check(features, labels, penalties)
     inputs = features.detach().to(device, dtype)
@@ -264,15 +232,12 @@ def fit_logistic_path(
     return LogisticPath(tuple(map(float, penalties)), basis, weight, bias, norms, iterations, norms <= tolerance)
 
 
-class BinaryLoss:
+class _BinaryLoss:
     r"""Cross-entropy of a sigmoid over the known labels: :math:`\sum_n w_n (\ln(1 + e^{x_n}) - y_n x_n)`.
 
     Logits have the shape ``(P, 1, N)``. All derivatives are functions of the probabilities p, which are therefore
-    computed once at each point; those along a direction of the logits need no product with the features.
-
-    Args:
-        targets: ``(P, 1, N)`` 1 where the label is present, else 0.
-        known: ``(P, 1, N)`` 1 where it is known, else 0; None where all are.
+    computed once at each point; those along a direction of the logits need no product with the features. ``targets``
+    are 1 where the label is present, ``known`` where it is known, ``(P, 1, N)``; None where all are.
     """
 
     def __init__(self, targets: Tensor, known: Tensor | None = None) -> None:
@@ -282,7 +247,6 @@ class BinaryLoss:
         return values if self.known is None else values.mul_(self.known)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the sigmoids."""
         return torch.sigmoid(logits)
 
     def gradient(self, p: Tensor) -> Tensor:
@@ -299,15 +263,15 @@ class BinaryLoss:
         """Return the sum over images of the second derivative in each logit, p (1 − p)."""
         return self._weighted(torch.addcmul(p, p, p, value=-1)).sum(dim=2)
 
-    def select(self, problems: Tensor) -> BinaryLoss:
+    def select(self, problems: Tensor) -> _BinaryLoss:
         """Return the loss of some problems."""
-        return BinaryLoss(self.targets[problems], None if self.known is None else self.known[problems])
+        return _BinaryLoss(self.targets[problems], None if self.known is None else self.known[problems])
 
 
-class MultinomialLoss:
+class _MultinomialLoss:
     r"""Cross-entropy of a softmax, :math:`\sum_n (\ln \sum_k e^{x_{kn}} - x_{y_n n})`; logits are ``(P, K, N)``.
 
-    All problems have the same ``targets``, ``(N,)`` class numbers. The methods are those of ``BinaryLoss``.
+    All problems have the same ``targets``, ``(N,)`` class numbers. The methods are those of ``_BinaryLoss``.
     """
 
     def __init__(self, targets: Tensor) -> None:
@@ -317,34 +281,32 @@ class MultinomialLoss:
         return self.targets.expand(len(p), 1, -1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the softmax over the classes."""
         return logits.softmax(dim=1)
 
     def gradient(self, p: Tensor) -> Tensor:
-        """Return p − y."""
         index = self._index(p)
         return p.scatter_add(1, index, p.new_full((), -1.0).expand(index.shape))
 
     def directional(self, p: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first and second derivative along a direction, ``(P,)`` each."""
         weighted = p * direction
         mean = weighted.sum(dim=1)
         first = (mean - direction.gather(1, self._index(p))[:, 0]).sum(dim=1)
         return first, (weighted.mul_(direction).sum(dim=1) - mean.square()).sum(dim=1)
 
     def curvature(self, p: Tensor) -> Tensor:
-        """Return the sum of p (1 − p)."""
         return torch.addcmul(p, p, p, value=-1).sum(dim=2)
 
-    def select(self, problems: Tensor) -> MultinomialLoss:
-        """Return the loss itself."""
+    def select(self, problems: Tensor) -> _MultinomialLoss:
         return self
+
+
+_ConvexLoss = _BinaryLoss | _MultinomialLoss
 
 
 class _Stack(NamedTuple):
     """The problems of one penalty: their loss, the initial biases ``(p, r)``, and the classes of their logits."""
 
-    loss: BinaryLoss | MultinomialLoss
+    loss: _ConvexLoss
     bias: Tensor
     classes: Tensor
 
@@ -358,7 +320,7 @@ def _single_label(labels: NDArray[np.integer], classes: int | None, inputs: Tens
         raise InputError(f"class numbers go from 0 to K - 1, not from {present[0]} to {present[-1]}.")
     bias = torch.from_numpy(np.log(np.bincount(targets) / len(targets))).to(inputs)
     index = torch.from_numpy(targets.astype(np.int64)).to(inputs.device)
-    return _Stack(MultinomialLoss(index), bias[None], torch.from_numpy(present.astype(np.int64)).to(inputs.device))
+    return _Stack(_MultinomialLoss(index), bias[None], torch.from_numpy(present.astype(np.int64)).to(inputs.device))
 
 
 def _multi_label(labels: NDArray[np.integer], inputs: Tensor) -> _Stack:
@@ -371,7 +333,7 @@ def _multi_label(labels: NDArray[np.integer], inputs: Tensor) -> _Stack:
     known = None if bool((codes != UNKNOWN).all()) else (codes != UNKNOWN).to(inputs.dtype)
     odds = torch.from_numpy(np.log(present[classes] / absent[classes])).to(inputs)
     index = torch.from_numpy(classes).to(inputs.device)
-    return _Stack(BinaryLoss((codes == PRESENT).to(inputs.dtype), known), odds[:, None], index)
+    return _Stack(_BinaryLoss((codes == PRESENT).to(inputs.dtype), known), odds[:, None], index)
 
 
 def _solve_path(
@@ -475,15 +437,10 @@ class _Problems:
     direction with the features, and that of the new derivatives. In principal components the diagonal
     :math:`h\, s_j^2 + \lambda_j`, with h the mean second derivative of the loss and :math:`s_j^2` the sum of squares of
     a feature, is close to the Hessian, and its inverse takes the place of the identity that L-BFGS usually starts from.
-
-    Args:
-        loss: of P problems.
-        features: ``(N, R)``
-        penalties: ``(P, 1, R)`` λ of each parameter; 0 for one that is not penalized.
-        start: ``(P, r, R)`` initial parameters.
+    ``penalties`` are ``(P, 1, R)``, 0 for a parameter that is not penalized; the initial parameters ``(P, r, R)``.
     """
 
-    def __init__(self, loss: BinaryLoss | MultinomialLoss, features: Tensor, penalties: Tensor, start: Tensor) -> None:
+    def __init__(self, loss: _ConvexLoss, features: Tensor, penalties: Tensor, start: Tensor) -> None:
         self.loss, self.penalties, self.parameters = loss, penalties, start.clone()
         self.features, self.transposed = features, features.t().contiguous()
         self.number = torch.arange(len(start), device=start.device)

@@ -17,9 +17,8 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.metrics.average_precision import average_precision_of_rankings, average_precision_on_device
 from labelgap.metrics.validation import unknown_as_absent
-from labelgap.training.heads.engine import LinearEngine
+from labelgap.training.heads.engine import CHUNK, LinearEngine
 from labelgap.training.heads.grouping import HeadPlan
-from labelgap.training.heads.stack import CHUNK, HeadStack
 from labelgap.training.selection import Selection, choose_selection
 
 CONVERGED: Final = 1e-4
@@ -30,27 +29,16 @@ SMALL_STEP: Final = 1 << 25
 
 @dataclass(eq=False)
 class HeadResult:
-    """A trained head.
-
-    Attributes:
-        plan: of the head.
-        weight: ``(K, D)`` of the best epoch.
-        bias: ``(K,)``
-        best_epoch: the selected epoch; 0 where none was finished, and the weights are the initial ones.
-        best_score: its score; None under "last".
-        history: an entry for each epoch, with "epoch", "loss" and "score".
-        stopped: the epoch after which it stopped early; None where it did not.
-        failed: why it failed; None where it did not.
-    """
+    """A trained head, with the weights ``(K, D)`` of its best epoch."""
 
     plan: HeadPlan
     weight: NDArray[np.floating[Any]] = field(default_factory=lambda: np.empty((0, 0)))
     bias: NDArray[np.floating[Any]] = field(default_factory=lambda: np.empty(0))
-    best_epoch: int = 0
-    best_score: float | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
-    stopped: int | None = None
-    failed: str | None = None
+    best_epoch: int = 0  # 0 where no epoch was finished, and the weights are the initial ones
+    best_score: float | None = None  # None under "last"
+    history: list[dict[str, Any]] = field(default_factory=list)  # "epoch", "loss" and "score" of every epoch
+    stopped: int | None = None  # the epoch after which it stopped early
+    failed: str | None = None  # why it failed
 
 
 def train_heads(
@@ -67,12 +55,14 @@ def train_heads(
     progress: Callable[[int, int], None] = lambda done, epochs: None,
     **engine_settings: Any,
 ) -> list[HeadResult]:
-    """Train linear heads on fixed features, all at once, and keep the best epoch of each.
+    """Train linear heads on fixed features, all at once; return a result for every plan, with its best epoch.
+
+    A head that has converged under the optimizer "newton" stops early.
 
     Args:
         features: ``(N, D)`` of the training images, or ``(P, N, D)``: see ``LinearEngine``.
         plans: the heads.
-        epochs: how many, counted from 1; a head that has converged under the optimizer "newton" stops before.
+        epochs: how many, counted from 1.
         batch_size: images per step; all heads see the same batches.
         order_seed: of the order of the images.
         val_features: of val; without them the last epoch is kept.
@@ -81,23 +71,19 @@ def train_heads(
         stop_below: a head whose score falls by more than this below its best stops; 0.03 in Kim et al.
         progress: called with the number of epochs done and of all epochs.
         **engine_settings: of ``LinearEngine``: device, dtype, optimizer and so on.
-
-    Returns:
-        a result for every plan, in their order.
-
-    Example:
-        >>> table = LabelTable.from_dense([[1, -1], [-1, 1], [1, -1], [-1, 1]])
-        >>> features = torch.eye(4)[:, [0, 1, 0, 1]]
-        >>> plans = [HeadPlan(method, {}, lr=0.1, labels=table) for method in ("an", "em")]
-        >>> [len(result.history) for result in train_heads(features, plans, epochs=2, batch_size=2)]
-        [2, 2]
     """
     if epochs < 1:
         raise InputError(f"epochs={epochs}: at least one is needed.")
     engine = LinearEngine(
         features, plans, epochs=epochs, batch_size=batch_size, order_seed=order_seed, **engine_settings
     )
-    scorer = _val_scorer(engine, val_features, val_labels, select)
+    if (val_features is None) != (val_labels is None):
+        raise InputError("val needs both: its features and its labels.")
+    if val_labels is not None and not isinstance(val_labels, LabelTable):
+        val_labels = LabelTable.from_dense(val_labels, classes=plans[0].labels.classes)
+    selection = choose_selection(val_labels, None, select)
+    scored = val_features is not None and selection.labels is not None
+    scorer = ValScorer(val_features, selection, engine) if scored and val_features is not None else None
     best = BestEpochs(engine, stop_below)
     with few_threads(engine):
         for epoch in range(1, epochs + 1):
@@ -134,56 +120,39 @@ def few_threads(engine: LinearEngine) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _val_scorer(
-    engine: LinearEngine, features: Tensor | None, labels: LabelTable | ArrayLike | None, select: str
-) -> ValScorer | None:
-    if (features is None) != (labels is None):
-        raise InputError("val needs both: its features and its labels.")
-    if labels is not None and not isinstance(labels, LabelTable):
-        labels = LabelTable.from_dense(labels, classes=engine.plans[0].labels.classes)
-    selection = choose_selection(labels, None, select)
-    return None if selection.labels is None or features is None else ValScorer(features, selection, engine)
-
-
 class ValScorer:
-    """Scores heads as ``Selection.score`` scores one run: all heads and classes at once.
+    """Scores heads on the features ``(N, D)`` of val as ``Selection.score`` scores one run, all of them at once."""
 
-    Args:
-        features: ``(N, D)`` of val.
-        selection: the rule, and the labels it uses.
-        stack: the heads.
-    """
-
-    def __init__(self, features: Tensor, selection: Selection, stack: HeadStack) -> None:
+    def __init__(self, features: Tensor, selection: Selection, engine: LinearEngine) -> None:
         assert selection.labels is not None
-        if features.ndim != 2 or features.shape != (len(selection.labels), stack.width):
+        if features.ndim != 2 or features.shape != (len(selection.labels), engine.width):
             raise InputError(
                 f"features of val have shape {tuple(features.shape)}; labels of {len(selection.labels):,} images were "
-                f"given, and the training images have {stack.width:,} features."
+                f"given, and the training images have {engine.width:,} features."
             )
-        if selection.labels.classes != stack.plans[0].labels.classes:
+        if selection.labels.classes != engine.plans[0].labels.classes:
             raise InputError("the labels of val have other classes than those of the training images.")
         codes = selection.labels.to_dense().T
         self.codes = np.ascontiguousarray(unknown_as_absent(codes) if selection.rule == "observed" else codes)
         present, absent = (np.count_nonzero(self.codes == state, axis=1) for state in (PRESENT, ABSENT))
         self.counted = (present > 0) & (absent > 0)
-        self.stack, self.features = stack, stack.coordinates(features)
-        self.on_device = torch.from_numpy(self.codes).to(stack.device) if stack.device.type == "cuda" else None
+        self.engine, self.features = engine, engine.coordinates(features)
+        self.on_device = torch.from_numpy(self.codes).to(engine.device) if engine.device.type == "cuda" else None
 
     @torch.no_grad()
     def scores(self) -> NDArray[np.float64]:
         """Return the mean average precision of every plan's head, ``(M,)``; NaN where its logits are not finite."""
-        classes, stack = self.codes.shape[0], self.stack
-        found = np.full(len(stack.plans), np.nan)
+        classes, engine = self.codes.shape[0], self.engine
+        found = np.full(len(engine.plans), np.nan)
         step = max(1, CHUNK // max(self.codes.size, 1))
         for first in range(0, len(found), step):
             part = slice(first * classes, (first + step) * classes)
-            logits = torch.addmm(stack.bias[part, None], stack.weight[part], self.features.t())
+            logits = torch.addmm(engine.bias[part, None], engine.weight[part], self.features.t())
             heads = logits.view(-1, classes, len(self.features))
             good = heads.isfinite().all(dim=2).all(dim=1).cpu().numpy()
             values = self._precision(heads[torch.from_numpy(good).to(heads.device)])
             found[first : first + len(good)][good] = values[:, self.counted].mean(axis=1)
-        by_plan: NDArray[np.float64] = found[stack.row_of_plan.cpu().numpy()]
+        by_plan: NDArray[np.float64] = found[engine.row_of_plan.cpu().numpy()]
         return by_plan
 
     def _precision(self, logits: Tensor) -> NDArray[np.float64]:

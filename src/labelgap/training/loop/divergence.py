@@ -104,14 +104,6 @@ def describe_divergence(state: TrainingState, epoch: int, loss: float, score: Ep
     """Return what happened where the score fell clearly below the linear head's, or the loss exploded; None else.
 
     A loss alone does not count: there are methods whose loss is negative, or that change its targets on the way.
-
-    Example:
-        >>> start = TrainingState(history=[{"epoch": 0, "loss": None, "score": 0.855}])
-        >>> describe_divergence(start, 3, 0.2, EpochScore(0.612, 20))
-        "epoch 3: the val score fell to 61.2, below the linear head's 85.5"
-        >>> start = TrainingState(history=[{"epoch": 1, "loss": 0.3, "score": 0.7}])
-        >>> describe_divergence(start, 2, 4.5, EpochScore(0.612, 20))
-        'epoch 2: the loss rose from 0.3 to 4.5, and the val score fell to 61.2, below the 70.0 of epoch 1'
     """
     first = next((record for record in state.history if "score" in record), None)
     if score is None or first is None:
@@ -140,9 +132,8 @@ def describe_restart(state: TrainingState, *, last: bool) -> str:
 class RestartPoint:
     """What training restarts from besides ``best.safetensors``; a checkpoint saves the state of the loss.
 
-    Attributes:
-        loss_state: of the best epoch, on the CPU: pseudo-labels or corrections by a network that diverged do not count.
-        weights: of the network before its first epoch, on the CPU; None once a file has those of the best one.
+    The state is that of the best epoch: pseudo-labels or corrections by a network that diverged do not count. The
+    weights are those of the network before its first epoch, until a file has those of the best one.
     """
 
     def __init__(self, loss_fn: nn.Module, network: nn.Module) -> None:

@@ -49,8 +49,8 @@ class Inputs(Protocol):
     def __len__(self) -> int:
         """Return the number of rows."""
 
-    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
-        """Yield ``(index, inputs)`` of rows in this order, of all rows by default; ``epoch`` turns augmentation on.
+    def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
+        """Yield ``(index, inputs)`` of rows in this order; ``epoch`` turns augmentation on.
 
         The index is on the CPU, like the labels, so that nothing waits for the device. A smaller last batch is kept.
         """
@@ -65,45 +65,35 @@ class FeatureInputs:
     def __len__(self) -> int:
         return len(self.features)
 
-    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
+    def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield rows of the matrix, without augmentation."""
-        order = np.arange(len(self)) if rows is None else rows
-        return ((index, self.features[there]) for index, there in _split(order, batch_size, self.features.device))
+        return ((index, self.features[there]) for index, there in _split(rows, batch_size, self.features.device))
 
 
 @dataclass(frozen=True)
 class ImageInputs:
-    """Images, resized by the loader and normalized on the device.
+    """Images, resized by the loader and normalized on the device; the backbone defines size and normalization.
 
-    Attributes:
-        images: the source.
-        backbone: defines size, interpolation and normalization.
-        device: of the inputs.
-        flip: whether images are flipped horizontally at random in training.
-        seed: of the augmentation.
-        workers: processes that decode images.
-        transform: "resize"; "augment": in training, random changes on the device after the resize; "crop": random
-            resized crops in training, the center crop otherwise.
-        flips_on_device: whether "resize" mirrors on a CPU as on a GPU, where bytes are, not in the loader.
+    ``transform`` is "resize"; "augment": in training, random changes on the device after the resize; "crop": random
+    resized crops in training, the center crop otherwise.
     """
 
     images: ImageSource
     backbone: Backbone
     device: torch.device
-    flip: bool = False
-    seed: int = 0
+    flip: bool = False  # whether images are flipped horizontally at random in training
+    seed: int = 0  # of the augmentation
     workers: int = 0
     transform: str = "resize"
-    flips_on_device: bool = False
+    flips_on_device: bool = False  # whether "resize" mirrors on a CPU as on a GPU, where bytes are, not in the loader
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
+    def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield normalized images; to a GPU, bytes are copied ahead of their use."""
-        order = np.arange(len(self)) if rows is None else rows
-        pixels = self._from_memory(order, batch_size) or self._load(order, batch_size, epoch)
-        return self.prepared(_copy_ahead(pixels, self.device), order, batch_size, epoch)
+        pixels = self._from_memory(rows, batch_size) or self._load(rows, batch_size, epoch)
+        return self.prepared(_copy_ahead(pixels, self.device), rows, batch_size, epoch)
 
     def _load(self, order: Rows | None, batch_size: int, epoch: int | None) -> Batches:
         """Return batches of the loader, or an error that names the images which cannot be read."""
@@ -211,12 +201,7 @@ class ImageInputs:
 
 @dataclass(frozen=True)
 class DeviceInputs:
-    """Decoded images on the device: a batch is gathered, changed and normalized there.
-
-    Attributes:
-        pixels: uint8 ``(N, C, size, size)``, channels last.
-        source: the inputs that they are of.
-    """
+    """Decoded images on the device, uint8 ``(N, C, size, size)``: batches are gathered, changed, normalized there."""
 
     pixels: Tensor
     source: ImageInputs
@@ -224,11 +209,10 @@ class DeviceInputs:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def batches(self, rows: Rows | None = None, *, batch_size: int, epoch: int | None = None) -> Batches:
+    def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield normalized images."""
-        order = np.arange(len(self)) if rows is None else rows
-        pixels = ((index, self.pixels[there]) for index, there in _split(order, batch_size, self.pixels.device))
-        return self.source.prepared(pixels, order, batch_size, epoch)
+        pixels = ((index, self.pixels[there]) for index, there in _split(rows, batch_size, self.pixels.device))
+        return self.source.prepared(pixels, rows, batch_size, epoch)
 
 
 def _split(order: Rows, batch_size: int, device: torch.device) -> Batches:

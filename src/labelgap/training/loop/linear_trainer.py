@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import RunError
 from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.labels import PRESENT, LabelTable
+from labelgap.metrics.label_model import platt_scaling
+from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
 from labelgap.training.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
-from labelgap.training.heads.stack import zero_shot_head
 from labelgap.training.loop.divergence import are_finite, check_finite, divergence_message
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 
 HANDOFF_FILE: Final = "handoff.safetensors"
 """What the loss of the best epoch passes to the next phase of linear-init."""
+_MAX_ENTRIES: Final = 2_000_000
+"""The line of ``zero_shot_head`` is fitted on images at regular distances, with at most so many labels."""
 
 
 class LinearTrainer(Trainer):
-    """Trains a linear head on the features of every split.
+    """Trains a linear head on the features of every split; its engine has this one head.
 
-    Attributes:
-        engine: with this one head.
-        saved: what ``best.safetensors`` holds: "head", and "backbone" where its name does not reproduce it.
-        handoff: whether the best epoch also writes the ``handoff_state`` of its loss.
+    With ``handoff`` the best epoch also writes the ``handoff_state`` of its loss.
     """
 
     def __init__(self, context: TrainingContext, features: Mapping[str, Tensor], *, handoff: bool = False) -> None:
@@ -49,7 +52,7 @@ class LinearTrainer(Trainer):
         if config.head == "zero-shot":
             head = zero_shot_head(config.backbone, config.weights, features["train"], self.table)
             self.engine.set_heads(*(values[None] for values in head))
-        self.saved = nn.ModuleDict({"head": context.network.head})
+        self.saved = nn.ModuleDict({"head": context.network.head})  # in best.safetensors
         if not context.network.backbone.reproducible:
             self.saved["backbone"] = context.network.backbone
 
@@ -112,3 +115,30 @@ class LinearTrainer(Trainer):
 def head_logits(engine: LinearEngine, features: Tensor) -> NDArray[np.float32]:
     """Return the ``(N, K)`` logits of the engine's only head."""
     return engine.logits(features)[0].float().cpu().numpy()
+
+
+def zero_shot_head(
+    name: str, weights: str | os.PathLike[str] | None, features: Tensor, labels: LabelTable
+) -> tuple[Tensor, Tensor]:
+    r"""Return weights ``(K, D)`` and biases ``(K,)`` that say of every label what the model says of its class's name.
+
+    Zero-shot logits are standardized for each class over the training images, :math:`z`, and one line for all classes
+    makes log-odds of them that a label is known to be present (Platt):
+
+    .. math:: P_{ik} = \sigma(\beta z_{ik} + \gamma), \qquad \beta \ge 0
+
+    This prior is linear in the features of the image tower, so it is a head, and training starts there instead of at
+    random weights. Unknown labels stay unknown, and the loss decides how far they move.
+
+    ``name`` is ``open_clip:MODEL/TAG``, and ``weights`` a file of weights of the whole model instead of those of the
+    tag; the features ``(N, D)`` of the training images are by the image tower of that model.
+    """
+    vectors = features.detach().cpu().float().numpy()
+    weight, bias = standardize_head([vectors], zero_shot_classifier(name, labels.classes, weights=weights).weight)
+    rows = np.arange(0, len(vectors), max(1, -(-len(vectors) * len(weight) // _MAX_ENTRIES)))
+    present = (labels.select(rows).to_dense() == PRESENT).ravel()
+    scores = (vectors[rows] @ weight.T + bias).ravel()
+    slope, intercept = 1.0, 0.0
+    if present.any() and not present.all():
+        slope, intercept = platt_scaling(scores, present, min_slope=0.0)
+    return torch.from_numpy(slope * weight).float(), torch.from_numpy(slope * bias + intercept).float()

@@ -2,7 +2,7 @@
 
     inputs → forward → loss → backward → (every ``accumulate`` batches) optimizer step → hooks of the loss
 
-Beside the way are the speed-ups (``graphed_step``, ``inputs``) and what follows a divergence (``divergence``).
+Beside the way are the speed-ups (``cuda_graphs``, ``inputs``) and what follows a divergence (``divergence``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from labelgap.labels import Revisions
 from labelgap.losses import Loss
 from labelgap.models.batch_norm import freeze_batch_norm, no_statistics
 from labelgap.training.checkpoint import PartialEpoch, Stateful, TrainingState, load_weights, save_checkpoint
-from labelgap.training.heads.stack import LabelTables
+from labelgap.training.cuda_graphs import GraphedStep, StepResult, why_not_captured
+from labelgap.training.heads.engine import LabelTables
 from labelgap.training.loop.divergence import (
     MAX_HALVINGS,
     DivergenceError,
@@ -39,7 +40,6 @@ from labelgap.training.loop.divergence import (
     describe_restart,
     halve_rates,
 )
-from labelgap.training.loop.graphed_step import GraphedStep, StepResult, why_not_captured
 from labelgap.training.loop.inputs import (
     DeviceInputs,
     Inputs,
@@ -289,6 +289,7 @@ class NetworkTrainer(Trainer):
             state.partial = None
         if state.partial is not None and is_main_process():
             state.partial.trace = self.trace.recorded()
+            folder, fingerprint = self.context.folder, self.config.fingerprint()
             with defer_interrupt():
-                save_checkpoint(self.context.folder, state, self.parts, fingerprint=self.config.fingerprint())
+                save_checkpoint(folder, state, self.parts, self.context.device, fingerprint=fingerprint)
         self.saved_at = time.monotonic()

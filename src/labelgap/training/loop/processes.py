@@ -180,23 +180,22 @@ def lock_together(folder: Path, purpose: str, *, name: str = LOCK_FILE) -> Itera
 
 def _check_shared(lock: Path) -> None:
     """Refuse a folder that is another one in some processes: its lock file is not that of the first process."""
-    content = broadcast_object(_content(lock))
+
+    def content() -> bytes | None:
+        try:
+            return lock.read_bytes()[:1000]
+        except OSError:
+            return None
+
+    first, deadline = broadcast_object(content()), time.monotonic() + FOLDER_SECONDS
     with fail_together():
-        deadline = time.monotonic() + FOLDER_SECONDS
-        while _content(lock) != content:
+        while content() != first:
             if time.monotonic() >= deadline:
                 raise RunError(
                     f"{lock.parent} on {socket.gethostname()} is not the folder of process 0: choose an --out that "
                     "all machines share (a network file system), with the same path everywhere."
                 )
             time.sleep(0.2)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()[:1000]
-    except OSError:
-        return None
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError, RunError
@@ -29,7 +30,6 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.core.stored import read_arrays, reading
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.losses.assume_negative import assume_negative
 
 AUTO_LIMIT: Final = 2_000_000
 MAX_ON_DEVICE: Final = 2**22
@@ -64,12 +64,8 @@ def parse_trace(amount: str | int, entries: int) -> Amount:
 class Trace:
     """Records entries of the training table.
 
-    Args:
-        table: the observed labels.
-        truth: the full labels where known, for the figures.
-        amount: "all", "off" or how many entries. A sample has equal shares of all pairs of observed and true state, as
-            far as twenty times as many random entries contain them: false negatives are rare, and of interest.
-        seed: of the sample.
+    ``amount`` is "all", "off" or how many entries. A sample has equal shares of all pairs of observed and true state,
+    as far as twenty times as many random entries contain them: false negatives are rare, and of interest.
     """
 
     def __init__(self, table: LabelTable, truth: LabelTable | None, amount: Amount, seed: int) -> None:
@@ -79,6 +75,7 @@ class Trace:
         self.observed = table.codes_at(self.rows, self.columns)
         unknown = np.full_like(self.observed, UNKNOWN)
         self.truth = unknown if truth is None else truth.codes_at(self.rows, self.columns)
+        self._fixed = dict(zip(FIXED, (self.rows, self.columns, self.observed, self.truth), strict=True))
         self._by_row = np.searchsorted(self.rows, np.arange(len(table) + 1)) if len(self.entries) else None
         self._epoch: dict[str, NDArray[np.generic]] = {}
         self._recorded: list[tuple[Tensor, ...]] = []
@@ -129,7 +126,7 @@ class Trace:
         entries = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         within = (np.repeat(np.arange(len(index)), lengths), self.columns[entries])
         logits, labels, modified = (values[within] for values in batch)
-        loss = assume_negative(logits[None], labels[None])[0]
+        loss = -logsigmoid(torch.where(labels == PRESENT, logits, -logits))
         for name, found in zip(PER_EPOCH, (loss, logits, modified), strict=True):
             self._epoch[name][entries] = found.numpy()
 
@@ -140,13 +137,9 @@ class Trace:
         self._collect()
         make_folder(folder / TRACE_PARTS)
         if not (folder / TRACE_PARTS / _ENTRIES).exists():
-            _write(folder / TRACE_PARTS / _ENTRIES, self._fixed())
+            _write(folder / TRACE_PARTS / _ENTRIES, self._fixed)
         _write(_part(folder, self._written + 1), self._epoch)
         self._written += 1
-
-    def _fixed(self) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays of ``FIXED``."""
-        return {"row": self.rows, "column": self.columns, "observed": self.observed, "truth": self.truth}
 
     def restore(self, folder: Path, epochs: int) -> None:
         """Continue after the first epochs of a stopped run; delete the files of later ones."""
@@ -160,7 +153,7 @@ class Trace:
             path.unlink()
         if parts:
             stored = _load(path := folder / TRACE_PARTS / _ENTRIES, FIXED, len(self.entries))
-            if not all(np.array_equal(stored[name], own) for name, own in self._fixed().items()):
+            if not all(np.array_equal(stored[name], own) for name, own in self._fixed.items()):
                 raise RunError(f"{path} has other entries than this run. {_PART_REMEDY}")
         for path in parts[:epochs]:
             _load(path, PER_EPOCH, len(self.entries))

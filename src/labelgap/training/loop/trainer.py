@@ -61,14 +61,7 @@ class TrainingContext:
 
 
 class Trainer(ABC):
-    """Trains the epochs of a phase and writes its folder. Abstract: a trainer of a network, or of a head.
-
-    Attributes:
-        context: of the phase.
-        table: the observed labels of the training images.
-        trace: recorder of training entries.
-        revisions: of the loss so far.
-    """
+    """Trains the epochs of a phase and writes its folder. Abstract: a trainer of a network, or of a head."""
 
     def __init__(self, context: TrainingContext) -> None:
         train, config = context.data.train, context.config
@@ -191,7 +184,7 @@ class Trainer(ABC):
         elif revised:
             remove_file(folder / REVISIONS_FILE)
         self.trace.write(folder)
-        save_checkpoint(folder, state, self.parts, fingerprint=self.config.fingerprint())
+        save_checkpoint(folder, state, self.parts, self.context.device, fingerprint=self.config.fingerprint())
         if best:
             self.save_best(state.epoch)
         write_history(folder, state.history)

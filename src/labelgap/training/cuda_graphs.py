@@ -1,0 +1,302 @@
+"""Training steps replayed from a CUDA graph: the host launches each with one call, and waits for none.
+
+Launching the kernels of a step one by one takes the host longer than a GPU needs for small batches. The first full
+batches are trained eagerly, because a capture needs warmed-up kernels; so are smaller batches, and everything where a
+capture fails.
+
+``CudaGraphRunner`` replays the steps of the linear engine. Everything that changes from step to step lies on the
+device: the order of the images, the position in it, the epoch, the optimizer's step count, the mask of active heads.
+One capture therefore serves all full batches of a training.
+
+``GraphedStep`` replays the forward and backward passes of a network; the optimizer is not part of the graph. Inputs,
+labels and rows are copied to fixed places; gradients are left in fixed ones. The time of the first steps shows whether
+launching is what takes long. Nothing is captured where the host has a part in a step that a replay would leave out: it
+draws random numbers, or a module counts its calls.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labelgap.core.distributed import is_distributed
+from labelgap.losses import Loss
+
+T = TypeVar("T")
+Step = Callable[[Tensor], Tensor]
+"""Trains one batch of rows ``(B,)`` and returns the losses ``(M,)``."""
+StepResult = tuple[Tensor, Tensor]
+"""The loss of a batch, a scalar, and its logits, ``(B, K)``; both detached."""
+Compute = Callable[[Tensor, Tensor, Tensor], StepResult]
+"""From inputs, labels and rows of a batch to its loss and logits; adds gradients to parameters, which have none yet."""
+
+WARMUP_STEPS: Final = 3
+LAUNCH_SHARE: Final = 0.3
+"""A step of a network is captured if launching its kernels takes more than this share of its time."""
+FREE_SHARE: Final = 0.8
+"""A graph has memory of its own, as much as an eager step: it may take this share of what is free."""
+
+
+class _CapturedSteps:
+    """Steps of which the first run eagerly, and a graph serves the others. It holds no reference to what trains them,
+    so that both are freed at once. ``disabled`` says why steps are not replayed; None where they are, or may be later.
+    """
+
+    def __init__(self, device: torch.device, batch_size: int, disabled: str | None) -> None:
+        self.device, self.batch_size, self.disabled = device, batch_size, disabled
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warmup_steps = 0
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether the next full batch is trained eagerly, before a capture."""
+        return self.graph is None and self.disabled is None and self.warmup_steps < WARMUP_STEPS
+
+    def capture(self, work: Callable[[], T]) -> T | None:
+        """Capture work if it is due; return what a replay fills, None where nothing was captured."""
+        if self.graph is not None or self.disabled is not None:
+            return None
+        try:
+            self.graph, result = capture_graph(work, self.device)
+        except RuntimeError as error:
+            self.disabled = str(error).splitlines()[0]
+            return None
+        return result
+
+
+class CudaGraphRunner(_CapturedSteps):
+    """Runs the steps of an engine with M heads on a GPU, over epochs of N rows in batches of B."""
+
+    def __init__(
+        self, images: int, batch_size: int, heads: int, device: torch.device, disabled: str | None = None
+    ) -> None:
+        super().__init__(device, batch_size, disabled)
+        self.order = torch.zeros(images, dtype=torch.int64, device=device)
+        self.offsets = torch.arange(batch_size, device=device)
+        self.cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self.total = torch.zeros(heads, dtype=torch.float64, device=device)
+
+    def run_epoch(self, order: Tensor, step: Step) -> Tensor:
+        """Train on all images in this order; return the summed losses of every head, ``(M,)`` by slot."""
+        self.order.copy_(order)
+        self.cursor.zero_()
+        self.total.zero_()
+        for _ in range(len(order) // self.batch_size):
+            self._next_batch(step)
+        if rest := len(order) % self.batch_size:
+            self._train(self.order[len(order) - rest :], step)
+        return self.total.clone()
+
+    def train_full_batch(self, step: Step) -> None:
+        """Train on the next full batch, without the graph."""
+        self._train(self.order.index_select(0, self.cursor + self.offsets), step)
+
+    def _next_batch(self, step: Step) -> None:
+        if self.warms_up:
+            run_on_side_stream(lambda: self.train_full_batch(step), self.device)
+            self.warmup_steps += 1
+            return
+        self.capture(lambda: self.train_full_batch(step))
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self.train_full_batch(step)
+
+    def _train(self, rows: Tensor, step: Step) -> None:
+        self.total.add_(step(rows).double() * len(rows))
+        self.cursor.add_(len(rows))
+
+
+class GraphedStep(_CapturedSteps):
+    """Computes the gradients of batches, from a graph where there is one.
+
+    Args:
+        modules: the network, whose gradients are computed, and whatever else has a part in a step: the loss.
+        device: where the steps run.
+        batch_size: of a full batch.
+        disabled: why steps are not replayed.
+        lasting: whether a graph serves all epochs; else each captures its own, because what the loss reads changes
+            between them, or because processes are forked, which must not inherit a graph.
+        log: says that a capture failed.
+        always: capture even if it may not help.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        device: torch.device,
+        *,
+        batch_size: int,
+        disabled: str | None = None,
+        lasting: bool = False,
+        log: Callable[[str], None] = lambda _: None,
+        always: bool = False,
+    ) -> None:
+        super().__init__(device, batch_size, disabled)
+        self.modules, self.parameters = modules, list(modules[0].parameters())
+        self.lasting, self.log, self.always = lasting, log, always
+        self._stream: torch.cuda.Stream | None = None
+        self._batch: tuple[Tensor, ...] = ()
+        self._gradients: list[Tensor | None] = []
+        self._result: StepResult | None = None
+        self._chosen_kernels = torch.backends.cudnn.benchmark
+
+    def __call__(self, compute: Compute, inputs: Tensor, labels: Tensor, index: Tensor) -> StepResult:
+        """Compute the gradients of a batch; what is returned is valid until the next call."""
+        batch, full = (inputs, labels, index), len(index) == self.batch_size
+        if self.device.type == "cuda":  # cuDNN measures which kernels are fastest, for the shapes that come often
+            torch.backends.cudnn.benchmark = full and not torch.backends.cudnn.deterministic
+        if full and self.warms_up:
+            first, before = self.warmup_steps == 0, host_state(self.modules)
+            result = self._warm_up(compute, *batch)
+            if not first and host_state(self.modules) != before:  # in the first, modules may set themselves up
+                self.disabled = "a step changes random numbers or numbers of modules on the host"
+            return result
+        if full and self.graph is None and self.disabled is None:
+            self._capture(compute, *batch)
+        if not full or self.graph is None or self._result is None:
+            return compute(*batch)
+        for place, values in zip(self._batch, batch, strict=True):
+            place.copy_(values)
+        self.graph.replay()
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        return self._result
+
+    def end_epoch(self) -> None:
+        """Release a graph that is of one epoch only."""
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = self._chosen_kernels
+        if not self.lasting:
+            self.release()
+
+    def release(self) -> None:
+        """Free the graph and its memory."""
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=False):
+            if parameter.grad is gradient:
+                parameter.grad = None
+        self.graph, self._batch, self._gradients, self._result = None, (), [], None
+
+    def _warm_up(self, compute: Compute, *batch: Tensor) -> StepResult:
+        """Train a batch eagerly; the last one decides whether a graph is worth it, and fits into the memory."""
+        if self._stream is None:
+            torch.cuda.empty_cache()
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.warmup_steps += 1
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(self.device)
+        first.record()
+        started = time.perf_counter()
+        result = run_on_side_stream(lambda: compute(*batch), self.device, self._stream)
+        launching = time.perf_counter() - started
+        last.record()
+        last.synchronize()
+        if self.warmup_steps == WARMUP_STEPS and not self.always:
+            self.disabled = self._why_not_worth_it(1000 * launching / first.elapsed_time(last))
+            if self.disabled is not None:
+                torch.cuda.empty_cache()  # memory of the other stream
+        return result
+
+    def _why_not_worth_it(self, launch_share: float) -> str | None:
+        """Return why a graph would not help or not fit, after a step that took this share of its time to launch."""
+        if launch_share < LAUNCH_SHARE:
+            return f"launching takes {100 * launch_share:.0f} % of a step"
+        reserved, used = torch.cuda.memory_reserved(self.device), torch.cuda.memory_allocated(self.device)
+        if reserved - used > FREE_SHARE * torch.cuda.mem_get_info(self.device)[0]:
+            return "the memory of the device is too small for a second set of activations"
+        return None
+
+    def _capture(self, compute: Compute, *batch: Tensor) -> None:
+        """Capture the passes without running them; where that fails, say so and continue eagerly."""
+        places = tuple(values.clone() for values in batch)
+        self._clear_gradients()
+        self._result = self.capture(lambda: compute(*places))
+        if self._result is None:
+            self._clear_gradients()
+            self.log(f"steps are launched kernel by kernel, without a CUDA graph: {self.disabled}")
+            return
+        self._batch, self._gradients = places, [parameter.grad for parameter in self.parameters]
+
+    def _clear_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def host_state(modules: Sequence[nn.Module]) -> tuple[object, ...]:
+    """Return what a step may change on the host and a replay does not: random numbers, numbers and flags of modules."""
+    _, numpy_keys, numpy_place, *_ = np.random.get_state(legacy=True)
+    every = (vars(module) for root in modules for module in root.modules())
+    numbers = [{name: value for name, value in each.items() if isinstance(value, int | float)} for each in every]
+    torch_state = torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), np.asarray(numpy_keys).tobytes(), numpy_place, torch_state, numbers
+
+
+def why_not_captured(loss_fn: Loss, device: torch.device, accumulate: int) -> str | None:
+    """Return why the steps of a training cannot be replayed from a graph; None if they can, as far as is known."""
+    if device.type != "cuda":
+        return f"a device of type '{device.type}' has no CUDA graphs"
+    if is_distributed():
+        return "several processes exchange gradients in every step"
+    if accumulate > 1:
+        return "gradients of several batches are added"
+    changes = any(getattr(type(loss_fn), hook) is not getattr(Loss, hook) for hook in ("mark", "commit", "after_step"))
+    if changes or next(loss_fn.parameters(), None) is not None:
+        return f"{loss_fn.name} changes its own state in every step"
+    return None
+
+
+def run_on_side_stream(work: Callable[[], T], device: torch.device, stream: torch.cuda.Stream | None = None) -> T:
+    """Run work on another stream, as ``torch.cuda.graph`` requires of what is captured later."""
+    side = torch.cuda.Stream(device) if stream is None else stream  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        result = work()
+    torch.cuda.current_stream(device).wait_stream(side)
+    return result
+
+
+def capture_graph(work: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Capture work in a CUDA graph without running it; return the graph and the tensors that a replay fills.
+
+    The garbage collector waits: a CUDA graph that it frees during a capture makes the capture fail. Other threads, such
+    as a loader's, may use the device meanwhile.
+
+    Raises:
+        RuntimeError: something in the work cannot be captured; the device can be used as before.
+    """
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    torch.cuda.synchronize(device)
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        # a capture that fails may leave its stream current: the outer context returns to the one before
+        with (
+            torch.cuda.stream(torch.cuda.current_stream(device)),
+            torch.cuda.graph(graph, pool, capture_error_mode="thread_local"),
+        ):
+            result = work()
+    except RuntimeError:
+        _end_failed_capture(pool, torch.cuda.current_device() if device.index is None else device.index)
+        raise
+    finally:
+        if collecting:
+            gc.enable()
+    return graph, result
+
+
+def _end_failed_capture(pool: Any, device: int) -> None:
+    """Make torch's allocator and its random numbers leave a capture that failed; it may have left them in there."""
+    with suppress(AttributeError, RuntimeError):
+        torch._C._cuda_endAllocateToPool(device, pool)
+    with suppress(RuntimeError):
+        generator = torch.cuda.default_generators[device]
+        generator.graphsafe_set_state(generator.clone_state())  # the copy is not in a capture
