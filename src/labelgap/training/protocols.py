@@ -34,21 +34,13 @@ LINEAR_FOLDER = "linear"
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """The result of a phase.
+    """The result of a phase."""
 
-    Attributes:
-        state: after the last epoch.
-        revisions: of the loss.
-        logits: returns the logits of a split by its name, with the weights of the best epoch.
-        seconds_before: duration of an earlier phase.
-        loss_state: what the loss passes to the next phase.
-    """
-
-    state: TrainingState
-    revisions: Revisions
-    logits: Callable[[str], NDArray[np.float32]]
-    seconds_before: float = 0.0
-    loss_state: dict[str, Tensor] = field(default_factory=dict)
+    state: TrainingState  # after the last epoch
+    revisions: Revisions  # of the loss
+    logits: Callable[[str], NDArray[np.float32]]  # of a split by its name, with the weights of the best epoch
+    seconds_before: float = 0.0  # duration of an earlier phase
+    loss_state: dict[str, Tensor] = field(default_factory=dict)  # what the loss passes to the next phase
 
 
 @dataclass(frozen=True)

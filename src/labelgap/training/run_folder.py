@@ -286,10 +286,7 @@ def write_predictions(
 ) -> None:
     """Write ``predictions.parquet``: image, split, and a column ``score.CLASS`` of probabilities per class.
 
-    Args:
-        folder: of the run.
-        scores: split → (names of its images, logits).
-        classes: in the order of the columns.
+    ``scores`` are the names of the images of each split, and their logits.
     """
     if not scores:
         return

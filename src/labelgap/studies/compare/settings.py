@@ -282,8 +282,7 @@ def _check_variation(names: Sequence[str], vary: Variation, options: Mapping[str
                 raise InputError(f"--vary {key}: --option {each}.{name} gives it one value: leave one of them out.")
             for value in values:
                 loss(each, **{**options.get(each, {}), name: value})
-    most = math.prod(len(values) for values in vary.values())
-    if most > 200:
+    if (most := math.prod(len(values) for values in vary.values())) > 200:
         raise InputError(f"--vary: {most:,} combinations; vary fewer values at a time.")
 
 

@@ -25,17 +25,15 @@ from labelgap.core.files import make_folder
 from labelgap.core.lock import lock_folder
 from labelgap.core.tensors import read_tensors
 from labelgap.core.text import pluralize
-from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ValidationHeldOut
 from labelgap.losses import method_options
 from labelgap.studies.compare.statistics import DIVERGED
 from labelgap.studies.jobs import is_trained, train_run
-from labelgap.studies.study import check_not_a_file
+from labelgap.studies.study import check_contents
 from labelgap.studies.sweep.results import (
     AUTO_FOLDER,
     BEST_FOLDER,
-    FILE,
     Sweep,
     SweepTrial,
     format_values,
@@ -128,7 +126,6 @@ def sweep(
     request, given, folder = make_request(method, settings), dict(search or {}), Path(out)
     check_sweep(request, given, trials)
     check_optuna()
-    check_not_a_file(folder)
     execution = _Execution(device, workers, Reporter(quiet))
     plan = plan_sweep(data, request, given, choose_device(device), execution.reporter.log)
     _check_folder(folder, plan)
@@ -152,13 +149,8 @@ def check_optuna() -> None:
 
 def _check_folder(folder: Path, plan: SweepPlan) -> None:
     """Refuse a folder that holds something else, or a sweep of something else."""
-    if not folder.exists():
-        return
-    refuse_links(folder)
+    check_contents(folder, "a sweep", ("sweep.*", TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER))
     if not is_sweep(folder):
-        known = (FILE, TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER)
-        if any(not path.name.startswith((".", "sweep.")) and path.name not in known for path in folder.iterdir()):
-            raise RunError(f"{folder} holds something else than a sweep: choose another --out.")
         return
     stored = Sweep.open(folder).identity
     for name, text in plan.identity.items():
