@@ -107,7 +107,7 @@ def _stored_model(cls: Any) -> type[BaseModel]:
     for each in fields(cls):
         if each.name not in cls.NOT_STORED:
             required = each.default is MISSING and each.default_factory is MISSING
-            stored[each.name] = (each.metadata.get("stored as", hints[each.name]), ... if required else None)
+            stored[each.name] = (hints[each.name], ... if required else None)
     return create_model(cls.__name__, __config__=STRICT, **stored)
 
 

@@ -125,9 +125,9 @@ def plan_reproduction(
     _check_data(plan, fillable)
     linear = {cell.training.data for cell in fillable if cell.training.protocol == "linear"}
     damaged = {name: damaged_heads(reproduction.path / LINEAR_FOLDER / name) for name in sorted(linear)}
-    open_cells, done = dict[Training, tuple[Cell, ...]](), 0
+    open_cells, done, filled = dict[Training, tuple[Cell, ...]](), 0, reproduction.by_name
     for cell in fillable:
-        stored, training = reproduction.cells.get((table, cell.name)), cell.training
+        stored, training = filled.get((table, cell.name)), cell.training
         most = seeds if stored is None else max(seeds, len(stored.values))  # a cell with more seeds is kept
         lost = most == seeds and training.protocol == "linear" and damaged[training.data]
         if stored is not None and stored.training == replace(plan, seeds=most).digest(training) and not lost:
@@ -223,7 +223,7 @@ def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
     Tables of papers that used another version of a data set, which other options load, are not compared.
     """
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
-    for (table, name), stored in plan.reproduction.cells.items():
+    for (table, name), stored in plan.reproduction.by_name.items():
         protocol, data = stored.column.split(":")[:2]
         options = paper_tables().get(table, plan.table).data_options.get(data)
         same_version = options == plan.table.data_options.get(data)

@@ -242,13 +242,11 @@ def _describe(plan: SweepPlan, reporter: Reporter) -> None:
     """Log what is searched, and by which score."""
     config = plan.config
     by = ", newton" if config.optimizer == "newton" else ""
-    reporter.log(f"{config.method}, {config.protocol}{by}: {'; '.join(map(str, plan.space))}")
-    if untrained := describe_random_features(config):
-        reporter.log(untrained)
-    for finding in plan.data.findings:
-        if isinstance(finding, ValidationHeldOut):
-            reporter.log(str(finding))
-    reporter.log(plan.selection.why)
+    held_out = [str(finding) for finding in plan.data.findings if isinstance(finding, ValidationHeldOut)]
+    searched = f"{config.method}, {config.protocol}{by}: {'; '.join(map(str, plan.space))}"
+    for line in (searched, describe_random_features(config), *held_out, plan.selection.why):
+        if line:
+            reporter.log(line)
 
 
 def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
