@@ -183,12 +183,8 @@ class Run:
     ) -> NDArray[np.float32]:
         """Return the ``(N, K)`` logits of images, or of features where the run was trained on features.
 
-        Args:
-            images: the images, or features.
-            device: "auto", "cpu", "cuda", "mps".
-            workers: processes that decode images; None for enough for the device.
-            cached: use the feature cache: only images that it lacks are computed, and then stored.
-            reporter: shows the progress where ``cached``.
+        ``workers`` are processes that decode images; None for enough for the device. With ``cached`` only images that
+        the feature cache lacks are computed, and then stored.
         """
         torch_device = choose_device(device)
         network = self.model.to(torch_device)
@@ -248,10 +244,8 @@ class Run:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
                 out; ``classes_missing`` and ``classes_extra`` name them.
             split: "train", "val", "test", or "all" of them; test by default, all where there is none.
-            device: "auto", "cpu", "cuda", "mps".
-            workers: processes that decode images; by default enough for the device.
+            device, workers, quiet: as for ``fit``.
             resamples: of the bootstrap intervals; 0 for none.
-            quiet: show no progress.
 
         Returns:
             The measures of ``evaluate_in_full``, the names of the classes that are not in both, and
@@ -291,8 +285,7 @@ class Run:
     def load_data(self) -> Dataset:
         """Load the data set that the run was trained on again, and hide the same labels.
 
-        Raises:
-            RunError: the run was made by somebody else and names paths: ``labelgap verify --trust`` signs it.
+        ``RunError`` where somebody else made the run and it names paths: ``labelgap verify --trust`` signs it.
         """
         return self.with_val(load_stored(self.path / CONFIG_FILE, self.config.data))
 

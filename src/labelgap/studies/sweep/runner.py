@@ -44,13 +44,13 @@ from labelgap.studies.sweep.search_space import Search, SweepPlan, check_sweep, 
 from labelgap.training.checkpoint import LAST
 from labelgap.training.config import RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
+from labelgap.training.fit import linear_features
 from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, train_configs
 from labelgap.training.history import finite
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.network import initial_network
 from labelgap.training.plan import TrainingRequest, describe_random_features
 from labelgap.training.progress import Reporter
-from labelgap.training.protocols import linear_features
 from labelgap.training.run import Run
 from labelgap.training.run_folder import is_run_folder
 from labelgap.training.search import SEARCH_FILE, selection_score
