@@ -185,8 +185,7 @@ def format_value(value: Any) -> str:
         return ", ".join(f"{name} {format_value(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return "; ".join(map(format_value, value))
-    path = PurePath(value) if isinstance(value, str) else None
-    return path.name if path is not None and path.is_absolute() else str(value)
+    return str(strip_directories(value))
 
 
 RANDOM_IMAGES: Final = 300
@@ -213,7 +212,7 @@ def run_review_commands(
     complete = data is not None and all(split.labels.complete for split in data.splits)
     if not config.data or config.backbone == FEATURES or complete:
         return ()
-    run = _run_argument(folder, share)
+    run = _place(folder, share)
     images = RANDOM_IMAGES if data is None else min(RANDOM_IMAGES, len(review_split(data)))
     return (
         shlex.join(["labelgap", "review", run, "--random", str(images)]),
@@ -230,7 +229,7 @@ def run_audit_commands(
     """
     if not run_review_commands(folder, config, data):
         return ()
-    return tuple(shlex.join(["labelgap", command, _run_argument(folder, share)]) for command in ("audit", "review"))
+    return tuple(shlex.join(["labelgap", command, _place(folder, share)]) for command in ("audit", "review"))
 
 
 def data_review_commands(
@@ -240,7 +239,7 @@ def data_review_commands(
 
     The ``name`` of the data is for the folder of the review; ``split`` to draw images of is the review's own when None.
     """
-    run = _argument(display_path(folder))
+    run = _place(folder)
     review = f"{run}-{name}-review"
     drawn = ["--random", str(RANDOM_IMAGES), *([] if split is None else ["--split", split]), "--out", review]
     return (
@@ -260,7 +259,7 @@ def comparison_review_commands(
     data = data_arguments({**shown, "steps": []} if shown else shown)
     if data is None or recipe["name"] == FEATURES:
         return ()
-    place = _argument(strip_directories(display_path(folder)) if share else display_path(folder))
+    place = _place(folder, share)
     review = f"{place}-review"
     return (
         shlex.join(["labelgap", "review", *data, "--random", str(RANDOM_IMAGES), "--out", review]),
@@ -268,11 +267,8 @@ def comparison_review_commands(
     )
 
 
-def _run_argument(folder: str | os.PathLike[str], share: bool) -> str:
+def _place(folder: str | os.PathLike[str], share: bool = False) -> str:
+    """Return a folder as an argument that no command takes for an option."""
     path = display_path(folder)
-    return _argument(strip_directories(path) if share else path)
-
-
-def _argument(path: str) -> str:
-    """Return a path that no command takes for an option."""
+    path = strip_directories(path) if share else path
     return f"./{path}" if path.startswith("-") else path

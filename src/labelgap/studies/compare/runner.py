@@ -12,7 +12,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,6 @@ from labelgap.training.plan import FOLDS_REASON, TrainingRequest, default_linear
 from labelgap.training.progress import Reporter
 from labelgap.training.search import (
     ROUNDS,
-    Compared,
     best_of,
     quick_configs,
     score_folds,
@@ -113,10 +112,7 @@ def compare(
         data: the data set; its table is used as it is, unless ``observe`` is given.
         methods: "short", a list of eight or nine that are worth a try; "all"; or names of methods.
         out: folder; heads that are stored in it are not trained again.
-        device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
-        quiet: print nothing.
-        reporter: shows messages and progress; a new one when None.
+        device, workers, quiet: as for ``fit``; a ``reporter`` can be given instead of ``quiet``.
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
     methods = methods if isinstance(methods, str) else list(methods)
@@ -291,7 +287,7 @@ def _estimate_seconds(prepared: _Prepared) -> float:
     """Return about how many seconds the heads that a comparison has not stored take to train, and those of folds."""
     _, plans, _, setup, folds = prepared
     first = [task for plan in plans for config in plan.candidates for task in _head_tasks(plan, config)]
-    rounds = 1 + (FURTHER if any(map(_searches_further, plans)) else 0.0)
+    rounds = 1 + (FURTHER if any(plan.left_open.decay or plan.left_open.rate for plan in plans) else 0.0)
     if folds:
         final = [task for plan in plans for task in _head_tasks(plan, plan.candidates[0])]
         one_seed = first[:: len(plans[0].view.datasets)]
@@ -300,16 +296,14 @@ def _estimate_seconds(prepared: _Prepared) -> float:
     return rounds * training_seconds([task for path, task in by_path.items() if not path.exists()], setup)
 
 
-def _searches_further(plan: MethodPlan) -> bool:
-    return plan.left_open.decay or plan.left_open.rate
-
-
 def _describe(plans: Sequence[MethodPlan], seconds: float) -> str:
     """Return what will be trained, and how long it takes."""
     methods = pluralize(len({plan.label for plan in plans if not plan.baseline}), "method")
     beside = f" and {BASELINE}" if any(plan.baseline for plan in plans) else ""
     settings = pluralize(sum(len(plan.candidates) for plan in plans), "setting")
-    further = ", then around the best of each" if any(map(_searches_further, plans)) else ""
+    further = (
+        ", then around the best of each" if any(plan.left_open.decay or plan.left_open.rate for plan in plans) else ""
+    )
     seeds = pluralize(len(plans[0].view.datasets), "seed")
     about = f"training takes about {format_duration(seconds)}"
     return f"{about}: {methods}{beside} at {settings} in all{further}, with {seeds}"
@@ -346,14 +340,8 @@ def _search_on_val(
             scores.append(math.nan if failed else float(np.mean([head.score or 0.0 for head in seeds])))
         return scores
 
-    compared = _search(plans, score)
+    compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
     return {plan: MethodHeads(grids[plan], found, best_of(scores)) for plan, (found, scores) in compared.items()}
-
-
-def _search(
-    plans: Sequence[MethodPlan], score: Callable[[Sequence[Candidate]], list[float]]
-) -> dict[MethodPlan, Compared]:
-    return search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
 
 
 def _search_by_folds(
@@ -380,7 +368,7 @@ def _search_by_folds(
 
     started = time.perf_counter()
     with setup.reporter.bar("cross-validation", ROUNDS + 1):
-        compared = _search(plans, score)
+        compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
         best = {plan: best_of(scores) for plan, (_, scores) in compared.items()}
         chosen = {plan: compared[plan][0][number] for plan, number in best.items() if number is not None}
         tasks = [
@@ -393,7 +381,13 @@ def _search_by_folds(
     heads = iter(train_or_load_heads([task for each in chosen.items() for task in _head_tasks(*each)], setup))
     made: dict[MethodPlan, MethodHeads] = {}
     for plan, (configs, scores) in compared.items():
-        grid, number, own = [[_untrained(each, plan)] for each in scores], best[plan], list[NDArray[np.float32]]()
+        number, own, failed = (
+            best[plan],
+            list[NDArray[np.float32]](),
+            [DIVERGED if math.isnan(each) else None for each in scores],
+        )
+        untrained = (Path(), plan.config.epochs)  # a setting that was scored out of fold has no final head
+        grid = [[StoredHead(*untrained, finite(each), 0.0, why)] for each, why in zip(scores, failed, strict=True)]
         if number is not None:
             own, trained = [next(logits) for _ in seeds], [next(heads) for _ in seeds]
             grid[number] = [
@@ -404,8 +398,3 @@ def _search_by_folds(
             number = number if usable else None
         made[plan] = MethodHeads(grid, configs, number, own)
     return made
-
-
-def _untrained(score: float, plan: MethodPlan) -> StoredHead:
-    """Return a setting that was scored out of fold, and has no final head."""
-    return StoredHead(Path(), plan.config.epochs, finite(score), 0.0, DIVERGED if math.isnan(score) else None)
