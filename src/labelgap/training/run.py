@@ -358,19 +358,13 @@ def _sparkline(rule: str, history: Sequence[Mapping[str, Any]], best_epoch: int 
     points = {epoch: float(score) for epoch, score in scores.items() if score is not None and math.isfinite(score)}
     if rule not in _SCORES or len(points) < 2:
         return ""
-    low, high, first, last = min(points.values()), max(points.values()), min(points), max(points)
-
-    def position(epoch: int) -> tuple[float, float]:
-        across = (epoch - first) / (last - first)
-        up = (points[epoch] - low) / (high - low) if high > low else 0.5
-        return _EDGE + across * (_WIDTH - 2 * _EDGE), _HEIGHT - _EDGE - up * (_HEIGHT - 2 * _EDGE)
-
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(position, points))
+    low, high = min(points.values()), max(points.values())
+    across = np.interp(list(points), (min(points), max(points)), (_EDGE, _WIDTH - _EDGE))
+    down = np.interp(list(points.values()), (low, max(high, low + 1e-9)), (_HEIGHT - _EDGE, _EDGE))
+    places = {epoch: (f"{x:.1f}", f"{y:.1f}") for epoch, x, y in zip(points, across, down, strict=True)}
+    line = " ".join(map(",".join, places.values()))
     best = max(points, key=lambda epoch: points[epoch]) if best_epoch is None else best_epoch
-    dot = ""
-    if best in points:
-        x, y = position(best)
-        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="currentColor"/>'
+    dot = '<circle cx="{}" cy="{}" r="3" fill="currentColor"/>'.format(*places[best]) if best in places else ""
     numbers = "" if rule == "observed" else f": {100 * low:.1f} to {100 * high:.1f}"
     caption = f"{_SCORES[rule]}{numbers}"
     return (

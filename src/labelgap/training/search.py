@@ -110,10 +110,10 @@ class Search:
                 best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
         scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
         by = "on val" if self.fold is None else "by cross-validation on the known labels"
-        best_of = f"it was the best of {len(self.compared)} settings {by}"
+        chosen = f"it was the best of {len(self.compared)} settings {by}"
         if best.get(self.settings["method"], 1.0) < max(best.values(), default=0.0):
-            best_of = f"no other of {len(self.compared)} settings was ahead {by} by more than chance"
-        return f"with weight decay {self.settings['weight_decay']:.3g} {best_of} ({scores})"
+            chosen = f"no other of {len(self.compared)} settings was ahead {by} by more than chance"
+        return f"with weight decay {self.settings['weight_decay']:.3g} {chosen} ({scores})"
 
     def save(self, folder: Path, fingerprint: str) -> None:
         """Write it to the folder of a run."""
