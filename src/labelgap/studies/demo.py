@@ -20,7 +20,7 @@ from labelgap.core.system import cpu_count
 from labelgap.data import load
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.studies.jobs import run_jobs
-from labelgap.studies.study import Study, StudyMember, check_not_a_file
+from labelgap.studies.study import Study, StudyMember
 from labelgap.training import Run
 from labelgap.training.fit import fit
 from labelgap.training.progress import Reporter
@@ -87,7 +87,6 @@ def run_demo(
     and the run after each training, ``report`` in the process that trained it, so it can be pickled.
     """
     folder = Path(out)
-    check_not_a_file(folder)
     members = [
         StudyMember("all labels", "all-labels", extra_labels=True),
         *(StudyMember(name, name) for name in METHODS),

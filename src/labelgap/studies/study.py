@@ -117,7 +117,6 @@ def study_folder(folder: Path, purpose: str, what: str, known: Iterable[str]) ->
 
     ``RunError`` where ``check_contents`` refuses it, or another process has it, which is told the ``purpose``.
     """
-    check_not_a_file(folder)
     with lock_folder(folder, purpose):
         check_contents(folder, what, known)
         remove_partials(folder)
@@ -125,21 +124,14 @@ def study_folder(folder: Path, purpose: str, what: str, known: Iterable[str]) ->
 
 
 def check_contents(folder: Path, what: str, known: Iterable[str]) -> None:
-    """Refuse a file, a folder with links out of it, and one that holds something else than ``what``.
+    """Refuse a folder with links out of it, and one that holds something else than ``what``.
 
     Every such folder has something that is named as one of ``known``, in which ``*`` stands for any text.
     """
-    check_not_a_file(folder)
-    other = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
+    other = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
     if other and not any(next(folder.glob(name), None) for name in known):
         raise RunError(f"{folder} holds something else than {what}: choose another --out.")
     refuse_links(folder)
-
-
-def check_not_a_file(folder: Path) -> None:
-    """Refuse a file where a folder is to be written."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
 
 
 def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:

@@ -63,10 +63,10 @@ from labelgap.training.run_folder import (
     LINEAR_FOLDER,
     check_data,
     check_links,
+    check_started,
     clean_folder,
     finish_folder,
     is_run_folder,
-    prepare_folder,
     write_data_identity,
     write_predictions,
 )
@@ -197,7 +197,7 @@ def _start(data: Dataset, request: TrainingRequest, execution: _Execution) -> tu
     if config.protocol != "linear":
         check_batch_size(config.batch_size)
     plan.loss.to(device).prepare(plan.data.train.labels, epochs=chosen.epochs, seed=config.seed)
-    prepare_folder(folder, chosen, execution.resume, config)
+    check_started(folder, chosen, execution.resume, config)
     plan = replace(plan, notes=tuple(plan.lines()))
     if config.protocol != "end-to-end":  # the linear phase prepares its own: the state is kept once
         plan = replace(plan, loss=loss(config.method, **config.options))

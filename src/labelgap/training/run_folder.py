@@ -80,8 +80,8 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise RunError(f"{folder} holds no run to resume.{suggest_path(folder)}")
 
 
-def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
-    """Make the folder of a run, or check that the run in it has the same configuration.
+def check_started(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
+    """Check that a folder can take a run, or that the run in it has the same configuration.
 
     ``started`` is the configuration before a cross-validation: the folder has it where the run was killed before it
     stored the chosen settings there.
@@ -94,12 +94,6 @@ def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunCo
             f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
             f"{getattr(config, different[0])!r}): resume it with the same settings, or choose another --out."
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
-    if not os.access(folder, os.W_OK):
-        raise RunError(f"{folder} is not writable: choose another --out.")
 
 
 def check_links(folder: Path) -> None:
