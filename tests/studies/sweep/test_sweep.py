@@ -38,6 +38,7 @@ from labelgap.studies.sweep.results import SweepTrial
 from labelgap.studies.sweep.search_space import make_request, paper_space, plan_sweep, with_values
 from labelgap.studies.sweep.storage import WORKER, TrialQueue, open_storage, quiet_optuna
 from labelgap.training import progress
+from labelgap.training.folds import train_configs
 from labelgap.training.progress import Reporter
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
@@ -235,7 +236,7 @@ def test_a_stop_while_a_result_is_stored_does_not_make_a_failed_trial_of_it(
 def test_after_a_kill_the_lost_trials_are_run_again(
     data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = runner.train_configs
+    original = train_configs
 
     def killed(*given: Any, **named: Any) -> Any:
         if batches:
@@ -292,7 +293,7 @@ def test_auto_is_trained_again_after_a_kill_and_a_failure_of_it_is_told(data: Da
 
 def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(data: Dataset, tmp_path: Path) -> None:
     original, asked = (
-        runner.train_configs,
+        train_configs,
         {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False},
     )
 
@@ -336,7 +337,7 @@ def sqlite(folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_two_processes_share_the_trials_of_one_storage(database: str, data: Dataset, tmp_path: Path) -> None:
-    total, original, train_auto = 12, runner.train_configs, runner.train_auto
+    total, original, train_auto = 12, train_configs, runner.train_auto
     with sqlite(tmp_path) if database == "sqlite" else postgresql() as url:
 
         def work(name: str, other: str) -> None:

@@ -173,14 +173,14 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
             results.append(result)
             for number, (setting, seeds) in enumerate(zip(trained.settings, trained.grid, strict=True)):
                 for seed, head in enumerate(seeds, plan.first_seed):
-                    told = {"epoch": head.epoch, "score": head.score, "failed": head.failed}
+                    told: dict[str, Any] = {"epoch": head.epoch, "score": head.score, "failed": head.failed}
                     trials.append(Trial(plan.label, **setting, seed=seed, selected=number == trained.best, **told))
             if not plan.view.extra_labels and evaluator.codes is not None:
                 logits[plan.name] = [each[evaluator.split] for each in own_logits]
     gaps, resampled, codes = dict[str, GapToBest](), None, evaluator.codes
     if codes is not None and logits:
         if all(len(seeds) > 1 for seeds in logits.values()):
-            weights = draw_resamples(*codes.shape, sum(map(len, logits.values())))
+            weights = draw_resamples(codes.shape[0], codes.shape[1], sum(map(len, logits.values())))
             resampled = {
                 name: np.mean([resampled_average_precision(each, codes, weights) for each in seeds], axis=0)
                 for name, seeds in logits.items()

@@ -440,8 +440,9 @@ def train_auto(data: Dataset, plan: SweepPlan, folder: Path, execution: _Executi
 
 def run_score(run: Run, plan: SweepPlan) -> float | None:
     """Return the score of a run by which it is compared with the trials; None where it has none."""
+    score: float | None = run.metrics["score"]
     if not run.config.folds:
-        score: float | None = run.metrics["score"]
         return score
     tensors, _ = read_tensors(run.path / SEARCH_FILE)
-    return finite(selection_score(plan.selection, tensors["logits"].numpy()))
+    score = finite(selection_score(plan.selection, tensors["logits"].numpy()))
+    return score
