@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -252,12 +252,10 @@ class SweepPlan:
 
 def make_request(method: str, settings: Mapping[str, Any]) -> TrainingRequest:
     """Return the arguments of ``fit``, as a caller gave them, as a request; trials are not traced."""
-    own = {item.name for item in fields(TrainingRequest)} - {"method", "training"}
     if "trace" in settings:
         raise InputError("trials are not traced: train the best settings with trace afterwards.")
-    training: Any = {name: value for name, value in settings.items() if name not in own}
-    given = {name: value for name, value in settings.items() if name in own and value is not None}
-    return TrainingRequest(method, **given, trace="off", training=training)
+    given = {name: value for name, value in settings.items() if value is not None}
+    return TrainingRequest.of({**given, "method": method, "trace": "off"})
 
 
 def with_values(request: TrainingRequest, values: Mapping[str, Any]) -> TrainingRequest:
