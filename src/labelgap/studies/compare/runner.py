@@ -301,9 +301,8 @@ def _describe(plans: Sequence[MethodPlan], seconds: float) -> str:
     methods = pluralize(len({plan.label for plan in plans if not plan.baseline}), "method")
     beside = f" and {BASELINE}" if any(plan.baseline for plan in plans) else ""
     settings = pluralize(sum(len(plan.candidates) for plan in plans), "setting")
-    further = (
-        ", then around the best of each" if any(plan.left_open.decay or plan.left_open.rate for plan in plans) else ""
-    )
+    searched = any(plan.left_open.decay or plan.left_open.rate for plan in plans)
+    further = ", then around the best of each" if searched else ""
     seeds = pluralize(len(plans[0].view.datasets), "seed")
     about = f"training takes about {format_duration(seconds)}"
     return f"{about}: {methods}{beside} at {settings} in all{further}, with {seeds}"
@@ -363,8 +362,9 @@ def _search_by_folds(
         configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
         configs = quick_configs(configs, part, views[keys[0]])
         tasks = [FoldTask(config, parts[key], part_fold[key]) for config, key in zip(configs, keys, strict=True)]
+        scores, _ = score_folds(part, tasks, setup.device, images=len(groups))
         setup.reporter.advance()
-        return score_folds(part, tasks, setup.device, images=len(groups))[0]
+        return scores
 
     started = time.perf_counter()
     with setup.reporter.bar("cross-validation", ROUNDS + 1):
@@ -381,11 +381,8 @@ def _search_by_folds(
     heads = iter(train_or_load_heads([task for each in chosen.items() for task in _head_tasks(*each)], setup))
     made: dict[MethodPlan, MethodHeads] = {}
     for plan, (configs, scores) in compared.items():
-        number, own, failed = (
-            best[plan],
-            list[NDArray[np.float32]](),
-            [DIVERGED if math.isnan(each) else None for each in scores],
-        )
+        number, own = best[plan], list[NDArray[np.float32]]()
+        failed = [DIVERGED if math.isnan(each) else None for each in scores]
         untrained = (Path(), plan.config.epochs)  # a setting that was scored out of fold has no final head
         grid = [[StoredHead(*untrained, finite(each), 0.0, why)] for each, why in zip(scores, failed, strict=True)]
         if number is not None:
