@@ -9,8 +9,8 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -184,10 +184,10 @@ def _run_trials(
             return ended or any((folder / TRIALS_FOLDER).glob(f"*/{LAST}"))
 
         with execution.reporter.resumable(has_trained, "trial"), queue, auto:
-            for _ in _train(queue, auto, data, plan, folder, execution):
-                # not while another process finishes the sweep here, which writes the same
-                with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
-                    results().write()
+            with closing(_train(queue, auto, data, plan, folder, execution)) as ended:
+                for _ in ended:  # nothing is written while another process finishes the sweep here, which writes it
+                    with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
+                        results().write()
         found = results()
         return replace(found, importance=_importance(queue, found.trials))
 
@@ -209,7 +209,7 @@ def _open_study(storage: RDBStorage, plan: SweepPlan, part: str = "") -> Study:
 
 def _train(
     queue: TrialQueue, auto: TrialQueue, data: Dataset, plan: SweepPlan, folder: Path, execution: _Execution
-) -> Iterator[None]:
+) -> Generator[None, None, None]:
     """Train ``auto`` and as many trials as asked for; yield each time some have ended."""
     reporter, heads = execution.reporter, is_head(plan)
     done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
@@ -361,6 +361,8 @@ def train_head_trials(
             configs[number] = plan.resolve(trial.params, device)
         except LabelGapError as error:
             yield SweepTrial(number, dict(trial.params), "failed", reason=str(error))
+    if not configs:
+        return
     note = pluralize(len(configs), "head") + (f" in {plan.config.folds} folds" if plan.config.folds else "")
     execution.reporter.advance(0, note=lambda: note)
     started, chosen = time.perf_counter(), list(configs.values())
@@ -379,7 +381,7 @@ def train_head_trials(
                 (None, 0, count, DIVERGED) if score is None else (score, count, count, "")
                 for score, count in zip(scores, epochs, strict=True)
             ]
-    seconds = (time.perf_counter() - started) / max(len(chosen), 1)
+    seconds = (time.perf_counter() - started) / len(chosen)
     for number, (score, epoch, count, failed) in zip(configs, ended, strict=True):
         values, state = dict(trials[number].params), "failed" if failed else "complete"
         yield SweepTrial(number, values, state, score, epoch, count, seconds, failed)  # type: ignore[arg-type]
