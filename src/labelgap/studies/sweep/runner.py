@@ -183,11 +183,11 @@ def _run_trials(
             ended = any(trial.state != "running" for trial in queue.results())
             return ended or any((folder / TRIALS_FOLDER).glob(f"*/{LAST}"))
 
-        with execution.reporter.resumable(has_trained, "trial"), queue, auto:
-            with closing(_train(queue, auto, data, plan, folder, execution)) as ended:
-                for _ in ended:  # nothing is written while another process finishes the sweep here, which writes it
-                    with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
-                        results().write()
+        trained = closing(_train(queue, auto, data, plan, folder, execution))
+        with execution.reporter.resumable(has_trained, "trial"), queue, auto, trained as ended:
+            for _ in ended:  # nothing is written while another process finishes the sweep here, which writes it
+                with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
+                    results().write()
         found = results()
         return replace(found, importance=_importance(queue, found.trials))
 
