@@ -12,6 +12,7 @@ missing where they are missing at random.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,9 +30,11 @@ from labelgap.audit.scorers import HeadScorer, train_head_scorers
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.bootstrap import WeightedRanking
-from labelgap.studies.review_simulation import linear_config
 from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.selection import choose_selection
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.simulated_review import linear_config
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 METHODS: dict[str, tuple[dict[str, Any], float]] = {

@@ -34,10 +34,10 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review, expect_next
 from labelgap.review.estimates.counting import count_random
-from labelgap.studies.review_simulation import audit_once, linear_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.review_loop import FEATURES, SETTINGS, hide, load
+from benchmarks.simulated_review import audit_once, linear_config
 
 STOPS = (100, 500, 2000)
 LABEL_SEEDS = (4, 5, 6)

@@ -15,6 +15,7 @@ selects their epoch.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,11 @@ from labelgap.audit.live import FeatureScale
 from labelgap.audit.ranking import CandidateLimits
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.models import create_backbone
-from labelgap.studies.review_simulation import (
+from labelgap.training.features import split_features
+from labelgap.training.progress import Reporter
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.simulated_review import (
     DecisionOrder,
     SimulatedDecisions,
     audit_once,
@@ -38,8 +43,6 @@ from labelgap.studies.review_simulation import (
     measure_labels,
     simulate_decisions,
 )
-from labelgap.training.features import split_features
-from labelgap.training.progress import Reporter
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 EVERY = 50
@@ -124,7 +127,7 @@ def compare(name: str, data: lg.Dataset, seed: int) -> Outcome:
     for order in ORDERS:
         decided[order] = simulate_decisions(hidden, audit, points[-1], order, every=EVERY, features=scale)
     seconds = (time.process_time() - start) / (2 * points[-1] / EVERY)
-    informed = informed_order(hidden, audit, replace(config, method="bce"), seed=seed)
+    informed = informed_order(hidden, audit, config.model_copy(update={"method": "bce"}), seed=seed)
     best = simulate_decisions(hidden, informed, points[-1], "fixed")
     tables = [decided[order].labels(observed, point) for order in ORDERS for point in points]
     none, whole, *maps = (

@@ -10,13 +10,16 @@ has the better val mAP.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import labelgap as lg
-from labelgap.studies.review_simulation import SimulationPoint, linear_config, simulate_review, train_and_measure
 from labelgap.training.config import RunConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.simulated_review import SimulationPoint, linear_config, simulate_review, train_and_measure
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 REVIEWS = (1000, 2000, 4000, 8000, 16000)

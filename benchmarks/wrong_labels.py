@@ -24,10 +24,10 @@ import labelgap as lg
 from labelgap.audit.ranking import CandidateList
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.review.queues.wrong_labels import WrongLabels, estimate_wrong_labels
-from labelgap.studies.review_simulation import audit_once, linear_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.review_loop import LIMITS, SETTINGS, hide, load, parse_arguments
+from benchmarks.simulated_review import audit_once, linear_config
 
 SHARES = (0.0, 0.02, 0.05)
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from tests.audit.small_runs import write
-
-import labelgap as lg
-from labelgap.audit.ranking import CandidateLimits
-from labelgap.core.errors import InputError
-from labelgap.studies.review_simulation import (
+from benchmarks.simulated_review import (
     DecisionOrder,
     audit_once,
     informed_order,
@@ -23,6 +14,10 @@ from labelgap.studies.review_simulation import (
     simulate_review,
     train_and_measure,
 )
+from tests.audit.small_runs import write
+
+import labelgap as lg
+from labelgap.audit.ranking import CandidateLimits
 
 CONFIGS = [linear_config("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
 
@@ -80,29 +75,3 @@ def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: 
     tables = [observed, truth]
     whole = train_and_measure(data, CONFIGS[:1], truth)
     assert measure_labels(data, tables, CONFIGS[0])[1] == pytest.approx(whole.test, abs=1e-6)
-    with pytest.raises(InputError, match="every=0"):
-        simulate_decisions(data, audit, 5, "live", every=0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "reviews", "message"),
-    [
-        ({"test": None}, (5,), "needs val, to choose on, and test"),
-        ({"val": None}, (5,), "needs val"),
-        ({}, (5, 5), "rising"),
-        ({}, (0, 5), "rising"),
-        ({}, (5, 10**6), "labels are unknown"),
-    ],
-)
-def test_what_cannot_be_simulated_is_refused(
-    data: lg.Dataset, changed: dict[str, Any], reviews: tuple[int, ...], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        simulate_review(replace(data, **changed), CONFIGS, reviews)
-
-
-def test_without_the_truth_or_features_nobody_can_answer(data: lg.Dataset, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="full labels of train"):
-        simulate_review(replace(data, train=replace(data.train, truth=None)), CONFIGS, (5,))
-    with pytest.raises(InputError, match="heads on features"):
-        simulate_review(lg.load("digits", train=10, val=5, test=5), CONFIGS, (5,))

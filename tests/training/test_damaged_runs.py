@@ -148,7 +148,7 @@ def test_an_unfinished_run_resumes_to_the_same_or_says_why_not(
         raise MemoryError
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(import_module("labelgap.training.run_folder"), "merge_trace", killed)
+        patch.setattr(import_module("labelgap.training.fit"), "merge_trace", killed)
         lg.fit(data, "ll-cp", {"delta_rel": 20}, out=tmp_path / "stopped", **SETTINGS)
     content = (tmp_path / "stopped" / name).read_bytes()
     for number, damaged in enumerate(mutations(content, 5, seed=1)):

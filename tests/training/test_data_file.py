@@ -134,7 +134,7 @@ def test_train_is_scored_only_where_its_truth_is_known(tmp_path: Path, monkeypat
         scored.append(len(features))
         return head_logits(engine, features)
 
-    monkeypatch.setattr("labelgap.training.protocols.head_logits", count)
+    monkeypatch.setattr("labelgap.training.fit.head_logits", count)
     lg.fit(small_data(), out=tmp_path / "a", **FIT)
     assert scored == [10, 10]
     scored.clear()

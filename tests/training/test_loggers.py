@@ -153,7 +153,7 @@ def test_a_killed_log_is_readable_and_a_resumed_one_has_every_epoch_once(
     [
         "labelgap.training.loggers._TensorBoardLogger.close",
         "labelgap.training.loggers._TensorBoardLogger.finish",
-        "labelgap.training.run_folder.write_history",
+        "labelgap.training.fit.write_history",
         "labelgap.training.loggers.epoch_scalars",
     ],
 )

@@ -20,7 +20,7 @@ from labelgap.core.system import cpu_count
 from labelgap.data import load
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.studies.jobs import run_jobs
-from labelgap.studies.study import Study, StudyMember, check_not_a_file
+from labelgap.studies.study import Study, StudyMember
 from labelgap.training import Run
 from labelgap.training.fit import fit
 from labelgap.training.progress import Reporter
@@ -82,18 +82,11 @@ def run_demo(
 
     Ctrl-C ends the study, which then holds the runs that are finished.
 
-    Args:
-        out: folder of the study; it must not exist yet.
-        epochs: of every run.
-        seed: of every run.
-        device: as for ``fit``.
-        processes: trainings at a time; without a GPU all of them, since a small network uses one core best.
-        sizes: scenes of train, val and test.
-        callback: called with the label and the run after each training.
-        report: called with each finished run in the process that trained it; it can be pickled.
+    The folder must not exist yet. ``processes`` are trainings at a time; without a GPU all of them, since a small
+    network uses one core best. ``sizes`` are the scenes of train, val and test. ``callback`` is called with the label
+    and the run after each training, ``report`` in the process that trained it, so it can be pickled.
     """
     folder = Path(out)
-    check_not_a_file(folder)
     members = [
         StudyMember("all labels", "all-labels", extra_labels=True),
         *(StudyMember(name, name) for name in METHODS),

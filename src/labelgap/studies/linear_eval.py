@@ -165,14 +165,10 @@ def linear_eval(
             training images takes its place.
         task: "single-label", "multi-label", or "auto": single-label where each image is known to have one class.
         penalties: values of λ; the paper's 45 when None.
-        backbone: name of the network that computes features; the default for the data when None.
-        weights: file of its weights.
-        precision: "float32" or "float64".
-        tolerance: see ``fit_logistic_path``.
+        backbone, weights: name of the network that computes features, and a file of its weights; by default the data's.
+        precision, tolerance: see ``fit_logistic_path``.
         out: folder of the results; those of an earlier evaluation are replaced.
-        device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
-        quiet: print nothing.
+        device, workers, quiet: as for ``fit``.
     """
     check_settings(task, penalties, precision, backbone, tolerance)
     folder, on_device, reporter = Path(out), choose_device(device), Reporter(quiet)
@@ -189,6 +185,11 @@ def linear_eval(
         fit: dict[str, Any] = {"tolerance": tolerance, "device": on_device, "dtype": dtype}
         path = fit_logistic_path(features["train"][rows], labels, values, classes=len(data.classes), **fit)
         results, classes = _evaluate(path, features, measured, splits)
+        number = max(range(len(results)), key=lambda each: (results[each].val, results[each].penalty))
+        notes += _fit_notes(path, labels, len(splits.train) - len(rows))
+        if len(results) > 1 and number in (0, len(results) - 1):
+            side = "smaller" if number == 0 else "larger"
+            notes.append(f"the chosen penalty is at the end of the range: a {side} one may be better (--penalties)")
         evaluation = LinearEvaluation(
             folder,
             data=data.name,
@@ -199,15 +200,10 @@ def linear_eval(
             classes_counted={name: each.counted for name, each in measured.items()},
             results=results,
             class_results=classes,
-            notes=(*notes, *_fit_notes(path, labels, len(splits.train) - len(rows))),
+            notes=tuple(notes),
             seconds=time.perf_counter() - started,
+            head=path.head(number),
         )
-        number = results.index(evaluation.chosen)
-        if len(results) > 1 and number in (0, len(results) - 1):
-            side = "smaller" if number == 0 else "larger"
-            end = f"the chosen penalty is at the end of the range: a {side} one may be better (--penalties)"
-            evaluation = replace(evaluation, notes=(*evaluation.notes, end))
-        evaluation = replace(evaluation, head=path.head(number))
         evaluation.write()
     return evaluation
 
@@ -239,11 +235,9 @@ class _Labels(NamedTuple):
 
 def _choose_task(data: Dataset, task: str) -> Task:
     """Return the task: single-label where every label is known and each image has exactly one class."""
-    if task == "auto":
-        tables = [data.train.labels, *(split.evaluation_labels for split in data.splits[1:])]
-        single = all(table.complete and bool((_present(table) == 1).all()) for table in tables)
-        return "single-label" if single else "multi-label"
-    return "single-label" if task == "single-label" else "multi-label"
+    tables = [data.train.labels, *(split.evaluation_labels for split in data.splits[1:])]
+    single = all(table.complete and bool((_present(table) == 1).all()) for table in tables)
+    return "single-label" if task == "single-label" or (task == "auto" and single) else "multi-label"
 
 
 def _with_val(data: Dataset) -> tuple[Dataset, list[str]]:

@@ -107,7 +107,7 @@ def _stored_model(cls: Any) -> type[BaseModel]:
     for each in fields(cls):
         if each.name not in cls.NOT_STORED:
             required = each.default is MISSING and each.default_factory is MISSING
-            stored[each.name] = (each.metadata.get("stored as", hints[each.name]), ... if required else None)
+            stored[each.name] = (hints[each.name], ... if required else None)
     return create_model(cls.__name__, __config__=STRICT, **stored)
 
 
@@ -115,32 +115,27 @@ def _stored_model(cls: Any) -> type[BaseModel]:
 def study_folder(folder: Path, purpose: str, what: str, known: Iterable[str]) -> Iterator[None]:
     """Lock the folder of a study, which is created where it does not exist, and remove what a killed process left.
 
-    ``RunError`` where it is a file, holds something else than ``what`` (one of ``known`` is in every such folder), or
-    another process has it, which is told the ``purpose`` of this one.
+    ``RunError`` where ``check_contents`` refuses it, or another process has it, which is told the ``purpose``.
     """
-    check_not_a_file(folder)
     with lock_folder(folder, purpose):
-        other = any(not path.name.startswith(".") for path in folder.iterdir())
-        if other and not any((folder / name).exists() for name in known):
-            raise RunError(f"{folder} holds something else than {what}: choose another --out.")
-        refuse_links(folder)
+        check_contents(folder, what, known)
         remove_partials(folder)
         yield
 
 
-def check_not_a_file(folder: Path) -> None:
-    """Refuse a file where a folder is to be written."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out.")
+def check_contents(folder: Path, what: str, known: Iterable[str]) -> None:
+    """Refuse a folder with links out of it, and one that holds something else than ``what``.
+
+    Every such folder has something that is named as one of ``known``, in which ``*`` stands for any text.
+    """
+    other = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
+    if other and not any(next(folder.glob(name), None) for name in known):
+        raise RunError(f"{folder} holds something else than {what}: choose another --out.")
+    refuse_links(folder)
 
 
 def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    r"""Return a table as CSV, in which a spreadsheet calculates nothing.
-
-    Example:
-        >>> csv_text(["name", "score"], [["=1+1", 2]])
-        "name,score\n'=1+1,2\n"
-    """
+    """Return a table as CSV, in which a spreadsheet calculates nothing."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(quote_formulas(row) for row in (header, *rows))
     return text.getvalue()
@@ -200,9 +195,7 @@ class Study(Document):
             pass
 
 
-def open_study(path: str | os.PathLike[str]) -> Study:
-    """Open the folder of a study."""
-    return Study.open(path)
+open_study = Study.open
 
 
 def study_of_runs(path: str | os.PathLike[str]) -> Study | None:

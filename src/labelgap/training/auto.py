@@ -48,12 +48,7 @@ class MethodChoice(NamedTuple):
 
 
 def tagged_share(table: LabelTable) -> float:
-    """Return the share of the images that have a known present.
-
-    Example:
-        >>> tagged_share(LabelTable.from_dense([[1, 1], [0, -1]]))
-        0.5
-    """
+    """Return the share of the images that have a known present."""
     return len(np.unique(table.rows[table.values == PRESENT])) / len(table)
 
 
@@ -64,12 +59,6 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
     - "end-to-end" from random weights: `ll-r`, which needs a network that memorizes late;
     - pretrained features, fixed or trained further: `iu` where absents are known and fewer than two fifths of the
       images have a known present; else `gr`.
-
-    Example:
-        >>> choose_method(LabelTable.from_dense([[1, 0], [0, 1]]), "linear").method
-        'bce-ls'
-        >>> choose_method(LabelTable.from_dense([[1, -1], [-1, 1]]), "linear").method
-        'gr'
     """
     present, absent, unknown = table.counts().total
     if present == 0:
@@ -180,16 +169,7 @@ def is_searched(data: Dataset, protocol: str, folds: int, *, preset: str | None,
 def head_settings(
     settings: Mapping[str, Any], loss_fn: Loss, data: Dataset, given: Mapping[str, Any], folds: int, *, searched: bool
 ) -> dict[str, Any]:
-    """Return the settings of a linear head that depend on the loss and the data.
-
-    Args:
-        settings: of the run so far.
-        loss_fn: of the run.
-        data: of the run.
-        given: settings of the user.
-        folds: of the cross-validation; 0 for none.
-        searched: of ``is_searched``.
-    """
+    """Return the settings of a linear head that depend on the loss and the data; ``settings`` are those so far."""
     images, changes = len(data.train), {"folds": folds}
     if searched:
         changes["standardize"] = given.get("standardize", True)
@@ -209,14 +189,7 @@ def head_settings(
 
 
 def candidate_configs(config: RunConfig, table: LabelTable, width: int, space: SearchSpace) -> list[RunConfig]:
-    """Return the configurations that a search compares first.
-
-    Args:
-        config: of the run, with the first method and no weight decay.
-        table: the observed labels of the training images.
-        width: number of features.
-        space: what is open.
-    """
+    """Return the configurations that a search compares first, of a head on ``width`` features; see above."""
     unit = width / (len(table) * len(table.classes))
     decays = [float(f"{strength * unit:.4g}") for strength in STRENGTHS] if space.decay else [config.weight_decay]
     rates = RATES if space.rate and config.optimizer != "newton" else (config.lr,)
@@ -232,13 +205,7 @@ def candidate_configs(config: RunConfig, table: LabelTable, width: int, space: S
 def neighbors(configs: Sequence[RunConfig], scores: Sequence[float], space: SearchSpace) -> list[RunConfig]:
     """Return the configurations that a search compares next: those around the best of each method that is close.
 
-    Args:
-        configs: those that were compared.
-        scores: of each, from 0 to 1; NaN where it failed.
-        space: what is open.
-
-    Returns:
-        The penalties and rates next to the best ones that were not compared; empty where all were.
+    A score is from 0 to 1, or NaN where training failed. The result is empty where all were compared.
     """
     origin = configs[0]
     known = {_place(config, origin) for config in configs}

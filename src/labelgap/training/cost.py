@@ -35,24 +35,16 @@ SMALL_BATCH = 2
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """The estimated cost of a run.
+    """The estimated cost of a run."""
 
-    Attributes:
-        seconds: of features, epochs and val; not of cross-validation, nor of the results and the report at the end.
-        memory: bytes. On a GPU, the peak of a step and the images that are stored there; else the memory of the
-            process now, plus what the images, the features and the loss will take.
-        disk: bytes of the run folder and of the feature cache.
-        device: "cpu", "cuda" or "mps".
-        protocol: of the run.
-        folds: of the cross-validation that chooses the settings; 0 for none.
-    """
-
-    seconds: float
+    seconds: float  # of features, epochs and val; not of cross-validation, nor of the results and the report at the end
     memory: int
-    disk: int
-    device: str
+    """Bytes. On a GPU, the peak of a step and the images that are stored there; else the memory of the process now,
+    plus what the images, the features and the loss will take."""
+    disk: int  # bytes of the run folder and of the feature cache
+    device: str  # "cpu", "cuda" or "mps"
     protocol: str
-    folds: int = 0
+    folds: int = 0  # of the cross-validation that chooses the settings; 0 for none
 
     @property
     def long(self) -> bool:

@@ -115,14 +115,10 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.threshold, self.random_state, self.device = threshold, random_state, device
 
     def fit(self, X: ArrayLike, Y: Any, X_val: ArrayLike | None = None, Y_val: Any = None) -> Self:  # noqa: N803
-        """Train on rows X and the known part of their labels Y.
+        """Train on rows X ``(N, D)`` and the known part of their labels Y ``(N, K)``, see above.
 
-        Args:
-            X: ``(N, D)``
-            Y: ``(N, K)``, see above.
-            X_val: ``(M, D)`` rows that select the epoch and the thresholds. A pipeline does not transform them: use
-                ``validation_fraction`` there.
-            Y_val: their labels.
+        Rows ``X_val`` with labels ``Y_val`` select the epoch and the thresholds. A pipeline does not transform them:
+        use ``validation_fraction`` there.
         """
         features = self._features(X, reset=True)
         table = as_label_table(Y, len(features), "Y")
@@ -193,10 +189,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return None
         features = self._features(X, reset=False)
         labels = as_label_table(Y, len(features), "Y_val")
-        if len(labels.classes) != len(table.classes):
-            raise InputError(f"Y_val has {len(labels.classes)} classes, and Y {len(table.classes)}.")
         if labels.classes != table.classes:
-            raise InputError("the classes of Y_val are not those of Y, in the same order.")
+            counts = f"{len(labels.classes)} and {len(table.classes)} of them"
+            raise InputError(f"the classes of Y_val are not those of Y, in the same order: {counts}.")
         return features, labels
 
     why_: str | None
@@ -323,8 +318,7 @@ def class_names(labels: Any, classes: int) -> NDArray[Any]:
 
 def _from_dense(labels: Any, what: str) -> LabelTable:
     names = [str(name) for name in labels.columns] if hasattr(labels, "columns") else None
-    values = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
-    values = np.asarray(values)
+    values = np.asarray(labels.to_numpy() if hasattr(labels, "to_numpy") else labels)
     if values.dtype == object:
         try:
             values = np.asarray([[np.nan if _missing(cell) else float(cell) for cell in row] for row in values])

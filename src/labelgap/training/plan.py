@@ -112,25 +112,15 @@ class TrainingRequest:
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """What a training does.
+    """What a training does."""
 
-    Attributes:
-        data: the data set, with a val where a network is trained.
-        config: every setting; those that are searched have the value from which the search starts.
-        selection: the rule that selects the epoch, and the labels of val it uses.
-        loss: of the method; not yet prepared.
-        search: the settings that val, or a cross-validation, chooses before the training; None for none.
-        backbone: the one that was given as an object.
-        notes: what a user should know before the training.
-    """
-
-    data: Dataset
-    config: RunConfig
-    selection: Selection
-    loss: Loss
-    search: SearchSpace | None
-    backbone: Backbone | None
-    notes: tuple[str, ...]
+    data: Dataset  # with a val where a network is trained
+    config: RunConfig  # every setting; those that are searched have the value from which the search starts
+    selection: Selection  # the rule that selects the epoch, and the labels of val it uses
+    loss: Loss  # of the method; not yet prepared
+    search: SearchSpace | None  # the settings that val, or a cross-validation, chooses before the training
+    backbone: Backbone | None  # the one that was given as an object
+    notes: tuple[str, ...]  # what a user should know before the training
 
     def lines(self) -> Iterator[str]:
         """Yield the plan in words: the method and why, the protocol, and the notes."""
@@ -160,22 +150,23 @@ def plan_training(
 ) -> TrainingPlan:
     """Decide everything that a request leaves open, or raise an error about what does not fit together.
 
-    Args:
-        data: the data set.
-        request: the arguments of ``fit``.
-        device: of the training; a GPU has other defaults.
-        stored: configuration of the run to resume; what depends on the device stays as it is there.
+    A GPU as device has other defaults; what depends on the device stays as it is in the ``stored`` configuration of a
+    run to resume.
     """
     _check_labels(data)
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
     data, left_out = without_reviewed_absents(data, request)
     _check_head(request.head, protocol)
-    backbone = request.backbone or from_preset.get("backbone") or _default_backbone(data, request, protocol)
+    default = default_linear_backbone(data) if protocol == "linear" and request.weights is None else data.backbone
+    backbone = request.backbone or from_preset.get("backbone") or default
     name = backbone.name if isinstance(backbone, Backbone) else backbone
     check_feature_data(data, name, protocol)
     given = request.given_settings()
-    _check_feature_options(data, request.weights, given)
+    for option in ("weights", "size", "average_flips"):
+        value = request.weights if option == "weights" else given.get(option)
+        if data.backbone == FEATURES and value is not None and value is not False:
+            raise InputError(f"{option}={value} is for a network, and {data.name} has feature vectors: leave it out.")
     folds = resolve_folds(data, given.get("folds"), protocol)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
     searched = is_searched(data, protocol, folds, preset=request.preset, head=request.head)
@@ -196,9 +187,10 @@ def plan_training(
     selection = choose_selection(observed, truth, rule)
     if selection.labels is None and settings.pop("stop_below", None) and "stop_below" in given:
         raise InputError(f"stop_below needs a val score, and here {selection.why}: leave it out, or give a val split.")
-    settings["precision"] = _precision(given.get("precision"), protocol, backbone, device, stored)
+    kept = {} if stored is None else {"precision": stored.precision}
+    settings["precision"] = _precision({**kept, **given}.get("precision"), protocol, backbone, device)
     settings["reviewed_absents"] = "ignore" if left_out else given.get("reviewed_absents", "use")
-    trace = _trace(request.trace, data, device, stored, settings)
+    trace = stored.trace if stored is not None and request.trace == "auto" else _trace(request, data, device, settings)
     config = RunConfig.checked(
         data=dict(data.recipe),
         classes=data.classes,
@@ -220,7 +212,7 @@ def plan_training(
     _check_zero_shot(config)
     check_batch_norm(config.batchnorm, backbone, pretrained=pretrained)
     search = _search_space(data, request, config, given) if searched or folds else None
-    untraced = trace == "off" and request.trace == "auto" and device is not None and device.type == "cuda"
+    untraced = trace == "off" and request.trace == "auto" and _is_cuda(device)
     notes = tuple(_notes(data, config, selection, left_out, untraced))
     given_object = backbone if isinstance(backbone, Backbone) else None
     return TrainingPlan(data, config, selection, loss_fn, search, given_object, notes)
@@ -258,7 +250,7 @@ def _protocol(
     if protocol is None:
         images = data.protocol == "linear" and data.backbone != FEATURES
         images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
-        protocol = "linear-init" if images and device is not None and device.type == "cuda" else data.protocol
+        protocol = "linear-init" if images and _is_cuda(device) else data.protocol
     if protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
     return protocol, from_preset
@@ -297,10 +289,6 @@ def default_linear_backbone(data: Dataset) -> str:
     return data.backbone if data.backbone == FEATURES or is_pretrained(data.backbone) else _PRETRAINED_BACKBONE
 
 
-def _default_backbone(data: Dataset, request: TrainingRequest, protocol: str) -> str:
-    return default_linear_backbone(data) if protocol == "linear" and request.weights is None else data.backbone
-
-
 def defaults_for(
     protocol: str, pretrained: bool, *, optimizer: str | None = None, batch_norm: bool = True, flip: bool = True
 ) -> dict[str, Any]:
@@ -336,13 +324,7 @@ def resolve_settings(
 ) -> dict[str, Any]:
     """Merge the user's settings over those of a preset, or over the defaults; refuse what does not fit together.
 
-    Args:
-        protocol: of the run.
-        pretrained: whether the backbone starts from pretrained weights.
-        from_preset: settings of a preset; empty for the defaults.
-        given: settings of the user.
-        batch_norm: whether the network has batch normalization.
-        flip: whether images may be mirrored; those that may not, such as text, are not turned or cut either.
+    Images that may not be mirrored (``flip``), such as text, are not turned or cut either.
     """
     check_settings(given)
     base = {name: from_preset[name] for name in KEYWORDS if name in from_preset}
@@ -362,45 +344,34 @@ def resolve_settings(
     return settings
 
 
-def _precision(
-    requested: str | None,
-    protocol: str,
-    backbone: str | Backbone,
-    device: torch.device | None,
-    stored: RunConfig | None,
-) -> str:
-    """Return the precision: 16 bits where the device computes with them, unless another is requested or stored.
+def _precision(requested: str | None, protocol: str, backbone: str | Backbone, device: torch.device | None) -> str:
+    """Return the precision: 16 bits where the device computes with them, unless another is requested.
 
     That is bf16 for networks on a GPU, and for the features of a linear head what ``inference_precision`` says.
     """
     if requested is not None:
         return requested
-    if stored is not None:
-        return stored.precision
     if protocol == "linear":
         precision = inference_precision(backbone, device)
         return "bf16" if precision == "bfloat16" else precision
-    cuda = device is not None and device.type == "cuda"
-    return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    bf16 = _is_cuda(device) and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if bf16 else "float32"
 
 
 def _trace(
-    requested: str | int,
-    data: Dataset,
-    device: torch.device | None,
-    stored: RunConfig | None,
-    settings: Mapping[str, Any],
+    request: TrainingRequest, data: Dataset, device: torch.device | None, settings: Mapping[str, Any]
 ) -> int | Literal["all", "off"]:
     """Return what to trace: by default nothing on a GPU, where it would copy every step to the host.
 
     Nor are the steps of "newton" traced, which say nothing about the order in which labels are learned.
     """
-    if requested == "auto" and stored is not None:
-        return stored.trace
-    cuda = device is not None and device.type == "cuda"
-    if requested == "auto" and (settings.get("optimizer") == "newton" or cuda):
+    if request.trace == "auto" and (_is_cuda(device) or settings.get("optimizer") == "newton"):
         return "off"
-    return parse_trace(requested, len(data.train) * len(data.classes))
+    return parse_trace(request.trace, len(data.train) * len(data.classes))
+
+
+def _is_cuda(device: torch.device | None) -> bool:
+    return device is not None and device.type == "cuda"
 
 
 def _method(
@@ -482,13 +453,6 @@ def _check_labels(data: Dataset) -> None:
             raise InputError(f"{data.name}: {split.name} has no images. Leave the split out, or give it some.")
     if not len(data.train.labels.values):
         raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
-
-
-def _check_feature_options(data: Dataset, weights: str | None, given: Mapping[str, Any]) -> None:
-    """Refuse options that have no meaning for feature vectors."""
-    for name, value in {"weights": weights, **{each: given.get(each) for each in ("size", "average_flips")}}.items():
-        if data.backbone == FEATURES and value is not None and value is not False:
-            raise InputError(f"{name}={value} is for a network, and {data.name} has feature vectors: leave it out.")
 
 
 def _check_head(head: str, protocol: str) -> None:

@@ -21,13 +21,10 @@ LINEAR_PHASE: Final = {f"linear_{name}": value for name, value in LINEAR_DEFAULT
 
 
 def preset(name: str, *, method: str, dataset: str | None, protocol: str | None) -> dict[str, Any]:
-    """Return the settings of a paper for a method on a data set.
+    """Return the settings of a paper for a method on a data set; another set than the papers' gets those of COCO.
 
-    Args:
-        name: one of ``PRESETS``.
-        method: only Cole 2021 has settings that depend on it.
-        dataset: "voc2012", "coco2014", "nuswide", "cub", "openimages"; any other gets those of COCO.
-        protocol: as given; None for the main one of the paper. "linear" is the first phase of "linear-init", alone.
+    None as protocol is the main one of the paper. "linear" is the first phase of "linear-init", alone. Only Cole 2021
+    has settings that depend on the method.
 
     Example:
         >>> settings = preset("kim2022", method="ll-r", dataset="voc2012", protocol=None)
@@ -46,13 +43,7 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
 
 
 def describe_missing_settings(name: str, dataset: str | None) -> str | None:
-    """Return what to say where a preset has no settings of its own for a data set; None where it has them.
-
-    Example:
-        >>> describe_missing_settings("kim2022", "csv")
-        'kim2022 has no settings for this data set: those of COCO are used'
-        >>> describe_missing_settings("kim2022", "voc2012")
-    """
+    """Return what to say where a preset has no settings of its own for a data set; None where it has them."""
     of_each = [PRESETS[name]("an-ls", each, None) for each in PAPER_DATASETS]
     same = all(settings == of_each[0] for settings in of_each)
     known = _known_dataset(dataset)

@@ -29,12 +29,9 @@ def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
     """Return the command that repeats a run.
 
     It states every setting that was resolved, so that it does the same on another machine; but features of 16 bits,
-    which only some CPUs compute, are left to the machine.
-
-    Returns:
-        A line for a shell; None where the commands have no option for something: data made by hand, the sizes of the
-        digits, labels hidden twice, an option that is a list of one, classes by their import path. ``train_script``
-        covers all of them.
+    which only some CPUs compute, are left to the machine. None where the commands have no option for something: data
+    made by hand, the sizes of the digits, labels hidden twice, an option that is a list of one, classes by their import
+    path. ``train_script`` covers all of them.
     """
     data = data_arguments(config.data)
     if data is None or any(map(is_class_path, (config.method, config.backbone))):
@@ -183,18 +180,12 @@ def _loading(recipe: Mapping[str, Any]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text; of a path only its last part, because reports are shared.
-
-    Example:
-        >>> format_value({"alpha": 0.2, "images": "photos", "classes": ["cat", "dog"]})
-        'alpha 0.2, images photos, classes cat; dog'
-    """
+    """Return a value as text; of a path only its last part, because reports are shared."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {format_value(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return "; ".join(map(format_value, value))
-    path = PurePath(value) if isinstance(value, str) else None
-    return path.name if path is not None and path.is_absolute() else str(value)
+    return str(strip_directories(value))
 
 
 RANDOM_IMAGES: Final = 300
@@ -215,17 +206,13 @@ def run_review_commands(
 ) -> tuple[str, ...]:
     """Return the commands that measure a run on random images of its own data, quoted for a shell.
 
-    Args:
-        folder: of the run.
-        config: of the run; feature vectors cannot be looked at, and data made by hand cannot be loaded again: there is
-            no command for these.
-        data: of the run, if they are loaded; where all their labels are known, there is no command either.
-        share: whether an absolute path is cut to its last part.
+    There is none for feature vectors, which cannot be looked at, for data made by hand, which cannot be loaded again,
+    and where all labels are known. An absolute path is cut to its last part to ``share`` it.
     """
     complete = data is not None and all(split.labels.complete for split in data.splits)
     if not config.data or config.backbone == FEATURES or complete:
         return ()
-    run = _run_argument(folder, share)
+    run = _place(folder, share)
     images = RANDOM_IMAGES if data is None else min(RANDOM_IMAGES, len(review_split(data)))
     return (
         shlex.join(["labelgap", "review", run, "--random", str(images)]),
@@ -242,21 +229,17 @@ def run_audit_commands(
     """
     if not run_review_commands(folder, config, data):
         return ()
-    return tuple(shlex.join(["labelgap", command, _run_argument(folder, share)]) for command in ("audit", "review"))
+    return tuple(shlex.join(["labelgap", command, _place(folder, share)]) for command in ("audit", "review"))
 
 
 def data_review_commands(
     folder: str | os.PathLike[str], data: Sequence[str], name: str, split: str | None
 ) -> tuple[str, ...]:
-    """Return the commands that measure a run on random images of other data.
+    """Return the commands that measure a run on random images of other data: DATA and its options as arguments.
 
-    Args:
-        folder: of the run.
-        data: DATA and its options, as arguments of the commands.
-        name: of the data, for the folder of the review.
-        split: to draw images of; None for the default of the review.
+    The ``name`` of the data is for the folder of the review; ``split`` to draw images of is the review's own when None.
     """
-    run = _argument(display_path(folder))
+    run = _place(folder)
     review = f"{run}-{name}-review"
     drawn = ["--random", str(RANDOM_IMAGES), *([] if split is None else ["--split", split]), "--out", review]
     return (
@@ -270,16 +253,13 @@ def comparison_review_commands(
 ) -> tuple[str, ...]:
     """Return the commands that write a table on which the methods of a comparison have an accuracy.
 
-    Args:
-        folder: of the comparison.
-        recipe: how its data were loaded.
-        share: whether absolute paths are cut to their last part.
+    ``recipe`` says how its data were loaded; absolute paths are cut to their last part to ``share`` them.
     """
     shown = strip_directories(dict(recipe)) if share else recipe
     data = data_arguments({**shown, "steps": []} if shown else shown)
     if data is None or recipe["name"] == FEATURES:
         return ()
-    place = _argument(strip_directories(display_path(folder)) if share else display_path(folder))
+    place = _place(folder, share)
     review = f"{place}-review"
     return (
         shlex.join(["labelgap", "review", *data, "--random", str(RANDOM_IMAGES), "--out", review]),
@@ -287,11 +267,8 @@ def comparison_review_commands(
     )
 
 
-def _run_argument(folder: str | os.PathLike[str], share: bool) -> str:
+def _place(folder: str | os.PathLike[str], share: bool = False) -> str:
+    """Return a folder as an argument that no command takes for an option."""
     path = display_path(folder)
-    return _argument(strip_directories(path) if share else path)
-
-
-def _argument(path: str) -> str:
-    """Return a path that no command takes for an option."""
+    path = strip_directories(path) if share else path
     return f"./{path}" if path.startswith("-") else path

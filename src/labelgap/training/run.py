@@ -183,12 +183,8 @@ class Run:
     ) -> NDArray[np.float32]:
         """Return the ``(N, K)`` logits of images, or of features where the run was trained on features.
 
-        Args:
-            images: the images, or features.
-            device: "auto", "cpu", "cuda", "mps".
-            workers: processes that decode images; None for enough for the device.
-            cached: use the feature cache: only images that it lacks are computed, and then stored.
-            reporter: shows the progress where ``cached``.
+        ``workers`` are processes that decode images; None for enough for the device. With ``cached`` only images that
+        the feature cache lacks are computed, and then stored.
         """
         torch_device = choose_device(device)
         network = self.model.to(torch_device)
@@ -248,10 +244,8 @@ class Run:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
                 out; ``classes_missing`` and ``classes_extra`` name them.
             split: "train", "val", "test", or "all" of them; test by default, all where there is none.
-            device: "auto", "cpu", "cuda", "mps".
-            workers: processes that decode images; by default enough for the device.
+            device, workers, quiet: as for ``fit``.
             resamples: of the bootstrap intervals; 0 for none.
-            quiet: show no progress.
 
         Returns:
             The measures of ``evaluate_in_full``, the names of the classes that are not in both, and
@@ -291,8 +285,7 @@ class Run:
     def load_data(self) -> Dataset:
         """Load the data set that the run was trained on again, and hide the same labels.
 
-        Raises:
-            RunError: the run was made by somebody else and names paths: ``labelgap verify --trust`` signs it.
+        ``RunError`` where somebody else made the run and it names paths: ``labelgap verify --trust`` signs it.
         """
         return self.with_val(load_stored(self.path / CONFIG_FILE, self.config.data))
 
@@ -365,19 +358,13 @@ def _sparkline(rule: str, history: Sequence[Mapping[str, Any]], best_epoch: int 
     points = {epoch: float(score) for epoch, score in scores.items() if score is not None and math.isfinite(score)}
     if rule not in _SCORES or len(points) < 2:
         return ""
-    low, high, first, last = min(points.values()), max(points.values()), min(points), max(points)
-
-    def position(epoch: int) -> tuple[float, float]:
-        across = (epoch - first) / (last - first)
-        up = (points[epoch] - low) / (high - low) if high > low else 0.5
-        return _EDGE + across * (_WIDTH - 2 * _EDGE), _HEIGHT - _EDGE - up * (_HEIGHT - 2 * _EDGE)
-
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(position, points))
+    low, high = min(points.values()), max(points.values())
+    across = np.interp(list(points), (min(points), max(points)), (_EDGE, _WIDTH - _EDGE))
+    down = np.interp(list(points.values()), (low, max(high, low + 1e-9)), (_HEIGHT - _EDGE, _EDGE))
+    places = {epoch: (f"{x:.1f}", f"{y:.1f}") for epoch, x, y in zip(points, across, down, strict=True)}
+    line = " ".join(map(",".join, places.values()))
     best = max(points, key=lambda epoch: points[epoch]) if best_epoch is None else best_epoch
-    dot = ""
-    if best in points:
-        x, y = position(best)
-        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="currentColor"/>'
+    dot = '<circle cx="{}" cy="{}" r="3" fill="currentColor"/>'.format(*places[best]) if best in places else ""
     numbers = "" if rule == "observed" else f": {100 * low:.1f} to {100 * high:.1f}"
     caption = f"{_SCORES[rule]}{numbers}"
     return (

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import RunError, suggest_path
 from labelgap.core.files import atomic_path, remove_file, remove_partials
 from labelgap.core.lock import lock_folder
@@ -27,22 +25,19 @@ from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages, StoredImages
-from labelgap.labels.class_groups import group_numbers
-from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
-from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.training.checkpoint import BEST, LAST, remove_previous, report_saved_epochs
+from labelgap.training.checkpoint import BEST, LAST, remove_previous
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
-from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.features import content_keys, open_digests
-from labelgap.training.history import METRICS_FILE, write_history
+from labelgap.training.history import METRICS_FILE
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
-from labelgap.training.loop.trace import TRACE_FILE, merge_trace, remove_trace_parts
-from labelgap.training.loop.trainer import REVISIONS_FILE, TrainingContext, should_stop
+from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
+from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.progress import Reporter
-from labelgap.training.protocols import LINEAR_FOLDER, PhaseResult
-from labelgap.training.search import SEARCH_FILE, Search
+from labelgap.training.search import SEARCH_FILE
 
 DATA_FILE: Final = "data.parquet"
+LINEAR_FOLDER: Final = "linear"
+"""The folder of linear-init's first phase, in the folder of the run."""
 PREDICTIONS_FILE: Final = "predictions.parquet"
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
@@ -85,8 +80,8 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise RunError(f"{folder} holds no run to resume.{suggest_path(folder)}")
 
 
-def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
-    """Make the folder of a run, or check that the run in it has the same configuration.
+def check_started(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
+    """Check that a folder can take a run, or that the run in it has the same configuration.
 
     ``started`` is the configuration before a cross-validation: the folder has it where the run was killed before it
     stored the chosen settings there.
@@ -99,12 +94,6 @@ def prepare_folder(folder: Path, config: RunConfig, resume: bool, started: RunCo
             f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
             f"{getattr(config, different[0])!r}): resume it with the same settings, or choose another --out."
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be made ({error.strerror}): choose another --out.") from None
-    if not os.access(folder, os.W_OK):
-        raise RunError(f"{folder} is not writable: choose another --out.")
 
 
 def check_links(folder: Path) -> None:
@@ -113,11 +102,6 @@ def check_links(folder: Path) -> None:
         refuse_links(folder)
     elif links := [name for name in RUN_FILES if (folder / name).is_symlink()]:
         raise RunError(f"{folder} holds the link {links[0]}, which a run would replace: choose another folder.")
-
-
-def reopen_folder(folder: Path) -> None:
-    """Prepare the folder of an interrupted run for more epochs: its manifest is not valid any more."""
-    remove_file(folder / MANIFEST_FILE)
 
 
 def finish_folder(folder: Path, *, interrupted: bool) -> None:
@@ -228,68 +212,12 @@ def check_data(
     return now.after(before), changes
 
 
-def write_results(context: TrainingContext, result: PhaseResult, search: Search | None = None) -> None:
-    """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
-
-    With a cross-validation the training images are measured as well, by their out-of-fold scores.
-    """
-    data, config, state = context.data, context.config, result.state
-    if not state.epoch:
-        return
-    unseen = None if search is None else search.logits
-    measured = [
-        split for split in data.splits if split.name != "train" or split.truth is not None or unseen is not None
-    ]
-    logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or unseen is None}
-    if unseen is not None:
-        logits["train"] = unseen
-    chosen_on, backbone = data.val if unseen is None else data.train, context.network.backbone
-    cuts, calibration = Thresholds.default(len(data.classes)), None
-    if chosen_on is not None:
-        cuts = choose_thresholds(expit(logits[chosen_on.name]), chosen_on.labels.to_dense())
-        calibration = fit_platt_calibration(logits[chosen_on.name], chosen_on.labels)
-    groups, truth = group_numbers(data.train.labels), data.train.truth
-    summary: dict[str, Any] = {
-        "best_epoch": state.best_epoch,
-        "epochs": state.epoch,
-        "divergences": state.divergences,
-        "interrupted": state.epoch < config.epochs and not should_stop(state, config.stop_below),
-        "seconds": sum(record["seconds"] for record in state.history) + result.seconds_before,
-        "select": config.select,
-        "score": state.best_score,
-        "weights": {"source": backbone.source, "license": backbone.license, "size": backbone.input_spec.size},
-        "calibration": calibration,
-        "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
-        "class_groups": groups,
-    }
-    for split in measured:
-        summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts, groups=groups)
-    if len(result.revisions) and truth is not None:
-        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
-    if not is_main_process():
-        return
-    if search is not None and unseen is None:
-        summary["search"] = {"compared": list(search.compared)}
-    elif search is not None:
-        summary["cross_validation"] = {"folds": config.folds, "compared": list(search.compared)}
-    scored = [split for split in measured if split.name != "train" or unseen is not None]
-    held_out = {split.name: (split.labels.images, logits[split.name]) for split in scored}
-    with report_saved_epochs(context.folder):
-        write_predictions(context.folder, held_out, config.classes)
-        merge_trace(context.folder)
-        write_history(context.folder, state.history, summary)
-        finish_folder(context.folder, interrupted=summary["interrupted"])
-
-
 def write_predictions(
     folder: Path, scores: Mapping[str, tuple[Sequence[str], NDArray[np.float32]]], classes: Sequence[str]
 ) -> None:
     """Write ``predictions.parquet``: image, split, and a column ``score.CLASS`` of probabilities per class.
 
-    Args:
-        folder: of the run.
-        scores: split → (names of its images, logits).
-        classes: in the order of the columns.
+    ``scores`` are the names of the images of each split, and their logits.
     """
     if not scores:
         return

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -85,12 +85,8 @@ class _StoredSearch(BaseModel):
 class Search:
     """The settings that were found, and what they were compared with.
 
-    Attributes:
-        settings: those of the candidate with the highest score that were searched.
-        compared: a line for each candidate: its method, weight decay, learning rate and score (None where nothing can
-            be ranked).
-        logits: ``(N, K)`` out-of-fold logits of the chosen candidate; None where it was chosen on val.
-        fold: ``(N,)`` the fold of every image; None likewise.
+    ``compared`` has a line for each candidate: its settings and score (None where nothing can be ranked). ``logits``
+    are the ``(N, K)`` out-of-fold logits of the chosen one, ``fold`` that of every image; None where val chose.
     """
 
     settings: Mapping[str, Any]
@@ -114,10 +110,10 @@ class Search:
                 best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
         scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
         by = "on val" if self.fold is None else "by cross-validation on the known labels"
-        best_of = f"it was the best of {len(self.compared)} settings {by}"
+        chosen = f"it was the best of {len(self.compared)} settings {by}"
         if best.get(self.settings["method"], 1.0) < max(best.values(), default=0.0):
-            best_of = f"no other of {len(self.compared)} settings was ahead {by} by more than chance"
-        return f"with weight decay {self.settings['weight_decay']:.3g} {best_of} ({scores})"
+            chosen = f"no other of {len(self.compared)} settings was ahead {by} by more than chance"
+        return f"with weight decay {self.settings['weight_decay']:.3g} {chosen} ({scores})"
 
     def save(self, folder: Path, fingerprint: str) -> None:
         """Write it to the folder of a run."""
@@ -166,11 +162,7 @@ def search_settings(
 ) -> Search:
     """Compare the settings that a plan leaves to a search, on val or by the folds of its configuration.
 
-    Args:
-        plan: of the training. "last" as its selection is about epochs: val still chooses the settings.
-        features: ``(N, D)`` of "train" and, where there is one, of "val".
-        device: where to train.
-        reporter: shows the progress.
+    ``features`` are ``(N, D)``, of train and val. "last" as selection is about epochs: val still chooses the settings.
     """
     assert plan.search is not None
     data, config, labels, train = plan.data, plan.config, plan.data.train.labels, features["train"]
@@ -185,6 +177,33 @@ def search_settings(
         return search_by_folds(train, labels, candidates, fold, **how)
 
 
+Row = TypeVar("Row", bound=Hashable)
+Compared = tuple[list[RunConfig], list[float]]
+"""Configurations, and the score of each: NaN where training has diverged, -inf where nothing can be ranked."""
+
+
+def search_rounds(
+    rows: Mapping[Row, tuple[Sequence[RunConfig], SearchSpace]],
+    score: Callable[[Sequence[tuple[Row, RunConfig]]], list[float]],
+) -> dict[Row, Compared]:
+    """Score the first candidates of all rows together, then those around the best of each, round by round."""
+    compared: dict[Row, Compared] = {row: ([], []) for row in rows}
+    candidates = [(row, config) for row, (first, _) in rows.items() for config in first]
+    for _ in range(ROUNDS):
+        for (row, config), value in zip(candidates, score(candidates), strict=True):
+            compared[row][0].append(config)
+            compared[row][1].append(value)
+        candidates = [(row, config) for row, (_, space) in rows.items() for config in neighbors(*compared[row], space)]
+        if not candidates:
+            break
+    return compared
+
+
+def best_of(scores: Sequence[float]) -> int | None:
+    """Return the number of the highest score, the first of equals; None where all are NaN."""
+    return None if all(map(math.isnan, scores)) else int(np.nanargmax(scores))
+
+
 def search_on_val(
     features: Mapping[str, Tensor],
     labels: LabelTable,
@@ -195,22 +214,13 @@ def search_on_val(
     space: SearchSpace = CLOSED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Search:
-    """Train every candidate, and choose the one with the best score on val.
+    """Train every candidate, and choose the one whose best epoch has the best score on val; the first of equals.
 
-    Args:
-        features: ``(N, D)`` of "train" and of "val".
-        labels: the observed labels of train.
-        candidates: the settings to compare first; of equal scores the first one is chosen.
-        selection: the rule that scores an epoch, and the labels of val; that of the best epoch is the score.
-        device: where to train.
-        space: of ``neighbors``; by default only the candidates are compared.
-        advance: called with 1 after each round of candidates.
+    ``space`` says what is searched around the candidates; ``advance`` is called with 1 after each round.
     """
     rows = searched_rows(labels, features["train"].shape[1], candidates, seed=candidates[0].seed)
     part = {"train": select_rows(features["train"], rows), "val": features["val"]}
-    searched = labels.select(rows)
-
-    best: dict[str, _Best] = {}
+    searched, best = labels.select(rows), dict[str, _Best]()
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
         quick = quick_configs(configs, part["train"], labels)
@@ -271,28 +281,18 @@ def search_by_folds(
     space: SearchSpace = CLOSED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Search:
-    """Score candidates out of fold, and return the scores of the best one on all images.
+    """Score candidates out of fold, ``(N,)`` the fold of every image, and return the logits of the best one on all.
 
-    Args:
-        features: ``(N, D)`` of the training images.
-        labels: their observed labels.
-        candidates: the settings to compare first; of equal scores the first one is chosen.
-        fold: ``(N,)`` of every image.
-        device: where to train.
-        space: of ``neighbors``; by default only the candidates are compared.
-        advance: called with 1 after each round of candidates.
+    The other arguments are those of ``search_on_val``.
     """
     rows = searched_rows(labels, features.shape[1], candidates, seed=candidates[0].seed)
     part, searched, part_fold = select_rows(features, rows), labels.select(rows), fold[rows]
-    selection = choose_selection(searched, None)
     best: list[tuple[RunConfig, NDArray[np.float32]]] = []  # the best candidate of each round, and its logits
 
     def score(configs: Sequence[RunConfig]) -> list[float]:
         tasks = [FoldTask(config, searched, part_fold) for config in quick_configs(configs, part, labels)]
-        found = out_of_fold_logits(part, tasks, device, images=len(labels))
-        scores = [selection_score(selection, logits) for logits in found]
-        if not np.isnan(scores).all():
-            number = int(np.nanargmax(scores))
+        scores, found = score_folds(part, tasks, device, images=len(labels))
+        if (number := best_of(scores)) is not None:
             best.append((configs[number], found[number]))
         advance(1)
         return scores
@@ -304,26 +304,30 @@ def search_by_folds(
     return Search(_searched(chosen), compared, logits, fold)
 
 
+def score_folds(
+    features: Tensor, tasks: Sequence[FoldTask], device: torch.device, *, images: int
+) -> tuple[list[float], list[NDArray[np.float32]]]:
+    """Return the score of every task, and its out-of-fold logits; there are ``images``, of which these are a part."""
+    logits = out_of_fold_logits(features, tasks, device, images=images)
+    tables = {id(task.labels): task.labels for task in tasks}
+    judges = {key: choose_selection(table, None) for key, table in tables.items()}
+    scores = [selection_score(judges[id(task.labels)], each) for task, each in zip(tasks, logits, strict=True)]
+    return scores, logits
+
+
 def _search(
     candidates: Sequence[RunConfig],
     score: Callable[[Sequence[RunConfig]], list[float]],
     space: SearchSpace,
     where: str,
 ) -> tuple[list[dict[str, Any]], RunConfig]:
-    """Score candidates, then those around the best ones; return a line for each, and the best configuration.
-
-    A score is NaN where training has diverged, and -inf where nothing can be ranked.
-    """
-    configs, scores = list(candidates), score(candidates)
-    for _ in range(ROUNDS - 1):
-        if not (more := neighbors(configs, scores, space)):
-            break
-        configs, scores = [*configs, *more], [*scores, *score(more)]
-    if all(map(math.isnan, scores)):
+    """Search around candidates; return a line for each that was compared, and the best configuration."""
+    found = search_rounds({"": (candidates, space)}, lambda rows: score([config for _, config in rows]))
+    configs, scores = found[""]
+    if (best := best_of(scores)) is None:
         raise RunError(f"training has diverged {where}: give a lower --lr, or a higher --weight-decay.")
-    chosen = configs[int(np.nanargmax(scores))]
     lines = zip(configs, scores, strict=True)
-    return [{**_searched(config), "score": finite(value)} for config, value in lines], chosen
+    return [{**_searched(config), "score": finite(value)} for config, value in lines], configs[best]
 
 
 def selection_score(selection: Selection, logits: NDArray[np.float32]) -> float:

@@ -171,13 +171,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
 
 
 def check_effect(given: Mapping[str, Any], settings: Mapping[str, Any], protocol: str) -> None:
-    """Refuse settings without effect.
-
-    Args:
-        given: settings of the user.
-        settings: all settings.
-        protocol: of the run.
-    """
+    """Refuse settings of the user without effect; ``settings`` are all of the run."""
     for name, value in given.items():
         info, setting = SETTINGS[name]
         allowed = setting.values.get(value, setting.protocols)

@@ -23,7 +23,7 @@ from labelgap.review.store import FILE as DECISIONS
 from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison
-from labelgap.studies.compare.heads import check_head
+from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.results import FILE as COMPARISON
 from labelgap.studies.compare.results import HEADS_FOLDER
 from labelgap.studies.linear_eval import FILES as LINEAR_EVAL
@@ -60,7 +60,7 @@ def read_functions(folder: Path, kind: Kind) -> Iterator[Reader]:
     elif kind == "comparison":
         yield COMPARISON, partial(Comparison.open, folder)
         for name in head_files(folder):
-            yield name, partial(check_head, folder / name)
+            yield name, partial(StoredHead.load, folder / name)
     elif kind == "training shares":
         yield SHARES[0], partial(ShareComparison.open, folder)
     elif kind == "linear evaluation":

@@ -89,7 +89,7 @@ def test_a_head_with_flipped_bits_or_of_another_plan_is_trained_again_to_the_sam
         first.write_bytes(damaged)
         run(tmp_path / "c", quiet=False)
         assert f"{first.name} is damaged" in re.sub(r"\s+", " ", capsys.readouterr().err)
-        assert results(tmp_path / "c") == whole and compare_heads._load(first, (4, 6)).failed is None
+        assert results(tmp_path / "c") == whole and compare_heads.StoredHead.load(first, (4, 6)).failed is None
 
 
 def test_a_finished_comparison_has_a_manifest_that_finds_changes(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def test_cells_are_filled_in_any_order_and_nothing_is_trained_twice(vectors: str
     trained.clear()
     third = reproduce("cole-table2", [vectors], **QUICK)
     assert not trained, "an-ls is of table 1 already"
-    role = first.cells["cole-table2", "role/linear:voc2012:train_map"]
-    assert third.cells["cole-table2", "role/linear:voc2012:train_map"] == role and len(role.values) == 2
+    role = first.by_name["cole-table2", "role/linear:voc2012:train_map"]
+    assert third.by_name["cole-table2", "role/linear:voc2012:train_map"] == role and len(role.values) == 2
     fewer = reproduce("cole-table2", [vectors], **{**QUICK, "seeds": 1})
     assert fewer.cells == third.cells, "two seeds are not replaced by one"
     assert 0 < role.values[0] <= 100 and role.settings_tried == 8 and role.setting["lr"] in (1e-2, 1e-3, 1e-4, 1e-5)
@@ -230,7 +230,7 @@ def test_versions_of_a_data_set_that_options_load_live_side_by_side_and_others_a
         made = reproduce(
             table, ["nuswide=NUS-WIDE"], cells=["an/end*" if table == "kim-table2" else "softmax"], **small
         )
-    images = {table: found.images for (table, _), found in made.cells.items()}
+    images = {table: found.images for (table, _), found in made.by_name.items()}
     assert images == {"kim-table2": (10, 2, 3), "two-way-nus": (9, 2, 2)}, "without the images that have no label"
     assert len(list(Path("runs/reproduce/runs").iterdir())) == 2 and verify("runs/reproduce").intact
     nuswide(tmp_path / "other", all_labels=True)
@@ -275,16 +275,16 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
     assert "2 networks to train" in told(), "with three seeds; those of two are there"
     pointing = reproduce("kim-table4", [photos], cells=["ll-ct"], **small)
     assert len(trained) == 4, "the networks of table 2"
-    found = pointing.cells["kim-table4", "ll-ct/end-to-end:voc2012:pointing"]
+    found = pointing.by_name["kim-table4", "ll-ct/end-to-end:voc2012:pointing"]
     assert len(found.values) == 2 and all(0 <= value <= 100 for value in found.values)
-    assert made.cells["kim-table2", "an/linear-init:voc2012"].settings_tried == 1
+    assert made.by_name["kim-table2", "an/linear-init:voc2012"].settings_tried == 1
     shares = reproduce("kim-table1", [photos], **{**small, "seeds": 1})
-    assert {100.0} == {value for cell in shares.cells.values() if "warmup" in cell.column for value in cell.values}
+    assert {100.0} == {value for cell in shares.cells if "warmup" in cell.column for value in cell.values}
     scores = reproduce("zhou-table", [photos], cells=["em"], **{**small, "seeds": 1})
-    assert {"em/end-to-end:voc2012", "em/end-to-end:voc2012:f1_micro"} <= {name for _, name in scores.cells}
+    assert {"em/end-to-end:voc2012", "em/end-to-end:voc2012:f1_micro"} <= {name for _, name in scores.by_name}
     more: dict[str, Any] = {**small, "seeds": 1, "epochs": 7, "out": "runs/ablation"}
     parts = reproduce("zhou-ablation", [photos], cells=["em", "em-apl,positive"], **more)
-    precision = parts.cells["zhou-ablation", "em-apl,positive/end-to-end:voc2012:positive_precision"]
+    precision = parts.by_name["zhou-ablation", "em-apl,positive/end-to-end:voc2012:positive_precision"]
     assert 0 <= precision.mean <= 100, "pseudo-labels start after five epochs"
     (scores_of_seed,) = precision.scores
     assert len(scores_of_seed) == 7 and scores_of_seed.index(max(scores_of_seed)) + 1 == precision.epochs[0]
@@ -316,8 +316,8 @@ def test_tables_share_networks_of_equal_settings_whatever_their_presets_and_thos
     shares = reproduce("kim-table1", [photos], **small)
     made = reproduce("kim-table2", [photos], cells=["an/end-to-end:voc2012"], **{**small, "seeds": 2})
     assert [name.split("-")[-2] for name in trained] == ["0", "0", "1"], "seed 0 of both tables of Kim is one network"
-    seconds = shares.cells["kim-table1", "an/end-to-end:voc2012:warmup_tp"].seconds
-    assert made.cells["kim-table2", "an/end-to-end:voc2012"].seconds > seconds > 0
+    seconds = shares.by_name["kim-table1", "an/end-to-end:voc2012:warmup_tp"].seconds
+    assert made.by_name["kim-table2", "an/end-to-end:voc2012"].seconds > seconds > 0
 
 
 def test_epoch_0_of_a_network_in_training_is_no_epoch_that_has_ended(photos: str) -> None:
@@ -381,7 +381,7 @@ def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(
     monkeypatch.setattr(jobs, "fit", diverging)
     made = reproduce("cole-table1", [photos], **asked)
     assert len({*trained}) == len(trained) == 7, "six of eight settings, and one more seed of the best: each once"
-    found = made.cells["cole-table1", "an/end-to-end:voc2012"]
+    found = made.by_name["cole-table1", "an/end-to-end:voc2012"]
     assert found.settings_tried == 8 and found.setting["lr"] != 1e-5 and found.setting["batch_size"] in (8, 16)
 
 
@@ -404,12 +404,12 @@ def test_real_partial_labels_are_measured_by_groups(tmp_path: Path, capsys: pyte
             rows = codes[:, column] >= 0
             each.append(average_precision_score(codes[rows, column], scores[rows, column]))
             absent += int((codes[:, column] == 0).sum())
-    cell = made.cells["kim-table3", "ll-ct/end-to-end:openimages:g1"]
+    cell = made.by_name["kim-table3", "ll-ct/end-to-end:openimages:g1"]
     first = run.metrics["test"]["groups"][0]
     assert cell.mean == pytest.approx(100 * np.mean(each), abs=0.01) == 100 * first["map"]
     assert cell.known_absent == first["absent"] == absent < (codes[:, rarest] == 0).sum(), "some class does not count"
     every = sum(row["absent"] for row in run.metrics["test"]["groups"])
-    assert made.cells["kim-table3", "ll-ct/end-to-end:openimages"].known_absent == every
+    assert made.by_name["kim-table3", "ll-ct/end-to-end:openimages"].known_absent == every
     page = write_report(run).read_text(encoding="utf-8")
     assert "Groups of classes" in page and f">{100 * first['map']:.1f}" in page
     assert call("evaluate", str(run.path), f"openimages={folder}", "--resamples", "0", "--device", "cpu") == 0
@@ -470,11 +470,11 @@ def test_a_cell_is_written_as_soon_as_its_networks_end_and_a_kill_loses_none(
     assert said.count("voc2012-an-end-to-end-") == 2 and "(5 of 6)" in said, "one line for each network"
     assert "voc2012-wan-end-to-end-1-" in said, "with one setting, the other seeds do not wait for the first"
     assert re.search(r"^networks: \d+ %  in training, epochs: \d/1, \d/1$", said, re.MULTILINE), "and some in between"
-    found = Reproduction.open("runs/reproduce").cells
+    found = Reproduction.open("runs/reproduce").by_name
     wait_until(lambda: all(map(has_ended, waiting())))  # with the command that was killed
     made = reproduce("kim-table2", [photos], **asked)
     assert len(trained) == 1 and "-wan-end-to-end-0-" in trained[0], "nothing that had ended is trained again"
-    assert len(made.cells) == 3 and {name: made.cells[name] for name in found} == found
+    assert len(made.cells) == 3 and {name: made.by_name[name] for name in found} == found
 
 
 def die(*given: Any, **settings: Any) -> None:
@@ -509,7 +509,7 @@ def test_brought_features_are_evaluated_for_transfer(tmp_path: Path, monkeypatch
     np.savez("pets.npz", **stored)  # type: ignore[arg-type]
     made = reproduce("two-way-transfer", ["pets=pets.npz"], device="cpu", quiet=True)
     chosen, best = (
-        made.cells["two-way-transfer", f"features/linear-eval:pets:{name}"] for name in ("accuracy", "best_accuracy")
+        made.by_name["two-way-transfer", f"features/linear-eval:pets:{name}"] for name in ("accuracy", "best_accuracy")
     )
     assert 60 < chosen.mean <= best.mean <= 100 and chosen.settings_tried == 45
 

@@ -116,14 +116,14 @@ def test_a_head_that_was_damaged_or_deleted_is_named_and_trained_again(
     assert call(*asked) == 0
     heads = sorted(FOLDER.glob("linear/voc2012/heads/*"))
     weights = {name: values.clone() for name, values in read_tensors(heads[0])[0].items()}
-    before = Reproduction.open(FOLDER).cells
+    before = Reproduction.open(FOLDER).by_name
     heads[0].write_bytes(heads[0].read_bytes()[:100])
     if lost:
         heads[0].unlink()
     capsys.readouterr()
     assert call(*asked) == 0
     assert f"damaged   {heads[0]}: trained again" in capsys.readouterr().out
-    again, after = read_tensors(heads[0])[0], Reproduction.open(FOLDER).cells
+    again, after = read_tensors(heads[0])[0], Reproduction.open(FOLDER).by_name
     for name, values in weights.items():
         torch.testing.assert_close(again[name], values)
     assert verify(FOLDER).intact and before.keys() == after.keys()

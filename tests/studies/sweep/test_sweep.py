@@ -38,7 +38,7 @@ from labelgap.studies.sweep.results import SweepTrial
 from labelgap.studies.sweep.search_space import make_request, paper_space, plan_sweep, with_values
 from labelgap.studies.sweep.storage import WORKER, TrialQueue, open_storage, quiet_optuna
 from labelgap.training import progress
-from labelgap.training.heads import train_heads
+from labelgap.training.folds import train_configs
 from labelgap.training.progress import Reporter
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
@@ -236,7 +236,7 @@ def test_a_stop_while_a_result_is_stored_does_not_make_a_failed_trial_of_it(
 def test_after_a_kill_the_lost_trials_are_run_again(
     data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = train_heads
+    original = train_configs
 
     def killed(*given: Any, **named: Any) -> Any:
         if batches:
@@ -245,7 +245,7 @@ def test_after_a_kill_the_lost_trials_are_run_again(
         return original(*given, **named)
 
     def work() -> None:
-        setattr(runner, "train_heads", killed)  # noqa: B010 (in the copy of this process alone)
+        setattr(runner, "train_configs", killed)  # noqa: B010 (in the copy of this process alone)
         lg.sweep(data, "ll-r", trials=12, out=tmp_path / "s", **HEAD, **QUICK)
 
     batches: list[int] = []
@@ -292,22 +292,25 @@ def test_auto_is_trained_again_after_a_kill_and_a_failure_of_it_is_told(data: Da
 
 
 def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(data: Dataset, tmp_path: Path) -> None:
-    original, asked = train_heads, {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False}
+    original, asked = (
+        train_configs,
+        {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False},
+    )
 
     def stop(log: Path, ended: int) -> str:
         """Send a Ctrl-C to a sweep while a head trains after so many that have ended; return what it says."""
 
         def work() -> None:
-            def wait(values: Any, plans: Any, **named: Any) -> Any:
+            def wait(*given: Any, **named: Any) -> Any:
                 if len(calls) == ended:
                     (tmp_path / "waiting").touch()
                     threading.Event().wait()
                 calls.append(1)
-                return original(values, plans, **named)
+                return original(*given, **named)
 
             calls: list[int] = []
             setattr(runner, "HEADS", 1)  # noqa: B010 (in the copy of this process alone)
-            setattr(runner, "train_heads", wait)  # noqa: B010
+            setattr(runner, "train_configs", wait)  # noqa: B010
             with suppress(KeyboardInterrupt):
                 lg.sweep(data, "an", trials=2, out=tmp_path / "s", **asked)
 
@@ -334,7 +337,7 @@ def sqlite(folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_two_processes_share_the_trials_of_one_storage(database: str, data: Dataset, tmp_path: Path) -> None:
-    total, original, train_auto = 12, train_heads, runner.train_auto
+    total, original, train_auto = 12, train_configs, runner.train_auto
     with sqlite(tmp_path) if database == "sqlite" else postgresql() as url:
 
         def work(name: str, other: str) -> None:
@@ -350,7 +353,7 @@ def test_two_processes_share_the_trials_of_one_storage(database: str, data: Data
                 (tmp_path / f"auto-{name}").touch()
                 return train_auto(*given)
 
-            setattr(runner, "train_heads", together)  # noqa: B010
+            setattr(runner, "train_configs", together)  # noqa: B010
             setattr(runner, "train_auto", count)  # noqa: B010
             lg.sweep(data, "ll-r", trials=total, storage=url, out=tmp_path / f"out-{name}", **QUICK)
 
@@ -437,7 +440,7 @@ def test_a_log_says_now_and_then_which_epoch_has_ended(
     monkeypatch.setattr(progress, "LINE_SHARE", 0.0)
     settings: dict[str, Any] = {"trials": 2, **QUICK, "quiet": False}
     lg.sweep(data, "ll-r", search=SEARCH, out=tmp_path / "heads", **settings)
-    assert re.search(r"^trials: 0 %  \d heads?: epoch 1/2$", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(r"^trials: 0 %  \d heads?$", capsys.readouterr().err, re.MULTILINE)
     networks = lg.load("digits", train=40, val=30, test=20)
     lg.sweep(networks, "an", search={"lr": [3e-3, 1e-2]}, out=tmp_path / "networks", backbone="tiny-cnn", **settings)
     logged = capsys.readouterr().err

@@ -119,6 +119,13 @@ class StoredHead:
     failed: str | None = None  # why training failed
     scores: tuple[float, ...] = ()  # of val after each epoch; empty under "last"
 
+    @classmethod
+    def load(cls, path: Path, shape: tuple[int, int] | None = None) -> StoredHead:
+        """Read what a file says about its head; ``RunError`` where it is damaged or another's, or of another shape."""
+        about = _read(path, shape)[2]
+        scores = tuple(record["score"] for record in about.history if record.get("score") is not None)
+        return cls(path, about.epoch, about.score, about.seconds, about.failed, scores)
+
     def weights(self) -> tuple[Tensor, Tensor]:
         """Read the weights ``(K, D)`` and the biases ``(K,)``."""
         return _read(self.path)[:2]
@@ -147,20 +154,20 @@ def compute_split_features(
         digest.update(file_digest(Path(weights)))
     for split in data.splits[:2]:
         digest.update(split.images.fingerprint().encode())
+
+    def backbone_of_images() -> Backbone:
+        check_backbone(backbone)
+        if not is_pretrained(backbone, weights):
+            raise InputError(
+                f"the backbone '{backbone}' has no pretrained weights, so its features carry no information: choose a "
+                "pretrained one (`labelgap backbones`), or give its --weights."
+            )
+        return create_backbone(backbone, weights=weights, size=size)
+
     names = [split.name for split in data.splits]
-    arrays = split_features(data, names, lambda: _build_backbone(backbone, weights, size), device, workers, reporter)
+    arrays = split_features(data, names, backbone_of_images, device, workers, reporter)
     tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
     return {name: values.to(device) for name, values in tensors.items()}, digest.hexdigest()
-
-
-def _build_backbone(name: str, weights: str | None, size: int | None) -> Backbone:
-    check_backbone(name)
-    if not is_pretrained(name, weights):
-        raise InputError(
-            f"the backbone '{name}' has no pretrained weights, so its features carry no information: choose a "
-            "pretrained one (`labelgap backbones`), or give its --weights."
-        )
-    return create_backbone(name, weights=weights, size=size)
 
 
 def train_or_load_heads(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> list[StoredHead]:
@@ -178,7 +185,7 @@ def train_or_load_heads(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> 
     for path, task in by_path.items():
         if path.exists():
             try:
-                heads[path] = _load(path, (len(task.plan.labels.classes), width))
+                heads[path] = StoredHead.load(path, (len(task.plan.labels.classes), width))
             except RunError as error:
                 reporter.log(f"note: {error} It is trained again.")
     missing = {path: task for path, task in by_path.items() if path not in heads}
@@ -193,30 +200,29 @@ def head_paths(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> list[Path
     """Return the file of each head, named by what determines its weights."""
     tables = {id(table): table for table in (setup.selection.labels, *(task.plan.labels for task in tasks))}
     digests = {key: _table_digest(table) for key, table in tables.items()}
-    return [_head_path(task, setup, digests) for task in tasks]
-
-
-def _head_path(task: HeadTask, setup: HeadTrainingSetup, digests: Mapping[int, str]) -> Path:
-    plan = task.plan
-    parts = {
-        "version": _VERSION,
-        "features": setup.fingerprint,
-        "labels": digests[id(plan.labels)],
-        "method": plan.method,
-        "options": dict(sorted(plan.options.items())),
-        "lr": plan.lr,
-        "batch_size": task.batch_size,
-        "epochs": task.epochs,
-        "seed": plan.seed,
-        "order": task.order_seed,
-        "rule": setup.selection.rule,
-        "val": digests[id(setup.selection.labels)],
-    }
-    later = {"weight_decay": plan.weight_decay, "optimizer": task.optimizer}
-    later |= {"standardize": task.standardize, "last": task.last}
-    parts |= {name: value for name, value in later.items() if value not in (0.0, "adam", False)}
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
-    return setup.folder / HEADS_FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors"
+    paths = list[Path]()
+    for task in tasks:
+        plan = task.plan
+        parts = {
+            "version": _VERSION,
+            "features": setup.fingerprint,
+            "labels": digests[id(plan.labels)],
+            "method": plan.method,
+            "options": dict(sorted(plan.options.items())),
+            "lr": plan.lr,
+            "batch_size": task.batch_size,
+            "epochs": task.epochs,
+            "seed": plan.seed,
+            "order": task.order_seed,
+            "rule": setup.selection.rule,
+            "val": digests[id(setup.selection.labels)],
+        }
+        later = {"weight_decay": plan.weight_decay, "optimizer": task.optimizer}
+        later |= {"standardize": task.standardize, "last": task.last}
+        parts |= {name: value for name, value in later.items() if value not in (0.0, "adam", False)}
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+        paths.append(setup.folder / HEADS_FOLDER / f"{plan.method.replace(':', '.')}-{key}.safetensors")
+    return paths
 
 
 def _table_digest(table: LabelTable | None) -> str:
@@ -321,39 +327,21 @@ def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
         history=list(result.history),
     )
     arrays = {"weight": result.weight, "bias": result.bias}
-    tensors = {
-        name: torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)) for name, values in arrays.items()
-    }
+    tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
     write_tensors(path, tensors, {_METADATA_KEY: json.dumps(metadata.model_dump())})
-    return _stored_head(path, metadata)
-
-
-def _load(path: Path, shape: tuple[int, int]) -> StoredHead:
-    return _stored_head(path, _read(path, shape)[2])
-
-
-def _stored_head(path: Path, metadata: _HeadMetadata) -> StoredHead:
-    scores = [record.get("score") for record in metadata.history]
-    about = (metadata.epoch, metadata.score, metadata.seconds, metadata.failed)
-    return StoredHead(path, *about, tuple(score for score in scores if score is not None))
+    return StoredHead.load(path)
 
 
 def damaged_heads(folder: Path) -> list[str]:
     """Return the files of heads in the folder of a comparison that are damaged or missing, relative to it."""
-    damaged = set[str]()
-    if (folder / MANIFEST_FILE).exists():
-        damaged |= {each.name for each in verify_folder(folder) if each.state == "missing"}
-    for path in (folder / HEADS_FOLDER).glob("*.safetensors"):
+    heads, listed = folder / HEADS_FOLDER, (folder / MANIFEST_FILE).exists()
+    damaged = {each.name for each in (verify_folder(folder) if listed else ()) if each.state == "missing"}
+    for path in heads.glob("*.safetensors"):
         try:
-            check_head(path)
+            StoredHead.load(path)
         except RunError:
             damaged.add(f"{HEADS_FOLDER}/{path.name}")
     return sorted(name for name in damaged if name.startswith(f"{HEADS_FOLDER}/"))
-
-
-def check_head(path: Path) -> None:
-    """Read a stored head; ``RunError`` where it is damaged or another's."""
-    _read(path)
 
 
 def _read(path: Path, shape: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, _HeadMetadata]:

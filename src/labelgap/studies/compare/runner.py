@@ -12,7 +12,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,14 +57,23 @@ from labelgap.studies.compare.settings import (
 )
 from labelgap.studies.compare.statistics import DIVERGED, MethodHeads, MethodPlan, evaluate_methods
 from labelgap.studies.study import study_folder
-from labelgap.training.auto import SearchSpace, candidate_configs, neighbors
+from labelgap.training.auto import SearchSpace, candidate_configs
 from labelgap.training.config import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows
 from labelgap.training.heads import HeadPlan
+from labelgap.training.history import finite
 from labelgap.training.plan import FOLDS_REASON, TrainingRequest, default_linear_backbone, plan_training
 from labelgap.training.progress import Reporter
-from labelgap.training.search import ROUNDS, quick_configs, searched_rows, selection_score
+from labelgap.training.search import (
+    ROUNDS,
+    best_of,
+    quick_configs,
+    score_folds,
+    search_rounds,
+    searched_rows,
+    selection_score,
+)
 from labelgap.training.selection import choose_selection
 
 BASELINE_TRAINING: Final = {"optimizer": "newton", "standardize": True, "epochs": 30}
@@ -103,10 +112,7 @@ def compare(
         data: the data set; its table is used as it is, unless ``observe`` is given.
         methods: "short", a list of eight or nine that are worth a try; "all"; or names of methods.
         out: folder; heads that are stored in it are not trained again.
-        device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
-        quiet: print nothing.
-        reporter: shows messages and progress; a new one when None.
+        device, workers, quiet: as for ``fit``; a ``reporter`` can be given instead of ``quiet``.
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
     methods = methods if isinstance(methods, str) else list(methods)
@@ -281,7 +287,7 @@ def _estimate_seconds(prepared: _Prepared) -> float:
     """Return about how many seconds the heads that a comparison has not stored take to train, and those of folds."""
     _, plans, _, setup, folds = prepared
     first = [task for plan in plans for config in plan.candidates for task in _head_tasks(plan, config)]
-    rounds = 1 + (FURTHER if any(map(_searches_further, plans)) else 0.0)
+    rounds = 1 + (FURTHER if any(plan.left_open.decay or plan.left_open.rate for plan in plans) else 0.0)
     if folds:
         final = [task for plan in plans for task in _head_tasks(plan, plan.candidates[0])]
         one_seed = first[:: len(plans[0].view.datasets)]
@@ -290,16 +296,13 @@ def _estimate_seconds(prepared: _Prepared) -> float:
     return rounds * training_seconds([task for path, task in by_path.items() if not path.exists()], setup)
 
 
-def _searches_further(plan: MethodPlan) -> bool:
-    return plan.left_open.decay or plan.left_open.rate
-
-
 def _describe(plans: Sequence[MethodPlan], seconds: float) -> str:
     """Return what will be trained, and how long it takes."""
     methods = pluralize(len({plan.label for plan in plans if not plan.baseline}), "method")
     beside = f" and {BASELINE}" if any(plan.baseline for plan in plans) else ""
     settings = pluralize(sum(len(plan.candidates) for plan in plans), "setting")
-    further = ", then around the best of each" if any(map(_searches_further, plans)) else ""
+    searched = any(plan.left_open.decay or plan.left_open.rate for plan in plans)
+    further = ", then around the best of each" if searched else ""
     seeds = pluralize(len(plans[0].view.datasets), "seed")
     about = f"training takes about {format_duration(seconds)}"
     return f"{about}: {methods}{beside} at {settings} in all{further}, with {seeds}"
@@ -328,17 +331,16 @@ def _search_on_val(
 
     def score(candidates: Sequence[Candidate]) -> list[float]:
         tasks = [_head_tasks(plan, config, shuffle=shuffle) for plan, config in candidates]
-        heads = iter(train_or_load_heads([task for each in tasks for task in each], setup))
-        found = [[next(heads) for _ in each] for each in tasks]
-        for (plan, _), seeds in zip(candidates, found, strict=True):
+        heads, scores = iter(train_or_load_heads([task for each in tasks for task in each], setup)), list[float]()
+        for (plan, _), each in zip(candidates, tasks, strict=True):
+            seeds = [next(heads) for _ in each]
             grids[plan].append(seeds)
-        return [
-            math.nan if any(head.failed for head in seeds) else float(np.mean([head.score or 0.0 for head in seeds]))
-            for seeds in found
-        ]
+            failed = any(head.failed for head in seeds)
+            scores.append(math.nan if failed else float(np.mean([head.score or 0.0 for head in seeds])))
+        return scores
 
-    compared = _search(plans, score)
-    return {plan: MethodHeads(grids[plan], found, _best(scores)) for plan, (found, scores) in compared.items()}
+    compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
+    return {plan: MethodHeads(grids[plan], found, best_of(scores)) for plan, (found, scores) in compared.items()}
 
 
 def _search_by_folds(
@@ -351,7 +353,6 @@ def _search_by_folds(
     most = max((plan.candidates for plan in plans), key=len)
     rows = searched_rows(tables[plans[0]][0], features.shape[1], most, seed=first)
     part, parts = select_rows(features, rows), {key: table.select(rows) for key, table in views.items()}
-    judges = {key: choose_selection(table, None) for key, table in parts.items()}
     seeds = range(first, first + len(tables[plans[0]]))
     fold = {(seed, key): assign_folds(table, folds, seed, groups) for seed in seeds for key, table in views.items()}
     part_fold = {key: fold[first, key][rows] for key in views}  # tasks share features by the array of their folds
@@ -361,16 +362,15 @@ def _search_by_folds(
         configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
         configs = quick_configs(configs, part, views[keys[0]])
         tasks = [FoldTask(config, parts[key], part_fold[key]) for config, key in zip(configs, keys, strict=True)]
-        logits = out_of_fold_logits(part, tasks, setup.device, images=len(groups))
+        scores, _ = score_folds(part, tasks, setup.device, images=len(groups))
         setup.reporter.advance()
-        return [selection_score(judges[key], each) for key, each in zip(keys, logits, strict=True)]
+        return scores
 
     started = time.perf_counter()
     with setup.reporter.bar("cross-validation", ROUNDS + 1):
-        compared = _search(plans, score)
-        chosen = {
-            plan: configs[best] for plan, (configs, scores) in compared.items() if (best := _best(scores)) is not None
-        }
+        compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
+        best = {plan: best_of(scores) for plan, (_, scores) in compared.items()}
+        chosen = {plan: compared[plan][0][number] for plan, number in best.items() if number is not None}
         tasks = [
             FoldTask(config.model_copy(update={"seed": seed}), table, fold[seed, id(table)])
             for plan, config in chosen.items()
@@ -378,51 +378,20 @@ def _search_by_folds(
         ]
         logits = iter(out_of_fold_logits(features, tasks, setup.device))
     spent = (time.perf_counter() - started) / max(len(tasks), 1)
-    final = [task for plan, config in chosen.items() for task in _head_tasks(plan, config)]
-    heads = iter(train_or_load_heads(final, setup))
+    heads = iter(train_or_load_heads([task for each in chosen.items() for task in _head_tasks(*each)], setup))
     made: dict[MethodPlan, MethodHeads] = {}
     for plan, (configs, scores) in compared.items():
-        grid, best = [[_untrained(each, plan)] for each in scores], _best(scores)
-        own = [next(logits) for _ in seeds] if best is not None else []
-        if best is not None:
-            measures = [selection_score(setup.selection, each) for each in own]
-            trained = [replace(head, seconds=head.seconds + spent) for head in (next(heads) for _ in seeds)]
-            grid[best] = [replace(head, score=_known(value)) for head, value in zip(trained, measures, strict=True)]
+        number, own = best[plan], list[NDArray[np.float32]]()
+        failed = [DIVERGED if math.isnan(each) else None for each in scores]
+        untrained = (Path(), plan.config.epochs)  # a setting that was scored out of fold has no final head
+        grid = [[StoredHead(*untrained, finite(each), 0.0, why)] for each, why in zip(scores, failed, strict=True)]
+        if number is not None:
+            own, trained = [next(logits) for _ in seeds], [next(heads) for _ in seeds]
+            grid[number] = [
+                replace(head, seconds=head.seconds + spent, score=finite(selection_score(setup.selection, each)))
+                for head, each in zip(trained, own, strict=True)
+            ]
             usable = all(head.failed is None for head in trained) and all(np.isfinite(each).all() for each in own)
-            best = best if usable else None
-        made[plan] = MethodHeads(grid, configs, best, own)
+            number = number if usable else None
+        made[plan] = MethodHeads(grid, configs, number, own)
     return made
-
-
-def _search(
-    plans: Sequence[MethodPlan], score: Callable[[Sequence[Candidate]], list[float]]
-) -> dict[MethodPlan, tuple[list[RunConfig], list[float]]]:
-    """Score the candidates of all methods, then those around the best of each; NaN is the score of a failure."""
-    compared: dict[MethodPlan, tuple[list[RunConfig], list[float]]] = {plan: ([], []) for plan in plans}
-    candidates = [(plan, config) for plan in plans for config in plan.candidates]
-    for _ in range(ROUNDS):
-        for (plan, config), value in zip(candidates, score(candidates), strict=True):
-            compared[plan][0].append(config)
-            compared[plan][1].append(value)
-        candidates = [
-            (plan, config)
-            for plan, (configs, scores) in compared.items()
-            for config in neighbors(configs, scores, plan.left_open)
-        ]
-        if not candidates:
-            break
-    return compared
-
-
-def _best(scores: Sequence[float]) -> int | None:
-    """Return the highest score, the first of equals; None where all are NaN."""
-    return None if all(map(math.isnan, scores)) else int(np.nanargmax(scores))
-
-
-def _untrained(score: float, plan: MethodPlan) -> StoredHead:
-    """Return a setting that was scored out of fold, and has no final head."""
-    return StoredHead(Path(), plan.config.epochs, _known(score), 0.0, DIVERGED if math.isnan(score) else None)
-
-
-def _known(score: float) -> float | None:
-    return score if math.isfinite(score) else None

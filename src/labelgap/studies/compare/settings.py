@@ -198,11 +198,10 @@ class CompareSettings:
 
     def request(self) -> TrainingRequest:
         """Return what the heads of all methods share, as the arguments of ``fit``."""
-        training: Any = {"epochs": self.epochs, "standardize": self.standardize}
-        training |= {"lr": (self.learning_rates or (None,))[0], "batch_size": (self.batch_sizes or (None,))[0]}
-        training = {name: value for name, value in training.items() if value is not None}
-        network: dict[str, Any] = {"backbone": self.backbone, "weights": self.weights, "protocol": "linear"}
-        return TrainingRequest(method="an", select=self.select, training=training, **network)
+        given = {name: getattr(self, name) for name in ("epochs", "standardize", "backbone", "weights")}
+        given |= {"lr": (self.learning_rates or (None,))[0], "batch_size": (self.batch_sizes or (None,))[0]}
+        given = {name: value for name, value in given.items() if value is not None}
+        return TrainingRequest.of({"method": "an", "select": self.select, "protocol": "linear", **given})
 
     def fixed_options(self, method: str, view: LabelView, variant: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a method that are not searched."""
@@ -282,8 +281,7 @@ def _check_variation(names: Sequence[str], vary: Variation, options: Mapping[str
                 raise InputError(f"--vary {key}: --option {each}.{name} gives it one value: leave one of them out.")
             for value in values:
                 loss(each, **{**options.get(each, {}), name: value})
-    most = math.prod(len(values) for values in vary.values())
-    if most > 200:
+    if (most := math.prod(len(values) for values in vary.values())) > 200:
         raise InputError(f"--vary: {most:,} combinations; vary fewer values at a time.")
 
 

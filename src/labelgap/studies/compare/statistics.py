@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -170,31 +171,26 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
                 continue
             result, own_logits = _evaluate_method(plan, trained, trained.best, setup.features, evaluator)
             results.append(result)
-            trials += _trials(plan, trained)
+            for number, (setting, seeds) in enumerate(zip(trained.settings, trained.grid, strict=True)):
+                for seed, head in enumerate(seeds, plan.first_seed):
+                    told: dict[str, Any] = {"epoch": head.epoch, "score": head.score, "failed": head.failed}
+                    trials.append(Trial(plan.label, **setting, seed=seed, selected=number == trained.best, **told))
             if not plan.view.extra_labels and evaluator.codes is not None:
                 logits[plan.name] = [each[evaluator.split] for each in own_logits]
-    gaps = _gaps({row.name: row.values for row in results if row.name in logits}, logits, evaluator)
+    gaps, resampled, codes = dict[str, GapToBest](), None, evaluator.codes
+    if codes is not None and logits:
+        if all(len(seeds) > 1 for seeds in logits.values()):
+            weights = draw_resamples(codes.shape[0], codes.shape[1], sum(map(len, logits.values())))
+            resampled = {
+                name: np.mean([resampled_average_precision(each, codes, weights) for each in seeds], axis=0)
+                for name, seeds in logits.items()
+            }
+        gaps = gaps_to_best({row.name: row.values for row in results if row.name in logits}, resampled)
     results = [replace(row, gap=gaps.get(row.name)) for row in results]
     results.sort(key=lambda row: (row.extra_labels, -(row.mean if row.mean is not None else -1.0)))
     parts = tuple(results), tuple(skipped), tuple(trials)
     title = f"Which method on {data.name}?"
     return Comparison(setup.folder, title, {}, setup.selection.rule, evaluator.metric, *parts)
-
-
-def _trials(plan: MethodPlan, trained: MethodHeads) -> list[Trial]:
-    return [
-        Trial(
-            plan.label,
-            **setting,
-            seed=seed,
-            epoch=head.epoch,
-            score=head.score,
-            selected=each == trained.best,
-            failed=head.failed,
-        )
-        for each, (setting, seeds) in enumerate(zip(trained.settings, trained.grid, strict=True))
-        for seed, head in enumerate(seeds, plan.first_seed)
-    ]
 
 
 def _evaluate_method(
@@ -240,12 +236,12 @@ def _edges(trained: MethodHeads, best: int, epochs: int) -> dict[str, Edge]:
 
     The epoch is "last" where it is so for most seeds; not where val selects none, with 0 ``epochs``, nor of "newton".
     """
-    settings = trained.settings
+    settings, close = trained.settings, partial(math.isclose, rel_tol=0.01)  # the search rounds its steps
     chosen, edges = settings[best], dict[str, Edge]()
     for name, other in (("weight_decay", "lr"), ("lr", "weight_decay")):
         own = {key: chosen[key] for key in ("weight_decay", "lr")}
-        values = [each[name] for each in settings if _close(each[other], own[other]) and {**each, **own} == chosen]
-        low, high = (_close(edge, own[name]) for edge in (min(values), max(values)))
+        values = [each[name] for each in settings if close(each[other], own[other]) and {**each, **own} == chosen]
+        low, high = (close(edge, own[name]) for edge in (min(values), max(values)))
         if low != high:
             edges[name] = "lowest" if low else "highest"
     late = [head.epoch == epochs > 1 and bool(head.scores) for head in trained.grid[best]]
@@ -254,38 +250,13 @@ def _edges(trained: MethodHeads, best: int, epochs: int) -> dict[str, Edge]:
     return edges
 
 
-def _close(one: float, other: float) -> bool:
-    """Return whether two values are the same step of a search, which rounds them."""
-    return math.isclose(one, other, rel_tol=0.01)
-
-
-def _gaps(
-    values: Mapping[str, Sequence[float]],
-    logits: Mapping[str, Sequence[NDArray[np.float32]]],
-    evaluator: MetricEvaluator,
-) -> dict[str, GapToBest]:
-    """Compare every method with the best: over seeds, and over images drawn with replacement."""
-    resampled, codes = None, evaluator.codes
-    if codes is not None and values and all(len(seeds) > 1 for seeds in values.values()):
-        weights = draw_resamples(codes.shape[0], codes.shape[1], sum(map(len, logits.values())))
-        resampled = {
-            name: np.mean([resampled_average_precision(each, codes, weights) for each in seeds], axis=0)
-            for name, seeds in logits.items()
-        }
-    return gaps_to_best(values, resampled) if values else {}
-
-
 def gaps_to_best(
     values: Mapping[str, Sequence[float]], resampled: Mapping[str, NDArray[np.float64]] | None
 ) -> dict[str, GapToBest]:
-    """Compare every method with the best one.
+    """Return the gap of every method to the best, which is the first; then by decreasing mean.
 
-    Args:
-        values: method → the metric with each seed, in the same order.
-        resampled: method → the metric over resampled images, ``(R,)``, averaged over seeds; None to leave images out.
-
-    Returns:
-        The best first, with a gap of zero; then by decreasing mean.
+    ``values`` are the metric with each seed, ``resampled`` that over resampled images, ``(R,)``, averaged over seeds;
+    None to leave images out.
 
     Example:
         >>> gaps = gaps_to_best({"a": [0.8, 0.81, 0.8], "b": [0.7, 0.71, 0.7], "c": [0.6, 0.95, 0.7]}, None)
@@ -299,16 +270,14 @@ def gaps_to_best(
         count, half_width = len(difference), None
         if count > 1:
             seeds = float(stdtrit(count - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(count)
-            images = 0.0 if resampled is None else 1.96 * _deviation(resampled[order[0]] - resampled[name])
+            images = 0.0
+            if resampled is not None:  # a resample has a value where it has both states of a class
+                found = resampled[order[0]] - resampled[name]
+                found = found[np.isfinite(found)]
+                images = 1.96 * float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
             half_width = float(np.hypot(seeds, images))
         gaps[name] = GapToBest(float(difference.mean()), half_width)
     return gaps
-
-
-def _deviation(values: NDArray[Any]) -> float:
-    """Return the standard deviation over the resamples that have a value: those with both states of a class."""
-    finite = values[np.isfinite(values)]
-    return float(np.std(finite, ddof=1)) if len(finite) > 1 else 0.0
 
 
 def draw_resamples(images: int, classes: int, rankings: int) -> NDArray[np.float32]:

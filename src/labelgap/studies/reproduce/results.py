@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import write_text
@@ -97,13 +97,6 @@ class CellResult(Stored):
         return self.table, f"{self.row}/{self.column}"
 
 
-Cells = Mapping[tuple[str, str], CellResult]
-
-
-def _by_name(cells: Sequence[CellResult]) -> Cells:
-    return {cell.name: cell for cell in cells}
-
-
 @dataclass(frozen=True)
 class Reproduction(Document):
     """Tables of papers in a folder, as far as they are filled."""
@@ -114,31 +107,30 @@ class Reproduction(Document):
     NOT_STORED = frozenset({"path", "missing"})
 
     settings: ReproductionSettings = field(default_factory=ReproductionSettings)
-    cells: Cells = field(
-        default_factory=dict, metadata={"stored as": Annotated[tuple[CellResult, ...], AfterValidator(_by_name)]}
-    )
+    cells: tuple[CellResult, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)  # why cells of the last command are empty
+
+    @property
+    def by_name(self) -> dict[tuple[str, str], CellResult]:
+        """The cells, by table and ``ROW/COLUMN``."""
+        return {cell.name: cell for cell in self.cells}
 
     @property
     def tables(self) -> list[str]:
         """The tables that have results, in the order of the papers."""
-        filled = {table for table, _ in self.cells}
+        filled = {cell.table for cell in self.cells}
         return [name for name in paper_tables() if name in filled]
 
     def results(self, table: str) -> list[tuple[Cell, CellResult]]:
         """Return the filled cells of a table, column by column."""
-        found = [(cell, self.cells.get((table, cell.name))) for cell in paper_tables()[table].cells]
-        columns = list(dict.fromkeys(cell.column for cell, _ in found))
-        filled = [(cell, result) for cell, result in found if result is not None]
+        results, cells = self.by_name, paper_tables()[table].cells
+        columns = list(dict.fromkeys(cell.column for cell in cells))
+        filled = [(cell, results[table, cell.name]) for cell in cells if (table, cell.name) in results]
         return sorted(filled, key=lambda pair: columns.index(pair[0].column))
 
     def add(self, results: Sequence[CellResult]) -> Reproduction:
         """Return it with more results."""
-        return replace(self, cells={**self.cells, **_by_name(results)})
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what is stored: the cells as a list."""
-        return super().as_json() | {"cells": [asdict(cell) for cell in self.cells.values()]}
+        return replace(self, cells=tuple({**self.by_name, **{each.name: each for each in results}}.values()))
 
     def write(self) -> None:
         """Write ``reproduce.json``, ``results.csv`` and the manifest."""

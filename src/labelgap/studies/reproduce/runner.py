@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,6 @@ from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.text import DAY, format_duration, pluralize
-from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses.base.registry import published_options
@@ -56,7 +55,7 @@ from labelgap.studies.reproduce.tables import (
     source_data,
     unmet_need,
 )
-from labelgap.studies.study import check_not_a_file
+from labelgap.studies.study import check_contents
 from labelgap.training import Run
 from labelgap.training.devices import choose_device
 from labelgap.training.fit import dry_run
@@ -126,9 +125,9 @@ def plan_reproduction(
     _check_data(plan, fillable)
     linear = {cell.training.data for cell in fillable if cell.training.protocol == "linear"}
     damaged = {name: damaged_heads(reproduction.path / LINEAR_FOLDER / name) for name in sorted(linear)}
-    open_cells, done = dict[Training, tuple[Cell, ...]](), 0
+    open_cells, done, filled = dict[Training, tuple[Cell, ...]](), 0, reproduction.by_name
     for cell in fillable:
-        stored, training = reproduction.cells.get((table, cell.name)), cell.training
+        stored, training = filled.get((table, cell.name)), cell.training
         most = seeds if stored is None else max(seeds, len(stored.values))  # a cell with more seeds is kept
         lost = most == seeds and training.protocol == "linear" and damaged[training.data]
         if stored is not None and stored.training == replace(plan, seeds=most).digest(training) and not lost:
@@ -164,9 +163,7 @@ def reproduce(
         cells: those to fill; see ``PaperTable.select``.
         seeds: how many.
         jobs: networks to train at a time.
-        device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
-        quiet: print nothing.
+        device, workers, quiet: as for ``fit``.
         **settings: those of ``ReproductionSettings``.
     """
     plan = plan_reproduction(table, data, out=out, cells=cells, seeds=seeds, **settings)
@@ -180,7 +177,6 @@ def fill_cells(
     check_jobs(jobs)
     folder, reporter = plan.reproduction.path, Reporter(quiet)
     with lock_folder(folder, "reproducing tables"):
-        refuse_links(folder)
         remove_partials(folder)
         reproduction = _open_folder(folder, plan.reproduction.settings)  # another process may have written since
         execution, failed = {"device": device, "workers": workers, "quiet": quiet}, dict[str, str]()
@@ -209,7 +205,7 @@ def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
 
 def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     """Return what a folder has; refuse one that holds something else, or was filled with other settings."""
-    check_not_a_file(folder)
+    check_contents(folder, "tables of papers", [FILE])
     if is_reproduction(folder):
         found = Reproduction.open(folder)
         if found.settings != settings:
@@ -218,8 +214,6 @@ def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
                 f"{settings.describe()}. Repeat the settings, or choose another --out."
             )
         return found
-    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise RunError(f"{folder} holds something else than tables of papers: choose another --out.")
     return Reproduction(folder, settings)
 
 
@@ -229,7 +223,7 @@ def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
     Tables of papers that used another version of a data set, which other options load, are not compared.
     """
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
-    for (table, name), stored in plan.reproduction.cells.items():
+    for (table, name), stored in plan.reproduction.by_name.items():
         protocol, data = stored.column.split(":")[:2]
         options = paper_tables().get(table, plan.table).data_options.get(data)
         same_version = options == plan.table.data_options.get(data)
@@ -240,24 +234,40 @@ def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
             )
 
 
-Values = Mapping[Cell, Sequence[float | None]]
-"""What was measured for a cell, of every seed."""
-_Parts = Iterator[tuple[Sequence[Training], Values | LabelGapError, dict[str, Any]]]
-"""Trainings with their values, or the error that ended them; and what all their results tell."""
+@dataclass(frozen=True)
+class _Trained:
+    """What some trainings gave: the values of their cells, of every seed, or the error that ended them."""
+
+    trainings: Sequence[Training]
+    values: Mapping[Cell, Sequence[float | None]] | LabelGapError
+    about: Mapping[str, Any] = field(default_factory=dict)  # what the results of all cells tell
 
 
 def _train(plan: Plan, jobs: int, execution: Mapping[str, Any], failed: dict[str, str]) -> Iterator[list[CellResult]]:
     """Train everything, and yield the results of each training; ``failed`` gets the cells of those that fail."""
     parts = (_train_heads(plan, execution), _evaluate_features(plan, execution), _train_networks(plan, jobs, execution))
     device = choose_device(execution["device"]).type
-    for trainings, values, about in chain(*parts):
-        if isinstance(values, LabelGapError):
-            failed |= {cell.name: str(values) for training in trainings for cell in plan.cells[training]}
-        else:
-            yield _results(plan, trainings[0], values, {**about, "device": device}, failed)
+    for each in chain(*parts):
+        if isinstance(each.values, LabelGapError):
+            failed |= {cell.name: str(each.values) for training in each.trainings for cell in plan.cells[training]}
+            continue
+        data, results, training = plan.data(each.trainings[0]), list[CellResult](), each.trainings[0]
+        shared: dict[str, Any] = {**each.about, "table": plan.table.name, "training": plan.digest(training)}
+        shared |= {"data": data_digest(data), "images": tuple(len(split) for split in data.splits), "device": device}
+        for cell, measured in each.values.items():
+            known, metric = [value for value in measured if value is not None], cell.column.metric
+            if len(known) < len(measured):
+                failed[cell.name] = "the labels do not support this measure"
+                continue
+            values = tuple(value if metric == "epoch" else 100 * value for value in known)
+            absents = known_absents(metric, data)
+            results.append(
+                CellResult(row=cell.row.name, column=cell.column.name, values=values, known_absent=absents, **shared)
+            )
+        yield results
 
 
-def _train_heads(plan: Plan, execution: Mapping[str, Any]) -> _Parts:
+def _train_heads(plan: Plan, execution: Mapping[str, Any]) -> Iterator[_Trained]:
     """Train linear heads, those together that can be compared."""
     for group in linear_groups(plan.trainings("linear"), plan.reproduction.settings):
         try:
@@ -266,20 +276,19 @@ def _train_heads(plan: Plan, execution: Mapping[str, Any]) -> _Parts:
             if comparison.skipped:
                 raise RunError(f"{comparison.skipped[0].method}: {comparison.skipped[0].reason}")
         except LabelGapError as error:
-            yield group, error, {}
+            yield _Trained(group, error)
             continue
         for training in group:
             row = rows[training.method]
-            metrics = {cell: cell.column.metric for cell in plan.cells[training]}
-            values = {cell: [_measure_head(seed, metric) for seed in row.seeds] for cell, metric in metrics.items()}
-            about: dict[str, Any] = {
-                "setting": {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
+            values = {
+                cell: [_measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in plan.cells[training]
             }
-            about |= {"settings_tried": row.settings_tried, "seconds": row.seconds}
-            yield [training], values, {**about, "epochs": tuple(seed.epoch for seed in row.seeds)}
+            setting = {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
+            about = {"setting": setting, "settings_tried": row.settings_tried, "seconds": row.seconds}
+            yield _Trained([training], values, {**about, "epochs": tuple(seed.epoch for seed in row.seeds)})
 
 
-def _evaluate_features(plan: Plan, execution: Mapping[str, Any]) -> _Parts:
+def _evaluate_features(plan: Plan, execution: Mapping[str, Any]) -> Iterator[_Trained]:
     """Fit a linear classifier with each of the paper's penalties on the features of every data set."""
     settings = plan.reproduction.settings
     for training in plan.trainings("linear-eval"):
@@ -288,14 +297,14 @@ def _evaluate_features(plan: Plan, execution: Mapping[str, Any]) -> _Parts:
         try:
             found = linear_eval(data, out=out, backbone=network[0], weights=network[1], **execution)
         except LabelGapError as error:
-            yield [training], error, {}
+            yield _Trained([training], error)
             continue
         values = {cell: [_measure_evaluation(found, cell.column.metric)] for cell in plan.cells[training]}
         about = {"setting": {"penalty": found.chosen.penalty, "options": {}}, "settings_tried": len(found.results)}
-        yield [training], values, {**about, "seconds": found.seconds, "epochs": ()}
+        yield _Trained([training], values, {**about, "seconds": found.seconds, "epochs": ()})
 
 
-def _train_networks(plan: Plan, jobs: int, execution: Mapping[str, Any]) -> _Parts:
+def _train_networks(plan: Plan, jobs: int, execution: Mapping[str, Any]) -> Iterator[_Trained]:
     """Train the networks, and yield each training as soon as its last one has ended."""
     folder, settings = plan.reproduction.path, plan.reproduction.settings
     grids = {each: network_runs(each, plan.data(each), folder, settings) for each in plan.trainings(*NETWORKS)}
@@ -310,40 +319,14 @@ def _train_networks(plan: Plan, jobs: int, execution: Mapping[str, Any]) -> _Par
                 for cell in plan.cells[training]
             }
         except LabelGapError as error:
-            yield [training], error, {}
+            yield _Trained([training], error)
             continue
         scores = tuple(
             tuple(each["score"] for each in run.history if each["epoch"] and "score" in each) for run in runs
         )
-        about: dict[str, Any] = {
-            "setting": chosen.setting,
-            "settings_tried": len(trained.tried),
-            "seconds": trained.seconds,
-        }
+        about = {"setting": chosen.setting, "settings_tried": len(trained.tried), "seconds": trained.seconds}
         about |= {"epochs": tuple(run.metrics["best_epoch"] for run in runs), "rule": runs[0].config.select}
-        yield [training], values, {**about, "scores": scores if all(scores) else ()}
-
-
-def _results(
-    plan: Plan, training: Training, values: Values, about: Mapping[str, Any], failed: dict[str, str]
-) -> list[CellResult]:
-    data, results = plan.data(training), list[CellResult]()
-    shared: dict[str, Any] = {**about, "table": plan.table.name, "training": plan.digest(training)}
-    shared |= {"data": data_digest(data), "images": tuple(len(split) for split in data.splits)}
-    for cell, measured in values.items():
-        known = [value for value in measured if value is not None]
-        if len(known) < len(measured):
-            failed[cell.name] = "the labels do not support this measure"
-            continue
-        result = CellResult(
-            row=cell.row.name,
-            column=cell.column.name,
-            values=tuple(value if cell.column.metric == "epoch" else 100 * value for value in known),
-            known_absent=known_absents(cell.column.metric, data),
-            **shared,
-        )
-        results.append(result)
-    return results
+        yield _Trained([training], values, {**about, "scores": scores if all(scores) else ()})
 
 
 def linear_groups(trainings: Sequence[Training], settings: ReproductionSettings) -> list[list[Training]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -121,7 +121,15 @@ class Sweep(Document):
     def write(self) -> None:
         """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
         with self.writing([TABLE], finished=self.finished):
-            write_text(self.path / TABLE, _to_csv(self.trials, [parameter.name for parameter in self.space]))
+            write_text(self.path / TABLE, self._to_csv())
+
+    def _to_csv(self) -> str:
+        names, rows = [parameter.name for parameter in self.space], list[list[Any]]()
+        for trial in self.trials:
+            score = "" if trial.score is None else f"{trial.score:.6f}"
+            row = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
+            rows.append([*row, *(trial.values.get(name, "") for name in names), trial.reason])
+        return csv_text(["trial", "state", "score", "epoch", "epochs", "seconds", *names, "reason"], rows)
 
 
 is_sweep = Sweep.is_in
@@ -136,12 +144,3 @@ def format_values(values: Mapping[str, Value]) -> str:
 def trial_name(trial: SweepTrial) -> str:
     """Return what people call a trial: by its number, or "auto"."""
     return f"trial {trial.number}" if trial.number else "auto"
-
-
-def _to_csv(trials: Sequence[SweepTrial], names: Sequence[str]) -> str:
-    rows: list[list[Any]] = []
-    for trial in trials:
-        score = "" if trial.score is None else f"{trial.score:.6f}"
-        row = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
-        rows.append([*row, *(trial.values.get(name, "") for name in names), trial.reason])
-    return csv_text(["trial", "state", "score", "epoch", "epochs", "seconds", *names, "reason"], rows)

@@ -5,20 +5,18 @@ Linear heads are trained many at once; networks one after the other, as runs tha
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,17 +25,15 @@ from labelgap.core.files import make_folder
 from labelgap.core.lock import lock_folder
 from labelgap.core.tensors import read_tensors
 from labelgap.core.text import pluralize
-from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ValidationHeldOut
 from labelgap.losses import method_options
 from labelgap.studies.compare.statistics import DIVERGED
 from labelgap.studies.jobs import is_trained, train_run
-from labelgap.studies.study import check_not_a_file
+from labelgap.studies.study import check_contents
 from labelgap.studies.sweep.results import (
     AUTO_FOLDER,
     BEST_FOLDER,
-    FILE,
     Sweep,
     SweepTrial,
     format_values,
@@ -48,13 +44,13 @@ from labelgap.studies.sweep.search_space import Search, SweepPlan, check_sweep, 
 from labelgap.training.checkpoint import LAST
 from labelgap.training.config import RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits
-from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.training.fit import linear_features
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, train_configs
+from labelgap.training.history import finite
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.network import initial_network
 from labelgap.training.plan import TrainingRequest, describe_random_features
 from labelgap.training.progress import Reporter
-from labelgap.training.protocols import linear_features
 from labelgap.training.run import Run
 from labelgap.training.run_folder import is_run_folder
 from labelgap.training.search import SEARCH_FILE, selection_score
@@ -73,8 +69,6 @@ FEW_TRIALS: Final = 8
 """With fewer complete trials the importance of a setting is not estimated."""
 _WAIT: Final = 86400.0
 """Seconds to wait for another process that trains the best settings in the same folder."""
-_SHARED: Final = ("batch_size", "epochs", "optimizer", "momentum", "nesterov", "standardize", "stop_below", "seed")
-"""Settings that heads must have in common to be trained at once."""
 _NOT_OF_NEWTON: Final = {"lr", "batch_size"}
 """Settings that say nothing beside those of another optimizer."""
 _OF_FEATURES: Final = ("size", "average_flips")
@@ -126,15 +120,12 @@ def sweep(
         trials: how many, over all processes; those that the storage has are not repeated.
         storage: URL of a database, for processes on several machines; by default a file in ``out``.
         out: folder; a sweep that was stopped in it is resumed.
-        device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
-        quiet: print nothing.
+        device, workers, quiet: as for ``fit``.
         **settings: further arguments of ``fit``: options, protocol, epochs …; what is given is not searched.
     """
     request, given, folder = make_request(method, settings), dict(search or {}), Path(out)
     check_sweep(request, given, trials)
     check_optuna()
-    check_not_a_file(folder)
     execution = _Execution(device, workers, Reporter(quiet))
     plan = plan_sweep(data, request, given, choose_device(device), execution.reporter.log)
     _check_folder(folder, plan)
@@ -158,13 +149,8 @@ def check_optuna() -> None:
 
 def _check_folder(folder: Path, plan: SweepPlan) -> None:
     """Refuse a folder that holds something else, or a sweep of something else."""
-    if not folder.exists():
-        return
-    refuse_links(folder)
+    check_contents(folder, "a sweep", ("sweep.*", TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER))
     if not is_sweep(folder):
-        known = (FILE, TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER)
-        if any(not path.name.startswith((".", "sweep.")) and path.name not in known for path in folder.iterdir()):
-            raise RunError(f"{folder} holds something else than a sweep: choose another --out.")
         return
     stored = Sweep.open(folder).identity
     for name, text in plan.identity.items():
@@ -197,13 +183,11 @@ def _run_trials(
             ended = any(trial.state != "running" for trial in queue.results())
             return ended or any((folder / TRIALS_FOLDER).glob(f"*/{LAST}"))
 
-        def write() -> None:
-            """Write the trials so far; not while another process finishes the sweep here, which writes them."""
-            with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
-                results().write()
-
-        with execution.reporter.resumable(has_trained, "trial"), queue, auto:
-            _train(queue, auto, data, plan, folder, execution, write)
+        trained = closing(_train(queue, auto, data, plan, folder, execution))
+        with execution.reporter.resumable(has_trained, "trial"), queue, auto, trained as ended:
+            for _ in ended:  # nothing is written while another process finishes the sweep here, which writes it
+                with suppress(RunError), lock_folder(folder, "storing trials", wait=1):
+                    results().write()
         found = results()
         return replace(found, importance=_importance(queue, found.trials))
 
@@ -224,15 +208,9 @@ def _open_study(storage: RDBStorage, plan: SweepPlan, part: str = "") -> Study:
 
 
 def _train(
-    queue: TrialQueue,
-    auto: TrialQueue,
-    data: Dataset,
-    plan: SweepPlan,
-    folder: Path,
-    execution: _Execution,
-    write: Callable[[], None],
-) -> None:
-    """Train ``auto`` and as many trials as asked for; ``write`` their results each time some have ended."""
+    queue: TrialQueue, auto: TrialQueue, data: Dataset, plan: SweepPlan, folder: Path, execution: _Execution
+) -> Generator[None, None, None]:
+    """Train ``auto`` and as many trials as asked for; yield each time some have ended."""
     reporter, heads = execution.reporter, is_head(plan)
     done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
     _describe(plan, reporter)
@@ -245,7 +223,7 @@ def _train(
                 ended = train_auto(data, plan, folder / AUTO_FOLDER, execution)
                 auto.tell(claimed, ended)
                 reporter.log(_line(ended))
-                write()
+                yield
             asked = {queue.number(trial): trial for trial in queue.ask(HEADS if heads else 1)}
             if not asked:
                 break
@@ -257,20 +235,18 @@ def _train(
                 ((number, trial),) = asked.items()
                 out = folder / TRIALS_FOLDER / f"{queue.origin(trial):04d}"
                 _tell(queue, trial, train_network_trial(number, trial, plan, out, execution), reporter)
-            write()
+            yield
 
 
 def _describe(plan: SweepPlan, reporter: Reporter) -> None:
     """Log what is searched, and by which score."""
     config = plan.config
     by = ", newton" if config.optimizer == "newton" else ""
-    reporter.log(f"{config.method}, {config.protocol}{by}: {'; '.join(map(str, plan.space))}")
-    if untrained := describe_random_features(config):
-        reporter.log(untrained)
-    for finding in plan.data.findings:
-        if isinstance(finding, ValidationHeldOut):
-            reporter.log(str(finding))
-    reporter.log(plan.selection.why)
+    held_out = [str(finding) for finding in plan.data.findings if isinstance(finding, ValidationHeldOut)]
+    searched = f"{config.method}, {config.protocol}{by}: {'; '.join(map(str, plan.space))}"
+    for line in (searched, describe_random_features(config), *held_out, plan.selection.why):
+        if line:
+            reporter.log(line)
 
 
 def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
@@ -375,67 +351,40 @@ def load_inputs(plan: SweepPlan, execution: _Execution) -> HeadInputs:
 def train_head_trials(
     trials: Mapping[int, Trial], plan: SweepPlan, inputs: HeadInputs, execution: _Execution
 ) -> Iterator[SweepTrial]:
-    """Train heads at once, as far as they have batches and epochs in common; each ends as ``fit`` alone ends it."""
-    device, groups = choose_device(execution.device), dict[tuple[Any, ...], dict[int, RunConfig]]()
+    """Train heads at once, as far as they have batches and epochs in common; each ends as ``fit`` alone ends it.
+
+    Val scores each in its best epoch. Without val all training images are scored, by heads that have not seen them.
+    """
+    device, configs, labels = choose_device(execution.device), dict[int, RunConfig](), plan.data.train.labels
     for number, trial in trials.items():
         try:
-            config = plan.resolve(trial.params, device)
+            configs[number] = plan.resolve(trial.params, device)
         except LabelGapError as error:
             yield SweepTrial(number, dict(trial.params), "failed", reason=str(error))
-            continue
-        groups.setdefault(tuple(getattr(config, name) for name in _SHARED), {})[number] = config
-    train = _train_heads if inputs.fold is None else _cross_validate
-    for configs in groups.values():
-        started = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about single settings of the space
-            results = train(list(configs.values()), plan, inputs, device, execution.reporter)
-        seconds = (time.perf_counter() - started) / len(configs)
-        for number, (score, epoch, epochs, failed) in zip(configs, results, strict=True):
-            state: Any = "failed" if failed else "complete"
-            yield SweepTrial(number, dict(trials[number].params), state, score, epoch, epochs, seconds, failed)
-
-
-_Result = tuple[float | None, int, int, str]
-"""The score of a head, its best epoch, how many it was trained, and why it failed."""
-
-
-def _train_heads(
-    configs: Sequence[RunConfig], plan: SweepPlan, inputs: HeadInputs, device: torch.device, reporter: Reporter
-) -> list[_Result]:
-    """Train heads of one group on train, and score each in its best epoch on val."""
-    settings = {name: getattr(configs[0], name) for name in _SHARED}
-    seed, labels = settings.pop("seed"), plan.data.train.labels
-    results = train_heads(
-        inputs.features["train"],
-        [HeadPlan(each.method, each.options, each.lr, labels, seed, each.weight_decay) for each in configs],
-        **settings,
-        order_seed=seed,
-        val_features=inputs.features["val"],
-        val_labels=plan.selection.labels,
-        select=plan.selection.rule,
-        device=device,
-        progress=partial(_report, reporter, pluralize(len(configs), "head")),
-    )
-    return [(each.best_score, each.best_epoch, len(each.history), each.failed or "") for each in results]
-
-
-def _cross_validate(
-    configs: Sequence[RunConfig], plan: SweepPlan, inputs: HeadInputs, device: torch.device, reporter: Reporter
-) -> list[_Result]:
-    """Train heads of one group in every fold, and score all training images by the heads that have not seen them."""
-    assert inputs.fold is not None
-    trained, epochs = f"{pluralize(len(configs), 'head')} in {plan.config.folds} folds", configs[0].epochs
-    reporter.advance(0, note=lambda: trained)
-    tasks = [FoldTask(config, plan.data.train.labels, inputs.fold) for config in configs]
-    found = out_of_fold_logits(inputs.features["train"], tasks, device)
-    scores = [selection_score(plan.selection, logits) for logits in found]
-    return [(score, epochs, epochs, "") if math.isfinite(score) else (None, 0, epochs, DIVERGED) for score in scores]
-
-
-def _report(reporter: Reporter, trained: str, done: int, total: int) -> None:
-    """Say which epoch of the trials in training has ended."""
-    reporter.advance(0, note=lambda: f"{trained}: epoch {done}/{total}")
+    if not configs:
+        return
+    note = pluralize(len(configs), "head") + (f" in {plan.config.folds} folds" if plan.config.folds else "")
+    execution.reporter.advance(0, note=lambda: note)
+    started, chosen = time.perf_counter(), list(configs.values())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about single settings of the space
+        if inputs.fold is None:
+            how: dict[str, Any] = {"order_seed": plan.config.seed, "device": device}
+            heads = train_configs(inputs.features, labels, chosen, plan.selection, **how)
+            ended = [(each.best_score, each.best_epoch, len(each.history), each.failed or "") for each in heads]
+        else:
+            tasks = [FoldTask(config, labels, inputs.fold) for config in chosen]
+            logits = out_of_fold_logits(inputs.features["train"], tasks, device)
+            scores = [finite(selection_score(plan.selection, each)) for each in logits]
+            epochs = [config.epochs for config in chosen]
+            ended = [
+                (None, 0, count, DIVERGED) if score is None else (score, count, count, "")
+                for score, count in zip(scores, epochs, strict=True)
+            ]
+    seconds = (time.perf_counter() - started) / len(chosen)
+    for number, (score, epoch, count, failed) in zip(configs, ended, strict=True):
+        values, state = dict(trials[number].params), "failed" if failed else "complete"
+        yield SweepTrial(number, values, state, score, epoch, count, seconds, failed)  # type: ignore[arg-type]
 
 
 def train_network_trial(number: int, trial: Trial, plan: SweepPlan, folder: Path, execution: _Execution) -> SweepTrial:
@@ -453,7 +402,8 @@ def train_network_trial(number: int, trial: Trial, plan: SweepPlan, folder: Path
             history.append(record)
             if record["epoch"] and "score" in record:
                 trial.report(record["score"], record["epoch"])
-        _report(execution.reporter, f"trial {number}", records[-1]["epoch"], plan.config.epochs)
+        note = f"trial {number}: epoch {records[-1]['epoch']}/{plan.config.epochs}"
+        execution.reporter.advance(0, note=lambda: note)
         if trial.should_prune():
             raise TrialPruned
 
@@ -492,9 +442,9 @@ def train_auto(data: Dataset, plan: SweepPlan, folder: Path, execution: _Executi
 
 def run_score(run: Run, plan: SweepPlan) -> float | None:
     """Return the score of a run by which it is compared with the trials; None where it has none."""
+    score: float | None = run.metrics["score"]
     if not run.config.folds:
-        score: float | None = run.metrics["score"]
         return score
     tensors, _ = read_tensors(run.path / SEARCH_FILE)
-    value = selection_score(plan.selection, tensors["logits"].numpy())
-    return value if math.isfinite(value) else None
+    score = finite(selection_score(plan.selection, tensors["logits"].numpy()))
+    return score

@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,12 +124,7 @@ class Parameter:
 
 
 def paper_space(method: str, head_factor: float = 1.0) -> tuple[Parameter, ...]:
-    """Return the search space of a method's paper; of a network, with its head's rate relative to the backbone's.
-
-    Example:
-        >>> [str(parameter) for parameter in paper_space("em")]
-        ['lr=0.01,0.001,0.0001,1e-05', 'batch_size=8,16', 'alpha=0.01,0.02,0.1,0.2,0.4,0.9']
-    """
+    """Return the search space of a method's paper; of a network, with its head's rate relative to the backbone's."""
     kim = method.startswith("ll-")
     scaled = tuple(float(f"{rate * head_factor:.12g}") for rate in (KIM_RATES if kim else COLE_RATES))
     batches = () if kim else (Parameter("batch_size", COLE_BATCHES),)
@@ -176,14 +171,7 @@ def parse_search(method: str, search: Search, fixed: Mapping[str, Any]) -> list[
 
 
 def parse_parameter(name: str, values: str | Sequence[Value]) -> Parameter:
-    """Parse a range or a list of values.
-
-    Example:
-        >>> parse_parameter("lr", "1e-5..1e-2:log")
-        Parameter(name='lr', choices=(), low=1e-05, high=0.01, log=True)
-        >>> parse_parameter("unknown", "negative,ignore").choices
-        ('negative', 'ignore')
-    """
+    """Parse a range, such as "1e-5..1e-2:log", or a list of values."""
     where = f"--search {name}={values if isinstance(values, str) else list(values)}"
     if not isinstance(values, str):
         return _choices(name, list(values), where)
@@ -264,12 +252,10 @@ class SweepPlan:
 
 def make_request(method: str, settings: Mapping[str, Any]) -> TrainingRequest:
     """Return the arguments of ``fit``, as a caller gave them, as a request; trials are not traced."""
-    own = {item.name for item in fields(TrainingRequest)} - {"method", "training"}
     if "trace" in settings:
         raise InputError("trials are not traced: train the best settings with trace afterwards.")
-    training: Any = {name: value for name, value in settings.items() if name not in own}
-    given = {name: value for name, value in settings.items() if name in own and value is not None}
-    return TrainingRequest(method, **given, trace="off", training=training)
+    given = {name: value for name, value in settings.items() if value is not None}
+    return TrainingRequest.of({**given, "method": method, "trace": "off"})
 
 
 def with_values(request: TrainingRequest, values: Mapping[str, Any]) -> TrainingRequest:

@@ -72,18 +72,18 @@ def quiet_optuna() -> Iterator[None]:
 
     A signal that comes while the database is read makes SQLAlchemy log the error of a cursor that is closed already.
     """
-    verbosity, database = optuna.logging.get_verbosity(), logging.getLogger("sqlalchemy")
-    level = database.level
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    database.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("optuna", "sqlalchemy")]
+    levels = [logger.level for logger in loggers]
     try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
             warnings.filterwarnings("ignore", message="Heartbeat of storage")  # ``TrialQueue`` records it
             yield
     finally:
-        optuna.logging.set_verbosity(verbosity)
-        database.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def hide_password(url: str) -> str:
@@ -168,7 +168,8 @@ class TrialQueue:
 
     def __init__(self, study: Study, space: Sequence[Parameter], total: int) -> None:
         self.study, self.space = study, space
-        self.total = int(min(total, math.prod(parameter.size for parameter in space)))
+        self.points = math.prod(parameter.size for parameter in space)
+        self.total = int(min(total, self.points))
         self._own: dict[int, tuple[Trial, BaseHeartbeatThread]] = {}
         self._worker = _process()
 
@@ -256,7 +257,9 @@ class TrialQueue:
             earlier = [each.params for each in counted if each.number < trial.number]
             if len(earlier) < self.total and trial.params not in earlier:
                 return trial
-            self._drop(trial)
+            trial.set_user_attr(DROPPED, True)
+            self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+            self._release(trial)
             if len(earlier) >= self.total:
                 return None
             if (point := self._nearest_untried(trial.params, earlier)) is not None:
@@ -276,11 +279,6 @@ class TrialQueue:
             return None
         return trial
 
-    def _drop(self, trial: Trial) -> None:
-        trial.set_user_attr(DROPPED, True)
-        self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
-        self._release(trial)
-
     def _store(self, trial: Trial, ended: SweepTrial) -> None:
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         result = {name: value for name, value in asdict(ended).items() if name != "number"}
@@ -296,29 +294,22 @@ class TrialQueue:
         self, values: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]
     ) -> dict[str, Value] | None:
         """Return the untried point of a finite space that is nearest to some values; None in a large space."""
-        if math.prod(parameter.size for parameter in self.space) > _MAX_POINTS:
+        if self.points > _MAX_POINTS:
             return None
         points = itertools.product(*(parameter.values or () for parameter in self.space))
         named = (dict(zip(values, point, strict=True)) for point in points)
         left = [point for point in named if point not in tried]
         random.Random(len(tried)).shuffle(left)  # of equally near ones any
 
+        ranks = {each.name: ((each.values or ()).index, max(each.size - 1, 1)) for each in self.space}
+
         def distance(point: Mapping[str, Value]) -> float:
-            return sum(_distance(each, point[each.name], values[each.name]) for each in self.space)
+            return sum(abs(rank(point[name]) - rank(values[name])) / steps for name, (rank, steps) in ranks.items())
 
         return min(left, key=distance, default=None)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
-
-
-def _distance(parameter: Parameter, first: Value, second: Value) -> float:
-    """Return how far two values of a finite parameter are apart, from 0 to 1: by their ranks, where they have some."""
-    values = list(parameter.values or ())
-    if first == second or any(isinstance(value, bool | str) for value in values):
-        return float(first != second)
-    ranks = sorted(values, key=float)
-    return abs(ranks.index(first) - ranks.index(second)) / (len(ranks) - 1)
 
 
 def _process(number: int | None = None) -> str:
@@ -334,13 +325,10 @@ def _origin(trial: FrozenTrial) -> int:
     return int(trial.system_attrs.get("failed_trial", trial.number))  # optuna's name, in every trial that it repeats
 
 
-def _gave_up(trial: FrozenTrial) -> bool:
-    return len(trial.system_attrs.get("retry_history", ())) >= _MAX_DEATHS - 1
-
-
 def _counts(trial: FrozenTrial) -> bool:
     """Return whether a trial runs or has ended, and is not repeated any more."""
-    ended = trial.state.is_finished() and (RESULT in trial.user_attrs or _gave_up(trial))
+    gave_up = len(trial.system_attrs.get("retry_history", ())) >= _MAX_DEATHS - 1
+    ended = trial.state.is_finished() and (RESULT in trial.user_attrs or gave_up)
     return trial.state == TrialState.RUNNING or ended
 
 

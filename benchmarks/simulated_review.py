@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
 from labelgap.audit.ranking import CandidateLimits, CandidateRanking, draw_unknown, rank_candidates
 from labelgap.audit.scorers import train_head_scorers
-from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.labels import PRESENT, LabelTable, Revisions
@@ -94,27 +93,12 @@ def simulate_review(
     device: str = "cpu",
     callback: Callable[[SimulationPoint], None] = lambda point: None,
 ) -> list[SimulationPoint]:
-    """Review labels in rounds, and measure a head after each.
+    """Return a point before any review, and one after each round; ``reviews`` are the totals, rising.
 
-    Args:
-        data: features, with the truth of train and complete labels of val and test.
-        configs: to choose from on val in every round; the settings of linear heads.
-        reviews: total number of reviewed labels after each round, rising.
-        order: "audit", the most probable labels first, or "random".
-        folds: of an audit.
-        seed: of folds, order and draws.
-        device: where to train.
-        callback: called with each point.
-
-    Returns:
-        A point before any review, and one after each round.
+    The data are features, with the truth of train and complete labels of val and test. Val chooses one of the
+    configurations in every round. The order is that of an audit, the most probable labels first, or random.
     """
     inputs, truth = _inputs(data, device), _truth(data)
-    if list(reviews) != sorted(set(reviews)) or (len(reviews) and reviews[0] < 1):
-        raise InputError(f"reviews {list(reviews)}: give the total after each round, rising, from 1.")
-    unknown = data.train.labels.counts().total[2]
-    if max(reviews, default=0) > unknown:
-        raise InputError(f"reviews {list(reviews)}: only {unknown:,} labels are unknown.")
     labels, found, points = data.train.labels, 0, list[SimulationPoint]()
     for reviewed in (0, *reviews):
         if points:
@@ -169,25 +153,18 @@ def simulate_decisions(
     every: int = 50,
     features: FeatureScale | None = None,
 ) -> SimulatedDecisions:
-    """Decide labels one after the other, in an order that may learn from the decisions.
+    """Decide labels one after the other, in an order that may learn from the decisions, so many at most.
 
-    Args:
-        data: features, with the truth of train.
-        audit: of ``audit_once``; its random labels are those of the random order.
-        count: how many decisions; fewer where the audit has fewer candidates.
-        order: "fixed", that of the audit; "live" and "classifier", ranked again for the aims "missing" and
-            "classifier"; "random".
-        every: decisions between two rankings.
-        features: scaled features of train, to share them between simulations.
+    "fixed" is the order of the audit, "random" that of its random labels; "live" and "classifier" are ranked again
+    after ``every`` so many decisions, for the aims "missing" and "classifier". Scaled ``features`` of train can be
+    shared between simulations.
     """
     truth, classes = _truth(data), len(data.classes)
-    if every < 1:
-        raise InputError(f"every={every}: rank again after one decision or more.")
     pool = audit.random if order == "random" else audit.missing
     if order in ("fixed", "random"):
         rows, columns = pool.rows[:count], pool.columns[:count].astype(np.int64)
         return SimulatedDecisions(rows, columns, truth.codes_at(rows, columns))
-    scale = features or FeatureScale.of(_vectors(data, data.train))
+    scale = features or FeatureScale.of(_vectors(data.train))
     aim: Aim = "missing" if order == "live" else "classifier"
     places = np.sort(positions := pool.rows * classes + pool.columns)
     by_place, decided = np.argsort(positions), np.empty(0, dtype=np.int64)
@@ -228,22 +205,19 @@ def train_and_measure(
 
 
 def _inputs(data: Dataset, device: str) -> _Inputs:
-    if data.val is None or data.test is None:
-        raise InputError(f"{data.name}: a simulated review needs val, to choose on, and test, to measure on.")
-    features = {split.name: _vectors(data, split) for split in data.splits}
+    assert data.val is not None and data.test is not None
+    features = {split.name: _vectors(split) for split in data.splits}
     selection = choose_selection(data.val.labels, data.val.truth, "clean")
     return _Inputs(features, selection, data.test.evaluation_labels, torch.device(device))
 
 
 def _truth(data: Dataset) -> LabelTable:
-    if data.train.truth is None:
-        raise InputError(f"{data.name}: a simulated review needs the full labels of train.")
+    assert data.train.truth is not None
     return data.train.truth
 
 
-def _vectors(data: Dataset, split: Split) -> NDArray[Any]:
-    if not isinstance(split.images, FeatureVectors):
-        raise InputError(f"{data.name} has images: a simulated review trains heads on features.")
+def _vectors(split: Split) -> NDArray[Any]:
+    assert isinstance(split.images, FeatureVectors)
     return split.images.vectors
 
 
