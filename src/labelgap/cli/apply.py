@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
-from labelgap.cli.options import Force, RunDataOptions, with_options
-from labelgap.cli.parsing import option, parse_names
+from labelgap.cli.options import Force, RunDataOptions, option, parse_names, with_options
 from labelgap.cli.printing import Field, print_fields
 from labelgap.core.errors import InputError
 from labelgap.core.files import display_path

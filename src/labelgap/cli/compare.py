@@ -9,10 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import labelgap as lg
-from labelgap.cli.options import Data, Device, LabelSeed, Observe, Workers, open_dataset, setting_option, with_options
-from labelgap.cli.parsing import option, parse_names, parse_numbers, parse_observe, parse_options, parse_pairs
+from labelgap.cli.options import (
+    Data,
+    DataSource,
+    Device,
+    Workers,
+    open_dataset,
+    option,
+    parse_names,
+    parse_numbers,
+    parse_options,
+    parse_pairs,
+    setting_option,
+    with_options,
+)
 from labelgap.cli.printing import print_data, print_fields, print_rich
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import parse_scalar
 
@@ -83,13 +94,11 @@ class CompareOptions:
         }
 
 
-@with_options(options=CompareOptions, data_options=DataOptions)
+@with_options(source=DataSource, options=CompareOptions)
 def compare(
     data: Data,
-    data_options: DataOptions,
+    source: DataSource,
     options: CompareOptions,
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
     device: Device = "auto",
     workers: Workers = None,
     out: Annotated[Path, option("Folder; heads that it already has are not trained again.")] = Path("runs/compare"),
@@ -104,11 +113,11 @@ def compare(
     shares = parse_numbers(options.train_share, "--train-share", float)
     if shares is not None:
         check_shares(shares)
-    hidden = None if observe is None else parse_observe(observe)
-    names, settings = options.method_names(), {**options.settings(), "observe": hidden, "label_seed": label_seed}
+    names, hidden = options.method_names(), source.hidden
+    settings = {**options.settings(), "observe": hidden, "label_seed": source.seed}
     check_settings(names, settings)  # before the images are read
-    opened = open_dataset(data, data_options)
-    print_data(opened if hidden is None else opened.observe(**hidden, seed=label_seed))
+    opened = open_dataset(data, source)
+    print_data(opened if hidden is None else opened.observe(**hidden, seed=source.seed))
     if hidden is not None and options.seeds > 1:
         print(f"these are the labels of the first seed; each of the {options.seeds} seeds draws its own")
     where: dict[str, Any] = {"device": device, "workers": workers, "out": out}
@@ -150,12 +159,7 @@ def _print_shares(found: ShareComparison) -> None:
 
 
 def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
-    """Parse ``NAME=VALUE,VALUE`` and ``METHOD.NAME=VALUE,VALUE``.
-
-    Example:
-        >>> _parse_variation(["ll-ct.delta-rel=0.1,0.2"])
-        {'ll-ct.delta_rel': [0.1, 0.2]}
-    """
+    """Parse ``NAME=VALUE,VALUE`` and ``METHOD.NAME=VALUE,VALUE``."""
     found = {}
     for key, text in (parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5") or {}).items():
         owner, dot, name = key.rpartition(".")

@@ -10,17 +10,15 @@ import labelgap as lg
 from labelgap.cli.options import (
     AsJson,
     Data,
+    DataSource,
     Device,
-    LabelSeed,
-    Observe,
     Workers,
-    open_dataset,
+    option,
+    parse_numbers,
     setting_option,
     with_options,
 )
-from labelgap.cli.parsing import option, parse_numbers, parse_observe
 from labelgap.cli.printing import print_data, print_fields, print_json, print_rich
-from labelgap.core.data_options import DataOptions
 
 
 @dataclass(frozen=True)
@@ -38,15 +36,8 @@ class LinearOptions:
     out: Annotated[Path, option("Folder of the results.")] = Path("runs/linear-eval")
 
 
-@with_options(data_options=DataOptions, options=LinearOptions)
-def linear_eval(
-    data: Data,
-    data_options: DataOptions,
-    options: LinearOptions,
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
-    as_json: AsJson = False,
-) -> None:
+@with_options(source=DataSource, options=LinearOptions)
+def linear_eval(data: Data, source: DataSource, options: LinearOptions, as_json: AsJson = False) -> None:
     """Measure features: logistic regression with 45 L2 penalties at once (L-BFGS), chosen on val."""
     from labelgap.reporting.tables.linear_eval import linear_eval_table
     from labelgap.studies import linear_eval as study
@@ -54,9 +45,7 @@ def linear_eval(
 
     penalties = parse_numbers(options.penalties, "--penalties", float)
     check_settings(options.task, penalties, options.precision, options.backbone, options.tolerance)
-    if observe is not None:
-        parse_observe(observe)
-    opened = open_dataset(data, data_options, observe, label_seed)
+    opened = source.open(data)
     if not as_json:
         print_data(opened)
     evaluation = study.linear_eval(opened, quiet=as_json, **{**vars(options), "penalties": penalties})

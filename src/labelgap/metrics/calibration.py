@@ -1,8 +1,7 @@
 """Platt scaling: from a logit to a probability, where known labels say how often such a logit was right.
 
 The sigmoid of a logit ranks images. It is not a probability: trained with most labels missing, a network gives 0.3 to
-what is present in nine of ten images. A line through the logits corrects that; all classes share its slope. It is
-fitted on images that the model was not trained on.
+what is present in nine of ten images. The line of the label model corrects that; a run stores it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import ABSENT, PRESENT, as_codes
+from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.metrics.label_model import LabelModel
-from labelgap.metrics.validation import MIN_KNOWN_LABELS
+from labelgap.metrics.validation import MIN_KNOWN_LABELS, format_labels
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class PlattCalibration:
     Attributes:
         scale: above 0, so the order stays.
         offset: what is added, per class.
-        classes: whether each class of the run is calibrated.
+        classes: whether each class of the run is calibrated: with at least five known present labels.
         present: known present labels it was found on.
         absent: known absent labels it was found on.
         known: the share of these classes' labels that is known. Below 1, the probability is an estimate: right where
@@ -49,24 +48,11 @@ class PlattCalibration:
 
 
 def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
-    """Find the calibration of a run on held-out images, as its summary keeps it; None where the labels support none.
+    """Find the calibration of a run on logits ``(N, K)`` of held-out images, or out-of-fold, as its summary keeps it.
 
-    Args:
-        logits: ``(N, K)`` of a held-out split, or out-of-fold.
-        labels: what is known of these images: a label table, or ``(N, K)`` codes.
-
-    A class takes part if it has at least five known present labels; absent ones need not be known
-    (``labelgap.metrics.label_model`` has the model). There is no calibration where no class takes part, or where
-    higher logits are not more often present.
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> labels = (random.random((400, 2)) < 0.5).astype(np.int8)
-        >>> found = fit_platt_calibration(random.normal(size=(400, 2)) + labels, labels)
-        >>> found["classes"], round(found["scale"]), round(found["known"])
-        ([True, True], 1, 1)
+    None where no class takes part, or where higher logits are not more often present.
     """
-    codes = labels.to_dense() if isinstance(labels, LabelTable) else as_codes(labels)
+    codes = format_labels(labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
     supported = present >= MIN_KNOWN_LABELS
     line = LabelModel.fit(logits, codes) if supported.any() and np.isfinite(logits).all() else None
@@ -79,10 +65,7 @@ def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDAr
 
 
 def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
-    """Return the calibration in a run's summary; None for a run without one, or from before there were any.
-
-    Older runs have one offset for all classes.
-    """
+    """Return the calibration in a run's summary; None for a run without one. Older runs have one offset for all."""
     stored = summary.get("calibration")
     if not stored:
         return None

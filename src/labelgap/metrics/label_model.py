@@ -125,15 +125,10 @@ class LabelModel:
 
     @classmethod
     def fit(cls, logits: Floats, codes: Codes) -> LabelModel | None:
-        """Fit the model to images that the scoring model was not trained on.
+        """Fit the model to logits ``(N, K)`` and codes of images that the scoring model was not trained on.
 
-        Args:
-            logits: ``(N, K)`` finite.
-            codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
-
-        Returns:
-            None without a known present, and where known presents score no higher than other labels: nothing separates
-            "few are present" from "all are present, and few of them known" then.
+        None without a known present, and where known presents score no higher than other labels: nothing separates
+        "few are present" from "all are present, and few of them known" then.
 
         Example:
             >>> random = np.random.default_rng(0)
@@ -210,25 +205,14 @@ def logistic_line(
     *,
     min_slopes: Sequence[float | None],
 ) -> tuple[Array, float]:
-    r"""Fit a logistic regression on scores of R kinds, with the targets of Platt scaling and bounded slopes.
+    r"""Fit a logistic regression on scores ``(R, M)`` of R kinds; return the slopes ``(R,)`` and the intercept.
 
     .. math:: \min_{a, b} - \sum_i w_i \bigl( t_i \ln \sigma(a \cdot x_i + b) + (1 - t_i) \ln(1 - \sigma(\cdot)) \bigr)
 
     with targets :math:`t = (P + 1) / (P + 2)` for a present entry and :math:`1 / (A + 2)` for an absent one, so that
-    scores that separate the two perfectly still give a finite line. P and A are the weights of the two states.
-
-    Args:
-        values: ``(R, M)`` finite.
-        present: ``(M,)`` whether each entry is present.
-        weights: ``(M,)`` how often each entry counts; once each when None.
-        min_slopes: ``(R,)`` the smallest slope of each kind, per standard deviation of its scores, so that one that
-            ranks at random does not reverse the order; None for no limit.
-
-    Returns:
-        The slopes ``(R,)``, 0 for scores that are constant, and the intercept.
-
-    Reference:
-        Platt, "Probabilistic outputs for support vector machines", 1999; Lin, Lin & Weng, Machine Learning 68, 2007.
+    scores that separate the two perfectly still give a finite line (Platt). P and A are the weights of the two states.
+    ``min_slopes`` are the smallest ones, per standard deviation of the scores, so that scores that rank at random do
+    not reverse the order; None for no limit. The slope of constant scores is 0.
     """
     values = values.astype(np.float64)
     weight = np.ones(values.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -287,34 +271,20 @@ def _histograms(logits: Floats, codes: Codes, present: NDArray[np.int64]) -> tup
 
 
 def stopping_ratio(beside: float, expected: float) -> float:
-    """Return κ, from 0.4 to 1: 1 where a known label makes others of its image no less likely to be known.
+    """Return κ, from 0.4 to 1, for the known present labels beside another one of their image, and those expected.
 
-    Args:
-        beside: known present labels beside another one of their image.
-        expected: the sum of σ(z) over all labels beside a known present one.
-
-    A few pseudo-counts keep it near 1 where hardly any label stands beside a known one.
+    Expected is the sum of σ(z) over all labels beside a known present one. A few pseudo-counts keep κ near 1 where
+    hardly any label stands beside a known one.
     """
     ratio = min(1.0, (beside / INDEPENDENT_RATIO + 2) / (expected + 2))
     return MIN_STOPPING + (1 - MIN_STOPPING) * ratio
 
 
 def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> LabelModel:
-    """Fit the model to histograms of z.
+    """Fit the model to z of each class's bins, ``(K, G)``, and how many labels are in each bin, ``(3, K, G)``.
 
-    Args:
-        z: ``(K, G)`` of each class's bins.
-        counts: ``(3, K, G)`` known present, known absent and unknown labels in each bin.
-        stopping: κ.
-
-    A class without a known label has the mean parameters: perhaps nobody looked for it.
-
-    Example:
-        >>> z = np.linspace(-6, 3, 10)[None]
-        >>> present = 1000 / (1 + np.exp(-z))
-        >>> model = fit_label_model(z, np.stack([0.5 * present, 0 * z, 1000 - 0.5 * present]))
-        >>> model.present_known.round(1), model.absent_known
-        (array([0.5]), array([0.]))
+    These are known present, known absent and unknown. A class without a known label has the mean parameters: perhaps
+    nobody looked for it.
     """
     used = np.flatnonzero(counts[:2].any(axis=(0, 2)))
     problem = _Problem(z[used], counts[:, used])
@@ -395,9 +365,8 @@ class _Problem:
     def minimize(self) -> Array:
         """Return parameters at a minimum: a few iterations of L-BFGS, then Newton's method.
 
-        Scores that hardly separate, or few labels, leave two minima. The first iterations choose between them: those of
-        L-BFGS are short and stay on the side of the prior's mean, which is not always the lower minimum; those of
-        Newton's method are few but may go to the other.
+        Scores that hardly separate, or few labels, leave two minima. The iterations of L-BFGS are short and stay on the
+        side of the prior's mean, which is not always the lower minimum; Newton's are few but may go to the other.
         """
         options = {"maxiter": _FIRST_ITERATIONS}
         values = np.asarray(minimize(self, self.start, jac=True, method="L-BFGS-B", options=options).x)
@@ -456,13 +425,8 @@ def _positive_inverse(matrix: Array) -> Array:
 class Answers(NamedTuple):
     r"""What people say of labels, ``(M,)`` each, by class: :math:`P(y = 1) = c\,\sigma(z + s_k) + g`.
 
-    Attributes:
-        column: class numbers, ascending.
-        log_odds: z, by the model.
-        present: y.
-        share: c.
-        found: g.
-        weight: how much each counts.
+    ``column`` are class numbers, ascending; ``log_odds`` z, by the model; ``present`` y; ``share`` c; ``found`` g;
+    ``weight`` how much each counts.
     """
 
     column: NDArray[np.integer[Any]]
@@ -502,10 +466,7 @@ class ShiftDraws:
         return values[np.arange(len(values)), self.index]
 
     def count(self, mean: Array, variance: Array, most: Counts) -> Counts:
-        """Draw numbers of present labels, ``(D, K)``, from binomials whose means and variances at the nodes are given.
-
-        ``most`` is how many labels each class has.
-        """
+        """Draw numbers of present labels, ``(D, K)``, at most ``most``, from binomials of these moments at nodes."""
         numbers, random = np.empty(self.index.shape, dtype=np.int64), np.random.default_rng(1)
         step = max(1, _COUNTED_AT_ONCE // len(numbers))
         for first in range(0, len(mean), step):
@@ -526,11 +487,7 @@ def interval(numbers: Counts) -> Counts:
 def expected_counts(group: Counts, size: Array, log_odds: Array, nodes: Array) -> tuple[Array, Array]:
     """Return mean and variance of the number of present labels of each class at nodes of s, ``(K, S)`` each.
 
-    Args:
-        group: ``(M,)`` the class of each set of labels, ascending.
-        size: ``(M,)`` how many labels it has.
-        log_odds: ``(M,)`` theirs.
-        nodes: ``(K, S)``
+    Labels come in M sets: ``group`` is the class of each, ascending, with ``size`` labels of the same log-odds.
     """
     mean, variance = np.zeros_like(nodes), np.zeros_like(nodes)
     for first in range(0, len(group), _SETS_AT_ONCE):
@@ -555,11 +512,7 @@ def draw_shifts(
 ) -> ShiftDraws:
     """Draw from the posterior of s that answers give; a function of its arguments alone.
 
-    Args:
-        answers: of a review; none before it.
-        common: standard deviation of u, downwards and upwards.
-        own: ``(K,)`` w, or that of all classes.
-        classes: K, where ``own`` is a number.
+    ``common`` is the standard deviation of u, downwards and upwards; ``own`` is w, ``(K,)`` or that of all classes.
     """
     own = np.broadcast_to(own, classes or np.size(own))[:, None]
     center = _prior_median(common, own)
@@ -637,12 +590,7 @@ def to_log_odds(share: NDArray[np.floating[Any]]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class CorrectedPrecision:
-    """Average precision of each class as it would be over all images, and what random scores would reach.
-
-    Attributes:
-        values: ``(K,)`` average precision; NaN without a known present.
-        chance: ``(K,)`` that of random scores: the prevalence.
-    """
+    """Average precision of each class over all images, ``(K,)``, NaN without a known present; and of random scores."""
 
     values: Array
     chance: Array
@@ -658,20 +606,8 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
     labels alone, average precision depends on :math:`P / (P + A)`, which says how people label, not how often the class
     occurs: with 50 known presents and one known absent even random scores reach 0.98. No known absent is needed. On
     complete labels this is the plain average precision. For scores that hardly rank nothing can tell presents from
-    absents: :math:`\pi = P / (P + A)` then, and so is chance.
-
-    Args:
-        scores: ``(N, K)`` logits, or other finite numbers that rise with them.
-        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> truth = (random.random((2000, 1)) < 0.1).astype(np.int8)
-        >>> scores = random.normal(size=truth.shape) + 2.5 * truth
-        >>> observed = np.where((truth == 1) & (random.random(truth.shape) < 0.5), truth, -1)
-        >>> found, exact = (corrected_average_precision(scores, each) for each in (observed, truth))
-        >>> found.values.round(2), exact.values.round(2), found.chance.round(2)
-        (array([0.79]), array([0.79]), array([0.13]))
+    absents: :math:`\pi = P / (P + A)` then, and so is chance. Scores are logits, or other finite numbers that rise with
+    them.
     """
     formatted, codes = format_pair(scores, labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
