@@ -22,10 +22,11 @@ labels some are alternatives), and 0 if nobody gives a second tag. With :math:`\
           = e^{a x + b_k}\; \frac{1 - \kappa e_k}{1 - f_k}
 
 **How many are present** is the sum of these probabilities. The log-odds of a class may be wrong by
-:math:`s_k = u + w\,t_k`, less its median: a common :math:`u`, and a heavy-tailed :math:`t_k` of each class (Student's,
-four degrees of freedom). :math:`u` is normal on either side of 0. Its deviation comes from the curvature of the
-posterior; from how wrong the model itself was on tables and photos whose truth is known, less where absents are known;
-and downwards from :math:`\kappa`, since alternatives look like people who stop. A range is that of draws of :math:`s`,
+:math:`s_k = u + w\,t_k`, less its median: a common :math:`u`, and a :math:`t_k` of each class. Both are heavy-tailed
+(Student's, two and four degrees of freedom): most models are about right, and some are wrong by a factor of five. The
+spread of :math:`u` on either side comes from the curvature of the posterior; from how wrong the model itself was on
+tables and photos whose truth is known, less where absents are known; and downwards from :math:`\kappa`, since
+alternatives look like people who stop. A range is that of draws of :math:`s`,
 and of labels given their probabilities. Answers of a review narrow :math:`s`. docs/audit.md says how the constants were
 chosen, and what came true.
 
@@ -43,7 +44,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import expit, logit, ndtri, stdtrit
+from scipy.special import expit, logit, stdtrit
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
@@ -79,16 +80,17 @@ INDEPENDENT_RATIO: Final = 0.7
 MIN_STOPPING: Final = 0.4
 """The smallest κ."""
 
-MODEL_SPREAD: Final = (0.9, 0.6)
+MODEL_SPREAD: Final = (0.45, 0.3)
 """How wrong the log-odds of all classes may be without a known absent, downwards and upwards."""
-KNOWN_SPREAD: Final = 0.35
+KNOWN_SPREAD: Final = 0.15
 """The same with as many known absents per class as ``ENOUGH_ABSENTS``."""
 ENOUGH_ABSENTS: Final = 10.0
-STOPPING_SHARE: Final = 0.6
+STOPPING_SHARE: Final = 0.5
 """The share of what κ adds to the log-odds that it may be wrong by."""
 CLASS_SPREAD: Final = 0.7
 """w"""
-_FREEDOM: Final = 4.0
+_FREEDOM, _COMMON_FREEDOM = 4.0, 2.0
+"""Of t, and of u."""
 _DRAWS: Final = 2000
 _MAX_DRAWN: Final = 1_000_000
 """Shifts that are drawn at most, over all classes."""
@@ -106,7 +108,7 @@ class LabelModel:
         present_known: ``(K,)`` e, the share of the present labels that is known.
         absent_known: ``(K,)`` f, that of the absent labels.
         stopping: κ.
-        spread: standard deviation of u, downwards and upwards.
+        spread: of u, downwards and upwards.
         slope: a for logits of deviation 1: near 0 for scores that do not rank.
     """
 
@@ -299,7 +301,7 @@ def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float
 
 
 def _common_spread(problem: _Problem, values: Array, model: LabelModel) -> tuple[float, float]:
-    """Return the standard deviation of u: of the posterior's curvature, of the model, and downwards of κ."""
+    """Return the spread of u: of the posterior's curvature, of the model, and downwards of κ."""
     z, unknown, e, kappa = problem.z, problem.counts[2], model.present_known, model.stopping
     weight = expit(model.scale * z + model.unknown_offset[:, None])
     stopped = float((unknown * weight).sum())
@@ -512,23 +514,23 @@ def draw_shifts(
 ) -> ShiftDraws:
     """Draw from the posterior of s that answers give; a function of its arguments alone.
 
-    ``common`` is the standard deviation of u, downwards and upwards; ``own`` is w, ``(K,)`` or that of all classes.
+    ``common`` is the spread of u, downwards and upwards; ``own`` is w, ``(K,)`` or that of all classes.
     """
     own = np.broadcast_to(own, classes or np.size(own))[:, None]
     center = _prior_median(common, own)
     nodes, log_weight = _place_nodes(answers.log_likelihood, np.hypot(max(common), own))
     log_likelihood = answers.log_likelihood(nodes) + log_weight
 
-    def given(v: float) -> Array:  # u in units of its standard deviation
+    def given(v: float) -> Array:  # u in units of its spread
         return np.asarray(log_likelihood + _student((nodes + center - v * common[int(v > 0)]) / own))
 
     def weigh(grid: Array) -> Array:
-        return _normalize(np.array([_normalize(given(v))[1].sum() for v in grid]) - grid**2 / 2)[0]
+        return _normalize(np.array([_normalize(given(v))[1].sum() for v in grid]) + _student(grid, _COMMON_FREEDOM))[0]
 
-    grid = np.linspace(-4.0, 4.0, 33)
+    grid = np.linspace(-8.0, 8.0, 65)
     weight = weigh(grid)
     mean = float(weight @ grid)
-    grid = mean + grid * max(math.sqrt(float(weight @ (grid - mean) ** 2)), 0.05)
+    grid = mean + np.linspace(-4.0, 4.0, 33) * max(math.sqrt(float(weight @ (grid - mean) ** 2)), 0.05)
     draws = max(min(_DRAWS, _MAX_DRAWN // len(nodes)), 200)
     weight = weigh(grid)
     at = np.searchsorted(np.cumsum(weight), (np.arange(draws) + 0.5) / draws)
@@ -548,7 +550,7 @@ def draw_shifts(
 def _prior_median(common: tuple[float, float], own: Array) -> Array:
     """Return the median of u + w t for each w: without it, the estimate before any answer is the audit's."""
     share = (np.arange(200) + 0.5) / 200
-    u = ndtri(share) * np.where(share < 0.5, *common)
+    u = stdtrit(_COMMON_FREEDOM, share) * np.where(share < 0.5, *common)
     each, which = np.unique(own, return_inverse=True)
     median = np.array([np.median(np.add.outer(u, w * stdtrit(_FREEDOM, share))) for w in each])
     return np.asarray(median[which].reshape(own.shape))
@@ -578,9 +580,9 @@ def _normalize(log: Array) -> tuple[Array, Array]:
     return values / total, (largest + np.log(total))[..., 0]
 
 
-def _student(x: Array) -> Array:
+def _student(x: Array, freedom: float = _FREEDOM) -> Array:
     """Return the logarithm of Student's density, without its constant."""
-    return np.asarray(-(_FREEDOM + 1) / 2 * np.log1p(x * x / _FREEDOM))
+    return np.asarray(-(freedom + 1) / 2 * np.log1p(x * x / freedom))
 
 
 def to_log_odds(share: NDArray[np.floating[Any]]) -> Array:
