@@ -16,6 +16,8 @@ from labelgap.cli.options import check_moved, data_arguments, joined_processes, 
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.core.data_options import DataOptions
 
+_ZERO_SHOT = "Model whose scores of the class names join as a prior."
+
 
 @dataclass(frozen=True)
 class AuditOptions:
@@ -26,9 +28,7 @@ class AuditOptions:
     limit: Annotated[int, option("Maximum number of candidates.")] = 100_000
     seed: Annotated[int, option("Seed of folds, order and random candidates.")] = 0
     out: Annotated[Path | None, option("Folder, or .parquet file.", "folder of the first run")] = None
-    zero_shot: Annotated[
-        str | None, option("Model whose scores of the class names join as a prior.", metavar="open_clip:MODEL/TAG")
-    ] = None
+    zero_shot: Annotated[str | None, option(_ZERO_SHOT, metavar="open_clip:MODEL/TAG")] = None
     zero_shot_weights: Annotated[Path | None, option("Weights of that model.", "those of TAG", metavar="FILE")] = None
     device: options.Device = "auto"
     workers: options.Workers = None

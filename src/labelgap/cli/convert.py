@@ -15,9 +15,7 @@ def convert(
     source: DataSource,
     to: Annotated[str, option("csv, parquet, coco, fiftyone or labelstudio.")],
     out: Annotated[Path, option("File to write.")],
-    prefix: Annotated[
-        str | None, option("Put before every image name, for fiftyone and labelstudio, e.g. s3://bucket/.")
-    ] = None,
+    prefix: Annotated[str | None, option("Put before image names for fiftyone and labelstudio: s3://bucket/.")] = None,
     force: Force = False,
 ) -> None:
     """Write labels for another tool; present, absent and unknown stay distinct."""

@@ -23,9 +23,7 @@ _CHANCE: Final = "so few known absent beside the present that random scores woul
 @with_options(data_options=DataOptions)
 def evaluate(
     run: options.RunFolder,
-    data: Annotated[
-        str, Argument(metavar="DATA|REVIEW", help="As for train; or the folder of a review of random images.")
-    ],
+    data: Annotated[str, Argument(metavar="DATA|REVIEW", help="As for train; or a review of random images.")],
     data_options: DataOptions,
     split: Annotated[str | None, option("train, val, test or all.", "test, or all when DATA has no splits")] = None,
     device: options.Device = "auto",

@@ -44,9 +44,7 @@ def inspect(
     report: Annotated[bool, option("Write a page of images with their labels.")] = False,
     out: Annotated[Path | None, option("File of --report.", "NAME-inspect.html")] = None,
     no_images: options.NoImages = False,
-    fix: Annotated[
-        Path | None, option("Write a clean copy of a table, and say every change; print nothing else.", metavar="FILE")
-    ] = None,
+    fix: Annotated[Path | None, option("Write a clean copy of a table, and say every change.", metavar="FILE")] = None,
     force: options.Force = False,
     check_images: Annotated[bool, option("Decode all images, and name those that cannot be read.")] = False,
 ) -> None:

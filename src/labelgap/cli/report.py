@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 @with_options(run_data=RunDataOptions)
 def report(
-    run: Annotated[
-        Path, Argument(metavar="RUN|STUDY", help="Folder of a run, a study, a comparison or another result.")
-    ],
+    run: Annotated[Path, Argument(metavar="RUN|STUDY", help="Folder of a run, a study or another result.")],
     run_data: RunDataOptions,
     no_images: NoImages = False,
     figures: Annotated[
-        Path | None,
-        option("Write every figure into DIR too: SVG, PNG and PDF for a paper, its numbers as CSV.", metavar="DIR"),
+        Path | None, option("Write every figure into DIR too: SVG, PNG, PDF, CSV.", metavar="DIR")
     ] = None,
 ) -> None:
     """Write report.html of a run, a study or another result again, with its data, where they can still be loaded."""

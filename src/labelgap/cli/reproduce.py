@@ -25,12 +25,8 @@ _setting = partial(setting_option, default="the paper's", rich_help_panel="Not a
 
 def reproduce(
     table: Annotated[str | None, Argument(metavar="TABLE", help="A table; without it, all are listed.")] = None,
-    data: Annotated[
-        list[str] | None, option("A data set, as images or as a file of features; repeatable.", metavar="NAME=PATH")
-    ] = None,
-    cells: Annotated[
-        list[str] | None, option("Rows, columns or ROW/COLUMN, * for any text, e.g. 'role/*;linear:*'.")
-    ] = None,
+    data: Annotated[list[str] | None, option("Images, or a file of features; repeatable.", metavar="NAME=PATH")] = None,
+    cells: Annotated[list[str] | None, option("Rows, columns or ROW/COLUMN, e.g. 'role/*;linear:*'.")] = None,
     seeds: Annotated[int, option("Number of seeds.")] = 3,
     jobs: Annotated[int, option("Networks to train at a time; heads are trained together anyway.")] = 1,
     dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.")] = False,

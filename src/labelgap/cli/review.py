@@ -43,14 +43,10 @@ class ReviewOptions:
     file: Annotated[Path | None, _tool("File of --import-from.", name="--in")] = None
     prefix: Annotated[str | None, _tool("Put before every image name by --export-to.")] = None
     force: Annotated[bool, _tool("Let --export-to replace a file.")] = False
-    budget: Annotated[
-        str | None, _page("Time that you want to spend, e.g. 15m; the page tells you when it is over.")
-    ] = None
+    budget: Annotated[str | None, _page("Time to spend, e.g. 15m; the page tells you when it is over.")] = None
     port: Annotated[int | None, _page("Port.", "the first free one from 8765 on")] = None
     host: Annotated[str, _page("Address to listen on; other machines need a token.")] = "127.0.0.1"
-    double: Annotated[
-        str, _page("Ask a second person about this share of the labels, e.g. 5%, to measure agreement.")
-    ] = "0%"
+    double: Annotated[str, _page("Share of the labels to ask a second person too, for agreement, e.g. 5%.")] = "0%"
     fixed_order: Annotated[bool, _page("Keep the order of the audit; by default it learns from your answers.")] = False
     no_browser: Annotated[bool, _page("Do not open a browser.")] = False
 

@@ -6,16 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import labelgap as lg
-from labelgap.cli.options import (
-    Data,
-    DataSource,
-    Device,
-    Workers,
-    option,
-    parse_pairs,
-    training_arguments,
-    with_options,
-)
+from labelgap.cli import options
+from labelgap.cli.options import DataSource, option, parse_pairs, training_arguments, with_options
 from labelgap.cli.printing import print_data, print_fields, print_metrics, print_rich
 from labelgap.training.settings import TrainingSettings
 
@@ -25,7 +17,7 @@ _STORAGE = "Database that several processes share, e.g. postgresql://USER@HOST/N
 
 @with_options(source=DataSource, training=TrainingSettings)
 def sweep(
-    data: Data,
+    data: options.Data,
     source: DataSource,
     training: TrainingSettings,
     trials: Annotated[int, option("Settings to try, over all processes.")] = 40,
@@ -33,8 +25,8 @@ def sweep(
         list[str] | None, option(_RANGES, "those of the method's paper; of a linear head its weight decay too")
     ] = None,
     storage: Annotated[str | None, option(_STORAGE, "a file in --out", metavar="URL")] = None,
-    device: Device = "auto",
-    workers: Workers = None,
+    device: options.Device = "auto",
+    workers: options.Workers = None,
     out: Annotated[Path, option("Folder; a sweep that was stopped in it is resumed.")] = Path("runs/sweep"),
 ) -> None:
     """Search the settings of one method, by val or by cross-validation, and train the best ones."""
