@@ -154,7 +154,8 @@ def test_an_audit_reads_the_logits_of_the_folds_of_the_run_itself(
     np.savez(tmp_path / "vectors.npz", **kept)  # type: ignore[arg-type]
     run = lg.fit(lg.load("features", tmp_path / "vectors.npz"), "an", out=tmp_path / "an", device="cpu", quiet=True)
     stored = read_tensors(run.path / SEARCH_FILE, remedy="")[0]["logits"].numpy()
-    trained, same = list[int](), {"folds": run.config.folds, "seed": run.config.seed, "limit": 10**6, "quiet": True}
+    trained = list[int]()
+    same: dict[str, Any] = {"folds": run.config.folds, "seed": run.config.seed, "limit": 10**6, "quiet": True}
 
     def train_heads(runs: Sequence[lg.Run], context: AuditContext) -> list[StoredScorer]:
         trained.append(context.folds)

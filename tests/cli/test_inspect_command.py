@@ -93,8 +93,8 @@ def test_problems_are_the_importers_and_leave_with_two(photos: Path, capsys: pyt
 
 
 def test_what_was_typed_can_be_typed_again() -> None:
-    given = {"images": Path("my photos"), "classes": ["cat,dog", "owl"], "zeros": "unknown", "allow_leaks": True}
-    words = shlex.split(format_arguments("a=b c.csv", DataSource(**given, observe="positives=1")))
+    given = DataSource(images=Path("my photos"), classes=["cat,dog", "owl"], allow_leaks=True, observe="positives=1")
+    words = shlex.split(format_arguments("a=b c.csv", given))
     assert words[:3] == ["a=b c.csv", "--images", "my photos"]
     assert "--allow-leaks" in words and words.count("--classes") == 2 and words[-2:] == ["--observe", "positives=1"]
 

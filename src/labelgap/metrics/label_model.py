@@ -525,12 +525,13 @@ def draw_shifts(
         return np.asarray(log_likelihood + _student((nodes + center - v * common[int(v > 0)]) / own))
 
     def weigh(grid: Array) -> Array:
-        return _normalize(np.array([_normalize(given(v))[1].sum() for v in grid]) + _student(grid, _COMMON_FREEDOM))[0]
+        likelihood = np.array([_normalize(given(v))[1].sum() for v in grid])
+        return _normalize(likelihood + _student(grid, _COMMON_FREEDOM) + np.log(np.cosh(spaced)))[0]
 
-    grid = np.linspace(-8.0, 8.0, 65)
-    weight = weigh(grid)
-    mean = float(weight @ grid)
-    grid = mean + np.linspace(-4.0, 4.0, 33) * max(math.sqrt(float(weight @ (grid - mean) ** 2)), 0.05)
+    spaced = np.linspace(-3.2, 3.2, 49)
+    grid = np.sinh(spaced)
+    low, middle, high = np.interp((0.16, 0.5, 0.84), np.cumsum(weigh(grid)), grid)
+    grid = middle + max((high - low) / 2, 0.05) * np.sinh(spaced)
     draws = max(min(_DRAWS, _MAX_DRAWN // len(nodes)), 200)
     weight = weigh(grid)
     at = np.searchsorted(np.cumsum(weight), (np.arange(draws) + 0.5) / draws)
