@@ -37,8 +37,8 @@ only positive and unlabeled data", KDD 2008, for :math:`e_k`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -46,9 +46,19 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, logit, stdtrit
 
+from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
-from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, unknown_as_absent
+from labelgap.metrics.validation import (
+    MIN_KNOWN_LABELS,
+    Codes,
+    Floats,
+    Labels,
+    Scores,
+    format_labels,
+    format_pair,
+    unknown_as_absent,
+)
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -589,6 +599,64 @@ def _student(x: Array, freedom: float = _FREEDOM) -> Array:
 def to_log_odds(share: NDArray[np.floating[Any]]) -> Array:
     """Return the log-odds of probabilities, from -16 to 16 or so."""
     return np.asarray(logit(np.clip(share.astype(np.float64), 1e-7, 1 - 1e-7)))
+
+
+@dataclass(frozen=True)
+class PlattCalibration:
+    """The line of the model as a run stores it: the probability is the sigmoid of ``scale`` × logit + ``offset``.
+
+    The sigmoid of a logit alone ranks images, and is no probability: trained with most labels missing, a network gives
+    0.3 to what is present in nine of ten images.
+
+    Attributes:
+        scale: above 0, so the order stays.
+        offset: what is added, per class.
+        classes: whether each class of the run is calibrated: with at least five known present labels.
+        present: known present labels it was found on.
+        absent: known absent labels it was found on.
+        known: the share of these classes' labels that is known. Below 1, the probability is an estimate: right where
+            labels are missing at random.
+    """
+
+    scale: float
+    offset: tuple[float, ...]
+    classes: tuple[bool, ...]
+    present: int
+    absent: int
+    known: float
+
+    def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return ``(N, K)``, NaN for a class that is not calibrated."""
+        chance = expit(self.scale * logits.astype(np.float64) + np.asarray(self.offset))
+        return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
+
+
+def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
+    """Find the calibration of a run on logits ``(N, K)`` of held-out images, or out-of-fold, as its summary keeps it.
+
+    None where no class takes part, or where higher logits are not more often present.
+    """
+    codes = format_labels(labels)
+    present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
+    supported = present >= MIN_KNOWN_LABELS
+    line = LabelModel.fit(logits, codes) if supported.any() and np.isfinite(logits).all() else None
+    if line is None or not line.is_informative:
+        return None
+    counts = int(present[supported].sum()), int(absent[supported].sum())
+    share = sum(counts) / (len(codes) * int(supported.sum()))
+    found = PlattCalibration(line.scale, tuple(line.offset.tolist()), tuple(supported.tolist()), *counts, share)
+    return {"method": "platt", **asdict(found), "offset": list(found.offset), "classes": list(found.classes)}
+
+
+def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
+    """Return the calibration in a run's summary; None for a run without one. Older runs have one offset for all."""
+    stored = summary.get("calibration")
+    if not stored:
+        return None
+    classes, offset = tuple(stored["classes"]), stored["offset"]
+    offsets = tuple(offset) if isinstance(offset, list) else (offset,) * len(classes)
+    numbers = {name: stored[name] for name in ("scale", "present", "absent", "known")}
+    return PlattCalibration(classes=classes, offset=offsets, **numbers)
 
 
 @dataclass(frozen=True, eq=False)

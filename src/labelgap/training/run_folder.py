@@ -29,7 +29,7 @@ from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataChanges, DataIden
 from labelgap.data.images import ArrayImages, StoredImages
 from labelgap.labels.class_groups import group_numbers
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
-from labelgap.metrics.calibration import fit_platt_calibration
+from labelgap.metrics.label_model import fit_platt_calibration
 from labelgap.training.checkpoint import BEST, LAST, remove_previous, report_saved_epochs
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.evaluation import evaluate_scores
