@@ -28,8 +28,7 @@ from sklearn.preprocessing import StandardScaler
 import labelgap as lg
 from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics.calibration import fit_platt_calibration, read_calibration
-from labelgap.metrics.label_model import LabelModel
+from labelgap.metrics.label_model import LabelModel, fit_platt_calibration, read_calibration
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 SEEDS = {200: (100, 101, 102), 500: (100, 101, 102), 2000: (100,)}

@@ -53,14 +53,14 @@ def audit_when_refused(wait: Callable[[], None], run: str) -> None:
 
 def test_of_two_audits_into_one_folder_one_is_refused_and_names_the_other(run: Run) -> None:
     refused, done = race(audit_when_refused, str(run.path))
-    assert done == "done" and "is in use by another process (auditing, process" in refused
+    assert done == "done" and "(auditing, process" in refused
     raced = (run.path / FILE).read_bytes()
     assert find_missing(run, quiet=True, folds=2).path.read_bytes() == raced
 
 
 def test_a_run_in_training_is_not_audited_and_files_of_other_names_do_not_wait(run: Run, tmp_path: Path) -> None:
     with lock_folder(run.path, "training"):
-        with pytest.raises(lg.RunError, match="in use by another process"):
+        with pytest.raises(lg.RunError, match="in use"):
             find_missing(run, quiet=True, folds=2)
         assert len(find_missing(run, quiet=True, folds=2, out=tmp_path / "a.parquet"))
     with lock_folder(tmp_path, "auditing", name=".a.parquet.lock"):

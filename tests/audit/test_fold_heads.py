@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,15 @@ from numpy.typing import NDArray
 from tests.audit.small_runs import CLASSES, arrays
 
 import labelgap as lg
-from labelgap.audit.scorers import train_head_scorers
+from labelgap.audit import scorers
+from labelgap.audit.scorers import AuditContext, StoredScorer, train_head_scorers
 from labelgap.core.errors import RunError
+from labelgap.core.tensors import read_tensors
 from labelgap.training import folds
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import head_config, training_rows
+from labelgap.training.folds import FoldTask, head_config, out_of_fold_logits, training_rows
 from labelgap.training.heads import HeadPlan, HeadResult
+from labelgap.training.search import SEARCH_FILE
 from labelgap.training.selection import Selection, choose_selection
 
 CPU = torch.device("cpu")
@@ -116,7 +121,7 @@ def test_a_failed_head_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     monkeypatch.setattr(folds, "train_heads", fails)
-    with pytest.raises(RunError, match="on fold 1: its loss was no number"):
+    with pytest.raises(RunError, match="fold 1"):
         train_head_scorers(*inputs(), [config("an", 1e9)], device=CPU)
 
 
@@ -129,3 +134,37 @@ def test_a_head_of_a_network_has_the_settings_of_its_linear_phase_or_those_that_
     assert (first.method, first.options, first.seed) == ("em", {"alpha": 0.1}, 5)
     usual = head_config(RunConfig(**PLAIN, protocol="end-to-end", optimizer="sgd", momentum=0.9))
     assert (usual.lr, usual.epochs, usual.batch_size, usual.optimizer) == (1e-3, 25, 16, "adam")
+
+
+def test_the_logits_of_an_image_do_not_depend_on_its_own_labels() -> None:
+    features, labels, fold, _ = inputs()
+    config = head_config(RunConfig(**{**PLAIN, "backbone": "features", "protocol": "linear", "select": "last"}))
+    changed = labels.to_dense()
+    changed[0] = 1 - changed[0].clip(0)
+    vectors, codes = torch.from_numpy(features["train"]), (labels, lg.LabelTable.from_dense(changed, CLASSES))
+    first, second = out_of_fold_logits(vectors, [FoldTask(config, each, fold) for each in codes], CPU)
+    assert np.isfinite(first).all() and (first[fold == 0] == second[fold == 0]).all()
+    assert all((first[fold == number] != second[fold == number]).any() for number in (1, 2))
+
+
+def test_an_audit_reads_the_logits_of_the_folds_of_the_run_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {name: values for name, values in arrays().items() if not name.startswith(("val", "test"))}
+    np.savez(tmp_path / "vectors.npz", **kept)  # type: ignore[arg-type]
+    run = lg.fit(lg.load("features", tmp_path / "vectors.npz"), "an", out=tmp_path / "an", device="cpu", quiet=True)
+    stored = read_tensors(run.path / SEARCH_FILE, remedy="")[0]["logits"].numpy()
+    trained = list[int]()
+    same: dict[str, Any] = {"folds": run.config.folds, "seed": run.config.seed, "limit": 10**6, "quiet": True}
+
+    def train_heads(runs: Sequence[lg.Run], context: AuditContext) -> list[StoredScorer]:
+        trained.append(context.folds)
+        return [StoredScorer({"train": stored[::-1]})] * len(runs)
+
+    monkeypatch.setattr(scorers, "_train_heads", train_heads)
+    found = lg.find_missing(run, **same).of_kind("missing").to_pylist()
+    assert not trained and len(found) == int((kept["train_observed"] == lg.UNKNOWN).sum())
+    ranks = [(int(row["image"].split("-")[1]), CLASSES.index(row["class"])) for row in found if row["class"] == "cat"]
+    assert (np.diff([stored[place] for place in ranks]) <= 1e-5).all(), "the order in a class is that of the logits"
+    lg.find_missing(run, **{**same, "folds": 3})
+    assert trained == [3]

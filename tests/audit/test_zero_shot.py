@@ -22,9 +22,9 @@ from labelgap.training.progress import Reporter
 
 def test_features_have_no_images_to_compare_with_names(tmp_path: Path) -> None:
     run = train(tmp_path, lg.load("features", write(tmp_path)))
-    with pytest.raises(InputError, match="zero-shot scores need images"):
+    with pytest.raises(InputError, match="--zero-shot"):
         find_missing(run, zero_shot=TINY, quiet=True)
-    with pytest.raises(InputError, match="belongs to --zero-shot"):
+    with pytest.raises(InputError, match="--zero-shot-weights"):
         find_missing(run, zero_shot_weights="a.pt", quiet=True)
 
 

@@ -71,5 +71,5 @@ def test_where_every_label_is_known_nothing_is_left_to_review(photos: Path, caps
     data = ("few.csv", "--images", "photos", "--duplicates", "off")
     assert call("train", *data, "--out", "runs/a", "--epochs", "1", "--method", "bce", "--device", "cpu") == 0
     said = capsys.readouterr().out
-    assert said.endswith("measure on other labeled images: labelgap evaluate runs/a DATA\n")
+    assert said.endswith("labelgap evaluate runs/a DATA\n")
     assert "labelgap review" not in said + Path("runs/a/MODEL_CARD.md").read_text(encoding="utf-8")

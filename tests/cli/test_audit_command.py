@@ -24,7 +24,7 @@ def test_the_screen_says_how_many_are_missing_and_what_to_do_next(
     run = train(tmp_path, lg.load("features", write(tmp_path)))
     said = screen("audit", str(run.path), "--device", "cpu")
     assert re.sub(r"\d+", "#", said) == snapshot
-    assert "900 unknown labels of 300 images" in said
+    assert "900 unknown" in said and "300 images" in said
     assert (run.path / "candidates.parquet").exists()
 
 
@@ -67,7 +67,7 @@ def test_the_audit_of_several_runs_can_be_reviewed_and_applied(
     review.store.append([review.decision(0, value, "request-1", 0)], reviewer="anna", client="window-1")
     review.close()
     assert call("apply", "both", "--out", "better.csv") == 0
-    assert "1 by review; 1 decisions of people" in capsys.readouterr().out
+    assert "1 by review; 1 decision" in capsys.readouterr().out
     table = lg.LabelTable.from_csv("better.csv")
     assert table.codes_at([table.images.index(key.image)], [table.classes.index(key.class_name)]) == [value]
     assert call("verify", "both") == 0

@@ -16,8 +16,7 @@ from tests.cli.copied_commands import check_command, copied_commands
 from tests.data.readers.official.test_load_voc import devkit
 
 from labelgap.cli.inspect import _percent, training_time
-from labelgap.cli.options import format_arguments
-from labelgap.core.data_options import DataOptions
+from labelgap.cli.options import DataSource, format_arguments
 from labelgap.data import Dataset, FileImages, Split, load
 from labelgap.labels import LabelTable
 from labelgap.training.cost import CostEstimate
@@ -94,8 +93,8 @@ def test_problems_are_the_importers_and_leave_with_two(photos: Path, capsys: pyt
 
 
 def test_what_was_typed_can_be_typed_again() -> None:
-    options = DataOptions(images=Path("my photos"), classes=["cat,dog", "owl"], zeros="unknown", allow_leaks=True)
-    words = shlex.split(format_arguments("a=b c.csv", options, "positives=1"))
+    given = DataSource(images=Path("my photos"), classes=["cat,dog", "owl"], allow_leaks=True, observe="positives=1")
+    words = shlex.split(format_arguments("a=b c.csv", given))
     assert words[:3] == ["a=b c.csv", "--images", "my photos"]
     assert "--allow-leaks" in words and words.count("--classes") == 2 and words[-2:] == ["--observe", "positives=1"]
 

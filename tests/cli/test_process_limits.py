@@ -25,18 +25,18 @@ from pathlib import Path
 from labelgap.cli.main import main, make_app
 from labelgap.core.files import atomic_path
 
-@make_app().command()
+@make_app("").command()
 def wait():
     with atomic_path("result.txt") as temporary:
         temporary.write_text("half")
         print("ready", flush=True)
         time.sleep(3600)
 
-@make_app().command()
+@make_app("").command()
 def open_files():
     opened = [open("/dev/null") for _ in range(1000)]
 
-@make_app().command()
+@make_app("").command()
 def fail(storage: str = "", url: str = ""):
     raise TypeError("no \\x1b[31mcolor")
 

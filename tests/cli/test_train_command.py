@@ -37,7 +37,7 @@ def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
     os.kill(process, number)
     assert wait_forked(process) == code, log.read_text()
     said = log.read_text()
-    assert "stopped after" in said and "report" in said and f"the same command with --resume continues {out}" in said
+    assert "stopped after" in said and "report" in said and f"--resume continues {out}" in said
     run = lg.open_run(out)
     assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
     assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()
@@ -49,8 +49,8 @@ def test_a_dry_run_says_how_val_is_made_and_writes_no_run(photos: Path, capsys: 
     words = ("train", "tags.csv", "--images", "photos", "--backbone", "small-cnn", "--dry-run", "--out", "runs/a")
     assert call(*words, "--protocol", "end-to-end", "--method", "ll-r", "--option", "delta_rel=0.3") == 0
     said = capsys.readouterr().out
-    assert "of the 12 train images are held out for it" in said and "options            delta_rel=0.3" in said
+    assert "of the 12 train" in said and "options            delta_rel=0.3" in said
     assert call(*words, "--protocol", "linear") == 0
     said = capsys.readouterr().out
-    assert "-fold cross-validation chooses settings" in said and "options            none" in said
+    assert "-fold cross-validation" in said and "options            none" in said
     assert not Path("runs").exists()

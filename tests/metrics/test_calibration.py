@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 from labelgap.labels import LabelTable
-from labelgap.metrics.calibration import PlattCalibration, fit_platt_calibration, read_calibration
-from labelgap.metrics.label_model import platt_scaling
+from labelgap.metrics.label_model import PlattCalibration, fit_platt_calibration, platt_scaling, read_calibration
 
 
 def test_the_line_is_the_one_that_a_general_minimiser_finds() -> None:

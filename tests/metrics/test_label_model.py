@@ -220,11 +220,11 @@ def test_the_posterior_of_a_shift_is_what_the_definition_says() -> None:
     draws = draw_shifts(
         Answers(np.zeros(4, dtype=np.int64), odds, present, share, found, weight), (0.8, 0.4), classes=1
     )
-    s, u = np.linspace(-8, 8, 1601)[:, None], np.linspace(-4, 4, 801)
+    s, u = np.linspace(-20, 20, 2401)[:, None], np.linspace(-30, 30, 3601)
     side = np.where(u < 0, 0.8, 0.4)
 
     def prior(x: Array) -> Array:
-        each: Array = (np.exp(-((u / side) ** 2) / 2) / side * (1 + ((x - u) / 0.7) ** 2 / 4) ** -2.5).sum(axis=1)
+        each: Array = ((1 + (u / side) ** 2 / 2) ** -1.5 / side * (1 + ((x - u) / 0.7) ** 2 / 4) ** -2.5).sum(axis=1)
         return np.asarray(each / each.sum())
 
     median = np.interp(0.5, np.cumsum(prior(s)), s[:, 0])

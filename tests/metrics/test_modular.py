@@ -72,9 +72,9 @@ def test_options_are_those_of_the_functions() -> None:
 def test_batches_of_other_classes_and_logits_are_refused() -> None:
     metric = F1()
     metric.update([[0.5, 0.5]], [[1, 0]])
-    with pytest.raises(InputError, match="3 classes, the batches before it had 2"):
+    with pytest.raises(InputError, match=r"3 .* 2"):
         metric.update([[0.5, 0.5, 0.5]], [[1, 0, 1]])
-    with pytest.raises(InputError, match="sigmoid of the logits"):
+    with pytest.raises(InputError, match="sigmoid"):
         metric.update([[3.0, 0.5]], [[1, 0]])
 
 

@@ -116,9 +116,9 @@ def test_where_nothing_can_be_compared_there_is_no_number() -> None:
 
 
 def test_strangers_are_refused() -> None:
-    with pytest.raises(InputError, match="the image 'e', which is not in the table"):
+    with pytest.raises(InputError, match="'e'"):
         revision_quality(OBSERVED, TRUTH, Revisions([Revision("e", "dog", PRESENT, "m")]))
-    with pytest.raises(InputError, match="the class 'cow', which is not in the table"):
+    with pytest.raises(InputError, match="'cow'"):
         revision_quality(OBSERVED, TRUTH, Revisions([Revision("a", "cow", PRESENT, "m")]))
-    with pytest.raises(InputError, match="not of the same images and classes"):
+    with pytest.raises(InputError, match="classes"):
         revision_quality(OBSERVED.select([0, 1]), TRUTH, Revisions())

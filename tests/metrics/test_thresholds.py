@@ -19,8 +19,7 @@ from sklearn.metrics import precision_recall_curve
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds, choose_thresholds, f1
-from labelgap.metrics.calibration import fit_platt_calibration
-from labelgap.metrics.label_model import LabelModel
+from labelgap.metrics.label_model import LabelModel, fit_platt_calibration
 
 RANKINGS = importlib.import_module("labelgap.metrics.average_precision")
 """The module; the package has a function of that name."""

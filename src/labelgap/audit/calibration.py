@@ -87,10 +87,9 @@ UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.fl
 def fit_calibration(
     sample: ScoreSample, counter: UnknownCounter | None = None, *, prior: bool = False
 ) -> ScoreCalibration:
-    """Fit the calibration of R runs, the leading axis of the sample.
+    """Fit the calibration of R runs, the leading axis of the sample; with ``prior``, the last one is a prior instead.
 
-    ``counter`` is given where the sample does not hold all unknown labels. With ``prior``, the last is no run but a
-    prior, standardized for each class.
+    ``counter`` is given where the sample does not hold all unknown labels.
     """
     runs = [sample.map(itemgetter(run)) for run in range(len(sample.present) - prior)]
     lines = np.array([platt_line(run) for run in runs]).reshape(-1, 2)
@@ -159,10 +158,7 @@ def _histograms(odds: ScoreSample, edges: NDArray[np.float64]) -> NDArray[np.flo
 def _bins(
     values: NDArray[np.floating[Any]], columns: NDArray[np.int64], edges: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return the bins that values of some classes are in, ``class · G + bin``.
-
-    The lower edges of a class, ``(K, G)``, ascend from -inf, and are evenly spaced from the second on.
-    """
+    """Return the bins that values of some classes are in, ``class · G + bin``, by the lower edges ``(K, G)``."""
     first, width, bins = edges[:, 1], edges[:, 2] - edges[:, 1], edges.shape[1]
     ends = np.append(edges[:, 1:], np.full((len(edges), 1), np.inf), axis=1)
     number = np.clip(np.floor((values - first[columns]) / width[columns]) + 1, 0, bins - 1)
@@ -173,10 +169,7 @@ def _bins(
 
 
 def platt_line(sample: ScoreSample) -> tuple[float, float]:
-    r"""Fit :math:`P(\text{observed present}) = \sigma(a x + b)` over all classes by Platt scaling; return a and b.
-
-    The sample has no leading axes. Unknown and absent labels count as not observed present.
-    """
+    r"""Fit :math:`P(\text{observed present}) = \sigma(a x + b)` over all classes, of a sample without leading axes."""
     (values,), is_present, weights = _observations(sample.map(lambda scores: scores[None]))
     if is_present.all() or not is_present.any() or np.ptp(values) == 0:
         return 1.0, 0.0
@@ -188,8 +181,7 @@ def prior_lines(sample: ScoreSample, lines: NDArray[np.float64]) -> NDArray[np.f
 
     .. math:: P(\text{observed present}) = \sigma(\alpha\, m + \beta z + \gamma), \qquad m = \overline{a_r x_r + b_r}
 
-    fitted over all classes as ``platt_line`` does, with :math:`\beta \ge 0`: a prior that known labels contradict
-    counts nothing.
+    fitted over all classes, with :math:`\beta \ge 0`: a prior that known labels contradict counts nothing.
     """
     both = sample.map(lambda scores: np.stack([_mean_log_odds(scores[:-1], lines), scores[-1]]))
     values, is_present, weights = _observations(both)
@@ -291,7 +283,7 @@ def sample_scores(
 ) -> ScoreSample:
     """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones.
 
-    The sample has one leading axis, over the scorers. ``advance`` is called with the number of images of each block.
+    ``advance`` is called with the number of images of each block.
     """
     images = sum(map(len, tables.values()))
     classes = len(next(iter(tables.values())).classes)
@@ -335,7 +327,6 @@ def count_unknown(
     """Count the unknown labels of each class in each bin, ``(K, G)``, over all images.
 
     A sample is enough for frequent classes, but holds nothing of a class that one image in a million shows.
-    ``log_odds`` maps logits ``(R, B, K)`` to ``(B, K)``; ``_bins`` says what the edges are.
     """
     counts, columns = np.zeros(edges.size, dtype=np.int64), np.arange(len(edges))
     for block in score_blocks(tables, scorers):

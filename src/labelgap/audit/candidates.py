@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +46,6 @@ COLUMNS: Final = {
 }
 REMEDY: Final = "Audit the run again."
 _METADATA_KEY: Final = b"labelgap"
-_SHOWN: Final = 5
 _Count = Annotated[int, Field(ge=0, le=10**15)]
 
 
@@ -100,12 +98,7 @@ class _Metadata(BaseModel):
 
 
 class Audit:
-    """The candidates in a file.
-
-    Attributes:
-        path: the file.
-        metadata: runs, data, how many labels are unknown, the estimate, and so on.
-    """
+    """The candidates in a file; its metadata are runs, data, how many labels are unknown, the estimate, and so on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,21 +122,40 @@ class Audit:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def _repr_html_(self) -> str:
-        """Show the audit in a notebook: how many labels are probably missing, where most are, and the first few."""
-        metadata, estimate = self.metadata, self.estimate
-        unknown, images = pluralize(metadata["unknown_total"], "unknown label"), pluralize(metadata["images"], "image")
-        rows = [("audited", f"{unknown} of {images}, {metadata['method']}")]
+    def facts(self) -> list[tuple[str, list[str]]]:
+        """Return what was found, as lines behind headings: how many labels are probably missing, and where most are."""
+        about, estimate, zero_shot = self.metadata, self.estimate, self.metadata["zero_shot"]
+        scope = f"{pluralize(about['unknown_total'], 'unknown label')} of {pluralize(about['images'], 'image')}"
+        audited = f"{scope} ({', '.join(about['splits'])}), {about['folds']} folds, {about['method']}"
+        missing, most = ["fewer than five known present labels: too few for an estimate"], ""
         if estimate is not None:
             span = "" if estimate["range"] is None else "; {:,} to {:,} are possible".format(*estimate["range"])
-            rows.append(("missing", f"about {pluralize(estimate['missing'], 'label')}{span}"))
-            most = sorted(estimate["missing_per_class"].items(), key=lambda pair: -pair[1])[:_SHOWN]
-            rows.append(("most in", ", ".join(f"{name} {round(count):,}" for name, count in most if round(count))))
-        counts = Counter(self.table["kind"].to_pylist())
-        rows.append(("candidates", ", ".join(f"{counts[kind]:,} {kind}" for kind in KINDS if counts[kind]) or "none"))
-        first = self.of_kind("missing").slice(0, _SHOWN).to_pylist()
-        rows += [("", f"{row['class']} in {row['image']}") for row in first]
-        return html_facts("audit", [*((name, text) for name, text in rows if text), ("file", str(self.path))])
+            found = f"about {pluralize(estimate['missing'], 'label')}, by the scores{span}."
+            missing = [found, "A review of random candidates gives an interval."]
+            counts = sorted(estimate["missing_per_class"].items(), key=lambda pair: -pair[1])[:6]
+            most = " · ".join(f"{name} {round(count):,}" for name, count in counts if round(count))
+        elif not about["unknown_total"]:
+            missing = ["nothing: every label is known"]
+        facts = [("audited", [audited]), ("missing", missing), ("most in", [most] if most else [])]
+        if (trained := about["trained_images"]) is not None:
+            facts.insert(1, ("trained", [f"the run was trained on {trained:,} of these {about['images']:,} images"]))
+        if zero_shot is not None:
+            adds = f"adds {zero_shot['slope']:.2f} log-odds per standard deviation"
+            effect = adds if zero_shot["slope"] else "is left out: the known labels do not follow it"
+            facts.append(("zero-shot", [f"{zero_shot['model']} {effect}"]))
+        if about["missing"]:
+            ranked = f"{about['missing']:,} ranked, {about['likely']:,} of them more likely present than not"
+            random = f"{about['random']:,} random ones, for an estimate with an interval after a review"
+            facts.append(("candidates", [ranked, random]))
+        if about["wrong"]:
+            facts.append(("look wrong", [f"{about['wrong']:,} known labels: the model disagrees with them"]))
+        return facts
+
+    def _repr_html_(self) -> str:
+        """Show the audit in a notebook: what was found, and the first few candidates."""
+        first = [("", f"{row['class']} in {row['image']}") for row in self.of_kind("missing").slice(0, 5).to_pylist()]
+        facts = ((name, " ".join(lines)) for name, lines in self.facts() if lines)
+        return html_facts("audit", [*facts, *first, ("file", str(self.path))])
 
     def __repr__(self) -> str:
         return f"Audit({str(self.path)!r}: {len(self):,} candidates)"
@@ -247,13 +259,7 @@ _Name = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAME)]
 class StoredReview(BaseModel):
     """The data of a review without a run of its own: of random images, or of the audit of several runs.
 
-    Attributes:
-        format: 1.
-        data: how the data are loaded.
-        classes: names of the classes in order.
-        split: that random images were drawn from; None for an audit.
-        images: how many were asked for.
-        seed: of the draw.
+    ``split``, ``images`` and ``seed`` are of the draw; None for an audit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

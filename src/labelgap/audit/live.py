@@ -59,13 +59,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class FeatureScale:
-    """Centers features and scales them to mean squared length 1.
-
-    Attributes:
-        features: ``(N, D)`` floats of any precision; memory-mapped files work.
-        mean: ``(D,)``
-        length: the root of the mean squared length of the centered features.
-    """
+    """Centers features ``(N, D)``, memory-mapped or not, and scales them to mean squared length 1."""
 
     features: NDArray[Any]
     mean: NDArray[np.float32]
@@ -103,12 +97,9 @@ class FeatureScale:
 
 @dataclass(frozen=True, eq=False)
 class DecisionHeads:
-    """What was learned from decisions.
+    """What was learned from decisions: :math:`1 + a`, :math:`b + b_k` ``(K,)``, and :math:`w_k` ``(K, D)``.
 
-    Attributes:
-        slope: :math:`1 + a`.
-        offset: ``(K,)`` :math:`b + b_k`.
-        weight: ``(K, D)`` :math:`w_k`, of the scaled features; zeros for a class without decisions.
+    The weights are of the scaled features, and 0 for a class without decisions.
     """
 
     slope: float
@@ -145,16 +136,8 @@ def fit_decisions(
 ) -> DecisionHeads:
     """Fit the heads to decided labels, each array ``(M,)``: a function of these alone, not of an earlier fit.
 
-    Args:
-        scale: of all features.
-        rows: image numbers.
-        columns: class numbers.
-        audited: log-odds of the audit, out-of-fold.
-        present: the decisions.
-        classes: K.
-
-    The time grows with the decisions, not with images or classes: a product of ``(M, MAX_DIRECTIONS)`` for each of at
-    most ``MAX_ITERATIONS`` steps of L-BFGS.
+    ``audited`` are the log-odds of the audit, out-of-fold. The time grows with the decisions, not with images or
+    classes: a product of ``(M, MAX_DIRECTIONS)`` for each of at most ``MAX_ITERATIONS`` steps of L-BFGS.
     """
     width = len(scale.mean)
     offset, weight = np.zeros(classes, dtype=np.float32), np.zeros((classes, width), dtype=np.float32)
@@ -224,12 +207,7 @@ DIVERSE_LIMIT: Final = 200
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Candidates that a person decided, in any order.
-
-    Attributes:
-        candidates: with the scores that the audit gave them, out-of-fold.
-        values: ``(M,)`` PRESENT, ABSENT, or UNKNOWN where the person is unsure: nothing is learned from those.
-    """
+    """Candidates that a person decided, with the audit's scores: PRESENT, ABSENT, or UNKNOWN where unsure."""
 
     candidates: CandidateList
     values: NDArray[np.int8]
@@ -247,8 +225,8 @@ class LiveRanking:
         aim: of the order.
         model: digest of the heads; empty for the random draw, which no model orders.
         decisions: how many decisions the heads have learned from.
-        candidates: open ones, with the probability that they are present. The sum of the first n probabilities is the
-            expected number of present ones among them.
+        candidates: open ones, with the probability that they are present: the sum of the first n is how many of them
+            are expected to be.
     """
 
     number: int

@@ -31,13 +31,7 @@ WRONG_SHARE: Final = 10
 
 @dataclass(frozen=True)
 class CandidateLimits:
-    """How many candidates are kept.
-
-    Attributes:
-        per_class: missing labels of a class.
-        limit: missing labels in all.
-        random: random labels for each missing one.
-    """
+    """How many missing labels are kept, of a class and in all, and random ones for each missing one."""
 
     per_class: int = 2_000
     limit: int = 100_000
@@ -48,11 +42,8 @@ class CandidateLimits:
 class CandidateList:
     """Candidates of one kind in the order of their ranks; each array is ``(C,)``.
 
-    Attributes:
-        rows: image numbers, counted over all splits.
-        columns: class numbers.
-        scores: calibrated, from 0 to 1.
-        observed: codes of the observed labels.
+    ``rows`` are image numbers, counted over all splits; ``columns`` class numbers; ``scores`` are calibrated, from 0 to
+    1; ``observed`` are the codes of the observed labels.
     """
 
     rows: NDArray[np.int64]
@@ -111,14 +102,9 @@ class MissingEstimate:
 
 @dataclass(frozen=True, eq=False)
 class CandidateRanking:
-    """The result of an audit.
+    """The result of an audit: missing labels, those that look wrong, and random ones in the order of their draw.
 
-    Attributes:
-        missing: unknown labels that are probably present, the most probable first.
-        wrong: known labels that look wrong, the least plausible first.
-        random: unknown labels in the order in which they were drawn.
-        calibration: turns logits into scores.
-        estimate: how many labels are missing; None where too few labels are known.
+    There is no estimate where too few labels are known.
     """
 
     missing: CandidateList
@@ -255,13 +241,6 @@ class TopCandidates:
     Half of the limit is divided evenly: the first ``limit // (2 K)`` of every class are kept however low they score, so
     that rare classes can be reviewed too. Equal keys are ordered by row, then class. The result does not depend on the
     block size, as long as rows arrive in ascending order.
-
-    Example:
-        >>> top = TopCandidates(classes=2, per_class=2, limit=4)
-        >>> top.update(np.array([[0.9, 0.1], [0.8, -np.inf], [0.7, 0.2]], np.float32))
-        >>> ranked = top.ranked()
-        >>> ranked.rows.tolist(), ranked.columns.tolist()
-        ([0, 1, 2, 0], [0, 0, 1, 1])
     """
 
     def __init__(self, classes: int, per_class: int, limit: int) -> None:
@@ -335,15 +314,9 @@ def class_ranks(columns: NDArray[np.int32]) -> NDArray[np.int64]:
 def draw_unknown(
     tables: Sequence[LabelTable], count: int, seed: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw unknown labels of several tables uniformly, without replacement, in random order.
+    """Draw unknown labels of several tables uniformly, without replacement, in random order: rows and class numbers.
 
-    Args:
-        tables: of the same classes; row numbers continue from one table to the next.
-        count: how many; all of them where there are fewer.
-        seed: of the draw.
-
-    Returns:
-        ``(count,)`` rows and ``(count,)`` class numbers. No array of the size rows × classes is made.
+    Rows are counted over all tables. No array of the size rows × classes is made.
     """
     table = tables[0] if len(tables) == 1 else LabelTable.concatenate(tables, keep_names=False)
     ends = np.cumsum(len(table.classes) - np.diff(table.starts))

@@ -75,16 +75,10 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class HeadScorer:
-    """Linear heads, one for each fold.
+    """Linear heads, ``(F, K, D)`` and ``(F, K)``, one for each fold.
 
-    Attributes:
-        features: split → ``(N, D)`` floats of any precision; memory-mapped files work.
-        fold: ``(N,)`` the fold of every training row; the head of that fold has not seen the row.
-        weight: ``(F, K, D)``
-        bias: ``(F, K)``
-        device: where to multiply.
-
-    No head has seen the other splits: they get the mean of all heads' logits.
+    The head of the fold of a training row, ``fold``, has not seen the row. No head has seen the other splits: they get
+    the mean of all heads' logits.
     """
 
     features: Mapping[str, NDArray[Any]]
@@ -133,17 +127,9 @@ def train_head_scorers(
     """Train heads of several configurations for each fold, and return a scorer for each configuration.
 
     Several processes divide the folds, and all get the heads of all folds. Where the training features of a fold do not
-    fit into a quarter of the free memory, its heads learn from a random part of them.
-
-    Args:
-        features: split → ``(N, D)``; train, and val where epochs are selected on it. Those of the backbone before
-            training: a network that was trained on the labels carries them in its features.
-        labels: of train.
-        fold: ``(N,)`` of every row of train.
-        selection: how the epoch is selected.
-        configs: of linear heads.
-        device: where to train.
-        advance: called after each head.
+    fit into a quarter of the free memory, its heads learn from a random part of them. Features, those of val too where
+    epochs are selected on it, are those of the backbone before training: a network that was trained on the labels
+    carries them in its features.
     """
     folds, (images, width), processes = int(fold.max()) + 1, features["train"].shape, world_size()
     free = available_memory()
@@ -180,13 +166,10 @@ class StoredScorer:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Consecutive images with the logits of all scorers.
+    """Consecutive images with the logits ``(R, B, K)`` of R scorers.
 
-    Attributes:
-        first: number of the first row, counted over all splits.
-        logits: ``(R, B, K)`` of R scorers.
-        known: ``(C,)`` positions of the known labels, ``row · K + class`` within the block.
-        values: ``(C,)`` their codes.
+    ``first`` is the number of the first row, counted over all splits; ``known`` are the positions of the known labels,
+    ``row · K + class`` within the block, and ``values`` their codes.
     """
 
     first: int
@@ -416,8 +399,7 @@ def _stored_logits(run: Run, context: AuditContext) -> NDArray[np.float32] | Non
 def feature_options(config: RunConfig, device: torch.device) -> dict[str, Any]:
     """Return the options of ``split_features`` for the fixed features of a run.
 
-    A linear head has its own: averaged with those of mirror images or not, and their precision. For a network that was
-    trained they are computed in the fastest precision.
+    For a network that was trained they are computed in the fastest precision.
     """
     own = None if config.trains_backbone else config.feature_precision
     return {

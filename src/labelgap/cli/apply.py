@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
-from labelgap.cli.options import Force, RunDataOptions, with_options
-from labelgap.cli.parsing import option, parse_names
+from labelgap.cli.options import Force, RunDataOptions, option, parse_names, with_options
 from labelgap.cli.printing import Field, print_fields
 from labelgap.core.errors import InputError
 from labelgap.core.files import display_path
@@ -22,14 +21,10 @@ if TYPE_CHECKING:
 
 @with_options(run_data=RunDataOptions)
 def apply(
-    runs: Annotated[
-        list[Path], Argument(metavar="RUN…", help="Folders of runs and reviews; the table is that of the first.")
-    ],
+    runs: Annotated[list[Path], Argument(metavar="RUN…", help="Runs and reviews; the table is that of the first.")],
     run_data: RunDataOptions,
     out: Annotated[Path, option("The table to write: .csv or .parquet.")],
-    source: Annotated[
-        list[str] | None, option("Method whose revisions to apply as well, e.g. ll-cp; repeatable.")
-    ] = None,
+    source: Annotated[list[str] | None, option("Apply revisions of this method too, e.g. ll-cp; repeatable.")] = None,
     force: Force = False,
 ) -> None:
     """Write the labels with people's decisions applied, in the table's own format; the data are never changed."""

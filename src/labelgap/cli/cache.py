@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final
 
 from typer import Context, Typer
 
-from labelgap.cli.options import AsJson
-from labelgap.cli.parsing import option, parse_duration
+from labelgap.cli.options import AsJson, option, parse_duration
 from labelgap.cli.printing import print_fields, print_json, print_table
 from labelgap.core.cache import limit as size_limit
 from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder, folder_size, other_files
@@ -18,7 +17,7 @@ from labelgap.core.cache.segments import RowFolder, clear_cache, evict, list_fol
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
 
-cache = Typer(help="List what is cached so that it need not be computed again; `clear` removes it.")
+cache = Typer()
 
 _SUBFOLDERS: Final = {
     "scans": "scans of images",
@@ -33,7 +32,7 @@ def list_cache(
     as_json: AsJson = False,
     limit: Annotated[str | None, option("Limit the size of all features: 5GB, none, or default.")] = None,
 ) -> None:
-    """List the cached features and, a line each, the other subfolders of the cache."""
+    """List what is cached so that it need not be computed again; `clear` removes it."""
     if context.invoked_subcommand is not None:
         return
     folder = cache_folder()

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import labelgap as lg
-from labelgap.cli.options import Data, Device, LabelSeed, Observe, Workers, open_dataset, setting_option, with_options
-from labelgap.cli.parsing import option, parse_names, parse_numbers, parse_observe, parse_options, parse_pairs
+from labelgap.cli import options
+from labelgap.cli.options import (
+    DataSource,
+    option,
+    parse_numbers,
+    parse_options,
+    parse_pairs,
+    setting_option,
+    with_options,
+)
 from labelgap.cli.printing import print_data, print_fields, print_rich
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import parse_scalar
 
@@ -22,38 +29,26 @@ if TYPE_CHECKING:
 
 _grid = partial(option, rich_help_panel="Methods and settings")
 _setting = partial(setting_option, rich_help_panel="Methods and settings")
+_GRIDS = (
+    "auto: weight decays and learning rates around the best ones. The papers': small (lr 1e-3 and 1e-4, batch 16) and "
+    "full (lr 1e-2…1e-5, batch 8 and 16, options as well)."
+)
+_VARY = "A row for each value of an option: delta_rel=0.1,0.2,0.5 or ll-ct.delta_rel=…; repeatable."
 
 
 @dataclass(frozen=True)
 class CompareOptions:
     """What to compare."""
 
-    methods: Annotated[
-        str, _grid("short (eight or nine worth a try), all, or names: an,em,role. See `labelgap methods`.")
-    ] = "short"
+    methods: Annotated[str, _grid("short (eight or nine), all, or names: an,em,role; see `labelgap methods`")] = "short"
     seeds: Annotated[int, _grid("Number of seeds. One is quick and supports no conclusion.")] = 3
-    grid: Annotated[
-        str,
-        _grid(
-            "auto: weight decays and learning rates around the best ones. The papers': small (lr 1e-3 and 1e-4, "
-            "batch 16) and full (lr 1e-2…1e-5, batch 8 and 16, options as well)."
-        ),
-    ] = "auto"
-    option: Annotated[
-        list[str] | None, _grid("Fix an option of a method, e.g. role.expected_positives=1.5; repeatable.")
-    ] = None
-    vary: Annotated[
-        list[str] | None,
-        _grid("A row for each value of an option: delta_rel=0.1,0.2,0.5 or ll-ct.delta_rel=…; repeatable."),
-    ] = None
-    train_share: Annotated[
-        str | None, _grid("Shares of the training images, e.g. 0.1,0.2,0.5,1: what fewer images cost.")
-    ] = None
+    grid: Annotated[str, _grid(_GRIDS)] = "auto"
+    option: Annotated[list[str] | None, _grid("Fix an option: role.expected_positives=1.5; repeatable.")] = None
+    vary: Annotated[list[str] | None, _grid(_VARY)] = None
+    train_share: Annotated[str | None, _grid("Shares of the training images, e.g. 0.1,0.2,0.5,1.")] = None
     lr: Annotated[str | None, _grid("Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
     batch_size: Annotated[str | None, _grid("Batch sizes instead of the grid's, e.g. 8,16.")] = None
-    weight_decay: Annotated[str | None, _grid("Weight decays to compare, e.g. 0,1e-3.", "searched; small, full: 0")] = (
-        None
-    )
+    weight_decay: Annotated[str | None, _grid("Weight decays, e.g. 0,1e-3.", "searched; small, full: 0")] = None
     standardize: Annotated[bool | None, _setting("standardize", "not small, full")] = None
     epochs: Annotated[int | None, _setting("epochs", "25; newton: 15")] = None
     backbone: Annotated[str | None, _setting("backbone")] = None
@@ -63,7 +58,8 @@ class CompareOptions:
 
     def method_names(self) -> str | list[str]:
         """Return the methods: "short", "all", or their names."""
-        return self.methods if self.methods in ("short", "all") else parse_names([self.methods], "--methods") or []
+        names = self.methods
+        return names if names in ("short", "all") else options.parse_names([names], "--methods") or []
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
@@ -83,15 +79,13 @@ class CompareOptions:
         }
 
 
-@with_options(options=CompareOptions, data_options=DataOptions)
+@with_options(source=DataSource, compared=CompareOptions)
 def compare(
-    data: Data,
-    data_options: DataOptions,
-    options: CompareOptions,
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
-    device: Device = "auto",
-    workers: Workers = None,
+    data: options.Data,
+    source: DataSource,
+    compared: CompareOptions,
+    device: options.Device = "auto",
+    workers: options.Workers = None,
     out: Annotated[Path, option("Folder; heads that it already has are not trained again.")] = Path("runs/compare"),
 ) -> None:
     """Train a linear head with each of several methods on the same features, and rank the methods.
@@ -101,16 +95,16 @@ def compare(
     from labelgap.studies.compare.settings import check_settings
     from labelgap.studies.shares import check_shares, compare_shares
 
-    shares = parse_numbers(options.train_share, "--train-share", float)
+    shares = parse_numbers(compared.train_share, "--train-share", float)
     if shares is not None:
         check_shares(shares)
-    hidden = None if observe is None else parse_observe(observe)
-    names, settings = options.method_names(), {**options.settings(), "observe": hidden, "label_seed": label_seed}
+    names, hidden = compared.method_names(), source.hidden
+    settings = {**compared.settings(), "observe": hidden, "label_seed": source.seed}
     check_settings(names, settings)  # before the images are read
-    opened = open_dataset(data, data_options)
-    print_data(opened if hidden is None else opened.observe(**hidden, seed=label_seed))
-    if hidden is not None and options.seeds > 1:
-        print(f"these are the labels of the first seed; each of the {options.seeds} seeds draws its own")
+    opened = options.open_dataset(data, source)
+    print_data(opened if hidden is None else opened.observe(**hidden, seed=source.seed))
+    if hidden is not None and compared.seeds > 1:
+        print(f"these are the labels of the first seed; each of the {compared.seeds} seeds draws its own")
     where: dict[str, Any] = {"device": device, "workers": workers, "out": out}
     if shares is not None:
         _print_shares(compare_shares(opened, names, shares=shares, **where, **settings))
@@ -150,12 +144,7 @@ def _print_shares(found: ShareComparison) -> None:
 
 
 def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
-    """Parse ``NAME=VALUE,VALUE`` and ``METHOD.NAME=VALUE,VALUE``.
-
-    Example:
-        >>> _parse_variation(["ll-ct.delta-rel=0.1,0.2"])
-        {'ll-ct.delta_rel': [0.1, 0.2]}
-    """
+    """Parse ``NAME=VALUE,VALUE`` and ``METHOD.NAME=VALUE,VALUE``."""
     found = {}
     for key, text in (parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5") or {}).items():
         owner, dot, name = key.rpartition(".")
@@ -166,10 +155,10 @@ def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
 
 def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parse ``METHOD.name=value``."""
-    options: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for pair in pairs:
         method, dot, rest = pair.partition(".")
         if not dot or "=" in method:
             raise InputError(f"--option {pair}: name the method, e.g. --option role.expected_positives=1.5")
-        options.setdefault(method, {}).update(parse_options([rest]))
-    return options
+        found.setdefault(method, {}).update(parse_options([rest]))
+    return found

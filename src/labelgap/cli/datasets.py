@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def datasets(
     name: Annotated[str | None, Argument(metavar="[NAME]", help="Describe this data set.")] = None,
-    path: Annotated[
-        Path | None, Argument(metavar="[PATH]", help="Check this folder: what is missing or another version.")
-    ] = None,
+    path: Annotated[Path | None, Argument(metavar="[PATH]", help="Check this folder: what is missing.")] = None,
 ) -> None:
     """List the data that can be read, describe one data set, or check its folder."""
     from labelgap.data import describe_dataset, describe_datasets

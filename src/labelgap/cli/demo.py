@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from typer import Exit
 
 import labelgap as lg
-from labelgap.cli.options import Device
-from labelgap.cli.parsing import option
+from labelgap.cli.options import Device, option
 from labelgap.cli.printing import print_fields, print_rich
-
-if TYPE_CHECKING:
-    from labelgap.training import Run
 
 _STORY: Final = """\
 Scenes of handwritten digits: which digits does a scene show? One label of every training scene is known.
@@ -25,7 +21,7 @@ every unknown label as absent; ll-r, which rejects those with a large loss. A li
 
 def demo(
     out: Annotated[Path | None, option("Folder of the study.", "a new folder runs/demo")] = None,
-    quick: Annotated[bool, option("Few scenes, 2 epochs, fewer pages: to see that it works.", name="--quick")] = False,
+    quick: Annotated[bool, option("Few scenes, 2 epochs, fewer pages: to see that it works.")] = False,
     epochs: Annotated[int | None, option("Epochs of every run.", "5")] = None,
     seed: Annotated[int, option("Seed of every run.")] = 0,
     device: Device = "auto",
@@ -70,13 +66,13 @@ def demo(
     )
 
 
-def _print_run(label: str, run: Run) -> None:
+def _print_run(label: str, run: lg.Run) -> None:
     score = (run.metrics.get("test") or {}).get("map")
     shown = f"test mAP {100 * score:.1f}" if score is not None else "stopped"
     print(f"  {label:<12} {shown}   {run.metrics.get('seconds', 0.0):.0f} s", flush=True)
     run.load_data()  # the scenes are generated for the study's report while others are trained
 
 
-def _write_report(run: Run) -> None:
+def _write_report(run: lg.Run) -> None:
     """Write the report of a run, in the process that trained it and has its data in memory."""
     lg.write_report(run, data=run.load_data())

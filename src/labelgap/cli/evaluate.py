@@ -5,22 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from typer import Argument
 
 import labelgap as lg
 from labelgap.cli import options, printing
-from labelgap.cli.options import data_arguments, format_arguments, open_dataset, with_options
-from labelgap.cli.parsing import file_stem, option
+from labelgap.cli.options import data_arguments, format_arguments, joined_processes, open_dataset, option, with_options
 from labelgap.cli.printing import interval, percent, print_fields, some_names
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize, truncate_text
-
-if TYPE_CHECKING:
-    from labelgap.data import Dataset
-    from labelgap.training import Run
 
 _CHANCE: Final = "so few known absent beside the present that random scores would reach more than 50"
 
@@ -28,9 +23,7 @@ _CHANCE: Final = "so few known absent beside the present that random scores woul
 @with_options(data_options=DataOptions)
 def evaluate(
     run: options.RunFolder,
-    data: Annotated[
-        str, Argument(metavar="DATA|REVIEW", help="As for train; or the folder of a review of random images.")
-    ],
+    data: Annotated[str, Argument(metavar="DATA|REVIEW", help="As for train; or a review of random images.")],
     data_options: DataOptions,
     split: Annotated[str | None, option("train, val, test or all.", "test, or all when DATA has no splits")] = None,
     device: options.Device = "auto",
@@ -43,11 +36,9 @@ def evaluate(
     from labelgap.data.identity import DataIdentity
     from labelgap.review import is_review_folder, open_review_folder
     from labelgap.review.apply import decided_images
-    from labelgap.training.devices import choose_device
-    from labelgap.training.loop.processes import check_same, fail_together, init_distributed
+    from labelgap.training.loop.processes import check_same
 
-    init_distributed(choose_device(device))
-    with fail_together():
+    with joined_processes(device):
         opened_run = lg.open_run(run)
         reviewed = is_review_folder(Path(data))
         if reviewed and (data_arguments(data_options) or split is not None):
@@ -69,7 +60,7 @@ def evaluate(
     _print_notes(measured, commands)
 
 
-def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[str, ...]:
+def _review_commands(run: lg.Run, data: lg.Dataset, typed: str, split: str) -> tuple[str, ...]:
     """Return the commands that label random images of the data and evaluate the run on these."""
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.training.rerun import data_review_commands, run_review_commands
@@ -78,7 +69,9 @@ def _review_commands(run: Run, data: Dataset, typed: str, split: str) -> tuple[s
         return ()
     if run.config.data and run.uses_data(data):
         return run_review_commands(run.path, run.config, data)
-    return data_review_commands(run.path, shlex.split(typed), file_stem(data.name), None if split == "all" else split)
+    return data_review_commands(
+        run.path, shlex.split(typed), options.file_stem(data.name), None if split == "all" else split
+    )
 
 
 def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -97,11 +90,7 @@ def _print_notes(measured: Mapping[str, Any], commands: Sequence[str]) -> None:
     if intervals := measured.get("intervals"):
         images = pluralize(measured["images"], "image")
         print(f"\nintervals 95 %, by {intervals['resamples']:,} resamples of {images}")
-    if crossed := measured.get("out_of_fold_images"):
-        images = pluralize(crossed, "image")
-        print_fields(("scores", f"of {images} that the run was trained on: by the models of the other folds"))
-    if shared := measured.get("trained_images"):
-        print_fields(("warning", f"the run was trained on {shared:,} of these images: the numbers are too high"))
+    crossed, shared = measured.get("out_of_fold_images"), measured.get("trained_images")
     missing, extra = measured.get("classes_missing", ()), measured.get("classes_extra", ())
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in measured["per_class"]:
@@ -109,11 +98,17 @@ def _print_notes(measured: Mapping[str, Any], commands: Sequence[str]) -> None:
             heading = "few" if row["average_precision"] is not None else "no number"
             chance = heading == "no number" and row["present"] and row["absent"]
             reasons.setdefault((heading, _CHANCE if chance else row["why"]), []).append(row["name"])
-    ordered = sorted(reasons, reverse=True)
-    print_fields(*((heading, f"{some_names(reasons[heading, why])}: {why}") for heading, why in ordered))
-    if missing:
-        print_fields(("no number", f"{some_names(sorted(missing))}: not a class of these data (--rename old=new)"))
-    if extra:
-        print_fields(("left out", f"{some_names(extra)}: not {'a class' if len(extra) == 1 else 'classes'} of the run"))
-    if reasons and any(row["unknown"] for row in measured["per_class"]):
-        print_fields(printing.to_get_it(commands))
+    unmeasured = reasons and any(row["unknown"] for row in measured["per_class"])
+    folds = f"of {pluralize(crossed or 0, 'image')} that the run was trained on: by the models of the other folds"
+    other = f"{some_names(extra)}: not {'a class' if len(extra) == 1 else 'classes'} of the run"
+    print_fields(
+        ("scores", folds if crossed else None),
+        ("warning", f"the run was trained on {shared:,} of these images: the numbers are too high" if shared else None),
+        *((key[0], f"{some_names(reasons[key])}: {key[1]}") for key in sorted(reasons, reverse=True)),
+        (
+            "no number",
+            f"{some_names(sorted(missing))}: not a class of these data (--rename old=new)" if missing else None,
+        ),
+        ("left out", other if extra else None),
+        printing.to_get_it(commands) if unmeasured else ("", None),
+    )

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import labelgap as lg
-from labelgap.cli.options import Force, RunFolder
-from labelgap.cli.parsing import option
+from labelgap.cli.options import Force, RunFolder, option
 from labelgap.cli.printing import print_fields
 from labelgap.core.system import format_bytes
 
 
 def export(
     run: RunFolder,
-    onnx: Annotated[Path, option("File to write, .onnx; two more are written beside it.", name="--onnx")],
+    onnx: Annotated[Path, option("File to write, .onnx; two more are written beside it.")],
     force: Force = False,
 ) -> None:
     """Write a run as ONNX, with preprocess.json and a script that needs only onnxruntime and Pillow."""

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import data_arguments, format_arguments, open_dataset, with_options
-from labelgap.cli.parsing import file_stem, option
+from labelgap.cli.options import DataSource, data_arguments, format_arguments, option, with_options
 from labelgap.cli.printing import Field, print_fields, print_json, print_table, some_names
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, merge_repeated
 from labelgap.core.files import display_path
 from labelgap.core.text import format_duration, pluralize, truncate_text
 
 if TYPE_CHECKING:
-    from labelgap.data import Dataset
     from labelgap.data.cleaning import FixedTable
     from labelgap.data.summary import ClassSummary, DatasetSummary, SplitSummary
 
@@ -31,57 +28,50 @@ _CHECKS: Final = {
     "no": "not checked; --check-images decodes all of them",
 }
 """What is printed of a check of the images that did not decode them."""
-_CHANGES: Final = (
-    *(("left_out", "left out", "row"), ("merged", "merged", "row"), ("unknown", "unknown", "label")),
-    *(("split", "split", "cell"), ("columns", "columns", "column"), ("classes", "tags", "tag")),
-    ("copies", "copies", "photo"),
-)
-"""Kind of change of ``--fix``, heading, and what is counted."""
+_CHANGES: Final = {
+    **{"left_out": "row", "merged": "row", "unknown": "label", "split": "cell"},
+    **{"columns": "column", "classes": "tag", "copies": "photo"},
+}
+"""What is counted of each kind of change of ``--fix``."""
 
 
-@with_options(data_options=DataOptions)
+@with_options(source=DataSource)
 def inspect(
     data: options.Data,
-    data_options: DataOptions,
-    observe: options.Observe = None,
-    label_seed: options.LabelSeed = 1200,
+    source: DataSource,
     as_json: options.AsJson = False,
-    per_class: Annotated[bool, option("Print a line for every class as well.", name="--per-class")] = False,
-    report: Annotated[bool, option("Write a page of images with their labels.", name="--report")] = False,
+    per_class: Annotated[bool, option("Print a line for every class as well.")] = False,
+    report: Annotated[bool, option("Write a page of images with their labels.")] = False,
     out: Annotated[Path | None, option("File of --report.", "NAME-inspect.html")] = None,
-    no_images: Annotated[bool, option("Leave images out of the page.", name="--no-images")] = False,
-    fix: Annotated[
-        Path | None, option("Write a clean copy of a table, and say every change; print nothing else.", metavar="FILE")
-    ] = None,
+    no_images: options.NoImages = False,
+    fix: Annotated[Path | None, option("Write a clean copy of a table, and say every change.", metavar="FILE")] = None,
     force: options.Force = False,
-    check_images: Annotated[
-        bool, option("Decode all images, and name those that cannot be read.", name="--check-images")
-    ] = False,
+    check_images: Annotated[bool, option("Decode all images, and name those that cannot be read.")] = False,
 ) -> None:
     """Print how DATA is read, what looks wrong, and what its labels allow."""
     from labelgap.data.summary import summarize
 
     if fix is not None:
-        if observe is not None or per_class or report or out is not None or check_images:
+        if source.observe is not None or per_class or report or out is not None or check_images:
             raise InputError(
                 f"--fix writes {fix}: inspect that file for a report, or with --observe, --per-class or --check-images."
             )
-        return _fix(data, fix, data_options, force, as_json)
+        return _fix(data, fix, source, force, as_json)
     started = time.perf_counter()
     try:
-        opened = open_dataset(data, data_options, observe, label_seed)
+        opened = source.open(data)
     except ProblemsError as error:
         if check_images and not error.unit:  # the images of a table are decoded, whatever else is wrong
             error.add_note("--check-images decodes the images once these problems are solved")
         raise
     image_check = _check_images(opened, check_images)
     seconds = time.perf_counter() - started
-    summary = summarize(opened, format_arguments(data, data_options, observe, label_seed))
+    summary = summarize(opened, format_arguments(data, source))
     page = None
     if report or out is not None:
         from labelgap.reporting.pages.contact_sheet import write_contact_sheet
 
-        page = out or Path(f"{file_stem(opened.name)}-inspect.html")
+        page = out or Path(f"{options.file_stem(opened.name)}-inspect.html")
         page = write_contact_sheet(opened, page, summary=summary, images=not no_images)
     if as_json:
         found = {"seconds": round(seconds, 3), "report": page, "image_check": image_check}
@@ -89,7 +79,7 @@ def inspect(
     _print(summary, seconds)
     print_fields(
         ("next", [summary.next, training_time(opened) or ""] if summary.next else None),
-        *_further_commands(opened, summary, data, data_options),
+        *_further_commands(opened, summary, data, source),
         ("images", _CHECKS.get(image_check or "")),
         ("report", page),
         width=_WIDTH,
@@ -100,7 +90,7 @@ def inspect(
         print_table((summary.class_word, *_STATES, "measurable on"), rows, right=_STATES)
 
 
-def _further_commands(opened: Dataset, summary: DatasetSummary, data: str, given: DataOptions) -> Iterable[Field]:
+def _further_commands(opened: lg.Dataset, summary: DatasetSummary, data: str, given: DataSource) -> Iterable[Field]:
     """Yield the commands that make an accuracy measurable and clean the table, where they help."""
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.labels.io.similar_names import fold_case
@@ -108,14 +98,15 @@ def _further_commands(opened: Dataset, summary: DatasetSummary, data: str, given
 
     if summary.cannot and summary.whole.unknown and not isinstance(opened.train.images, FeatureVectors):
         count = min(RANDOM_IMAGES, len(review_split(opened)))
-        yield "accuracy", f"labelgap review {format_arguments(data, given)} --random {count}"
+        typed = format_arguments(data, options.without(given, "observe", "label_seed"))
+        yield "accuracy", f"labelgap review {typed} --random {count}"
     is_table = opened.recipe.get("name") in ("csv", "parquet")
     if is_table and fold_case({row.name: row.present for row in summary.classes}):
         command = options.fix_command(data, display_path(opened.recipe["path"]), given)
         yield "fix", f"{command}   (one spelling of each tag)"
 
 
-def _check_images(data: Dataset, decode: bool) -> str | None:
+def _check_images(data: lg.Dataset, decode: bool) -> str | None:
     """Raise one error with all images that cannot be read; return how they were checked: "decoded", "ends", "no".
 
     Tables and folders of people's own decode all images when they are read. None for data without stored images.
@@ -141,11 +132,8 @@ def _check_images(data: Dataset, decode: bool) -> str | None:
     return "decoded" if decode else "ends"
 
 
-def training_time(data: Dataset) -> str | None:
-    """Return how long a training takes on this machine; None for data without image files, or when it cannot be told.
-
-    An image that cannot be read is reported by the training.
-    """
+def training_time(data: lg.Dataset) -> str | None:
+    """Return how long a training takes on this machine; None for data without image files, or where nobody can tell."""
     from labelgap.data.images import StoredImages
     from labelgap.training.fit import dry_run
     from labelgap.training.plan import TrainingRequest
@@ -211,11 +199,9 @@ def _percent(part: int, whole: int) -> str:
     return "under 1 %" if value < 1 else "over 99 %" if value > 99 else f"{value} %"
 
 
-def _fix(data: str, out: Path, given: DataOptions, force: bool, as_json: bool) -> None:
+def _fix(data: str, out: Path, given: DataSource, force: bool, as_json: bool) -> None:
     """Write a clean table, and print every change with its line, and the next command."""
-    read_with = {
-        name: value for name, value in data_arguments(given).items() if name not in ("on_bad_image", "val", "test")
-    }
+    read_with = data_arguments(options.without(given, "on_bad_image", "val", "test"))
     fixed = lg.fix_table(data, out, read_with.pop("images", None), force=force, **read_with)
     if as_json:
         return print_json(fixed.to_json())
@@ -225,8 +211,8 @@ def _fix(data: str, out: Path, given: DataOptions, force: bool, as_json: bool) -
     if images is None and fixed.source.parent.resolve() != out.parent.resolve():
         images = fixed.source.parent
     classes = list(fixed.data.classes) if given.classes else None
-    other = {"rename": None, "aliases": None, "on_bad_image": None}
-    left = given.model_copy(update={"images": images, "classes": classes, **other})
+    left = options.without(given, "rename", "aliases", "on_bad_image")
+    left = left.model_copy(update={"images": images, "classes": classes})
     perhaps = [*map(str, fixed.proposals), "nothing was done about these: repeat the command with --force and --rename"]
     print_fields(
         *_changes(fixed),
@@ -239,7 +225,8 @@ def _fix(data: str, out: Path, given: DataOptions, force: bool, as_json: bool) -
 
 
 def _changes(fixed: FixedTable) -> Iterable[Field]:
-    for kind, heading, noun in _CHANGES:
+    for kind, noun in _CHANGES.items():
+        heading = "tags" if kind == "classes" else kind.replace("_", " ")
         listed: Sequence[Problem] = [Problem(each.line, each.text) for each in fixed.changes if each.kind == kind]
         note = " named, not changed" if kind == "copies" else ""
         yield heading, f"{pluralize(len(listed), noun)}{note}" if listed else None

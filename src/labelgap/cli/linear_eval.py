@@ -7,20 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import labelgap as lg
-from labelgap.cli.options import (
-    AsJson,
-    Data,
-    Device,
-    LabelSeed,
-    Observe,
-    Workers,
-    open_dataset,
-    setting_option,
-    with_options,
-)
-from labelgap.cli.parsing import option, parse_numbers, parse_observe
+from labelgap.cli import options
+from labelgap.cli.options import DataSource, option, parse_numbers, setting_option, with_options
 from labelgap.cli.printing import print_data, print_fields, print_json, print_rich
-from labelgap.core.data_options import DataOptions
 
 
 @dataclass(frozen=True)
@@ -33,33 +22,24 @@ class LinearOptions:
     weights: Annotated[str | None, setting_option("weights", metavar="PATH")] = None
     tolerance: Annotated[float, option("Norm of the gradient per image at which a fit ends.")] = 1e-5
     precision: Annotated[str, option("float32 or float64.")] = "float32"
-    device: Device = "auto"
-    workers: Workers = None
+    device: options.Device = "auto"
+    workers: options.Workers = None
     out: Annotated[Path, option("Folder of the results.")] = Path("runs/linear-eval")
 
 
-@with_options(data_options=DataOptions, options=LinearOptions)
-def linear_eval(
-    data: Data,
-    data_options: DataOptions,
-    options: LinearOptions,
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
-    as_json: AsJson = False,
-) -> None:
+@with_options(source=DataSource, asked=LinearOptions)
+def linear_eval(data: options.Data, source: DataSource, asked: LinearOptions, as_json: options.AsJson = False) -> None:
     """Measure features: logistic regression with 45 L2 penalties at once (L-BFGS), chosen on val."""
     from labelgap.reporting.tables.linear_eval import linear_eval_table
     from labelgap.studies import linear_eval as study
     from labelgap.studies.linear_eval import TABLE, check_settings
 
-    penalties = parse_numbers(options.penalties, "--penalties", float)
-    check_settings(options.task, penalties, options.precision, options.backbone, options.tolerance)
-    if observe is not None:
-        parse_observe(observe)
-    opened = open_dataset(data, data_options, observe, label_seed)
+    penalties = parse_numbers(asked.penalties, "--penalties", float)
+    check_settings(asked.task, penalties, asked.precision, asked.backbone, asked.tolerance)
+    opened = source.open(data)
     if not as_json:
         print_data(opened)
-    evaluation = study.linear_eval(opened, quiet=as_json, **{**vars(options), "penalties": penalties})
+    evaluation = study.linear_eval(opened, quiet=as_json, **{**vars(asked), "penalties": penalties})
     report = lg.write_report(evaluation)
     if as_json:
         return print_json(evaluation.as_json())

@@ -9,13 +9,13 @@ from typing import Annotated
 
 from typer import Argument
 
-from labelgap.cli.parsing import option
+from labelgap.cli.options import option
 from labelgap.cli.printing import print_table
 
 
 def methods(
     name: Annotated[str | None, Argument(metavar="[NAME]", help="Describe this method.")] = None,
-    markdown: Annotated[bool, option("Print the page docs/methods.md.", name="--markdown")] = False,
+    markdown: Annotated[bool, option("Print the page docs/methods.md.")] = False,
 ) -> None:
     """List every method, or describe one."""
     from labelgap import losses

@@ -1,58 +1,86 @@
-"""Options that several commands share."""
+"""Options that several commands share, how options are declared, and how their values are parsed."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import os
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from labelgap.core.data_options import DATA, PATH_OPTIONS, DataOptions, DataPaths
-from labelgap.core.errors import InputError, ProblemsError
+import labelgap as lg
+from labelgap.core.data_options import DATA, DATA_OPTIONS, PATH_OPTIONS, DataOptions, DataPaths
+from labelgap.core.errors import InputError, ProblemsError, nearest
 from labelgap.core.settings import Setting, settings_of, value_type
+from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:
-    from labelgap.data import Dataset
     from labelgap.training.settings import TrainingSettings
 
-_data_option = functools.partial(typer.Option, rich_help_panel=DATA)
+_DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
+_SECONDS: Final = (7 * 86400, 86400, 3600, 60, 1)
+_MOVED: Final = "Where the data of RUN are, if somebody else made it or it was moved"
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+def option(about: str, default: str | bool = True, name: str | None = None, **more: Any) -> Any:
+    """Declare an option: its help, what the help says of the default, and its name where it is not the parameter's."""
+    return typer.Option(*([] if name is None else [name]), help=about, show_default=default, **more)
+
+
+def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
+    """Declare an option of a command that is a setting of a training: its help is that of the setting."""
+    from labelgap.training.settings import SETTINGS
+
+    info, setting = SETTINGS[name]
+    return option(info.description or "", default or setting.default or True, **more)
+
+
+AsJson = Annotated[bool, option("Print JSON.", name="--json")]
 Data = Annotated[
     str,
     typer.Argument(metavar="DATA", help="A CSV, a folder, shards, a VOC devkit, name=path …: `labelgap datasets`."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
-LabelSeed = Annotated[int, _data_option(help="Seed of --observe; the papers use 1200.")]
-Observe = Annotated[
-    str | None,
-    _data_option(
-        help="Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all), or as people do: salient, "
-        "small-overlooked, rare-overlooked, annotators, or random,share=0.3."
-    ),
-]
-RunData = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        rich_help_panel=DATA,
-        metavar="DATA",
-        help="Where the data of RUN are, if somebody else made it or it was moved.",
-    ),
-]
+Device = Annotated[str, option("auto, cpu, cuda or mps.")]
+Force = Annotated[bool, option("Replace existing files.")]
+NoImages = Annotated[bool, option("Leave images out of the page.")]
+RunData = Annotated[str | None, option(f"{_MOVED}.", name="--data", rich_help_panel=DATA, metavar="DATA")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
-Workers = Annotated[
-    int | None, typer.Option(help="Processes that decode images.", show_default="depends on the device")
-]
+Workers = Annotated[int | None, option("Processes that decode images.", "depends on the device")]
+
+
+class DataSource(DataOptions):
+    """How to read data, and which of the training labels to hide."""
+
+    observe: Annotated[str | None, Setting(DATA)] = None
+    """Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all), or as people do: salient,
+    small-overlooked, rare-overlooked, annotators, or random,share=0.3."""
+    label_seed: Annotated[int | None, Setting(DATA, default="1200; the papers'")] = None
+    """Seed of --observe."""
+
+    @property
+    def hidden(self) -> dict[str, Any] | None:
+        """The arguments of ``Dataset.observe`` but the seed; None where no label is hidden."""
+        return None if self.observe is None else parse_observe(self.observe)
+
+    @property
+    def seed(self) -> int:
+        """Of the draw of the labels that are not hidden."""
+        return 1200 if self.label_seed is None else self.label_seed
+
+    def open(self, data: str) -> lg.Dataset:
+        """Open DATA, and hide labels."""
+        hidden = self.hidden  # an error before anything is read
+        opened = open_dataset(data, self)
+        return opened if hidden is None else opened.observe(**hidden, seed=self.seed)
 
 
 class RunDataOptions(DataPaths):
@@ -68,19 +96,6 @@ class RunDataOptions(DataPaths):
         )
 
 
-def data_arguments(options: DataOptions) -> dict[str, Any]:
-    """Return the given options as arguments of ``labelgap.data.open_data``."""
-    from labelgap.cli.parsing import parse_names, parse_pairs
-
-    parsed = {
-        **vars(options),
-        "classes": parse_names(options.classes, "--classes"),
-        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns"),
-        "rename": parse_pairs(options.rename, "--rename"),
-    }
-    return {name: value for name, value in parsed.items() if value is not None and value is not False}
-
-
 def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """Return options of the data of a run; an error where ``--data`` does not say where these are."""
     for name in given if data is None else ():
@@ -88,10 +103,7 @@ def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-Command = Callable[..., None]
-
-
-def with_options(**groups: type[Any]) -> Callable[[Command], Command]:
+def with_options(**groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options to a command for every field of some dataclasses or models of settings.
 
     The command gets an instance of each by name; that of a model has None for a setting that is not given.
@@ -99,7 +111,7 @@ def with_options(**groups: type[Any]) -> Callable[[Command], Command]:
     names = {name: _parameters(group) for name, group in groups.items()}
     added = [parameter for parameters in names.values() for parameter in parameters]
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [parameter for parameter in signature.parameters.values() if parameter.name not in groups]
 
@@ -134,28 +146,39 @@ def _annotation(name: str, info: FieldInfo, setting: Setting) -> Any:
     kind = value_type(info)
     flag = f"--{(setting.flag or name).replace('_', '-')}"
     flags = f"{flag}/--no-{flag[2:]}" if kind is bool and setting.flag is None else flag
-    shown: dict[str, Any] = {} if setting.default is None else {"show_default": setting.default}
-    return Annotated[kind | None, typer.Option(flags, help=info.description, rich_help_panel=setting.group, **shown)]
+    about = " ".join((info.description or "").split())
+    return Annotated[kind | None, option(about, setting.default or True, flags, rich_help_panel=setting.group)]
 
 
-def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
-    """Declare an option of a command that is a setting of a training: its help is that of the setting."""
-    from labelgap.training.settings import SETTINGS
+@contextmanager
+def joined_processes(device: str) -> Iterator[None]:
+    """Connect the processes that torchrun started; in this block, an error of one ends all of them."""
+    from labelgap.training.devices import choose_device
+    from labelgap.training.loop.processes import fail_together, init_distributed
 
-    info, setting = SETTINGS[name]
-    shown = default or setting.default
-    return typer.Option(help=info.description, show_default=True if shown is None else shown, **more)
+    init_distributed(choose_device(device))
+    with fail_together():
+        yield
 
 
 def training_arguments(settings: TrainingSettings) -> dict[str, Any]:
     """Return the given options as arguments of ``labelgap.fit``."""
-    from labelgap.cli.parsing import parse_options
-
     given = {name: value for name, value in vars(settings).items() if value is not None}
     return {**given, "options": parse_options(given.get("options", ()))}
 
 
-def format_arguments(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> str:
+def data_arguments(options: DataOptions) -> dict[str, Any]:
+    """Return the given options as arguments of ``labelgap.data.open_data``."""
+    parsed = {
+        **{name: getattr(options, name) for name in DATA_OPTIONS},
+        "classes": parse_names(options.classes, "--classes"),
+        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns"),
+        "rename": parse_pairs(options.rename, "--rename"),
+    }
+    return {name: value for name, value in parsed.items() if value is not None and value is not False}
+
+
+def format_arguments(data: str, options: DataOptions) -> str:
     """Return DATA and its options as arguments of another command, quoted for a shell.
 
     Example:
@@ -164,46 +187,131 @@ def format_arguments(data: str, options: DataOptions, observe: str | None = None
     """
     words = [data]
     for name, value in vars(options).items():
-        flag = f"--{name.replace('_', '-')}"
-        if value is None or value is False:
-            continue
-        values = value if isinstance(value, list | tuple) else [value]
-        words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
-    if observe is not None:
-        words += ["--observe", observe, *(["--label-seed", str(label_seed)] if label_seed != 1200 else [])]
-    return " ".join(map(shlex.quote, words))
+        if value is not None and value is not False:
+            flag, values = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
+            words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
+    return shlex.join(words)
 
 
 def fix_command(data: str, path: str | os.PathLike[str], options: DataOptions) -> str:
     """Return the command that writes a clean copy of a table beside it: of DATA, or of a table of val or test.
 
     Example:
-        >>> fix_command("csv=old/tags.csv", "old/tags.csv", DataOptions())
-        'labelgap inspect csv=old/tags.csv --fix old/tags-clean.csv'
         >>> fix_command("old/tags.csv", "test.csv", DataOptions(test=Path("test.csv")))
         'labelgap inspect test.csv --images old --fix test-clean.csv'
     """
-    path = Path(path)
+    path, left = Path(path), without(options, "val", "test", "observe", "label_seed")
     if path in (options.val, options.test):
         place = Path(data.partition("=")[2] or data).parent  # images are relative to DATA
         data = str(path)
         if options.images is None and place != path.parent:
-            options = options.model_copy(update={"images": place})
-    options = options.model_copy(update={"val": None, "test": None})
+            left = left.model_copy(update={"images": place})
     clean = path.with_name(f"{path.stem}-clean{path.suffix}")
-    return f"labelgap inspect {format_arguments(data, options)} --fix {shlex.quote(str(clean))}"
+    return f"labelgap inspect {format_arguments(data, left)} --fix {shlex.quote(str(clean))}"
 
 
-def open_dataset(data: str, options: DataOptions, observe: str | None = None, label_seed: int = 1200) -> Dataset:
-    """Open DATA, and hide labels when ``--observe`` is given; an error names the command that cleans a table."""
-    from labelgap.cli.parsing import parse_observe
+def without(options: DataOptions, *names: str) -> DataOptions:
+    """Return the options as if some were not given."""
+    return options.model_copy(update=dict.fromkeys(names))
+
+
+def open_dataset(data: str, options: DataOptions) -> lg.Dataset:
+    """Open DATA; an error names the command that cleans a table."""
     from labelgap.data import open_data
 
-    hidden = None if observe is None else parse_observe(observe)
     try:
-        opened = open_data(data, **data_arguments(options))
+        return open_data(data, **data_arguments(options))
     except ProblemsError as error:
         if error.fixable:
             error.add_note(f"a table without these problems:  {fix_command(data, str(error.path), options)}")
         raise
-    return opened if hidden is None else opened.observe(**hidden, seed=label_seed)
+
+
+def parse_duration(text: str, name: str) -> float:
+    """Parse a duration in weeks, days, hours, minutes and seconds, and return seconds; a bare number is minutes.
+
+    Example:
+        >>> [parse_duration(text, "--budget") for text in ("15m", "1h30m", "2", "30d")]
+        [900.0, 5400.0, 120.0, 2592000.0]
+    """
+    compact = text.strip().lower().replace(" ", "")
+    match = _DURATION.fullmatch(f"{compact}m" if compact.isdecimal() else compact)
+    try:
+        if match is None or not compact:
+            raise ValueError
+        return sum(float(count or 0) * seconds for count, seconds in zip(match.groups(), _SECONDS, strict=True))
+    except ValueError:
+        raise InputError(f"{name} {text}: write a duration as 30d, 12h, 1h30m or 90s.") from None
+
+
+def parse_numbers(text: str | None, name: str, number: type[int] | type[float]) -> list[float] | None:
+    """Parse comma-separated numbers; None where the option is not given."""
+    try:
+        return None if text is None else [number(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{name} {text}: write comma-separated numbers, e.g. {name} 16") from None
+
+
+def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any]:
+    """Parse ``key=value`` pairs whose values are numbers, true or false, lists of them with commas, or texts.
+
+    Example:
+        >>> parse_options(["delta-rel=0.2", "base=all", "range=0.1,0.9"])
+        {'delta_rel': 0.2, 'base': 'all', 'range': [0.1, 0.9]}
+    """
+    found = parse_pairs(pairs, name, "delta_rel=0.2") or {}
+    values = {key: [parse_scalar(part.strip()) for part in value.split(",")] for key, value in found.items()}
+    return {key.replace("-", "_"): value if len(value) > 1 else value[0] for key, value in values.items()}
+
+
+def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
+    """Parse comma-separated names from one or several options; None when no option was given."""
+    if texts is None:
+        return None
+    names = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if not names:
+        raise InputError(f"{name}: name at least one, e.g. {name} cat,dog")
+    return names
+
+
+def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str] | None:
+    """Parse ``key=value`` pairs of names; None when no option was given."""
+    if pairs is None:
+        return None
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key or not value:
+            raise InputError(f"{name} {pair}: write it as key=value, e.g. {name} {example}")
+        if found.setdefault(key, value) != value:
+            raise InputError(f"{name} {key} is given twice.")
+    return found
+
+
+def parse_observe(text: str) -> dict[str, Any]:
+    """Parse ``positives=1,negatives=0``, or a rule for the present labels and its options.
+
+    Example:
+        >>> parse_observe("small-overlooked,share=0.3,negatives=1")
+        {'positives': 'small-overlooked', 'share': 0.3, 'negatives': 1}
+    """
+    from labelgap.labels.gaps import check_draw
+
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if parts and "=" not in parts[0]:
+        parts[0] = f"positives={parts[0]}"
+    given, allowed = parse_options(parts, "--observe"), ("positives", "negatives")
+    options, rule = {key: value for key, value in given.items() if key not in allowed}, given.get("positives", 1)
+    for key in options:
+        if not isinstance(rule, str) and (near := nearest(key, allowed)):
+            raise InputError(f"--observe takes positives and negatives, not '{key}'. Did you mean '{near}'?")
+    try:
+        check_draw(rule, options)
+    except InputError as error:
+        raise InputError(f"--observe {text}: {error}") from None
+    return given
+
+
+def file_stem(name: str) -> str:
+    """Return the name of data without its folder and suffix, for the names of files that are made of them."""
+    return re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "data"

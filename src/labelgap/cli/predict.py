@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final, get_args
 from typer import Argument
 
 import labelgap as lg
-from labelgap.cli.options import Device, Force, RunFolder, Workers, data_arguments, open_dataset, with_options
-from labelgap.cli.parsing import option
+from labelgap.cli import options
+from labelgap.cli.options import data_arguments, joined_processes, open_dataset, option, with_options
 from labelgap.cli.printing import print_fields, print_skipped, some_names
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
@@ -21,9 +21,12 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.data import ImageSource
     from labelgap.inference.predict.assembly import PredictionSummary
-    from labelgap.training import Run
 
 _IMAGES: Final = "Images, folders, a pattern, a text file with a path per line; or DATA: a CSV, features …"
+_LAYOUT: Final = (
+    "lists: image,present,unsure,absent, as `train` reads them; wide: scores, probabilities and labels, a row per "
+    "image; long: the same, a row per image and class."
+)
 
 
 @dataclass(frozen=True)
@@ -31,40 +34,31 @@ class PredictOptions:
     """How to predict and what to write: arguments of ``predict_to_file``."""
 
     out: Annotated[Path, option("File to write: .csv or .parquet.")] = Path("predictions.csv")
-    layout: Annotated[
-        str,
-        option(
-            "lists: image,present,unsure,absent, as `train` reads them; wide: scores, probabilities and labels, "
-            "a row per image; long: the same, a row per image and class."
-        ),
-    ] = "lists"
-    device: Device = "auto"
-    workers: Workers = None
+    layout: Annotated[str, option(_LAYOUT)] = "lists"
+    device: options.Device = "auto"
+    workers: options.Workers = None
     batch_size: Annotated[int, option("Images per batch.")] = 64
-    force: Force = False
-    restart: Annotated[bool, option("Do not resume an unfinished prediction.", name="--restart")] = False
+    force: options.Force = False
+    restart: Annotated[bool, option("Do not resume an unfinished prediction.")] = False
 
 
-@with_options(data_options=DataOptions, options=PredictOptions)
+@with_options(data_options=DataOptions, writing=PredictOptions)
 def predict(
-    run: RunFolder,
+    run: options.RunFolder,
     images_or_data: Annotated[list[str], Argument(metavar="IMAGES|DATA", help=_IMAGES)],
     data_options: DataOptions,
-    options: PredictOptions,
+    writing: PredictOptions,
     split: Annotated[str, option("Split of DATA: train, val, test or all.")] = "all",
 ) -> None:
     """Write the tags of images, or their scores and probabilities. Called again after a kill, it resumes."""
     from labelgap.inference.predict.prediction_file import predict_to_file
-    from labelgap.training.devices import choose_device
-    from labelgap.training.loop.processes import fail_together, init_distributed
 
-    init_distributed(choose_device(options.device))
-    with fail_together():
+    with joined_processes(writing.device):
         opened = lg.open_run(run)
         _ = opened.thresholds  # an error when the run is not finished
         sources = _sources(images_or_data, data_options, split)
     bad = data_options.on_bad_image or "skip"
-    result = predict_to_file(opened, sources, on_bad_image=bad, quiet=False, **vars(options))
+    result = predict_to_file(opened, sources, on_bad_image=bad, quiet=False, **vars(writing))
     _print(opened, result)
 
 
@@ -91,7 +85,7 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
     return [found]
 
 
-def _print(run: Run, result: PredictionSummary) -> None:
+def _print(run: lg.Run, result: PredictionSummary) -> None:
     """Print what was predicted, how labels were chosen, and what could not be read."""
     from labelgap.metrics.thresholds import ThresholdMark
 

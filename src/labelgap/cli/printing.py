@@ -7,19 +7,16 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+import labelgap as lg
 from labelgap.core.files import display_path
 from labelgap.core.terminal.console import make_console
 from labelgap.core.text import escape_control, join_names, pluralize, truncate_text
-
-if TYPE_CHECKING:
-    from labelgap.data import Dataset
-    from labelgap.training import Run
 
 Field = tuple[str, str | Path | Iterable[str] | None]
 """A heading, and the lines behind it; None or nothing leaves it out."""
@@ -64,7 +61,7 @@ def print_json(value: Any, indent: int | None = None) -> None:
     print(json.dumps(value, default=str, indent=indent))
 
 
-def print_data(data: Dataset) -> None:
+def print_data(data: lg.Dataset) -> None:
     """Print how the data were read, and the labels of each state per split."""
     images, classes = pluralize(sum(map(len, data.splits)), "image"), pluralize(len(data.classes), "class")
     print("\n  ".join([f"{data.name}: {images}, {classes}", *map(str, data.findings)]))
@@ -74,7 +71,7 @@ def print_data(data: Dataset) -> None:
         print(f"{split.name:<8}{len(split):>10,}{present:>12,}{absent:>12,}{unknown:>12,}")
 
 
-def print_skipped(data: Dataset) -> None:
+def print_skipped(data: lg.Dataset) -> None:
     """Print which images or shards are left out; nothing where all are read."""
     from labelgap.data.findings import ImagesNotListed, ImagesSkipped, ShardsSkipped
 
@@ -105,7 +102,7 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     print_fields((name, lines))
 
 
-def print_run(run: Run, report: Path, data: Dataset, seconds: float) -> None:
+def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float) -> None:
     """Print the metrics of a finished run, where its files are, and what to do next: without an accuracy, to get one.
 
     ``data`` are those that it was trained on; ``seconds`` is the time of everything, with features and report.

@@ -6,32 +6,25 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 import labelgap as lg
-from labelgap.cli.options import RunDataOptions, with_options
-from labelgap.cli.parsing import option
+from labelgap.cli.options import NoImages, RunDataOptions, option, with_options
 from labelgap.cli.printing import print_fields
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
-    from labelgap.data.dataset import Dataset
     from labelgap.reporting.report import Result
 
 
 @with_options(run_data=RunDataOptions)
 def report(
-    run: Annotated[
-        Path, Argument(metavar="RUN|STUDY", help="Folder of a run, a study, a comparison or another result.")
-    ],
+    run: Annotated[Path, Argument(metavar="RUN|STUDY", help="Folder of a run, a study or another result.")],
     run_data: RunDataOptions,
-    no_images: Annotated[bool, option("Leave images out.", name="--no-images")] = False,
+    no_images: NoImages = False,
     figures: Annotated[
-        Path | None,
-        Option(
-            metavar="DIR", help="Write every figure into DIR too: SVG, PNG and PDF for a paper, its numbers as CSV."
-        ),
+        Path | None, option("Write every figure into DIR too: SVG, PNG, PDF, CSV.", metavar="DIR")
     ] = None,
 ) -> None:
     """Write report.html of a run, a study or another result again, with its data, where they can still be loaded."""
@@ -44,7 +37,7 @@ def report(
         _print_decisions(run)
 
 
-def _load_data(result: Result, source: RunDataOptions) -> Dataset | None:
+def _load_data(result: Result, source: RunDataOptions) -> lg.Dataset | None:
     """Return the data that a run, or every run that competes in a study, was trained on.
 
     None for another result, and, with a note, for data that cannot be loaded.

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit
 
 import labelgap as lg
-from labelgap.cli.options import AsJson, Device, Workers, setting_option
-from labelgap.cli.parsing import option
+from labelgap.cli.options import AsJson, Device, Workers, option, setting_option
 from labelgap.cli.printing import print_fields, print_json, print_rich, print_table
 from labelgap.core.text import pluralize
 
@@ -26,15 +25,11 @@ _setting = partial(setting_option, default="the paper's", rich_help_panel="Not a
 
 def reproduce(
     table: Annotated[str | None, Argument(metavar="TABLE", help="A table; without it, all are listed.")] = None,
-    data: Annotated[
-        list[str] | None, option("A data set, as images or as a file of features; repeatable.", metavar="NAME=PATH")
-    ] = None,
-    cells: Annotated[
-        list[str] | None, option("Rows, columns or ROW/COLUMN, * for any text, e.g. 'role/*;linear:*'.")
-    ] = None,
+    data: Annotated[list[str] | None, option("Images, or a file of features; repeatable.", metavar="NAME=PATH")] = None,
+    cells: Annotated[list[str] | None, option("Rows, columns or ROW/COLUMN, e.g. 'role/*;linear:*'.")] = None,
     seeds: Annotated[int, option("Number of seeds.")] = 3,
     jobs: Annotated[int, option("Networks to train at a time; heads are trained together anyway.")] = 1,
-    dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.", name="--dry-run")] = False,
+    dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.")] = False,
     grid: Annotated[str, _changed("paper: val chooses from what the paper searched. preset: one setting.")] = "paper",
     backbone: Annotated[str | None, _setting("backbone")] = None,
     weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None,
@@ -49,30 +44,24 @@ def reproduce(
 ) -> None:
     """Fill the cells of a paper's table whose data are given, and print our numbers beside the paper's."""
     from labelgap.reporting import reproduction_table
+    from labelgap.studies.reproduce import runner
     from labelgap.studies.reproduce.results import FILE, TABLE
-    from labelgap.studies.reproduce.runner import (
-        check_jobs,
-        describe_cost,
-        describe_missing,
-        fill_cells,
-        plan_reproduction,
-    )
 
     if table is None:
         return _list(as_json)
-    check_jobs(jobs)
+    runner.check_jobs(jobs)
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
     settings: dict[str, Any] = {"seeds": seeds, "weights": weights, **changed}
     if cells is not None:  # separated by ";": the name of a row may have a comma
         settings["cells"] = [part.strip() for text in cells for part in text.split(";") if part.strip()]
-    plan = plan_reproduction(table, data or [], out=out, **settings)
+    plan = runner.plan_reproduction(table, data or [], out=out, **settings)
     if not as_json:
         _print_plan(plan)
-        for line in describe_cost(plan, device=device, workers=workers, tolerate_missing=dry_run):
+        for line in runner.describe_cost(plan, device=device, workers=workers, tolerate_missing=dry_run):
             print(line, flush=True)
     if dry_run:
         return None
-    made = fill_cells(plan, device=device, workers=workers, jobs=jobs, quiet=as_json)
+    made = runner.fill_cells(plan, device=device, workers=workers, jobs=jobs, quiet=as_json)
     report = lg.write_report(made)
     failed = {name: reason for name, reason in made.missing.items() if name not in plan.missing}
     if as_json:
@@ -80,7 +69,7 @@ def reproduce(
         print_json({"table": table, "cells": rows, "missing": dict(made.missing)}, indent=2)
     else:
         print_rich("", reproduction_table(made, table), "")
-        reasons = (("failed", text) for text in describe_missing(failed))
+        reasons = (("failed", text) for text in runner.describe_missing(failed))
         print_fields(*reasons, ("report", report), ("results", f"{made.path / TABLE}, {made.path / FILE}"))
     if not plan.done and len(failed) == sum(map(len, plan.cells.values())):
         raise Exit(2)  # no cell was filled
@@ -98,18 +87,13 @@ def _list(as_json: bool) -> None:
 
     tables = list(paper_tables().values())
     if as_json:
-        rows = [
-            {"table": each.name, "title": each.title, "paper": each.paper, "data": each.datasets} for each in tables
-        ]
-        return print_json(rows, indent=2)
-    published = {each.name: sum(cell.published is not None for cell in each.cells) for each in tables}
-    print_table(
-        ("table", "cells", "published", "data", "paper"),
-        [
-            (each.name, str(len(each.cells)), str(published[each.name]), " ".join(each.datasets), each.paper)
-            for each in tables
-        ],
-    )
+        about = lambda each: {"table": each.name, "title": each.title, "paper": each.paper, "data": each.datasets}  # noqa: E731
+        return print_json([*map(about, tables)], indent=2)
+    table = []
+    for each in tables:
+        published = sum(cell.published is not None for cell in each.cells)
+        table.append((each.name, str(len(each.cells)), str(published), " ".join(each.datasets), each.paper))
+    print_table(("table", "cells", "published", "data", "paper"), table)
     print("\nlabelgap reproduce TABLE --data NAME=PATH --dry-run    what there is to train, and how long it takes")
     print("labelgap datasets NAME                                 how the files of a data set must lie")
 

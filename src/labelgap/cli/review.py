@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
-from labelgap.cli.options import RunData, data_arguments, open_dataset, with_options
-from labelgap.cli.parsing import file_stem, option, parse_duration
+from labelgap.cli.options import RunData, data_arguments, file_stem, open_dataset, option, parse_duration, with_options
 from labelgap.cli.printing import Field, print_fields, print_json
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
@@ -29,85 +28,64 @@ _page = partial(option, rich_help_panel="The page")
 
 
 @dataclass(frozen=True)
-class ExchangeOptions:
-    """Exchange with other annotation tools."""
-
-    export_to: Annotated[str | None, _tool("Write undecided candidates for labelstudio or fiftyone.")] = None
-    import_from: Annotated[str | None, _tool("Import decisions from labelstudio or fiftyone.")] = None
-    file: Annotated[Path | None, _tool("File of --import-from.", name="--in")] = None
-    prefix: Annotated[str | None, _tool("Put before every image name by --export-to.")] = None
-    force: Annotated[bool, _tool("Let --export-to replace a file.", name="--force")] = False
-
-
-@dataclass(frozen=True)
-class ImageOptions:
-    """Which images to review."""
+class ReviewOptions:
+    """Which images to review, exchange with other annotation tools, and the page."""
 
     split: Annotated[str | None, option("Only this split.", "all that was audited")] = None
     random: Annotated[int | None, option("Review every class of this many random images: a true accuracy.")] = None
     seed: Annotated[int, option("Seed of --random.")] = 0
     out: Annotated[Path | None, option("Folder of --random, or file of --export-to.", "RUN-review")] = None
-
-
-@dataclass(frozen=True)
-class PageOptions:
-    """The page and its server."""
-
-    budget: Annotated[
-        str | None, _page("Time that you want to spend, e.g. 15m; the page tells you when it is over.")
-    ] = None
+    reviewer: Annotated[str | None, option("Your name, stored with every decision.", "login name")] = None
+    summary: Annotated[bool, option("Print the progress; start no server. --random draws before.")] = False
+    as_json: Annotated[bool, option("Print the progress as JSON.", name="--json")] = False
+    export_to: Annotated[str | None, _tool("Write undecided candidates for labelstudio or fiftyone.")] = None
+    import_from: Annotated[str | None, _tool("Import decisions from labelstudio or fiftyone.")] = None
+    file: Annotated[Path | None, _tool("File of --import-from.", name="--in")] = None
+    prefix: Annotated[str | None, _tool("Put before every image name by --export-to.")] = None
+    force: Annotated[bool, _tool("Let --export-to replace a file.")] = False
+    budget: Annotated[str | None, _page("Time to spend, e.g. 15m; the page tells you when it is over.")] = None
     port: Annotated[int | None, _page("Port.", "the first free one from 8765 on")] = None
     host: Annotated[str, _page("Address to listen on; other machines need a token.")] = "127.0.0.1"
-    double: Annotated[
-        str, _page("Ask a second person about this share of the labels, e.g. 5%, to measure agreement.")
-    ] = "0%"
-    fixed_order: Annotated[
-        bool, _page("Keep the order of the audit; by default it learns from your answers.", name="--fixed-order")
-    ] = False
-    no_browser: Annotated[bool, _page("Do not open a browser.", name="--no-browser")] = False
+    double: Annotated[str, _page("Share of the labels to ask a second person too, for agreement, e.g. 5%.")] = "0%"
+    fixed_order: Annotated[bool, _page("Keep the order of the audit; by default it learns from your answers.")] = False
+    no_browser: Annotated[bool, _page("Do not open a browser.")] = False
 
 
-@with_options(choice=ImageOptions, exchange=ExchangeOptions, data_options=DataOptions, page=PageOptions)
+@with_options(options=ReviewOptions, data_options=DataOptions)
 def review(
     source: Annotated[str, Argument(metavar="RUN|DATA", help="An audited run, or an audit; DATA with --random.")],
-    choice: ImageOptions,
+    options: ReviewOptions,
     data_options: DataOptions,
-    exchange: ExchangeOptions,
-    page: PageOptions,
     data: RunData = None,
-    reviewer: Annotated[str | None, option("Your name, stored with every decision.", "login name")] = None,
-    summary: Annotated[
-        bool, option("Print the progress; start no server. --random draws before.", name="--summary")
-    ] = False,
-    as_json: Annotated[bool, option("Print the progress as JSON.", name="--json")] = False,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
     from labelgap.data.feature_vectors import FeatureVectors
     from labelgap.review import Review
     from labelgap.review.server import serve
 
-    budget = None if page.budget is None else round(parse_duration(page.budget, "--budget"))
+    budget = None if options.budget is None else round(parse_duration(options.budget, "--budget"))
     if budget is not None and not 1 <= budget <= _MAX_BUDGET:
-        raise InputError(f"--budget {page.budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
-    double, author = _parse_share(page.double), " ".join((reviewer or user_name()).split())
+        raise InputError(f"--budget {options.budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
+    double, author = _parse_share(options.double), " ".join((options.reviewer or user_name()).split())
     if not 0 < len(author) <= 80 or not author.isprintable():
-        raise InputError(f"--reviewer {reviewer!r}: a name has 1 to 80 printable characters.")
-    folder = _open_folder(source, data, data_options, choice)
-    reads = exchange.export_to is not None or (exchange.import_from is None and (summary or as_json))
-    split = None if folder.random or choice.split == "all" else choice.split
+        raise InputError(f"--reviewer {options.reviewer!r}: a name has 1 to 80 printable characters.")
+    folder = _open_folder(source, data, data_options, options)
+    shows = options.summary or options.as_json
+    reads = options.export_to is not None or (options.import_from is None and shows)
+    split = None if folder.random or options.split == "all" else options.split
     with closing(Review(folder, split, read_only=reads)) as opened:
-        if exchange.export_to is not None:
-            _export(opened, exchange.export_to, choice.out, exchange)
-        elif exchange.import_from is not None:
-            _import(opened, exchange.import_from, exchange.file, author)
-        elif summary or as_json:
-            _print_summary(opened, as_json)
+        if options.export_to is not None:
+            _export(opened, options.export_to, options)
+        elif options.import_from is not None:
+            _import(opened, options.import_from, options.file, author)
+        elif shows:
+            _print_summary(opened, options.as_json)
         else:
             # This loads the data, so that its errors are reported before the server starts.
             if isinstance(folder.data.train.images, FeatureVectors):
                 raise InputError(f"{folder.data.name} has feature vectors and no images: there is nothing to look at.")
-            where: dict[str, Any] = {"host": page.host, "port": page.port, "browser": not page.no_browser}
-            asked: dict[str, Any] = {"budget": budget, "double": double, "live": not page.fixed_order}
+            where: dict[str, Any] = {"host": options.host, "port": options.port, "browser": not options.no_browser}
+            asked: dict[str, Any] = {"budget": budget, "double": double, "live": not options.fixed_order}
             serve(opened, reviewer=author, on_start=partial(_print_start, opened), **where, **asked)
             _print_end(opened)
 
@@ -131,37 +109,37 @@ def _parse_share(text: str) -> float:
     return share
 
 
-def _open_folder(source: str, data_of_run: str | None, options: DataOptions, choice: ImageOptions) -> ReviewFolder:
+def _open_folder(source: str, moved: str | None, data_options: DataOptions, options: ReviewOptions) -> ReviewFolder:
     """Return the run, an existing review, or a new review of random images."""
     from labelgap.review import create_random_review, default_split, is_review_folder, open_review_folder
 
-    place, given, random = Path(source), data_arguments(options), choice.random
+    place, given, random = Path(source), data_arguments(data_options), options.random
     if is_review_folder(place) or (random is None and place.is_dir() and not any(place.glob("*.csv"))):
-        for name in given if data_of_run is None else ():
+        for name in given if moved is None else ():
             raise InputError(
                 f"--{name.replace('_', '-')} applies to DATA; {source} names its own: leave it out, or say with --data "
                 "where the data are now."
             )
-        folder = open_review_folder(source, data_of_run, **given)
+        folder = open_review_folder(source, moved, **given)
         if random is None:
             return folder
         if folder.random:
             raise InputError(f"--random draws images of a run or of DATA; {source} is an existing review.")
         data, name = folder.data, str(place)
-    elif data_of_run is not None:
+    elif moved is not None:
         raise InputError(f"--data is for a run or an existing review; {source} is neither.")
     elif random is None:
         raise InputError(
             f"{source} is not a run. To review random images without a run: labelgap review {source} --random 300"
         )
     else:
-        data = open_dataset(source, options)
+        data = open_dataset(source, data_options)
         name = file_stem(data.name)
-    split = choice.split or default_split(data)
+    split = options.split or default_split(data)
     if random > (count := len(data.split(split))):
         about = f"all {pluralize(count, 'image')} of {split}: there are no {random:,}"
         print_fields(("random", about), stderr=True)
-    return create_random_review(data, split, random, choice.seed, choice.out or Path(f"{name}-review"))
+    return create_random_review(data, split, random, options.seed, options.out or Path(f"{name}-review"))
 
 
 def _print_start(opened: Review, address: str) -> None:
@@ -213,12 +191,12 @@ def _print_summary(opened: Review, as_json: bool) -> None:
     )
 
 
-def _export(opened: Review, to: str, out: Path | None, options: ExchangeOptions) -> None:
+def _export(opened: Review, to: str, options: ReviewOptions) -> None:
     from labelgap.review.external_tools import export_candidates
 
-    if out is None:
+    if options.out is None:
         raise InputError("--export-to needs a file: --out candidates.json")
-    written = export_candidates(opened, to, out, prefix=options.prefix, force=options.force)
+    written = export_candidates(opened, to, options.out, prefix=options.prefix, force=options.force)
     print_fields(
         ("wrote", " and ".join(map(str, written.paths))),
         ("open", written.hint),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from labelgap.cli.parsing import option, parse_duration
+from labelgap.cli.options import option, parse_duration
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.cli.review import user_name
 from labelgap.core.errors import InputError, UnknownNameError

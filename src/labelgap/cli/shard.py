@@ -6,27 +6,23 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-from labelgap.cli.options import Data, Force, LabelSeed, Observe, open_dataset, with_options
-from labelgap.cli.parsing import option
+from labelgap.cli.options import Data, DataSource, Force, option, with_options
 from labelgap.cli.printing import print_fields
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.system import format_bytes, parse_bytes
 from labelgap.core.text import pluralize
 
 
-@with_options(data_options=DataOptions)
+@with_options(source=DataSource)
 def shard(
     data: Data,
-    data_options: DataOptions,
+    source: DataSource,
     out: Annotated[Path, option("Folder to write.")],
     size: Annotated[int | None, option("Scale the shorter side down to this.", "as it is", metavar="PX")] = None,
     images_per_shard: Annotated[int | None, option("Images of a shard.", metavar="N")] = None,
     bytes_per_shard: Annotated[str | None, option("Or its bytes, e.g. 1GB.", "200MB")] = None,
     shuffle: Annotated[int | None, option("Shuffle the images.", "in the order of DATA", metavar="SEED")] = None,
     force: Force = False,
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
 ) -> None:
     """Write DATA as shards, tar files that all commands and webdataset read. Called again, it resumes or verifies."""
     from labelgap.data.writers.shards import ShardOptions, write_shards
@@ -36,7 +32,7 @@ def shard(
         raise InputError("give --images-per-shard or --bytes-per-shard, not both.")
     given = {} if bytes_per_shard is None else {"bytes_per_shard": parse_bytes(bytes_per_shard)}
     options = ShardOptions(size=size, images_per_shard=images_per_shard, shuffle=shuffle, **given)
-    opened = open_dataset(data, data_options, observe, label_seed)
+    opened = source.open(data)
     reporter, intact = Reporter(), list[str]()
     complete = lambda: intact.append(", complete and intact already")  # noqa: E731
     with reporter.bar("images", sum(map(len, opened.splits))):

@@ -5,50 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
-
 import labelgap as lg
-from labelgap.cli.options import (
-    Data,
-    Device,
-    LabelSeed,
-    Observe,
-    Workers,
-    open_dataset,
-    training_arguments,
-    with_options,
-)
-from labelgap.cli.parsing import option, parse_pairs
+from labelgap.cli import options
+from labelgap.cli.options import DataSource, option, parse_pairs, training_arguments, with_options
 from labelgap.cli.printing import print_data, print_fields, print_metrics, print_rich
-from labelgap.core.data_options import DataOptions
 from labelgap.training.settings import TrainingSettings
 
+_RANGES = "Range or values of a setting or option: lr=1e-5..1e-2:log, batch_size=8,16; repeatable."
+_STORAGE = "Database that several processes share, e.g. postgresql://USER@HOST/NAME."
 
-@with_options(training=TrainingSettings, data_options=DataOptions)
+
+@with_options(source=DataSource, training=TrainingSettings)
 def sweep(
-    data: Data,
-    data_options: DataOptions,
+    data: options.Data,
+    source: DataSource,
     training: TrainingSettings,
     trials: Annotated[int, option("Settings to try, over all processes.")] = 40,
     search: Annotated[
-        list[str] | None,
-        Option(
-            help="Range or values of a setting or option: lr=1e-5..1e-2:log, batch_size=8,16; repeatable.",
-            show_default="those of the method's paper; of a linear head its weight decay too",
-        ),
+        list[str] | None, option(_RANGES, "those of the method's paper; of a linear head its weight decay too")
     ] = None,
-    storage: Annotated[
-        str | None,
-        Option(
-            metavar="URL",
-            help="Database that several processes share, e.g. postgresql://USER@HOST/NAME.",
-            show_default="a file in --out",
-        ),
-    ] = None,
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
-    device: Device = "auto",
-    workers: Workers = None,
+    storage: Annotated[str | None, option(_STORAGE, "a file in --out", metavar="URL")] = None,
+    device: options.Device = "auto",
+    workers: options.Workers = None,
     out: Annotated[Path, option("Folder; a sweep that was stopped in it is resumed.")] = Path("runs/sweep"),
 ) -> None:
     """Search the settings of one method, by val or by cross-validation, and train the best ones."""
@@ -64,7 +42,7 @@ def sweep(
     given = parse_pairs(texts, "--search", "lr=1e-5..1e-2:log") or {}
     check_optuna()
     check_sweep(make_request(method, arguments), given, trials)  # before the images are read
-    opened = open_dataset(data, data_options, observe, label_seed)
+    opened = source.open(data)
     print_data(opened)
     where: dict[str, Any] = {"device": device, "workers": workers, "storage": storage, "out": out}
     result = lg.sweep(opened, method, search=given, trials=trials, **where, **arguments)

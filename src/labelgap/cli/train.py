@@ -10,17 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from labelgap.cli.options import (
-    Data,
-    Device,
-    LabelSeed,
-    Observe,
-    Workers,
-    open_dataset,
-    training_arguments,
-    with_options,
-)
-from labelgap.core.data_options import DataOptions
+from labelgap.cli import options
+from labelgap.cli.options import DataSource, joined_processes, option, training_arguments, with_options
 from labelgap.training.settings import TrainingSettings
 
 _Log = Annotated[
@@ -34,28 +25,21 @@ _Log = Annotated[
 ]
 
 
-@with_options(training=TrainingSettings, data_options=DataOptions)
+@with_options(source=DataSource, training=TrainingSettings)
 def train(
-    data: Data,
-    data_options: DataOptions,
+    data: options.Data,
+    source: DataSource,
     training: TrainingSettings,
-    out: Annotated[Path, typer.Option(help="Folder of the run, e.g. runs/first.")],
-    observe: Observe = None,
-    label_seed: LabelSeed = 1200,
-    device: Device = "auto",
-    workers: Workers = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Resume although the data have changed since.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the configuration and its cost; train nothing.")
-    ] = False,
+    out: Annotated[Path, option("Folder of the run, e.g. runs/first.")],
+    device: options.Device = "auto",
+    workers: options.Workers = None,
+    resume: Annotated[bool, option("Resume the run in --out.")] = False,
+    accept_changes: Annotated[bool, option("Resume although the data have changed since.")] = False,
+    dry_run: Annotated[bool, option("Print the configuration and its cost; train nothing.")] = False,
     allow_micro_batch: Annotated[
-        bool,
-        typer.Option("--allow-micro-batch", help="Let --accumulate split batches of methods that need whole ones."),
+        bool, option("Let --accumulate split batches of methods that need whole ones.")
     ] = False,
-    no_images: Annotated[bool, typer.Option("--no-images", help="Leave images out of the report.")] = False,
+    no_images: options.NoImages = False,
     log: _Log = None,
 ) -> None:
     """Train a classifier and write a run folder with its report."""
@@ -66,7 +50,6 @@ def train(
     from labelgap.training.fit import dry_run as estimate_cost
     from labelgap.training.fit import fit
     from labelgap.training.loggers import check_loggers
-    from labelgap.training.loop.processes import fail_together, init_distributed
     from labelgap.training.plan import TrainingRequest, plan_training
     from labelgap.training.run_folder import check_folder
 
@@ -75,11 +58,10 @@ def train(
     request = TrainingRequest.of(arguments)
     request.check()  # before the images are read
     logs = check_loggers(log or ())
-    init_distributed(choose_device(device))
-    with fail_together():
+    with joined_processes(device):
         if is_main_process() and not dry_run:
             check_folder(out, resume)
-        opened = open_dataset(data, data_options, observe, label_seed)
+        opened = source.open(data)
     print_data(opened)
     if dry_run:
         print(plan_training(opened, request, choose_device(device)))
@@ -96,8 +78,8 @@ def train(
 @contextmanager
 def _exit_when_stopped(out: Path) -> Iterator[None]:
     """Exit with 130 after a Ctrl-C and with 143 after SIGTERM, also where the training has ended in good order."""
+    from labelgap.cli.printing import print_fields
     from labelgap.core.distributed import is_main_process
-    from labelgap.core.terminal.console import make_console
     from labelgap.training import open_run
     from labelgap.training.run_folder import is_run_folder
     from labelgap.training.signals import record_signals
@@ -110,5 +92,5 @@ def _exit_when_stopped(out: Path) -> Iterator[None]:
                 raise
     if received:
         if is_main_process() and is_run_folder(out) and open_run(out).metrics.get("interrupted", True):
-            make_console(stderr=True, soft_wrap=True).print(f"resume    the same command with --resume continues {out}")
+            print_fields(("resume", f"the same command with --resume continues {out}"), stderr=True)
         raise typer.Exit(128 + received[0])

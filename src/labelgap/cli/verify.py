@@ -7,20 +7,15 @@ from typing import Annotated
 
 from typer import Argument, Exit
 
-from labelgap.cli.options import AsJson
-from labelgap.cli.parsing import option
+from labelgap.cli.options import AsJson, option
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.core.text import pluralize
 
 
 def verify(
     folder: Annotated[Path, Argument(metavar="RUN|STUDY|REVIEW", help="Folder of a run, a study, a sweep, a review …")],
-    accept: Annotated[
-        bool, option("Files were changed on purpose: write manifest.json again.", name="--accept")
-    ] = False,
-    trust: Annotated[
-        bool, option("Somebody else made it: show what it names, and use that from now on.", name="--trust")
-    ] = False,
+    accept: Annotated[bool, option("Files were changed on purpose: write manifest.json again.")] = False,
+    trust: Annotated[bool, option("Somebody else made it: show what it names, and use that from now on.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare every file of a folder with its digest, and read it. Exits with 2 where something is wrong."""

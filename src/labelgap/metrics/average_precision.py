@@ -3,11 +3,8 @@
 Six papers on partial labels compute it in five ways: ties grouped or broken by the order of the input, classes without
 a positive counted as 0 or left out. On the same prediction that makes a difference of several points. Here ties are
 grouped, and a class is counted only where the known labels support a value: with known positives alone it would always
-score 1, and with none always 0.
-
-The same holds for an image when the classes of each image are ranked. Kobayashi counts images with at least one
-positive; here an image needs a known absent class as well. On full labels the two rules differ only for an image with
-every class present, where any order scores 1; on positives alone, his rule would count every image as such.
+score 1, and with none always 0. So does an image when its classes are ranked; Kobayashi also counts those without an
+absent class, which differs on full labels only where every class is present.
 """
 
 from __future__ import annotations
@@ -93,25 +90,23 @@ def average_precision(
               = \frac{1}{|Y|} \sum_{i \in Y} \frac{|\{j \in Y : s_j \ge s_i\}|}{|\{j : s_j \ge s_i\}|}
 
     with :math:`Y` the present entries of a ranking, and :math:`n` running over its distinct scores: equal scores are
-    one step, so the order of the input never matters.
+    one step, so the order of the input never matters (as in scikit-learn).
 
     Args:
         scores: ``(N, K)`` finite numbers, probabilities or logits alike: an array, a tensor or nested lists.
         labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
         average: ``"macro"``, the mean over classes (mAP@class); ``"samples"`` ranks the classes of each image, the
-            mean over images (mAP@sample); ``"micro"``, one ranking of all entries; None, each class for itself.
+            mean over images (mAP@sample: Kobayashi, CVPR 2023); ``"micro"``, one ranking of all entries; None, each
+            class for itself.
         empty: ``"skip"`` counts a ranking only if it has at least one known present *and* one known absent entry;
             ``"zero"`` counts all, 0 without a present and else 1 without an absent: the papers, on full labels.
         unknown: ``"ignore"`` leaves unknown entries out of their ranking; ``"absent"`` takes them as absent: the
             "observed" score, for choosing epochs, never an accuracy.
-        return_counted: also return how many rankings were counted: classes for ``"macro"`` and None, images for
-            ``"samples"``, 1 or 0 for ``"micro"``. It belongs beside every mean that is shown.
+        return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted. It belongs beside
+            every mean that is shown.
 
     Returns:
         A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``, NaN for a class that is not.
-
-    Reference:
-        Ties as in scikit-learn's ``average_precision_score``. mAP@sample: Kobayashi, CVPR 2023.
 
     Example:
         >>> scores = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.4, 0.6, 0.5]]
@@ -161,10 +156,8 @@ def _rankings(scores: Floats, codes: Codes, average: Average | None) -> tuple[Fl
 class Cuts:
     """One cut for every present entry, ordered by ranking and in it by rising score; each array is ``(P,)``.
 
-    Attributes:
-        ranking: which ranking the entry belongs to.
-        taken: known entries that score at least as much as it does. Ties are taken together.
-        hits: those among them that are present.
+    ``taken`` are the known entries that score at least as much as it does, ties together; ``hits`` are those among
+    them that are present.
     """
 
     ranking: NDArray[np.int64]
@@ -173,13 +166,7 @@ class Cuts:
 
 
 def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
-    """Sort R rankings of M entries and cut each at each of its present entries; unknown entries are left out.
-
-    Example:
-        >>> cuts = cuts_at_present(np.array([[0.9, 0.4, 0.4, 0.7]]), np.array([[1, 1, 0, -1]], dtype=np.int8))
-        >>> cuts.taken, cuts.hits
-        (array([3, 1]), array([2, 1]))
-    """
+    """Sort R rankings of M entries and cut each at each of its present entries; unknown entries are left out."""
     if scores.shape[1] < LONG_RANKING:
         return _cuts_of_short(scores, codes)
     each = [_cuts_of_long(*ranking) for ranking in zip(scores, codes, strict=True)]
@@ -188,20 +175,15 @@ def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
     return Cuts(ranking=ranking, taken=taken, hits=hits)
 
 
-def slices(rankings: int, entries: int) -> Iterator[slice]:
-    """Split ``range(rankings)`` into chunks of a bounded number of entries, so that memory does not grow with R.
+def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> Iterator[tuple[slice, Value]]:
+    """Yield chunks of R rankings, and what the function returns for each, in order, computed on threads.
 
-    A chunk has 8 to 64 rankings where they are long: they are often columns, and memory is read by the cache line.
+    A chunk has a bounded number of entries, so that memory does not grow with R, and 8 to 64 rankings where they are
+    long: they are often columns, and memory is read by the cache line.
     """
     columns = max(RANKINGS_AT_ONCE, min(MAX_RANKINGS_AT_ONCE, rankings // 16))
     step = max(columns, ENTRIES_AT_ONCE // max(entries, 1))
-    for start in range(0, rankings, step):
-        yield slice(start, min(start + step, rankings))
-
-
-def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> Iterator[tuple[slice, Value]]:
-    """Yield each chunk of ``slices`` and what the function returns for it, in order, computed on threads."""
-    chunks = list(slices(rankings, entries))
+    chunks = [slice(start, min(start + step, rankings)) for start in range(0, rankings, step)]
     threads = min(torch.get_num_threads(), len(chunks))
     if threads < 2:
         yield from ((chunk, function(chunk)) for chunk in chunks)
@@ -302,10 +284,7 @@ def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unk
 
 
 def average_precision_on_device(scores: Tensor, codes: Tensor) -> Tensor:
-    """Return the average precision of rankings as ``average_precision_of_rankings`` does, without leaving the device.
-
-    Finite scores and codes ``(…, N)`` give ``(…)`` float64.
-    """
+    """Return the average precision ``(…)`` of rankings ``(…, N)``, as above, without leaving the device."""
     entries = scores.shape[-1]
     rankings = scores.reshape(-1, entries), codes.expand(scores.shape).reshape(-1, entries)
     return _measure_rankings(*rankings)[0].reshape(scores.shape[:-1])

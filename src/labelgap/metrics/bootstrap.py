@@ -31,16 +31,10 @@ _MIN_SPREAD: Final = 1e-9
 
 @dataclass(frozen=True)
 class Intervals:
-    """The interval of each metric; None where the labels do not support one.
+    """The interval of each metric; None where the labels do not support one, and of F1 without decisions.
 
-    Attributes:
-        map: of the mean of average precision over classes.
-        map_samples: of its mean over images.
-        f1_micro: of F1 over all entries; None without decisions.
-        f1_macro: of the mean of F1 over classes; likewise.
-        average_precision: of each class.
-        resamples: number of resamples.
-        level: approximate share of such intervals that contain the true value.
+    ``map`` is the mean of average precision over classes, ``map_samples`` over images; about ``level`` of such
+    intervals contain the true value.
     """
 
     map: Interval | None
@@ -74,23 +68,12 @@ def bootstrap_intervals(
         labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
         decisions: ``(N, K)``, what is predicted present; without it there is no interval of F1.
         resamples: number of resamples. Fewer are drawn, at least 100, where known labels × resamples exceed 10¹⁰.
-        seed: of the draws; the same seed gives the same intervals.
+        seed: of the draws.
         level: from 0 to 1.
 
-    Unknown entries are left out, as everywhere. A class with fewer than 5 known presents or 5 known absents has no
-    interval: so few are not representative. A mean over classes has one if any class has. A metric that is the same in
-    every resample (a perfect ranking) has none. In a resample, a mean is over the classes that have both states in it.
-    A few resamples are drawn at a time, so that memory stays small.
-
-    Reference:
-        Efron & Tibshirani, "An Introduction to the Bootstrap", 1993.
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> labels = (random.random((200, 1)) < 0.3).astype(np.int8)
-        >>> intervals = bootstrap_intervals(random.normal(size=(200, 1)) + 2 * labels, labels)
-        >>> [round(end, 2) for end in intervals.average_precision[0]]
-        [0.69, 0.9]
+    A class with fewer than 5 known presents or 5 known absents has no interval: so few are not representative. A mean
+    over classes has one if any class has. A metric that is the same in every resample (a perfect ranking) has none. In
+    a resample, a mean is over the classes that have both states in it.
     """
     formatted, codes = format_pair(scores, labels)
     if resamples < 2 or not 0 < level < 1:
@@ -205,11 +188,6 @@ class WeightedRanking:
 
     A resample only changes how often each image counts, so the order is found once; of a resample, only the sums
     between the cuts at present entries are needed, which a sparse matrix of ones gives for many resamples at a time.
-
-    Example:
-        >>> ranking = WeightedRanking(np.array([0.9, 0.5, 0.1]), np.array([1, 0, 1], dtype=np.int8))
-        >>> ranking(np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32))
-        array([0.83333333, 0.5       ])
     """
 
     def __init__(self, scores: Floats, codes: Codes) -> None:

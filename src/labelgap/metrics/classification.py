@@ -69,11 +69,7 @@ class ClassificationMetric(Protocol):
 class ConfusionCounts:
     """Counts of decisions and known labels, for R classes or images; each array is ``(R,)``.
 
-    Attributes:
-        hits: predicted present, and present.
-        predicted: predicted present, among the known.
-        present: known present.
-        absent: known absent.
+    ``hits`` are predicted present, and present; ``predicted`` are so among the known.
     """
 
     hits: NDArray[Any]
@@ -128,26 +124,18 @@ def f1(counts: ConfusionCounts) -> NDArray[np.float64]:
 
     Args:
         scores: ``(N, K)`` **probabilities**, 0 to 1: an array, a tensor or nested lists. Logits are refused.
-        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
+        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table. Unknown entries are left out.
         threshold: a number, or one for each class. A class is predicted present where ``score >= threshold``, in the
             precision of the scores (float32 0.9 reaches a threshold of 0.9).
-        average: ``"macro"``, the mean over classes of each class's value; ``"micro"``, one value from the counts of
-            all entries together; ``"samples"``, the mean over images of each image's value; None, the value of each
-            class, NaN for one that is not counted.
+        average: ``"macro"``, the mean over classes; ``"micro"``, one value from the counts of all entries together;
+            ``"samples"``, the mean over images; None, the value of each class, NaN for one that is not counted.
         empty: ``"skip"`` counts a class (an image for ``"samples"``, all entries together for ``"micro"``) only if it
-            has at least one known present *and* one known absent label, as :func:`average_precision` does: with
-            positives alone no prediction can be wrong. ``"zero"`` counts all; 0/0 is 0, as in scikit-learn with
-            ``zero_division=0``.
+            has at least one known present *and* one known absent label: with positives alone no prediction can be
+            wrong. ``"zero"`` counts all; 0/0 is 0, as in scikit-learn with ``zero_division=0``.
         return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted.
 
     Returns:
         A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``; with ``return_counted`` a pair.
-
-    Raises:
-        InputError: scores outside 0 … 1, shapes that do not match, unknown codes or options.
-
-    Unknown entries are left out of every count, whatever was predicted for them. A counted class that is never
-    predicted present scores 0.
 
     Example:
         >>> f1([[0.9, 0.2], [0.6, 0.7], [0.8, 0.9]], [[1, 0], [0, 1], [-1, -1]], return_counted=True)
@@ -162,12 +150,7 @@ def precision(counts: ConfusionCounts) -> NDArray[np.float64]:
 
     .. math:: P = \frac{TP}{TP + FP}
 
-    Arguments, result and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
-    entries are left out, and a class that is counted but never predicted present has precision 0.
-
-    Example:
-        >>> precision([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]])
-        0.5
+    Arguments, result and what is counted are those of :func:`f1`. A class never predicted present has precision 0.
     """
     return counts.precision()
 
@@ -178,13 +161,8 @@ def recall(counts: ConfusionCounts) -> NDArray[np.float64]:
 
     .. math:: R = \frac{TP}{TP + FN}
 
-    Arguments, result and what is counted are those of :func:`f1`: ``scores`` are probabilities, unknown
-    entries are left out. Positives alone would suffice for recall; it is counted over the same classes as precision and
-    F1, so that the three are comparable.
-
-    Example:
-        >>> recall([[0.9], [0.6], [0.8], [0.1]], [[1], [0], [-1], [1]], threshold=0.05)
-        1.0
+    Arguments, result and what is counted are those of :func:`f1`. Positives alone would suffice; recall is counted over
+    the same classes as precision and F1, so that the three are comparable.
     """
     return counts.recall()
 

@@ -22,10 +22,11 @@ labels some are alternatives), and 0 if nobody gives a second tag. With :math:`\
           = e^{a x + b_k}\; \frac{1 - \kappa e_k}{1 - f_k}
 
 **How many are present** is the sum of these probabilities. The log-odds of a class may be wrong by
-:math:`s_k = u + w\,t_k`, less its median: a common :math:`u`, and a heavy-tailed :math:`t_k` of each class (Student's,
-four degrees of freedom). :math:`u` is normal on either side of 0. Its deviation comes from the curvature of the
-posterior; from how wrong the model itself was on tables and photos whose truth is known, less where absents are known;
-and downwards from :math:`\kappa`, since alternatives look like people who stop. A range is that of draws of :math:`s`,
+:math:`s_k = u + w\,t_k`, less its median: a common :math:`u`, and a :math:`t_k` of each class. Both are heavy-tailed
+(Student's, two and four degrees of freedom): most models are about right, and some are wrong by a factor of five. The
+spread of :math:`u` on either side comes from the curvature of the posterior; from how wrong the model itself was on
+tables and photos whose truth is known, less where absents are known; and downwards from :math:`\kappa`, since
+alternatives look like people who stop. A range is that of draws of :math:`s`,
 and of labels given their probabilities. Answers of a review narrow :math:`s`. docs/audit.md says how the constants were
 chosen, and what came true.
 
@@ -36,18 +37,28 @@ only positive and unlabeled data", KDD 2008, for :math:`e_k`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import expit, logit, ndtri, stdtrit
+from scipy.special import expit, logit, stdtrit
 
+from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
-from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, unknown_as_absent
+from labelgap.metrics.validation import (
+    MIN_KNOWN_LABELS,
+    Codes,
+    Floats,
+    Labels,
+    Scores,
+    format_labels,
+    format_pair,
+    unknown_as_absent,
+)
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -79,16 +90,17 @@ INDEPENDENT_RATIO: Final = 0.7
 MIN_STOPPING: Final = 0.4
 """The smallest κ."""
 
-MODEL_SPREAD: Final = (0.9, 0.6)
+MODEL_SPREAD: Final = (0.45, 0.3)
 """How wrong the log-odds of all classes may be without a known absent, downwards and upwards."""
-KNOWN_SPREAD: Final = 0.35
+KNOWN_SPREAD: Final = 0.15
 """The same with as many known absents per class as ``ENOUGH_ABSENTS``."""
 ENOUGH_ABSENTS: Final = 10.0
-STOPPING_SHARE: Final = 0.6
+STOPPING_SHARE: Final = 0.5
 """The share of what κ adds to the log-odds that it may be wrong by."""
 CLASS_SPREAD: Final = 0.7
 """w"""
-_FREEDOM: Final = 4.0
+_FREEDOM, _COMMON_FREEDOM = 4.0, 2.0
+"""Of t, and of u."""
 _DRAWS: Final = 2000
 _MAX_DRAWN: Final = 1_000_000
 """Shifts that are drawn at most, over all classes."""
@@ -106,7 +118,7 @@ class LabelModel:
         present_known: ``(K,)`` e, the share of the present labels that is known.
         absent_known: ``(K,)`` f, that of the absent labels.
         stopping: κ.
-        spread: standard deviation of u, downwards and upwards.
+        spread: of u, downwards and upwards.
         slope: a for logits of deviation 1: near 0 for scores that do not rank.
     """
 
@@ -125,15 +137,10 @@ class LabelModel:
 
     @classmethod
     def fit(cls, logits: Floats, codes: Codes) -> LabelModel | None:
-        """Fit the model to images that the scoring model was not trained on.
+        """Fit the model to logits ``(N, K)`` and codes of images that the scoring model was not trained on.
 
-        Args:
-            logits: ``(N, K)`` finite.
-            codes: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN.
-
-        Returns:
-            None without a known present, and where known presents score no higher than other labels: nothing separates
-            "few are present" from "all are present, and few of them known" then.
+        None without a known present, and where known presents score no higher than other labels: nothing separates
+        "few are present" from "all are present, and few of them known" then.
 
         Example:
             >>> random = np.random.default_rng(0)
@@ -210,25 +217,14 @@ def logistic_line(
     *,
     min_slopes: Sequence[float | None],
 ) -> tuple[Array, float]:
-    r"""Fit a logistic regression on scores of R kinds, with the targets of Platt scaling and bounded slopes.
+    r"""Fit a logistic regression on scores ``(R, M)`` of R kinds; return the slopes ``(R,)`` and the intercept.
 
     .. math:: \min_{a, b} - \sum_i w_i \bigl( t_i \ln \sigma(a \cdot x_i + b) + (1 - t_i) \ln(1 - \sigma(\cdot)) \bigr)
 
     with targets :math:`t = (P + 1) / (P + 2)` for a present entry and :math:`1 / (A + 2)` for an absent one, so that
-    scores that separate the two perfectly still give a finite line. P and A are the weights of the two states.
-
-    Args:
-        values: ``(R, M)`` finite.
-        present: ``(M,)`` whether each entry is present.
-        weights: ``(M,)`` how often each entry counts; once each when None.
-        min_slopes: ``(R,)`` the smallest slope of each kind, per standard deviation of its scores, so that one that
-            ranks at random does not reverse the order; None for no limit.
-
-    Returns:
-        The slopes ``(R,)``, 0 for scores that are constant, and the intercept.
-
-    Reference:
-        Platt, "Probabilistic outputs for support vector machines", 1999; Lin, Lin & Weng, Machine Learning 68, 2007.
+    scores that separate the two perfectly still give a finite line (Platt). P and A are the weights of the two states.
+    ``min_slopes`` are the smallest ones, per standard deviation of the scores, so that scores that rank at random do
+    not reverse the order; None for no limit. The slope of constant scores is 0.
     """
     values = values.astype(np.float64)
     weight = np.ones(values.shape[1]) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -287,34 +283,20 @@ def _histograms(logits: Floats, codes: Codes, present: NDArray[np.int64]) -> tup
 
 
 def stopping_ratio(beside: float, expected: float) -> float:
-    """Return κ, from 0.4 to 1: 1 where a known label makes others of its image no less likely to be known.
+    """Return κ, from 0.4 to 1, for the known present labels beside another one of their image, and those expected.
 
-    Args:
-        beside: known present labels beside another one of their image.
-        expected: the sum of σ(z) over all labels beside a known present one.
-
-    A few pseudo-counts keep it near 1 where hardly any label stands beside a known one.
+    Expected is the sum of σ(z) over all labels beside a known present one. A few pseudo-counts keep κ near 1 where
+    hardly any label stands beside a known one.
     """
     ratio = min(1.0, (beside / INDEPENDENT_RATIO + 2) / (expected + 2))
     return MIN_STOPPING + (1 - MIN_STOPPING) * ratio
 
 
 def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> LabelModel:
-    """Fit the model to histograms of z.
+    """Fit the model to z of each class's bins, ``(K, G)``, and how many labels are in each bin, ``(3, K, G)``.
 
-    Args:
-        z: ``(K, G)`` of each class's bins.
-        counts: ``(3, K, G)`` known present, known absent and unknown labels in each bin.
-        stopping: κ.
-
-    A class without a known label has the mean parameters: perhaps nobody looked for it.
-
-    Example:
-        >>> z = np.linspace(-6, 3, 10)[None]
-        >>> present = 1000 / (1 + np.exp(-z))
-        >>> model = fit_label_model(z, np.stack([0.5 * present, 0 * z, 1000 - 0.5 * present]))
-        >>> model.present_known.round(1), model.absent_known
-        (array([0.5]), array([0.]))
+    These are known present, known absent and unknown. A class without a known label has the mean parameters: perhaps
+    nobody looked for it.
     """
     used = np.flatnonzero(counts[:2].any(axis=(0, 2)))
     problem = _Problem(z[used], counts[:, used])
@@ -329,7 +311,7 @@ def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float
 
 
 def _common_spread(problem: _Problem, values: Array, model: LabelModel) -> tuple[float, float]:
-    """Return the standard deviation of u: of the posterior's curvature, of the model, and downwards of κ."""
+    """Return the spread of u: of the posterior's curvature, of the model, and downwards of κ."""
     z, unknown, e, kappa = problem.z, problem.counts[2], model.present_known, model.stopping
     weight = expit(model.scale * z + model.unknown_offset[:, None])
     stopped = float((unknown * weight).sum())
@@ -395,9 +377,8 @@ class _Problem:
     def minimize(self) -> Array:
         """Return parameters at a minimum: a few iterations of L-BFGS, then Newton's method.
 
-        Scores that hardly separate, or few labels, leave two minima. The first iterations choose between them: those of
-        L-BFGS are short and stay on the side of the prior's mean, which is not always the lower minimum; those of
-        Newton's method are few but may go to the other.
+        Scores that hardly separate, or few labels, leave two minima. The iterations of L-BFGS are short and stay on the
+        side of the prior's mean, which is not always the lower minimum; Newton's are few but may go to the other.
         """
         options = {"maxiter": _FIRST_ITERATIONS}
         values = np.asarray(minimize(self, self.start, jac=True, method="L-BFGS-B", options=options).x)
@@ -456,13 +437,8 @@ def _positive_inverse(matrix: Array) -> Array:
 class Answers(NamedTuple):
     r"""What people say of labels, ``(M,)`` each, by class: :math:`P(y = 1) = c\,\sigma(z + s_k) + g`.
 
-    Attributes:
-        column: class numbers, ascending.
-        log_odds: z, by the model.
-        present: y.
-        share: c.
-        found: g.
-        weight: how much each counts.
+    ``column`` are class numbers, ascending; ``log_odds`` z, by the model; ``present`` y; ``share`` c; ``found`` g;
+    ``weight`` how much each counts.
     """
 
     column: NDArray[np.integer[Any]]
@@ -502,10 +478,7 @@ class ShiftDraws:
         return values[np.arange(len(values)), self.index]
 
     def count(self, mean: Array, variance: Array, most: Counts) -> Counts:
-        """Draw numbers of present labels, ``(D, K)``, from binomials whose means and variances at the nodes are given.
-
-        ``most`` is how many labels each class has.
-        """
+        """Draw numbers of present labels, ``(D, K)``, at most ``most``, from binomials of these moments at nodes."""
         numbers, random = np.empty(self.index.shape, dtype=np.int64), np.random.default_rng(1)
         step = max(1, _COUNTED_AT_ONCE // len(numbers))
         for first in range(0, len(mean), step):
@@ -526,11 +499,7 @@ def interval(numbers: Counts) -> Counts:
 def expected_counts(group: Counts, size: Array, log_odds: Array, nodes: Array) -> tuple[Array, Array]:
     """Return mean and variance of the number of present labels of each class at nodes of s, ``(K, S)`` each.
 
-    Args:
-        group: ``(M,)`` the class of each set of labels, ascending.
-        size: ``(M,)`` how many labels it has.
-        log_odds: ``(M,)`` theirs.
-        nodes: ``(K, S)``
+    Labels come in M sets: ``group`` is the class of each, ascending, with ``size`` labels of the same log-odds.
     """
     mean, variance = np.zeros_like(nodes), np.zeros_like(nodes)
     for first in range(0, len(group), _SETS_AT_ONCE):
@@ -555,27 +524,24 @@ def draw_shifts(
 ) -> ShiftDraws:
     """Draw from the posterior of s that answers give; a function of its arguments alone.
 
-    Args:
-        answers: of a review; none before it.
-        common: standard deviation of u, downwards and upwards.
-        own: ``(K,)`` w, or that of all classes.
-        classes: K, where ``own`` is a number.
+    ``common`` is the spread of u, downwards and upwards; ``own`` is w, ``(K,)`` or that of all classes.
     """
     own = np.broadcast_to(own, classes or np.size(own))[:, None]
     center = _prior_median(common, own)
     nodes, log_weight = _place_nodes(answers.log_likelihood, np.hypot(max(common), own))
     log_likelihood = answers.log_likelihood(nodes) + log_weight
 
-    def given(v: float) -> Array:  # u in units of its standard deviation
+    def given(v: float) -> Array:  # u in units of its spread
         return np.asarray(log_likelihood + _student((nodes + center - v * common[int(v > 0)]) / own))
 
     def weigh(grid: Array) -> Array:
-        return _normalize(np.array([_normalize(given(v))[1].sum() for v in grid]) - grid**2 / 2)[0]
+        likelihood = np.array([_normalize(given(v))[1].sum() for v in grid])
+        return _normalize(likelihood + _student(grid, _COMMON_FREEDOM) + np.log(np.cosh(spaced)))[0]
 
-    grid = np.linspace(-4.0, 4.0, 33)
-    weight = weigh(grid)
-    mean = float(weight @ grid)
-    grid = mean + grid * max(math.sqrt(float(weight @ (grid - mean) ** 2)), 0.05)
+    spaced = np.linspace(-3.2, 3.2, 49)
+    grid = np.sinh(spaced)
+    low, middle, high = np.interp((0.16, 0.5, 0.84), np.cumsum(weigh(grid)), grid)
+    grid = middle + max((high - low) / 2, 0.05) * np.sinh(spaced)
     draws = max(min(_DRAWS, _MAX_DRAWN // len(nodes)), 200)
     weight = weigh(grid)
     at = np.searchsorted(np.cumsum(weight), (np.arange(draws) + 0.5) / draws)
@@ -595,7 +561,7 @@ def draw_shifts(
 def _prior_median(common: tuple[float, float], own: Array) -> Array:
     """Return the median of u + w t for each w: without it, the estimate before any answer is the audit's."""
     share = (np.arange(200) + 0.5) / 200
-    u = ndtri(share) * np.where(share < 0.5, *common)
+    u = stdtrit(_COMMON_FREEDOM, share) * np.where(share < 0.5, *common)
     each, which = np.unique(own, return_inverse=True)
     median = np.array([np.median(np.add.outer(u, w * stdtrit(_FREEDOM, share))) for w in each])
     return np.asarray(median[which].reshape(own.shape))
@@ -625,9 +591,9 @@ def _normalize(log: Array) -> tuple[Array, Array]:
     return values / total, (largest + np.log(total))[..., 0]
 
 
-def _student(x: Array) -> Array:
+def _student(x: Array, freedom: float = _FREEDOM) -> Array:
     """Return the logarithm of Student's density, without its constant."""
-    return np.asarray(-(_FREEDOM + 1) / 2 * np.log1p(x * x / _FREEDOM))
+    return np.asarray(-(freedom + 1) / 2 * np.log1p(x * x / freedom))
 
 
 def to_log_odds(share: NDArray[np.floating[Any]]) -> Array:
@@ -635,14 +601,67 @@ def to_log_odds(share: NDArray[np.floating[Any]]) -> Array:
     return np.asarray(logit(np.clip(share.astype(np.float64), 1e-7, 1 - 1e-7)))
 
 
-@dataclass(frozen=True, eq=False)
-class CorrectedPrecision:
-    """Average precision of each class as it would be over all images, and what random scores would reach.
+@dataclass(frozen=True)
+class PlattCalibration:
+    """The line of the model as a run stores it: the probability is the sigmoid of ``scale`` × logit + ``offset``.
+
+    The sigmoid of a logit alone ranks images, and is no probability: trained with most labels missing, a network gives
+    0.3 to what is present in nine of ten images.
 
     Attributes:
-        values: ``(K,)`` average precision; NaN without a known present.
-        chance: ``(K,)`` that of random scores: the prevalence.
+        scale: above 0, so the order stays.
+        offset: what is added, per class.
+        classes: whether each class of the run is calibrated: with at least five known present labels.
+        present: known present labels it was found on.
+        absent: known absent labels it was found on.
+        known: the share of these classes' labels that is known. Below 1, the probability is an estimate: right where
+            labels are missing at random.
     """
+
+    scale: float
+    offset: tuple[float, ...]
+    classes: tuple[bool, ...]
+    present: int
+    absent: int
+    known: float
+
+    def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return ``(N, K)``, NaN for a class that is not calibrated."""
+        chance = expit(self.scale * logits.astype(np.float64) + np.asarray(self.offset))
+        return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
+
+
+def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
+    """Find the calibration of a run on logits ``(N, K)`` of held-out images, or out-of-fold, as its summary keeps it.
+
+    None where no class takes part, or where higher logits are not more often present.
+    """
+    codes = format_labels(labels)
+    present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
+    supported = present >= MIN_KNOWN_LABELS
+    line = LabelModel.fit(logits, codes) if supported.any() and np.isfinite(logits).all() else None
+    if line is None or not line.is_informative:
+        return None
+    counts = int(present[supported].sum()), int(absent[supported].sum())
+    share = sum(counts) / (len(codes) * int(supported.sum()))
+    found = PlattCalibration(line.scale, tuple(line.offset.tolist()), tuple(supported.tolist()), *counts, share)
+    return {"method": "platt", **asdict(found), "offset": list(found.offset), "classes": list(found.classes)}
+
+
+def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
+    """Return the calibration in a run's summary; None for a run without one. Older runs have one offset for all."""
+    stored = summary.get("calibration")
+    if not stored:
+        return None
+    classes, offset = tuple(stored["classes"]), stored["offset"]
+    offsets = tuple(offset) if isinstance(offset, list) else (offset,) * len(classes)
+    numbers = {name: stored[name] for name in ("scale", "present", "absent", "known")}
+    return PlattCalibration(classes=classes, offset=offsets, **numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class CorrectedPrecision:
+    """Average precision of each class over all images, ``(K,)``, NaN without a known present; and of random scores."""
 
     values: Array
     chance: Array
@@ -658,20 +677,8 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
     labels alone, average precision depends on :math:`P / (P + A)`, which says how people label, not how often the class
     occurs: with 50 known presents and one known absent even random scores reach 0.98. No known absent is needed. On
     complete labels this is the plain average precision. For scores that hardly rank nothing can tell presents from
-    absents: :math:`\pi = P / (P + A)` then, and so is chance.
-
-    Args:
-        scores: ``(N, K)`` logits, or other finite numbers that rise with them.
-        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
-
-    Example:
-        >>> random = np.random.default_rng(0)
-        >>> truth = (random.random((2000, 1)) < 0.1).astype(np.int8)
-        >>> scores = random.normal(size=truth.shape) + 2.5 * truth
-        >>> observed = np.where((truth == 1) & (random.random(truth.shape) < 0.5), truth, -1)
-        >>> found, exact = (corrected_average_precision(scores, each) for each in (observed, truth))
-        >>> found.values.round(2), exact.values.round(2), found.chance.round(2)
-        (array([0.79]), array([0.79]), array([0.13]))
+    absents: :math:`\pi = P / (P + A)` then, and so is chance. Scores are logits, or other finite numbers that rise with
+    them.
     """
     formatted, codes = format_pair(scores, labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))

@@ -11,20 +11,13 @@ from labelgap.core.errors import InputError
 def pointing_hits(
     points: ArrayLike, box_points: ArrayLike, corners: ArrayLike, *, tolerance: float = 0.0
 ) -> NDArray[np.bool_]:
-    """Return ``(P,)``: whether each point falls inside one of its boxes.
+    """Return ``(P,)``: whether each point falls inside one of its boxes; points on the edges are inside.
 
     Args:
         points: ``(P, 2)`` x and y, one for each pair of an image and a class that has boxes in it.
         box_points: ``(M,)`` number of the point that each box belongs to.
-        corners: ``(M, 4)`` x0, y0, x1, y1 of each box; points on its edges are inside.
+        corners: ``(M, 4)`` x0, y0, x1, y1 of each box.
         tolerance: how many pixels outside of a box still count as a hit; Zhang et al. allow 15, Kim et al. none.
-
-    Example:
-        >>> corners = [[0, 0, 4, 4], [6, 6, 9, 9], [2, 2, 3, 3]]
-        >>> pointing_hits([[6, 9], [5, 1], [2, 3]], [0, 1, 2], corners).tolist()
-        [False, False, True]
-        >>> pointing_hits([[6, 9], [5, 1], [2, 3]], [0, 0, 2], corners).tolist()
-        [True, False, True]
     """
     place = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     of_point, box = np.asarray(box_points, dtype=np.int64), np.asarray(corners, dtype=np.float64).reshape(-1, 4)
@@ -35,12 +28,7 @@ def pointing_hits(
 
 
 def mean_class_rate(hits: ArrayLike, counts: ArrayLike) -> float:
-    """Return the mean of hits / counts over the classes that were counted; an error if none was.
-
-    Example:
-        >>> mean_class_rate([1, 3, 0], [2, 3, 0])
-        0.75
-    """
+    """Return the mean of hits / counts over the classes that were counted; an error if none was."""
     hit, count = np.asarray(hits, dtype=np.float64), np.asarray(counts)
     if not count.any():
         raise InputError("there is no box, so nothing can be pointed at.")

@@ -71,15 +71,7 @@ class Metric:
 
 
 class AveragePrecision(Metric):
-    """:func:`~labelgap.average_precision` over batches, with its options.
-
-    Example:
-        >>> metric = AveragePrecision()
-        >>> metric.update(torch.tensor([[0.9, 0.2], [0.7, 0.8]]), torch.tensor([[1, 0], [0, 1]]))
-        >>> metric.update([[0.8, 0.1]], [[1, -1]])
-        >>> metric.compute()
-        1.0
-    """
+    """:func:`~labelgap.average_precision` over batches, with its options."""
 
     function = staticmethod(average_precision)
 

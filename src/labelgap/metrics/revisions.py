@@ -36,16 +36,7 @@ class RevisionQuality:
 
 
 def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisions) -> RevisionQuality:
-    """Compare revisions, in the order they were made, with the full labels of the images.
-
-    Example:
-        >>> from labelgap.labels import Revision
-        >>> truth = LabelTable.from_dense([[1, 1], [0, 1]], images=["a", "b"])
-        >>> revisions = Revisions([Revision("a", "1", PRESENT, "m"), Revision("b", "0", PRESENT, "m")])
-        >>> quality = revision_quality(truth.observe(1, 0), truth, revisions)
-        >>> quality.known_truth, quality.correct
-        (2, 1)
-    """
+    """Compare revisions, in the order they were made, with the full labels of the images."""
     if (observed.images, observed.classes) != (truth.images, truth.classes):
         raise InputError("the observed labels and the truth are not of the same images and classes.")
     entries = revisions.to_table()

@@ -41,8 +41,7 @@ class Thresholds:
             exact in the type the scores had, so float32 scores may be compared in float32.
         marks: ``"measured"`` on at least 10 known present and 10 known absent labels, ``"estimated"`` from at least 5
             known present ones, ``"borrowed"`` mostly from the other classes, or ``"default"``, 0.5, where no class has
-            5 known presents and all of them together fewer than 10, or where known presents score no higher than other
-            labels.
+            5 known presents and all together fewer than 10, or where known presents score no higher than others.
     """
 
     values: NDArray[np.float64]
@@ -68,9 +67,10 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     .. math:: F(s) = \frac{2 \sum_i [p_i \ge s]\, p_i}{\sum_i [p_i \ge s] + \sum_i p_i}, \qquad
               s^* = \tfrac12 \max_s F(s)
 
-    is the expected :math:`F_1` of those at least :math:`s`, and the best :math:`s` is half of the highest one. The
-    threshold is the score whose probability is :math:`s^*`. A class of at least 5 presents whose labels are all known
-    has the cut with the exact best :math:`F_1` instead.
+    is the expected :math:`F_1` of those at least :math:`s`, and the best :math:`s` is half of the highest one (Lipton,
+    Elkan & Naryanaswamy, ECML 2014). The threshold is the score whose probability is :math:`s^*`. A class of at least 5
+    presents whose labels are all known has the cut with the exact best :math:`F_1` instead: midway between the lowest
+    score that is taken and the next lower one; of several that are equally good the highest.
 
     Args:
         scores: ``(N, K)`` **probabilities** of images that the model was *not* trained on: of a held-out split, or
@@ -80,17 +80,6 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     Returns:
         ``(K,)`` values and their marks. The fewer presents of a class are known, the more its threshold depends on the
         other classes; without any it has their mean offset.
-
-    Raises:
-        InputError: scores outside 0 … 1, shapes that do not match, values that are no labels.
-
-    The exact cut lies midway between the lowest score that is taken and the next lower one, and on the lowest score
-    itself where there is no lower one. Equal scores stay together. Of several cuts that are equally good the highest is
-    chosen. The assumption is that of the calibration: labels are missing at random.
-
-    Reference:
-        the best threshold is half of the best F1: Lipton, Elkan & Naryanaswamy, "Optimal thresholding of classifiers to
-        maximize F1 measure", ECML 2014.
 
     Example:
         >>> scores = np.linspace(0.99, 0.01, 50)[:, None]
@@ -118,10 +107,7 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
 
 
 def _expected_best(scores: Floats, codes: Codes) -> NDArray[np.float64] | None:
-    """Return the threshold of each class with the highest expected F1, in the type of the scores; None without a model.
-
-    The label model has none where known presents score no higher than other labels.
-    """
+    """Return the threshold of each class with the highest expected F1; None where the label model has no fit."""
     smallest = max(_SMALLEST, float(np.finfo(scores.dtype).eps) / 2)
     logits = logit(np.clip(scores, smallest, 1 - smallest))
     model = LabelModel.fit(logits, codes)

@@ -1,9 +1,7 @@
-"""Input validation that all metrics share.
+"""Input validation that all metrics share, and which classes (or images) a mean is over.
 
-Each metric is *validate → format → compute*. The first two steps are here. Scores become a float32 or float64 array
-``(N, K)`` of finite numbers, labels an int8 array ``(N, K)`` of PRESENT, ABSENT, UNKNOWN; anything else raises an
-:class:`~labelgap.core.errors.InputError` that says where. The last step is here too: which classes (or images) a mean
-is over.
+Scores become a float32 or float64 array ``(N, K)`` of finite numbers, labels an int8 array ``(N, K)`` of PRESENT,
+ABSENT, UNKNOWN; anything else raises an :class:`~labelgap.core.errors.InputError` that says where.
 """
 
 from __future__ import annotations
@@ -148,8 +146,7 @@ def average_over(
 ) -> Result:
     """Return the mean over the counted classes (or images), or their values ``(R,)`` where ``average`` is None.
 
-    A class is counted where it has both known present and known absent labels (their numbers are given, ``(R,)``), or
-    always with ``empty="zero"``; the value of one that is not is NaN.
+    A class is counted where it has known labels of both states, or always with ``empty="zero"``; else its value is NaN.
     """
     counted = np.ones(values.shape, dtype=bool) if empty == "zero" else (present > 0) & (absent > 0)
     count = int(np.count_nonzero(counted))

@@ -30,7 +30,7 @@ from labelgap.labels import Revisions
 from labelgap.labels.class_groups import group_numbers
 from labelgap.losses import Loss, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
-from labelgap.metrics.calibration import fit_platt_calibration
+from labelgap.metrics.label_model import fit_platt_calibration
 from labelgap.models.batch_norm import synchronize_batch_norm
 from labelgap.training.checkpoint import TrainingState, load_weights, remove_previous, report_saved_epochs
 from labelgap.training.config import INITIAL_WEIGHTS, read_config, write_config

@@ -31,7 +31,7 @@ from labelgap.data.opening import load_stored
 from labelgap.data.split import hold_out_val
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds
-from labelgap.metrics.calibration import PlattCalibration, read_calibration
+from labelgap.metrics.label_model import PlattCalibration, read_calibration
 from labelgap.models import Backbone, Classifier, as_backbone
 from labelgap.models.inference import inference_network
 from labelgap.models.registry import names_address

@@ -28,7 +28,7 @@ from labelgap.inference.predict.columns import LABELS, labels_from_scores
 from labelgap.inference.predict.prediction_file import predict_to_file
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds
-from labelgap.metrics.calibration import PlattCalibration
+from labelgap.metrics.label_model import PlattCalibration
 from labelgap.models import inference
 from labelgap.training import Run
 

@@ -31,7 +31,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.text import quote_formula
 from labelgap.labels.io.parquet import CLASSES_KEY
 from labelgap.metrics import Thresholds
-from labelgap.metrics.calibration import PlattCalibration
+from labelgap.metrics.label_model import PlattCalibration
 
 LABELS: Final = ("absent", "present", "unsure")
 LAYOUTS: Final = ("lists", "wide", "long")

@@ -19,7 +19,7 @@ from labelgap.audit.candidates import read_metadata
 from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics.bootstrap import average_precision_intervals
-from labelgap.metrics.calibration import PlattCalibration
+from labelgap.metrics.label_model import PlattCalibration
 from labelgap.reporting.analysis.calibration import CalibrationCurves, bin_probabilities
 from labelgap.training import Run
 from labelgap.training.history import unseen_splits
