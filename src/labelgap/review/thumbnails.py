@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelgap.core.cache.limit import cache_folder
+from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
 from labelgap.data.decoding import DecodedImage, EncodedImage, decoded, open_image
