@@ -23,8 +23,8 @@ from labelgap.cli.main import main
 from labelgap.core.cache import cache_limit, list_rows
 from labelgap.core.errors import LabelGapError
 from labelgap.data import open_data
-from labelgap.inference.predict.chunks import plan_chunks
-from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.inference.chunks import plan_chunks
+from labelgap.inference.predict import predict_to_file
 from labelgap.models import create_backbone
 from labelgap.models.weight_files import read_weight_file
 from labelgap.reporting.example_images import random_examples

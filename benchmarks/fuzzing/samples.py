@@ -19,7 +19,7 @@ import labelgap as lg
 from labelgap.core.cache import KEY_BYTES, RowStore
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import ImageSource
-from labelgap.inference.predict.chunks import ChunkStore, chunk_folder, describe_prediction, plan_chunks
+from labelgap.inference.chunks import ChunkStore, chunk_folder, describe_prediction, plan_chunks
 from labelgap.models import create_backbone
 from labelgap.review.folder import create_random_review
 from labelgap.review.store import FILE as STORE

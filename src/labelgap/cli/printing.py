@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labelgap.core.files import display_path
-from labelgap.core.terminal.console import make_console
+from labelgap.core.terminal import make_console
 from labelgap.core.text import escape_control, join_names, pluralize, truncate_text
 
 if TYPE_CHECKING:

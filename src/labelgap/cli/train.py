@@ -97,7 +97,7 @@ def train(
 def _exit_when_stopped(out: Path) -> Iterator[None]:
     """Exit with 130 after a Ctrl-C and with 143 after SIGTERM, also where the training has ended in good order."""
     from labelgap.core.distributed import is_main_process
-    from labelgap.core.terminal.console import make_console
+    from labelgap.core.terminal import make_console
     from labelgap.training import open_run
     from labelgap.training.run_folder import is_run_folder
     from labelgap.training.signals import record_signals

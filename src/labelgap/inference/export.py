@@ -25,8 +25,8 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder, remove_partials_of, write_bytes, write_json, write_text
 from labelgap.data.images import ArrayImages
 from labelgap.data.transforms import CenterCrop, Resize
+from labelgap.inference.columns import UNSURE_WITHIN
 from labelgap.inference.export_script import SCRIPT
-from labelgap.inference.predict.columns import UNSURE_WITHIN
 from labelgap.models import Classifier
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.network import IdentityBackbone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, overload
@@ -9,6 +10,7 @@ from typing import Final, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -240,3 +242,29 @@ def _maxima(maps: Tensor, side: int) -> NDArray[np.float64]:
 def _to_image(shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return positions in pixels, of whole numbers at the centers, from shares of the width and the height."""
     return shares * sizes - 0.5
+
+
+_COLOR: Final = (213, 94, 0)
+_MAX_ALPHA: Final = 170
+
+
+def heat_map_png(activations: NDArray[np.float32], size: tuple[int, int], side: int = 256) -> bytes:
+    """Return a map ``(h, w)`` as one color whose opacity grows with the activation, a transparent PNG.
+
+    The average of the map and what is below it is transparent.
+
+    Args:
+        activations: the map.
+        size: width and height of the image, whose shape the PNG has.
+        side: the longer side of the PNG.
+    """
+    above = np.clip(activations - activations.mean(), 0, None)
+    share = above / max(float(above.max()), 1e-12)
+    width, height = (max(1, round(side * length / max(size))) for length in size)
+    alpha = Image.fromarray(np.rint(share * _MAX_ALPHA).astype(np.uint8))
+    alpha = alpha.resize((width, height), Image.Resampling.BICUBIC)
+    overlay = Image.new("RGBA", alpha.size, (*_COLOR, 0))
+    overlay.putalpha(alpha)
+    buffer = io.BytesIO()
+    overlay.save(buffer, "PNG")
+    return buffer.getvalue()

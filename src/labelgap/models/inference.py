@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from labelgap.models.backbone import Backbone, WeightsInfo
-from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, ConvNorm, EfficientNetLite, pad_same
+from labelgap.models.heads import Classifier
 
 Precision = Literal["float32", "float16", "bfloat16"]
 

@@ -29,7 +29,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import StoredImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
-from labelgap.inference.heat_map import heat_map_png
+from labelgap.inference.localization import heat_map_png
 from labelgap.models import class_activation_maps
 from labelgap.review.session import Review
 

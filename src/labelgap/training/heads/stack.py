@@ -19,7 +19,7 @@ from labelgap.labels import PRESENT, LabelTable
 from labelgap.losses.base.state import free_memory
 from labelgap.metrics.label_model import platt_scaling
 from labelgap.models.heads import LinearHead
-from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
+from labelgap.models.open_clip import standardize_head, zero_shot_classifier
 from labelgap.training.heads.grouping import HeadGroup, HeadPlan, group_plans
 from labelgap.training.heads.optimizers import StackedParameter
 from labelgap.training.heads.solver import FeatureBasis
