@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def states(folder: Path) -> dict[str, str]:
-    return {each.name: each.state for each in verify_folder(folder)}
+    return dict(verify_folder(folder))
 
 
 def test_an_untouched_folder_is_intact(folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
 
@@ -24,14 +23,16 @@ MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
 LOCK_FILE: Final = ".manifest.lock"
 _WAIT: Final = 60.0
-_SHA256: Final = r"^[0-9a-f]{64}$"
+
+State = Literal["intact", "changed", "missing"]
+"""What became of a file since the folder was finished."""
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bytes: int = Field(ge=0)
-    sha256: str = Field(pattern=_SHA256)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class _Manifest(BaseModel):
@@ -39,19 +40,6 @@ class _Manifest(BaseModel):
 
     format: Literal[1] = FORMAT
     files: dict[Annotated[str, StringConstraints(min_length=1, max_length=1000)], _Entry]
-
-
-@dataclass(frozen=True)
-class FileState:
-    """What became of a file since the folder was finished.
-
-    Attributes:
-        name: relative to the folder.
-        state: "intact", "changed" or "missing".
-    """
-
-    name: str
-    state: Literal["intact", "changed", "missing"]
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
@@ -87,11 +75,7 @@ def replacing(folder: Path, names: Iterable[str]) -> Iterator[None]:
 
 
 def check_files(folder: Path, names: Iterable[str]) -> None:
-    """Compare files with the manifest; a file that it does not list, or a folder without one, passes.
-
-    Raises:
-        RunError: a file is not as it was when the folder was finished.
-    """
+    """Compare files with the manifest; a file that it does not list, or a folder without one, passes."""
     if not (folder / MANIFEST_FILE).exists():
         return
     names, entries = list(names), _read(folder).files
@@ -103,17 +87,12 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
             )
 
 
-def verify_folder(folder: Path) -> list[FileState]:
-    """Compare every file that the manifest of a folder lists with it, in the order of their names.
-
-    Raises:
-        RunError: there is no manifest, or it is damaged.
-    """
+def verify_folder(folder: Path) -> dict[str, State]:
+    """Compare every file that the manifest of a folder lists with it, in the order of their names."""
     if not (folder / MANIFEST_FILE).exists():
         raise RunError(f"{folder} has no {MANIFEST_FILE}: it is not finished, or was made by an older version.")
     entries = _read(folder).files
-    found = {name: _state(folder, name, entry) for name, entry in entries.items()}
-    return [FileState(name, state) for name, state in sorted(found.items())]
+    return {name: _state(folder, name, entry) for name, entry in sorted(entries.items())}
 
 
 def _changed(folder: Path, names: Iterable[str], entries: Mapping[str, _Entry]) -> list[str]:
@@ -121,7 +100,7 @@ def _changed(folder: Path, names: Iterable[str], entries: Mapping[str, _Entry]) 
     return [name for name in listed if _state(folder, name, entries[name]) != "intact"]
 
 
-def _state(folder: Path, name: str, entry: _Entry) -> Literal["intact", "changed", "missing"]:
+def _state(folder: Path, name: str, entry: _Entry) -> State:
     path = folder / name
     if not path.is_file():
         return "missing"

@@ -81,10 +81,6 @@ def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
     """Yield the name and the object of every entry point that installed packages declare in a group.
 
     An entry point that cannot be loaded is skipped with a warning that names its package.
-
-    Example:
-        >>> list(load_plugins("labelgap.nothing"))
-        []
     """
     for entry_point in entry_points(group=group):
         try:

@@ -130,14 +130,5 @@ class _EscapingConsole(Console):
 
 
 def make_console(*, stderr: bool = False, **options: Any) -> Console:
-    r"""Return a console that shows text as it is: control characters escaped, no markup, no emoji, no highlighting.
-
-    Args:
-        stderr: write to standard error.
-        options: further arguments of ``rich.console.Console``.
-
-    Example:
-        >>> make_console(width=40).print("[red]\x1b[2J")
-        [red]\x1b[2J
-    """
+    r"""Return a console that shows text as it is: control characters escaped, no markup, no emoji, no highlighting."""
     return _EscapingConsole(stderr=stderr, **{"markup": False, "emoji": False, "highlight": False, **options})

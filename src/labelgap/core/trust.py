@@ -73,9 +73,6 @@ def require_trust(path: Path, named: Sequence[str], instead: str = "") -> None:
         path: the document.
         named: what it names, e.g. ``["the data /photos/tags.csv"]``; nothing is asked where it is empty.
         instead: how the user can give it himself, e.g. "name the data with --data".
-
-    Raises:
-        RunError: the document is not trusted.
     """
     if not named or is_trusted(path):
         return
@@ -108,9 +105,6 @@ def refuse_links(folder: Path) -> None:
     """Refuse a folder with symbolic links that lead out of it, unless ``LABELGAP_TRUST`` names the folder.
 
     A signature is not enough: it covers a document, not what else lies beside it in a folder that comes back.
-
-    Raises:
-        RunError: to read or to replace a file of the folder would be to read or replace one elsewhere.
     """
     if not is_named(folder) and (links := outside_links(folder)):
         raise RunError(
@@ -183,12 +177,7 @@ _GIVEN: dict[str, type] = {}
 
 
 def is_class_path(name: str) -> bool:
-    """Return whether a name is an import path of a class, not a registered name.
-
-    Example:
-        >>> is_class_path("package.losses:MyLoss"), is_class_path("ll-r"), is_class_path("open_clip:RN50/openai")
-        (True, False, False)
-    """
+    """Return whether a name is an import path of a class, not a registered name."""
     module, _, qualified = name.partition(":")
     if module in _MODEL_LIBRARIES:
         return False
@@ -204,13 +193,7 @@ def used_classes() -> frozenset[str]:
 
 
 def class_path(cls: type) -> str:
-    """Return the import path of a class, and remember it for ``find_class``, here and in later processes of this user.
-
-    Example:
-        >>> from collections import OrderedDict
-        >>> class_path(OrderedDict)
-        'collections:OrderedDict'
-    """
+    """Return the import path of a class, and remember it for ``find_class``, here and in later processes of this user."""
     path = f"{cls.__module__}:{cls.__qualname__}"
     _GIVEN[path] = cls
     if cls.__module__ != "__main__" and "<locals>" not in path and path not in used_classes():
@@ -222,22 +205,10 @@ def class_path(cls: type) -> str:
 
 
 def find_class(path: str, base: type[T]) -> type[T]:
-    """Return the class of an import path, by the rule of this module.
-
-    Args:
-        path: ``package.module:Class``.
-        base: what the class must derive from; anything else is refused.
+    """Return the class of an import path ``package.module:Class``, by the rule of this module.
 
     Raises:
         RunError: the class may not be loaded, is not there, or does not derive from ``base``.
-
-    Example:
-        >>> find_class("collections:OrderedDict", dict)
-        <class 'collections.OrderedDict'>
-        >>> find_class("package.losses:MyLoss", dict)
-        Traceback (most recent call last):
-        ...
-        labelgap.core.errors.RunError: the class package.losses:MyLoss is not loaded. ...
     """
     module, _, qualified = path.partition(":")
     found: object = _GIVEN.get(path)

@@ -175,11 +175,7 @@ class ChunkStore:
         self._identity = hashlib.sha256(json.dumps(self.description, sort_keys=True).encode()).hexdigest()
 
     def open(self, *, restart: bool = False) -> None:
-        """Start a prediction, or resume the one in the folder; ``restart`` discards it.
-
-        Raises:
-            RunError: the folder holds another prediction, or something else.
-        """
+        """Start a prediction, or resume the one in the folder; ``restart`` discards it."""
         if outside := outside_links(self.folder):
             raise RunError(f"{self.folder} has {outside[0]}, which leads out of it: choose another --out.")
         is_prediction = has_prediction(self.out)

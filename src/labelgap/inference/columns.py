@@ -124,13 +124,7 @@ class PredictionColumns:
         }
 
     def table(self, images: Sequence[str], logits: NDArray[np.float32], bad: NDArray[np.bool_]) -> pa.Table:
-        """Return the rows of some images; those of unreadable images are blank but for the name.
-
-        Args:
-            images: N names.
-            logits: ``(N, K)``
-            bad: ``(N,)``, unreadable.
-        """
+        """Return the rows of some images; those of unreadable images are blank but for the name."""
         scores, names = expit(logits), pa.array(images, pa.string())
         labels = labels_from_scores(scores, self.thresholds, self.calibration)
         if self.layout == "lists":

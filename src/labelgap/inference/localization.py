@@ -166,15 +166,7 @@ def without_maps(run: Run) -> str:
 def activation_maps(
     run: Run, images: ImageSource, pairs: NDArray[np.int64], *, device: str = "auto", workers: int | None = None
 ) -> list[NDArray[np.float32]]:
-    """Return the class activation map ``(h, w)`` of each of some pairs of an image and a class, without the bias.
-
-    Args:
-        run: finished, trained on images that were resized as a whole.
-        images: the source.
-        pairs: ``(P, 2)`` row and class number; rows ascend.
-        device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
-    """
+    """Return the class activation map ``(h, w)`` of each of ``(P, 2)`` pairs of a row, which ascend, and a class."""
     maps = _maps(run, images, pairs, choose_device(device), workers, batch_size=16)
     return [each for batch in maps for each in batch.cpu().numpy()]
 

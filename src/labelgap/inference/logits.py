@@ -49,16 +49,7 @@ class ReadBatch:
 def read_batches(
     images: ImageSource, rows: Rows, transform: Transform, *, channels: int, batch_size: int, workers: int = 0
 ) -> Iterator[ReadBatch]:
-    """Yield rows of a source in order, a batch at a time; the last batch may be smaller.
-
-    Args:
-        images: images, or features.
-        rows: which.
-        transform: of images.
-        channels: 1 or 3.
-        batch_size: rows of a batch.
-        workers: processes that decode; 0 decodes in this one.
-    """
+    """Yield rows of a source in order, a batch at a time; the last batch may be smaller."""
     batches = _Batches(images, rows, transform, channels, batch_size)
     if workers == 0 or isinstance(images, FeatureVectors):
         yield from (batches[number] for number in range(len(batches)))

@@ -54,6 +54,32 @@ from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 
 SUFFIXES: Final = (".csv", ".parquet")
+_MAX_ERRORS: Final = 20
+
+
+@dataclass(frozen=True)
+class PredictionSummary:
+    """The result of a prediction.
+
+    Attributes:
+        path: the file.
+        images: rows of a file of lists.
+        absent: labels decided absent, over all classes.
+        present: labels decided present.
+        unsure: labels decided neither.
+        unreadable: images that cannot be read; their rows are blank.
+        errors: of the first twenty of them.
+        error_file: a CSV of all of them with the errors; None where there are none.
+    """
+
+    path: Path
+    images: int
+    absent: int
+    present: int
+    unsure: int
+    unreadable: int
+    errors: tuple[str, ...]
+    error_file: Path | None
 
 
 def predict_to_file(
@@ -148,10 +174,9 @@ class _Prediction:
         summary: PredictionSummary | None = None
         with fail_together():
             if is_main_process():
-                assembly = PredictionAssembly(self.sources, self.chunks, self.store, self.columns)
                 if not skip:
-                    assembly.refuse_unreadable(path)
-                summary = assembly.write(path, force)
+                    self.refuse_unreadable(path)
+                summary = self.write(path, force)
                 self.store.remove()
         return cast(PredictionSummary, broadcast_object(summary))
 
@@ -227,65 +252,6 @@ class _Prediction:
                 self.store.write(chunk, np.concatenate(logits), errors)
                 logits, errors = [], {}
 
-
-def _describe_job(
-    run: Run, sources: Sequence[ImageSource], path: Path, layout: str, batch_size: int, device: torch.device
-) -> _Prediction:
-    """Return a prediction that is not opened yet; an error where the data, the run and the file do not match."""
-    columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
-    if path.suffix.lower() == ".csv":
-        csv_schema(columns)  # raises where the classes do not fit
-    for images in sources:
-        feature_inputs(images.select([]), run.model, device)  # raises where data and run do not match
-    classes = len(columns.classes)
-    store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes)
-    return _Prediction(run, sources, plan_chunks(list(map(len, sources)), classes, batch_size), store, columns)
-
-
-_MAX_ERRORS: Final = 20
-
-
-@dataclass(frozen=True)
-class PredictionSummary:
-    """The result of a prediction.
-
-    Attributes:
-        path: the file.
-        images: rows of a file of lists.
-        absent: labels decided absent, over all classes.
-        present: labels decided present.
-        unsure: labels decided neither.
-        unreadable: images that cannot be read; their rows are blank.
-        errors: of the first twenty of them.
-        error_file: a CSV of all of them with the errors; None where there are none.
-    """
-
-    path: Path
-    images: int
-    absent: int
-    present: int
-    unsure: int
-    unreadable: int
-    errors: tuple[str, ...]
-    error_file: Path | None
-
-
-@dataclass(frozen=True)
-class PredictionAssembly:
-    """The chunks of a prediction, all of them computed.
-
-    Attributes:
-        sources: the images, in the order of the rows.
-        chunks: of the images.
-        store: where the chunks are.
-        columns: of the file.
-    """
-
-    sources: Sequence[ImageSource]
-    chunks: Sequence[Chunk]
-    store: ChunkStore
-    columns: PredictionColumns
-
     def refuse_unreadable(self, path: Path) -> None:
         """Raise an error that names unreadable images, and discard their chunks: they are computed again."""
         unreadable = {chunk: errors for chunk in self.chunks if (errors := self.store.errors(chunk))}
@@ -350,6 +316,20 @@ class PredictionAssembly:
                 count += len(errors)
                 first += list(errors.values())[: _MAX_ERRORS - len(first)]
         return count, tuple(first), reasons
+
+
+def _describe_job(
+    run: Run, sources: Sequence[ImageSource], path: Path, layout: str, batch_size: int, device: torch.device
+) -> _Prediction:
+    """Return a prediction that is not opened yet; an error where the data, the run and the file do not match."""
+    columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
+    if path.suffix.lower() == ".csv":
+        csv_schema(columns)  # raises where the classes do not fit
+    for images in sources:
+        feature_inputs(images.select([]), run.model, device)  # raises where data and run do not match
+    classes = len(columns.classes)
+    store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes)
+    return _Prediction(run, sources, plan_chunks(list(map(len, sources)), classes, batch_size), store, columns)
 
 
 def existing_file_error(path: Path) -> InputError:

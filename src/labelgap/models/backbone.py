@@ -27,10 +27,6 @@ class InputSpec:
         std: each channel is divided by it afterwards, on the same scale.
         channels: 3 for color, 1 for gray.
         interpolation: how an image is resized to ``size``.
-
-    Example:
-        >>> InputSpec(size=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).channels
-        3
     """
 
     size: int
@@ -133,21 +129,9 @@ class Backbone(nn.Module, ABC):
         return self.features(images)
 
     def normalize(self, images: Tensor) -> Tensor:
-        r"""Scale and normalize bytes on their device, so that only bytes are copied to it.
+        r"""Scale and normalize bytes ``(B, C, H, W)`` on their device, so that only bytes are copied to it.
 
         .. math:: x = (b / 255 - \mathrm{mean}) / \mathrm{std}
-
-        Args:
-            images: ``(B, C, H, W)`` uint8, on the device of the backbone.
-
-        Returns:
-            ``(B, C, H, W)`` in the floating type of the backbone's buffers.
-
-        Example:
-            >>> from labelgap.models import SmallCNN
-            >>> white = torch.full((1, 1, 64, 64), 255, dtype=torch.uint8)
-            >>> bool(SmallCNN().normalize(white).max() > 0)
-            True
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.input_spec.channels:
             raise InputError(
@@ -158,12 +142,7 @@ class Backbone(nn.Module, ABC):
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Count the parameters of a module, frozen ones included.
-
-    Example:
-        >>> count_parameters(nn.Linear(3, 2))
-        8
-    """
+    """Count the parameters of a module, frozen ones included."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 

@@ -112,12 +112,7 @@ _HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU
 
 
 def create_head(name: str, width: int, classes: int) -> Head:
-    """Make the head "linear", "boostlu" or "zero-shot", which is linear.
-
-    Example:
-        >>> create_head("boostlu", width=8, classes=3)
-        BoostLU(width=8, classes=3)
-    """
+    """Make the head "linear", "boostlu" or "zero-shot", which is linear."""
     if name not in _HEADS:
         raise UnknownNameError("head", name, _HEADS)
     return _HEADS[name](width, classes)
@@ -202,20 +197,13 @@ class Classifier(nn.Module):
 
 
 def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
-    r"""Return the contribution of every position to every logit, without the bias.
+    r"""Return the contribution ``(B, K, h, w)`` of every position to every logit of normalized images, without the bias.
 
     .. math:: m_{kij} = \sum_d W_{kd} f_{dij}
 
     and five times that where it is positive, for BoostLU. Where the backbone pools by the average, the average over all
     positions plus the bias is the logit. A transformer that pools otherwise has maps of what the head would give for
     each position alone. Where logits are averaged over an image and its mirror image, the maps are too.
-
-    Args:
-        model: in whatever mode it is.
-        images: normalized, ``(B, C, H, W)``.
-
-    Returns:
-        ``(B, K, h, w)``, at the resolution of the backbone's feature maps.
 
     Example:
         >>> import torch

@@ -330,15 +330,11 @@ def zero_shot_classifier(
 def standardize_head(
     features: Sequence[NDArray[Any]], weight: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    r"""Return the head whose logits are those of another, standardized over some images.
+    r"""Return the head whose logits are those of another ``(K, D)``, standardized over features ``(N, D)`` of each split.
 
     .. math:: w'_k = w_k / \sigma_k, \qquad b'_k = -w_k^\top \bar f / \sigma_k
 
     with the mean features :math:`\bar f`: the bias of the head cancels. A class of constant logits gets zeros.
-
-    Args:
-        features: ``(N, D)`` of each split.
-        weight: ``(K, D)``
     """
     count = sum(map(len, features))
     step = max(1, _BLOCK_SIZE // max(weight.shape))

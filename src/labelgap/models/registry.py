@@ -233,14 +233,7 @@ def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) 
 
 
 def check_backbone(name: str) -> None:
-    """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built. timm is asked for its names.
-
-    Example:
-        >>> check_backbone("eficientnet-lite0")
-        Traceback (most recent call last):
-        ...
-        labelgap.core.errors.UnknownNameError: there is no backbone 'eficientnet-lite0'. Did you mean ...
-    """
+    """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built. timm is asked for its names."""
     if name.startswith(OPEN_CLIP_PREFIX):
         parse_name(name)
     elif (model := _timm_model(name)) is not None:
@@ -248,12 +241,7 @@ def check_backbone(name: str) -> None:
 
 
 def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> bool:
-    """Return whether ``create_backbone(name, weights=weights)`` starts from trained weights, or may do so.
-
-    Example:
-        >>> is_pretrained("efficientnet-lite0"), is_pretrained("small-cnn"), is_pretrained("small-cnn", "a.pth")
-        (True, False, True)
-    """
+    """Return whether ``create_backbone(name, weights=weights)`` starts from trained weights, or may do so."""
     if weights is not None:
         check_backbone(name)
         return weights != NO_WEIGHTS
@@ -269,41 +257,22 @@ def names_address(name: str) -> bool:
 
     The addresses are those in timm's and open_clip's own lists. Names that hold one themselves (``timm:hf-hub:…``) or a
     folder (``timm:local-dir:…``) are no backbones.
-
-    Example:
-        >>> names_address("timm:resnet18"), names_address("resnet50"), names_address("efficientnet-lite0")
-        (True, True, False)
     """
     return not is_class_path(name) and (name.startswith(OPEN_CLIP_PREFIX) or _timm_model(name) is not None)
 
 
 def backbone_names() -> list[str]:
-    """Return the names of all backbones except timm's, in alphabetical order.
-
-    Example:
-        >>> {"efficientnet-lite0", "resnet50", "small-cnn"} <= set(backbone_names())
-        True
-    """
+    """Return the names of all backbones except timm's, in alphabetical order."""
     return registered_names()
 
 
 def list_backbones() -> list[BackboneInfo]:
-    """Return what is known of every backbone except timm's; labelgap's own are not built for it.
-
-    Example:
-        >>> [(info.name, info.license) for info in list_backbones() if info.name.startswith("resnet")]
-        [('resnet101', 'BSD-3-Clause'), ('resnet50', 'BSD-3-Clause'), ('resnet50-v1', 'none needed')]
-    """
+    """Return what is known of every backbone except timm's; labelgap's own are not built for it."""
     return [backbone_info(name) for name in backbone_names()]
 
 
 def backbone_info(name: str) -> BackboneInfo:
-    """Return what is known of one backbone, also of any model of timm; no weights are loaded.
-
-    Example:
-        >>> backbone_info("resnet50").num_features
-        2048
-    """
+    """Return what is known of one backbone, also of any model of timm; no weights are loaded."""
     if name.startswith(OPEN_CLIP_PREFIX):
         clip = parse_name(name)
         summary, weights, facts = f"open_clip's {clip.model}, the image tower", clip.weights, None

@@ -210,9 +210,6 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     Args:
         path: of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its runs, the
             tables of papers with all that was trained for them, or a review.
-
-    Raises:
-        RunError: the folder is nothing of these.
     """
     folder = Path(path)
     kind = _kind(folder)
@@ -254,11 +251,7 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
 
 
 def trust_folder(path: str | os.PathLike[str]) -> list[str]:
-    """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on.
-
-    Raises:
-        RunError: there are symbolic links that lead out of the folder.
-    """
+    """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on."""
     folder, named = Path(path), named_by(path)
     refuse_links(folder)
     kind = _kind(folder)
@@ -330,7 +323,7 @@ def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
         )
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
-        found = {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
+        found = {name: _STATES.get(state, "") for name, state in verify_folder(folder).items()}
         unlisted = (name for name in _FILES[kind] if name not in found and (folder / name).exists())
         return found | dict.fromkeys(unlisted, _UNLISTED)
     except RunError as error:

@@ -342,7 +342,7 @@ def damaged_heads(folder: Path) -> list[str]:
     """Return the files of heads in the folder of a comparison that are damaged or missing, relative to it."""
     damaged = set[str]()
     if (folder / MANIFEST_FILE).exists():
-        damaged |= {each.name for each in verify_folder(folder) if each.state == "missing"}
+        damaged |= {name for name, state in verify_folder(folder).items() if state == "missing"}
     for path in (folder / HEADS_FOLDER).glob("*.safetensors"):
         try:
             check_head(path)
