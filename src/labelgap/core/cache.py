@@ -24,16 +24,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import platformdirs
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import atomic_path, make_folder, write_json
 from labelgap.core.lock import lock_folder
-from labelgap.core.stored import parse_json, read_bytes
+from labelgap.core.stored import read_bytes
 from labelgap.core.system import format_bytes, free_disk_space, parse_bytes
 
 FEATURE_FOLDER: Final = "features"
@@ -45,6 +46,9 @@ _MAX_LIMIT: Final = 20_000_000_000
 _DISK_SHARE: Final = 0.1
 _SETTINGS: Final = "settings.json"
 _MAX_JSON: Final = 1 << 20
+_FLAT_JSON: Final = TypeAdapter[dict[str, Any]](
+    dict[str, str | Annotated[int, Field(ge=0, lt=2**63)] | Annotated[float, Field(ge=0, lt=2.0**63)] | None]
+)
 _PAGE_BYTES = 1 << 16
 """Of SQLite's page sizes the one that rows of 2 to 8 kB fill best: a row does not cross pages."""
 _ENTRY_BYTES: Final = 64
@@ -173,16 +177,9 @@ def write_flat_json(path: Path, value: dict[str, Any]) -> None:
 
 def _parse_flat(content: str | bytes) -> dict[str, Any] | None:
     try:
-        value = parse_json(content)
+        return _FLAT_JSON.validate_json(content, strict=True)
     except ValueError:
         return None
-    flat = isinstance(value, dict) and all(each is None or _is_plain(each) for each in value.values())
-    return value if flat else None
-
-
-def _is_plain(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, str) or (is_number and 0 <= value < 2**63)
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def used_classes() -> frozenset[str]:
 
 
 def class_path(cls: type) -> str:
-    """Return the import path of a class, and remember it for ``find_class``, here and in later processes of this user."""
+    """Return the import path of a class; ``find_class`` finds it from now on, in later processes of this user too."""
     path = f"{cls.__module__}:{cls.__qualname__}"
     _GIVEN[path] = cls
     if cls.__module__ != "__main__" and "<locals>" not in path and path not in used_classes():

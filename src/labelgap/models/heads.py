@@ -197,7 +197,7 @@ class Classifier(nn.Module):
 
 
 def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
-    r"""Return the contribution ``(B, K, h, w)`` of every position to every logit of normalized images, without the bias.
+    r"""Return the contribution ``(B, K, h, w)`` of every position to every logit, without the bias.
 
     .. math:: m_{kij} = \sum_d W_{kd} f_{dij}
 

@@ -41,8 +41,8 @@ _copies: WeakKeyDictionary[EfficientNetLite, tuple[object, FoldedEfficientNet]] 
 def inference_backbone(backbone: Backbone, device: torch.device, precision: Precision | None = None) -> Backbone:
     """Return a network with the features of a backbone in eval mode, faster where there is a faster one.
 
-    It is a copy without gradients, made anew when the weights of the backbone have changed. ``precision`` is that of the
-    features that the head was trained on; None for the fastest.
+    It is a copy without gradients, made anew when the weights of the backbone have changed; ``precision`` is that of
+    the features that the head was trained on, None for the fastest.
     """
     if not isinstance(backbone, EfficientNetLite) or device.type != "cpu":
         return backbone

@@ -330,7 +330,7 @@ def zero_shot_classifier(
 def standardize_head(
     features: Sequence[NDArray[Any]], weight: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    r"""Return the head whose logits are those of another ``(K, D)``, standardized over features ``(N, D)`` of each split.
+    r"""Return the head whose logits are those of another ``(K, D)``, standardized over ``(N, D)`` features of splits.
 
     .. math:: w'_k = w_k / \sigma_k, \qquad b'_k = -w_k^\top \bar f / \sigma_k
 

@@ -233,7 +233,7 @@ def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) 
 
 
 def check_backbone(name: str) -> None:
-    """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built. timm is asked for its names."""
+    """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built, but timm may be imported."""
     if name.startswith(OPEN_CLIP_PREFIX):
         parse_name(name)
     elif (model := _timm_model(name)) is not None:

@@ -7,12 +7,12 @@ files that were changed on purpose, ``trust_folder`` for a folder that somebody 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -67,94 +67,18 @@ from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, RUN_FILES,
 Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
 Reader = tuple[str, Callable[[], object]]
 
-
-def read_functions(folder: Path, kind: Kind) -> Iterator[Reader]:
-    """Yield the files that a folder has, and the functions that read them."""
-    if kind == "run":
-        yield from _run_readers(folder)
-    elif kind == "study":
-        yield STUDY, partial(open_study, folder)
-    elif kind == "sweep":
-        yield SWEEP[0], partial(Sweep.open, folder)
-    elif kind == "reproduction":
-        yield REPRODUCTION[0], partial(Reproduction.open, folder)
-    elif kind == "comparison":
-        yield COMPARISON, partial(Comparison.open, folder)
-        for name in head_files(folder):
-            yield name, partial(check_head, folder / name)
-    elif kind == "training shares":
-        yield SHARES[0], partial(ShareComparison.open, folder)
-    elif kind == "linear evaluation":
-        yield LINEAR_EVAL[0], partial(LinearEvaluation.open, folder)
-        yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
-    else:
-        yield REVIEW_FILE, partial(open_review_folder, folder)
-    if (folder / CANDIDATES).exists():
-        yield CANDIDATES, partial(_read_candidates, folder / CANDIDATES)
-    if (folder / DECISIONS).exists():
-        yield DECISIONS, partial(read_decisions, folder)
-
-
-def _run_readers(folder: Path) -> Iterator[Reader]:
-    yield CONFIG_FILE, partial(read_config, folder)
-    try:
-        config = read_config(folder)
-    except RunError:
-        return  # the other files are read by what it says
-    readers: dict[str, Callable[[], object]] = {
-        METRICS_FILE: partial(read_history, folder, config.classes),
-        BEST: partial(_check_weights, folder, config),
-        INITIAL_WEIGHTS: partial(read_tensors, folder / INITIAL_WEIGHTS),
-        TRACE_FILE: partial(read_trace, folder),
-        REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
-        PREDICTIONS_FILE: partial(_check_predictions, folder, config),
-        DATA_FILE: partial(read_data_identity, folder),
-    }
-    for name, read in readers.items():
-        if (folder / name).exists():
-            yield name, read
-
-
-def _check_weights(folder: Path, config: RunConfig) -> None:
-    """Load the weights into an untrained network of the run; without its class or package only read them."""
-    weights = read_weights(folder)
-    if is_class_path(config.backbone):
-        return
-    width = stored_feature_width(weights, len(config.classes)) if config.backbone == FEATURES else None
-    if config.backbone == FEATURES and width is None:
-        raise damaged(folder / BEST, f"it has no head of the {len(config.classes):,} classes of {CONFIG_FILE}")
-    with suppress(InputError):  # a package that is not installed here
-        network = build_classifier(config, width, pretrained=False)
-        set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
-
-
-def _check_predictions(folder: Path, config: RunConfig) -> None:
-    scores = {f"score.{name}": pa.float32() for name in config.classes}
-    read_table(folder / PREDICTIONS_FILE, {"image": pa.string(), "split": pa.string(), **scores})
-
-
-def _read_candidates(path: Path) -> None:
-    read_metadata(path)
-    read_candidates(path)
-
-
-def head_files(folder: Path) -> list[str]:
-    """Return the names of the heads that a comparison has."""
-    return [f"{HEADS_FOLDER}/{path.name}" for path in sorted((folder / HEADS_FOLDER).glob("*.safetensors"))]
-
-
-_FILES: Final[dict[Kind, tuple[str, ...]]] = {
-    "comparison": (COMPARISON, TABLE, TRIALS),
-    "linear evaluation": LINEAR_EVAL,
-    "reproduction": REPRODUCTION,
-    "sweep": SWEEP,
-    "training shares": SHARES,
-    "study": (STUDY,),
-    "run": RUN_FILES,
-    "review": (CANDIDATES,),
+_KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
+    "comparison": ((COMPARISON, TABLE, TRIALS), Comparison.open),
+    "linear evaluation": (LINEAR_EVAL, LinearEvaluation.open),
+    "reproduction": (REPRODUCTION, Reproduction.open),
+    "sweep": (SWEEP, Sweep.open),
+    "training shares": (SHARES, ShareComparison.open),
+    "study": ((STUDY,), open_study),
+    "run": (RUN_FILES, read_config),
+    "review": ((CANDIDATES,), open_review_folder),
 }
-"""The files that the manifest of a finished folder lists from the beginning, as far as they exist."""
-_DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, files in _FILES.items()}
+"""The files that the manifest of a finished folder lists from the beginning, as far as they exist; what opens it."""
+_DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, (files, _) in _KINDS.items()}
 _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
 _STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
@@ -165,12 +89,7 @@ _NO_MANIFEST: Final = "missing: changes of the other files cannot be noticed (ve
 
 @dataclass(frozen=True)
 class FileCheck:
-    """A file of a folder.
-
-    Attributes:
-        name: relative to the folder.
-        problem: what is wrong with it; "" where nothing is.
-    """
+    """A file by its name relative to the folder, and what is wrong with it; "" where nothing is."""
 
     name: str
     problem: str = ""
@@ -182,8 +101,7 @@ class Verification:
 
     Attributes:
         path: the folder.
-        kind: "run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training
-            shares" or "review".
+        kind: what it is, e.g. "run" or "study".
         files: those that labelgap wrote, also those of the runs in it, and what does not belong there.
         finished: whether there are digests to compare with; without them files are only read.
     """
@@ -214,7 +132,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     folder = Path(path)
     kind = _kind(folder)
     found = _compare_digests(folder, kind)
-    for name, read in read_functions(folder, kind):
+    for name, read in _readers(folder, kind):
         if not found.get(name):
             found[name] = _problem(folder, read)
     found |= dict(_strays(folder, kind))
@@ -243,8 +161,8 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
     kind = _kind(folder)
     if _is_unfinished_run(folder, kind):
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
-    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *head_files(folder))
-    write_manifest(folder, (*_FILES[kind], *added))
+    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *_head_files(folder))
+    write_manifest(folder, (*_KINDS[kind][0], *added))
     for member in (member() for _, member in _members(folder, kind)):
         if kind != "reproduction" or not _is_unfinished_run(member, _kind(member)):
             accept_changes(member)
@@ -318,26 +236,26 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
 def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
     """Return every file of the manifest, and what is wrong with it."""
     if not (folder / MANIFEST_FILE).exists():
-        finished = kind in ("study", "comparison", "linear evaluation", "training shares") or (
-            kind == "run" and _is_finished_run(folder)
-        )
+        finished = kind in ("study", "comparison", "linear evaluation", "training shares")
+        finished = finished or (kind == "run" and bool(_run_summary(folder)))
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
         found = {name: _STATES.get(state, "") for name, state in verify_folder(folder).items()}
-        unlisted = (name for name in _FILES[kind] if name not in found and (folder / name).exists())
+        unlisted = (name for name in _KINDS[kind][0] if name not in found and (folder / name).exists())
         return found | dict.fromkeys(unlisted, _UNLISTED)
     except RunError as error:
         return {MANIFEST_FILE: str(error)}
 
 
-def _is_finished_run(folder: Path) -> bool:
+def _run_summary(folder: Path) -> Mapping[str, Any]:
+    """Return what a finished run has recorded at its end; empty where it is not finished, or damaged."""
     with suppress(RunError):
-        return bool(read_history(folder, read_config(folder).classes)[1])
-    return False
+        return read_history(folder, read_config(folder).classes)[1] or {}
+    return {}
 
 
 def _is_unfinished_run(folder: Path, kind: Kind) -> bool:
-    return kind == "run" and not (folder / MANIFEST_FILE).exists() and not _is_finished_run(folder)
+    return kind == "run" and not (folder / MANIFEST_FILE).exists() and not _run_summary(folder)
 
 
 def _problem(folder: Path, read: Callable[[], object]) -> str:
@@ -351,7 +269,8 @@ def _problem(folder: Path, read: Callable[[], object]) -> str:
 
 def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
     """Yield what does not belong into a folder: temporary files, and links that lead out of it."""
-    resumable = kind == "run" and not _is_complete(folder)
+    summary = _run_summary(folder) if kind == "run" else {"finished": True}
+    resumable = not summary or bool(summary.get("interrupted"))  # it keeps what a resumed run needs
     members = [folder / name for name, _ in _members(folder, kind)]
     paths = [path for path in sorted(folder.rglob("*")) if not any(map(path.is_relative_to, members))]
     trusted = is_named(folder)
@@ -363,9 +282,63 @@ def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
             yield name, _LEFT
 
 
-def _is_complete(folder: Path) -> bool:
-    """Whether a run is finished and was not interrupted: it keeps nothing that a resumed one needs."""
-    with suppress(RunError):
-        summary = read_history(folder, read_config(folder).classes)[1]
-        return bool(summary) and not summary.get("interrupted")
-    return False
+def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
+    """Yield the files that a folder has, and the functions that read them."""
+    yield next(name for name, each in _DOCUMENTS.items() if each == kind), partial(_KINDS[kind][1], folder)
+    if kind == "run":
+        yield from _run_readers(folder)
+    elif kind == "comparison":
+        yield from ((name, partial(check_head, folder / name)) for name in _head_files(folder))
+    elif kind == "linear evaluation":
+        yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
+    if (folder / CANDIDATES).exists():
+        yield CANDIDATES, partial(_read_candidates, folder / CANDIDATES)
+    if (folder / DECISIONS).exists():
+        yield DECISIONS, partial(read_decisions, folder)
+
+
+def _run_readers(folder: Path) -> Iterator[Reader]:
+    try:
+        config = read_config(folder)
+    except RunError:
+        return  # the other files are read by what it says
+    readers: dict[str, Callable[[], object]] = {
+        METRICS_FILE: partial(read_history, folder, config.classes),
+        BEST: partial(_check_weights, folder, config),
+        INITIAL_WEIGHTS: partial(read_tensors, folder / INITIAL_WEIGHTS),
+        TRACE_FILE: partial(read_trace, folder),
+        REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
+        PREDICTIONS_FILE: partial(_check_predictions, folder, config),
+        DATA_FILE: partial(read_data_identity, folder),
+    }
+    for name, read in readers.items():
+        if (folder / name).exists():
+            yield name, read
+
+
+def _check_weights(folder: Path, config: RunConfig) -> None:
+    """Load the weights into an untrained network of the run; without its class or package only read them."""
+    weights = read_weights(folder)
+    if is_class_path(config.backbone):
+        return
+    width = stored_feature_width(weights, len(config.classes)) if config.backbone == FEATURES else None
+    if config.backbone == FEATURES and width is None:
+        raise damaged(folder / BEST, f"it has no head of the {len(config.classes):,} classes of {CONFIG_FILE}")
+    with suppress(InputError):  # a package that is not installed here
+        network = build_classifier(config, width, pretrained=False)
+        set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
+
+
+def _check_predictions(folder: Path, config: RunConfig) -> None:
+    scores = {f"score.{name}": pa.float32() for name in config.classes}
+    read_table(folder / PREDICTIONS_FILE, {"image": pa.string(), "split": pa.string(), **scores})
+
+
+def _read_candidates(path: Path) -> None:
+    read_metadata(path)
+    read_candidates(path)
+
+
+def _head_files(folder: Path) -> list[str]:
+    """Return the names of the heads that a comparison has."""
+    return [f"{HEADS_FOLDER}/{path.name}" for path in sorted((folder / HEADS_FOLDER).glob("*.safetensors"))]
