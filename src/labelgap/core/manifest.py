@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import remove_partials_of, write_json
@@ -28,16 +28,12 @@ State = Literal["intact", "changed", "missing"]
 """What became of a file since the folder was finished."""
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Entry(BaseModel, extra="forbid", frozen=True):
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class _Manifest(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Manifest(BaseModel, extra="forbid", frozen=True):
     format: Literal[1] = FORMAT
     files: dict[Annotated[str, StringConstraints(min_length=1, max_length=1000)], _Entry]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 import torch
@@ -79,9 +79,8 @@ class PointingGame:
         return mean_class_rate(hits, self.class_counts)
 
 
-@overload
 def pointing_game(
-    runs: Run,
+    run: Run,
     data: Dataset | Split,
     *,
     images: int | None = None,
@@ -89,32 +88,7 @@ def pointing_game(
     device: str = "auto",
     workers: int | None = None,
     batch_size: int = 16,
-) -> PointingGame: ...
-
-
-@overload
-def pointing_game(
-    runs: Mapping[str, Run],
-    data: Dataset | Split,
-    *,
-    images: int | None = None,
-    tolerance: float = 0.0,
-    device: str = "auto",
-    workers: int | None = None,
-    batch_size: int = 16,
-) -> dict[str, PointingGame]: ...
-
-
-def pointing_game(
-    runs: Run | Mapping[str, Run],
-    data: Dataset | Split,
-    *,
-    images: int | None = None,
-    tolerance: float = 0.0,
-    device: str = "auto",
-    workers: int | None = None,
-    batch_size: int = 16,
-) -> PointingGame | dict[str, PointingGame]:
+) -> PointingGame:
     """Return how often the maximum of a class's activation map falls inside a box of the class (Kim et al. 2022).
 
     Every class that has a box in an image is tested there; difficult objects are left out. The maps have no bias, are
@@ -122,7 +96,7 @@ def pointing_game(
     first one counts, from the top left. Edges are inside of a box.
 
     Args:
-        runs: finished, trained on images that were resized as a whole; one, or several by label.
+        run: a finished run, trained on images that were resized as a whole.
         data: a split with boxes, or a data set: its test split, else val.
         images: how many images to take at random, the same for every run; None for all that have a box.
         tolerance: how many pixels outside of a box still count as a hit; 15 in Zhang et al. 2016.
@@ -133,20 +107,17 @@ def pointing_game(
     split = unseen_split(data) if isinstance(data, Dataset) else data
     if split.boxes is None:
         raise InputError(f"{split.name} has no boxes, and the pointing game needs them.")
+    if run.config.classes != split.labels.classes:
+        raise InputError(f"{split.name} has other classes than {run.path} was trained on.")
     pairs, of_pair, corners, available = _tested_pairs(split.boxes, images)
     known = {row: image_size(split.images, row) for row in np.unique(pairs[:, 0]).tolist()}
     sizes = np.array([known[row] for row in pairs[:, 0].tolist()], dtype=np.int64).reshape(-1, 2)
     center_hits = pointing_hits(_to_image(np.array([0.5, 0.5]), sizes), of_pair, corners, tolerance=tolerance)
-    found = {}
-    for label, run in {"": runs}.items() if isinstance(runs, Run) else runs.items():
-        if run.config.classes != split.labels.classes:
-            raise InputError(f"{split.name} has other classes than {run.path} was trained on.")
-        maps = _maps(run, split.images, pairs, choose_device(device), workers, batch_size)
-        parts = [np.zeros((0, 2)), *(_maxima(each, run.model.backbone.input_spec.size) for each in maps)]
-        points = _to_image(np.concatenate(parts), sizes)
-        hits = pointing_hits(points, of_pair, corners, tolerance=tolerance)
-        found[label] = PointingGame(run.config.classes, pairs[:, 0], pairs[:, 1], points, hits, center_hits, available)
-    return found[""] if isinstance(runs, Run) else found
+    maps = _maps(run, split.images, pairs, choose_device(device), workers, batch_size)
+    parts = [np.zeros((0, 2)), *(_maxima(each, run.model.backbone.input_spec.size) for each in maps)]
+    points = _to_image(np.concatenate(parts), sizes)
+    hits = pointing_hits(points, of_pair, corners, tolerance=tolerance)
+    return PointingGame(run.config.classes, pairs[:, 0], pairs[:, 1], points, hits, center_hits, available)
 
 
 def unseen_split(data: Dataset) -> Split:
