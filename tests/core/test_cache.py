@@ -226,7 +226,9 @@ def test_processes_that_write_at_once_and_are_killed_lose_only_what_they_were_st
     assert open_store().find(KEYS).all()
 
 
-@pytest.mark.parametrize("damage", ["crc32 = crc32 + 1", "content = x'00'", "content = zeroblob(12)"])
+@pytest.mark.parametrize(
+    "damage", ["crc32 = crc32 + 1", "content = x'00'", "content = zeroblob(12)", "content = 'text'", "content = NULL"]
+)
 def test_a_row_that_is_damaged_counts_as_missing(cache: Path, damage: str) -> None:
     messages: list[str] = []
     store = open_store(messages=messages)
@@ -317,6 +319,8 @@ def test_what_earlier_versions_cached_is_cleared_and_links_are_not_followed(cach
 
 def test_a_hostile_description_is_left_out(cache: Path) -> None:
     open_store().append(KEYS, ROWS)
+    execute(cache, "UPDATE entry SET used = 'long ago'")
+    assert all(read(open_store(), KEYS)[0]) and list_rows()[0].count == 60
     for about in ({"size": math.nan}, {"size": -1}, {"backbone": ["a"]}, [1]):
         execute(cache, f"UPDATE network SET about = '{json.dumps(about)}'")
         assert list_rows()[0].metadata == {}

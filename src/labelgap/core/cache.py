@@ -51,6 +51,8 @@ _FLAT_JSON: Final = TypeAdapter[dict[str, Any]](
 )
 _PAGE_BYTES = 1 << 16
 """Of SQLite's page sizes the one that rows of 2 to 8 kB fill best: a row does not cross pages."""
+_FAILURES: Final = (OSError, RunError, sqlite3.Error, TypeError, ValueError)
+"""What a database may raise that is damaged, locked, full or read-only."""
 _ENTRY_BYTES: Final = 64
 """What a row takes besides its content, about."""
 _KEYS_AT_ONCE: Final = 500
@@ -234,19 +236,20 @@ class RowStore:
         target, width, into, now = out.data.cast("B"), self.row_bytes, places.tolist(), time.time()
         columns = "key, used, crc32, content FROM entry JOIN row ON row.id = entry.row"
         for key, numbers, (used, crc32, content) in self._select(columns, keys):
-            if len(content) != width or zlib.crc32(content, zlib.crc32(key)) != crc32:
+            intact = isinstance(content, bytes) and len(content) == width
+            if not intact or zlib.crc32(content, zlib.crc32(key)) != crc32:
                 damaged += 1
                 continue
             for number in numbers:
                 target[into[number] * width : (into[number] + 1) * width] = content
             found[numbers] = True
-            if used < now - _USE_SECONDS:
+            if not isinstance(used, float) or used < now - _USE_SECONDS:
                 stale.append(key)
         if damaged and not self._damage_logged:
             self._damage_logged = True
             self.log(f"{damaged:,} cached features are damaged and are computed again")
         if stale:
-            with suppress(OSError, RunError, sqlite3.Error), _writing(self.path) as connection:  # it may be read-only
+            with suppress(*_FAILURES), _writing(self.path) as connection:  # it may be read-only
                 sql = f"UPDATE entry SET used = ? WHERE network = ({_NETWORK_ID}) AND key = ?"
                 connection.executemany(sql, ((now, self.name, key) for key in stale))
         return found
@@ -254,7 +257,7 @@ class RowStore:
     @property
     def shared(self) -> bool:
         """Whether another process has stored rows in the last half minute."""
-        with suppress(OSError, sqlite3.Error), _opened(self.path) as connection:
+        with suppress(*_FAILURES), _opened(self.path) as connection:
             self._notice_others(connection)
         return self._others_wrote > time.time() - _RECENT_SECONDS
 
@@ -280,7 +283,7 @@ class RowStore:
                 )
             elif free is not None and needed > free:
                 self._stop(f"they take {format_bytes(needed)}, and the disk has {format_bytes(free)} left")
-        except (OSError, RunError, sqlite3.Error) as error:
+        except _FAILURES as error:
             self._fail(error)
         return self.writable
 
@@ -293,8 +296,7 @@ class RowStore:
             with _writing(self.path) as connection:
                 self._notice_others(connection)
                 network, now = self._register(connection), time.time()
-                replaced = [(network, key) for key in new]
-                connection.executemany(_DELETE_ROW, replaced)
+                connection.executemany(_DELETE_ROW, ((network, key) for key in new))
                 ((last,),) = connection.execute("SELECT coalesce(max(id), 0) FROM row")
                 numbers = range(last + 1, last + 1 + len(new))
                 checked = ((zlib.crc32(row, zlib.crc32(key)), row.data) for key, row in new.items())
@@ -302,7 +304,7 @@ class RowStore:
                 connection.executemany("INSERT INTO row VALUES (?, ?, ?)", contents)
                 entries = sorted((network, key, now, number) for key, number in zip(new, numbers, strict=True))
                 connection.executemany("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?)", entries)
-        except (OSError, RunError, sqlite3.Error) as error:
+        except _FAILURES as error:
             self._fail(error)
 
     def _select(self, columns: str, keys: Bytes) -> Iterator[tuple[bytes, list[int], list[Any]]]:
@@ -320,13 +322,13 @@ class RowStore:
                         yield key, numbers[key], values
         except FileNotFoundError:
             return
-        except (OSError, sqlite3.Error) as error:
+        except _FAILURES as error:
             self._fail(error)
 
     def _notice_others(self, connection: sqlite3.Connection) -> None:
         wrote = "SELECT written FROM network WHERE name = ? AND writer != ?"
         for (when,) in connection.execute(wrote, (self.name, self._process)):
-            self._others_wrote = when
+            self._others_wrote = float(when)
 
     def _register(self, connection: sqlite3.Connection) -> int:
         """Store the description of the rows and who writes them; return the number of the network."""
@@ -349,7 +351,7 @@ class RowStore:
 
 def list_rows() -> list[CachedRows]:
     """Return what is cached of each network, the most recently used first."""
-    with suppress(OSError, sqlite3.Error), _opened(_database()) as connection:
+    with suppress(*_FAILURES), _opened(_database()) as connection:
         return _describe(connection)
     return []
 

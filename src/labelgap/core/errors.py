@@ -63,7 +63,12 @@ class UnknownNameError(InputError):
         self.kind = kind
         self.name = name
         self.nearest = nearest(name, names)
-        sentences = [f"there is no {kind} '{name}'.", _suggestion(self.nearest, names, about or {}), hint]
+        description = (about or {}).get(self.nearest or "")
+        if self.nearest is not None:
+            suggestion = f"Did you mean '{self.nearest}'{f' ({description})' if description else ''}?"
+        else:
+            suggestion = f"There is: {join_names(names, _MAX_LISTED)}." if names else ""
+        sentences = [f"there is no {kind} '{name}'.", suggestion, hint]
         super().__init__(" ".join(sentence for sentence in sentences if sentence))
 
 
@@ -205,13 +210,6 @@ def _names(folder: Path) -> Iterator[str]:
     except OSError:
         return
     yield from sorted(name for name in names if not name.startswith("."))
-
-
-def _suggestion(close: str | None, names: Sequence[str], about: Mapping[str, str]) -> str:
-    if close is not None:
-        description = about.get(close)
-        return f"Did you mean '{close}'{f' ({description})' if description else ''}?"
-    return f"There is: {join_names(names, _MAX_LISTED)}." if names else ""
 
 
 def _restored(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:

@@ -44,6 +44,14 @@ from labelgap.core.text import truncate_text
 
 TRUST_VARIABLE: Final = "LABELGAP_TRUST"
 """Environment variable: folders, separated as in PATH, whose content is trusted."""
+ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"
+"""Environment variable: modules and packages, separated by commas, that may be imported when a run names them."""
+
+_MODEL_LIBRARIES: Final = ("timm", "open_clip")
+"""Before a colon they name a library's model, not a class."""
+
+T = TypeVar("T")
+_GIVEN: dict[str, type] = {}
 _KEY_BYTES: Final = 32
 
 
@@ -164,16 +172,6 @@ def _stored_key(path: Path) -> bytes | None:
         key = path.read_bytes()
         return key if len(key) == _KEY_BYTES else None
     return None
-
-
-ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"
-"""Environment variable: modules and packages, separated by commas, that may be imported when a run names them."""
-
-_MODEL_LIBRARIES: Final = ("timm", "open_clip")
-"""Before a colon they name a library's model, not a class."""
-
-T = TypeVar("T")
-_GIVEN: dict[str, type] = {}
 
 
 def is_class_path(name: str) -> bool:

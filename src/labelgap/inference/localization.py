@@ -28,6 +28,8 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.loop.inputs import ImageInputs
 
 _ENLARGED_AT_ONCE: Final = 64
+_COLOR: Final = (213, 94, 0)
+_MAX_ALPHA: Final = 170
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,10 +207,6 @@ def _maxima(maps: Tensor, side: int) -> NDArray[np.float64]:
 def _to_image(shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return positions in pixels, of whole numbers at the centers, from shares of the width and the height."""
     return shares * sizes - 0.5
-
-
-_COLOR: Final = (213, 94, 0)
-_MAX_ALPHA: Final = 170
 
 
 def heat_map_png(activations: NDArray[np.float32], size: tuple[int, int], side: int = 256) -> bytes:

@@ -64,13 +64,7 @@ class Head(nn.Module, ABC):
 
 @final
 class LinearHead(Head):
-    r"""The papers' head, :math:`x = W f + b` of pooled features.
-
-    Example:
-        >>> import torch
-        >>> LinearHead(width=8, classes=3)(torch.zeros(2, 8)).shape
-        torch.Size([2, 3])
-    """
+    r"""The papers' head, :math:`x = W f + b` of pooled features."""
 
     needs_feature_maps = False
 

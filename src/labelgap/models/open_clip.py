@@ -51,6 +51,10 @@ from labelgap.models.weight_files import (
 )
 
 OPEN_CLIP_PREFIX: Final = "open_clip:"
+TEMPLATES: Final = ("{}", "a photo of a {}.", "a photo of the {}.", "a photo that shows a {}.")
+"""The prompts of a class; their embeddings are averaged."""
+_BLOCK_SIZE: Final = 1 << 20
+"""Largest number of logits, or of feature values, that are computed at once."""
 
 _HUB_FILES: Final = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _UNSTATED_LICENSE: Final = "not stated by open_clip: see where the weights are"
@@ -259,12 +263,6 @@ class OpenClipBackbone(Backbone):
 def _embed(tower: Any, images: Tensor) -> Tensor:
     output = tower(images)
     return cast(Tensor, output[0] if isinstance(output, tuple) else output)
-
-
-TEMPLATES: Final = ("{}", "a photo of a {}.", "a photo of the {}.", "a photo that shows a {}.")
-"""The prompts of a class; their embeddings are averaged."""
-_BLOCK_SIZE: Final = 1 << 20
-"""Largest number of logits, or of feature values, that are computed at once."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,9 @@ from labelgap.models.weight_files import NO_WEIGHTS, WeightFile, load_tensors, m
 
 PLUGIN_GROUP: Final = "labelgap.backbones"
 """The entry points in which an installed package names its builders."""
+_LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
+_NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
+"""Backbones that know the name by which they are made again."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,6 @@ def _load_plugins() -> None:
             warnings.warn(f"the plug-in {build!r} is left out: {error}", stacklevel=2)
 
 
-def registered_names() -> list[str]:
-    """Return the names of all backbones of the table, in alphabetical order."""
-    _load_plugins()
-    return sorted(BACKBONES.names())
-
-
 def _add_lite(variant: LiteVariant, parameters: int, summary: str) -> None:
     def build(pretrained: bool) -> Backbone:
         return EfficientNetLite(variant, pretrained=pretrained)
@@ -163,11 +160,6 @@ BACKBONES.add(
 )
 _add_cnn("small-cnn", (118_048, 128, SMALL_CNN_INPUT), "small gray images; trained from scratch in seconds")
 _add_cnn("tiny-cnn", (76_416, 96, SMALL_CNN_INPUT), "small gray images; half the work of small-cnn, for the demo")
-
-
-_LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
-_NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
-"""Backbones that know the name by which they are made again."""
 
 
 def create_backbone(
@@ -263,7 +255,8 @@ def names_address(name: str) -> bool:
 
 def backbone_names() -> list[str]:
     """Return the names of all backbones except timm's, in alphabetical order."""
-    return registered_names()
+    _load_plugins()
+    return sorted(BACKBONES.names())
 
 
 def list_backbones() -> list[BackboneInfo]:

@@ -61,6 +61,11 @@ _LICENSES: Final = {
 _OPERATORS: Final = ("nms", "qnms")
 _SCHEMA: Final = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _REGISTRATION: Final = re.compile(r"^@register_model\b", re.MULTILINE)
+_FILTERS: Final = (
+    *("checkpoint_filter_fn", "checkpoint_filter_fn_classifier", "_filter_fn", "_filter_torchvision_pretrained"),
+)
+"""Functions of timm's modules that translate the tensor names of the authors' own code."""
+_MIN_POSITIONS: Final = 4
 
 
 def import_timm() -> Any:
@@ -136,13 +141,6 @@ def weights_info(configuration: Any) -> WeightsInfo:
     license = (configuration.license or "").replace("unknown", "")
     source = f"{place} on the Hugging Face hub" if configuration.hf_hub_id else str(place)
     return WeightsInfo(source, _LICENSES.get(license, license) or "not stated by timm: see where the weights are")
-
-
-_FILTERS: Final = (
-    *("checkpoint_filter_fn", "checkpoint_filter_fn_classifier", "_filter_fn", "_filter_torchvision_pretrained"),
-)
-"""Functions of timm's modules that translate the tensor names of the authors' own code."""
-_MIN_POSITIONS: Final = 4
 
 
 @final
