@@ -1,13 +1,13 @@
 """``manifest.json``: size and SHA-256 of every file of a finished folder, so that damage is found when it is opened.
 
 An unfinished folder has no manifest. Whoever adds or replaces a file of a finished folder does it in a block of
-``replacing``, or calls ``update_manifest`` afterwards.
+``replacing``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
@@ -44,30 +44,25 @@ def write_manifest(folder: Path, names: Iterable[str]) -> None:
         _write(folder, _entries(folder, names))
 
 
-def update_manifest(folder: Path, names: Iterable[str]) -> None:
-    """Record files that were written, replaced or removed in a finished folder; does nothing in an unfinished one."""
-    if not (folder / MANIFEST_FILE).exists():
-        return
-    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
-        names = list(names)
-        kept = {name: entry for name, entry in _read(folder).files.items() if name not in names}
-        _write(folder, kept | _entries(folder, names))
-
-
 @contextmanager
 def replacing(folder: Path, names: Iterable[str]) -> Iterator[None]:
-    """Replace files of a finished folder in this block.
+    """Write, replace or remove files of a finished folder in this block; in an unfinished one nothing is recorded.
 
     Meanwhile the manifest does not list them: killed in the middle, the folder has unlisted files, not changed ones.
     """
     names = list(names)
+    _update(folder, names, [])
+    yield
+    _update(folder, names, names)
+
+
+def _update(folder: Path, removed: Collection[str], added: Collection[str]) -> None:
     if (folder / MANIFEST_FILE).exists():
         with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
             entries = _read(folder).files
-            if any(name in entries for name in names):
-                _write(folder, {name: entry for name, entry in entries.items() if name not in names})
-    yield
-    update_manifest(folder, names)
+            updated = {name: entry for name, entry in entries.items() if name not in removed} | _entries(folder, added)
+            if updated != entries:
+                _write(folder, updated)
 
 
 def check_files(folder: Path, names: Iterable[str]) -> None:
