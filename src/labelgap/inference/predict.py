@@ -68,7 +68,7 @@ class PredictionSummary:
         present: labels decided present.
         unsure: labels decided neither.
         unreadable: images that cannot be read; their rows are blank.
-        errors: of the first twenty of them.
+        errors: why the first twenty of them cannot be read.
         error_file: a CSV of all of them with the errors; None where there are none.
     """
 
@@ -141,7 +141,7 @@ def _check_arguments(path: Path, on_bad_image: str, batch_size: int) -> Path:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: the file name must end in {' or '.join(SUFFIXES)}, which decides the format.")
     if on_bad_image not in ("error", "skip"):
-        raise InputError(f"on_bad_image={on_bad_image!r}: it is 'error' or 'skip'.")
+        raise InputError(f"on_bad_image={on_bad_image!r}: it must be 'error' or 'skip'.")
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: it must be at least 1.")
     if path.is_dir():

@@ -81,7 +81,7 @@ class Backbone(nn.Module, ABC):
         num_features: the dimension of the vectors, ``D``.
         input_spec: the images it takes.
         weights: where its weights come from.
-        name: of the architecture; the class name by default.
+        name: the name of the architecture; the class name by default.
 
     Attributes:
         reproducible: whether ``create_backbone(name)`` gives the same weights again. If not, a run stores them.

@@ -100,8 +100,8 @@ class FoldedEfficientNet(Backbone):
     with batch norm's scale γ, shift β, mean μ and variance σ².
 
     Args:
-        backbone: is copied.
-        precision: of the convolutions; feature maps are float32. Weights that 16 bits cannot hold stay in 32.
+        backbone: the network to copy.
+        precision: the type of the convolutions; feature maps are float32. Weights that 16 bits cannot hold stay in 32.
     """
 
     def __init__(self, backbone: EfficientNetLite, precision: Precision = "float32") -> None:

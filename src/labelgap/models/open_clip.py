@@ -304,7 +304,7 @@ def zero_shot_classifier(
         name: ``open_clip:MODEL/TAG``.
         classes: their names, in words that a caption would use.
         weights: a file of weights of the whole model, instead of those of the tag.
-        templates: of the prompts; ``{}`` stands for the name of the class.
+        templates: the prompts; ``{}`` stands for the name of the class.
     """
     if not name.startswith(OPEN_CLIP_PREFIX):
         raise InputError(

@@ -47,7 +47,7 @@ class BackboneFactory:
 
     Attributes:
         build: takes ``pretrained`` and returns the network; None for a model of timm.
-        weights: of the pretrained network.
+        weights: the source of the pretrained weights.
         facts: number of parameters, number of features and input, if they are known without building it.
         timm_model: its name in timm.
         translate: renames the tensors of a weight file.

@@ -102,7 +102,7 @@ class Verification:
     Attributes:
         path: the folder.
         kind: what it is, e.g. "run" or "study".
-        files: those that labelgap wrote, also those of the runs in it, and what does not belong there.
+        files: what labelgap wrote, also the files of the runs in it, and what does not belong there.
         finished: whether there are digests to compare with; without them files are only read.
     """
 
@@ -126,7 +126,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
     Args:
-        path: of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its runs, the
+        path: the folder of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its runs, the
             tables of papers with all that was trained for them, or a review.
     """
     folder = Path(path)
