@@ -53,7 +53,7 @@ def labels_from_scores(
     Args:
         scores: ``(N, K)`` from 0 to 1.
         thresholds: per class, on scores.
-        calibration: the calibration, where there is one. It scales the logits of all classes, and so the odds that are compared.
+        calibration: the run's, where it has one. It scales the logits of all classes, and so the odds compared.
 
     Example:
         >>> cuts = Thresholds(np.array([0.5, 0.5, 0.5]), ("measured", "estimated", "default"))

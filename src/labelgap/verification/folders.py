@@ -126,8 +126,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
     Args:
-        path: the folder of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its runs, the
-            tables of papers with all that was trained for them, or a review.
+        path: the folder of a run, a study or a sweep with its runs, a comparison, a linear evaluation, the tables of
+            papers with all that was trained for them, or a review.
     """
     folder = Path(path)
     kind = _kind(folder)
