@@ -451,6 +451,8 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.execute("SELECT count(*) FROM network").fetchone()
             except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # no such table
+                    raise sqlite3.DatabaseError("it is no cache of features") from None
                 failures.append(error)
                 continue
             yield connection
