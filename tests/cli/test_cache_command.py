@@ -58,7 +58,7 @@ def test_the_list_is_there_for_machines_too(cache: Path, screen: Screen) -> None
 
 
 def test_a_limit_is_kept_and_what_is_too_much_goes(cache: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    assert screen("cache", "--limit", "800kB") == snapshot(name="limit")
+    assert screen("cache", "--limit", "1MB") == snapshot(name="limit")
     assert names(cache) == {"recent", "a.npz"}
     assert "(default)" in screen("cache", "--limit", "default")
     assert "--limit=lots" in screen("cache", "--limit", "lots", code=2)
