@@ -380,6 +380,7 @@ def test_features_above_the_limit_are_not_cached_and_nothing_is_evicted_for_them
 
 def test_features_larger_than_the_disk_are_not_cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "free_disk_space", lambda path: 500)
+    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "none")
     reporter = Recorder()
     features(random_images(ROWS), Tiny(), reporter)
     assert not list(cache.iterdir()) and "the disk has 500 bytes left" in reporter.messages[0]
