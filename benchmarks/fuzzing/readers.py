@@ -20,12 +20,11 @@ from benchmarks.fuzzing import samples
 import labelgap as lg
 from labelgap.audit.candidates import Audit
 from labelgap.cli.main import main
-from labelgap.core.cache.limit import FEATURE_FOLDER, cache_limit
-from labelgap.core.cache.segments import list_folders
+from labelgap.core.cache import cache_limit, list_rows
 from labelgap.core.errors import LabelGapError
 from labelgap.data import open_data
-from labelgap.inference.predict.chunks import plan_chunks
-from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.inference.chunks import plan_chunks
+from labelgap.inference.predict import predict_to_file
 from labelgap.models import create_backbone
 from labelgap.models.weight_files import read_weight_file
 from labelgap.reporting.example_images import random_examples
@@ -182,7 +181,7 @@ def _cached(folder: Path) -> Any:
 
 def _cache(folder: Path) -> Any:
     os.environ["LABELGAP_CACHE"] = str(folder)
-    return [cache_limit(), [(entry.path, entry.size, entry.count) for entry in list_folders(folder / FEATURE_FOLDER)]]
+    return [cache_limit(), [(entry.name, entry.size, entry.count) for entry in list_rows()]]
 
 
 def _command(*words: str) -> Reader:

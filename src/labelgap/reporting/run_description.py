@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import join_names
+from labelgap.core.trust import is_class_path
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import Loss, Method, defaults, describe_method
 from labelgap.reporting.formatting import single_line

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelgap.core.cache.limit import cache_folder
+from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
 from labelgap.data.decoding import DecodedImage, EncodedImage, decoded, open_image
@@ -29,7 +29,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import StoredImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
-from labelgap.inference.heat_map import heat_map_png
+from labelgap.inference.localization import heat_map_png
 from labelgap.models import class_activation_maps
 from labelgap.review.session import Review
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.fft import dctn
 
-from labelgap.core.cache.limit import cache_folder
+from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import read_arrays

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.core.cache.limit import cache_folder, read_flat_json, write_flat_json
+from labelgap.core.cache import cache_folder, read_flat_json, write_flat_json
 from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError
 from labelgap.core.files import display_path, file_digest, make_folder
 from labelgap.core.findings import Finding, Note

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from labelgap.core.cache.limit import cache_folder, cache_limit
+from labelgap.core.cache import cache_folder, cache_limit
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path, file_digest, make_folder, remove_partials
 from labelgap.core.lock import lock_folder

@@ -11,8 +11,7 @@ from labelgap.core.errors import LabelGapError
 from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.split import hold_out_val
-from labelgap.inference.heat_map import heat_map_png
-from labelgap.inference.localization import PointingGame, pointing_game, unseen_split, without_maps
+from labelgap.inference.localization import PointingGame, heat_map_png, pointing_game, unseen_split, without_maps
 from labelgap.reporting.analysis.activation_maps import ActivationExample, activation_examples
 from labelgap.reporting.example_images import data_url, thumbnail_data_url
 from labelgap.reporting.figure_data import Columns, stack_columns

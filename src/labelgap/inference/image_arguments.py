@@ -25,10 +25,6 @@ def is_dataset_argument(text: str) -> bool:
 
     DATA is a table, ``name=path``, a folder in a published layout, shards, or a name. Any other folder is one of
     images, whatever its subfolders are called; ``folder=photos`` reads it as a folder per class.
-
-    Example:
-        >>> [is_dataset_argument(text) for text in ("tags.csv", "folder=photos", "photos/*.jpg", "digits")]
-        [True, True, False, True]
     """
     path = Path(text).expanduser()
     if is_shard_url(text) or is_shard_folder(path):
@@ -49,9 +45,6 @@ def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = No
         texts: image files; folders, with all images below them; patterns (``photos/**/*.jpg``); text files (.txt, .lst)
             with a path per line.
         folder: what the paths in text files are relative to; the current folder when left out.
-
-    Returns:
-        Every image once, named by its path. A path in a text file need not exist: it is reported as unreadable later.
     """
     names = tuple(dict.fromkeys(name for text in texts for name in _expand(text, folder)))
     if not names:

@@ -23,9 +23,9 @@ import labelgap as lg
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.text import unquote_formula
 from labelgap.data import ArrayImages, FeatureVectors, FileImages
-from labelgap.inference.predict import chunks as chunks_module
-from labelgap.inference.predict.columns import LABELS, labels_from_scores
-from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.inference import chunks as chunks_module
+from labelgap.inference.columns import LABELS, labels_from_scores
+from labelgap.inference.predict import predict_to_file
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds
 from labelgap.metrics.label_model import PlattCalibration
@@ -316,7 +316,7 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypa
     """Ten thousand images of forty classes, by a network that only averages pixels."""
     run = make_run(tmp_path / "run", classes=[f"class {number}" for number in range(40)])
     monkeypatch.setattr(chunks_module, "MAX_IMAGES", 256)
-    monkeypatch.setattr("labelgap.inference.predict.assembly.MAX_ENTRIES", 40 * 512)
+    monkeypatch.setattr("labelgap.inference.predict.MAX_ENTRIES", 40 * 512)
     monkeypatch.setattr(type(run.model), "forward", lambda self, images: images.mean(dim=(2, 3)).repeat(1, 40))
     predict_to_file(run, GeneratedImages(300), tmp_path / "a.csv", layout="wide", device="cpu", batch_size=128)
     peaks = []

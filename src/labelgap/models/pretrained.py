@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import torch
 
 from labelgap.core.errors import InputError
-from labelgap.core.terminal.streams import unescaped_output
+from labelgap.core.terminal import unescaped_output
 
 TIMEOUT_SECONDS: Final = 5.0
 """Timeout of the request that finds out whether the server can be reached."""

@@ -7,7 +7,7 @@ import pytest
 from tests.training.untrained_run import CALIBRATION, make_run
 
 from labelgap.data import ArrayImages
-from labelgap.inference.predict import chunks as chunks_module
+from labelgap.inference import chunks as chunks_module
 from labelgap.training import Run
 
 

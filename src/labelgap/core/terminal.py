@@ -1,4 +1,4 @@
-"""Standard output and standard error of the commands, whatever they are connected to.
+"""What commands write to: standard streams, whatever they are connected to, and consoles of rich.
 
 Names of classes and files come from other people, and a terminal obeys control characters: all text is escaped before
 it is shown. A closed stream, an encoding without the letters needed, a full disk and a broken pipe do not end in a
@@ -12,6 +12,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO, cast
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import escape_control
@@ -115,3 +118,17 @@ def _discard(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+class _EscapingConsole(Console):
+    """A console that escapes the control characters in what it renders; its own colors and cursor movements stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield the segments of a renderable, escaped."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=escape_control(segment.text))
+
+
+def make_console(*, stderr: bool = False, **options: Any) -> Console:
+    r"""Return a console that shows text as it is: control characters escaped, no markup, no emoji, no highlighting."""
+    return _EscapingConsole(stderr=stderr, **{"markup": False, "emoji": False, "highlight": False, **options})

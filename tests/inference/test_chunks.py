@@ -17,7 +17,7 @@ from tests.training.untrained_run import make_run, predict_many, predict_when_re
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.data import ArrayImages
-from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.inference.predict import predict_to_file
 from labelgap.training import Run
 
 

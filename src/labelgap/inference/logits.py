@@ -1,10 +1,11 @@
-"""Batches of inputs in which an image that cannot be read is reported, not raised."""
+"""Logits of images: from features in the cache, or by the network; an unreadable image is reported, not raised."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from labelgap.core.errors import LabelGapError
+from labelgap.core.errors import InputError, LabelGapError
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Transform
+from labelgap.models.inference import inference_network
+from labelgap.training.features import CachedFeatures
+from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.run import Run
 
 Rows = range | NDArray[np.int64]
 
@@ -44,16 +49,7 @@ class ReadBatch:
 def read_batches(
     images: ImageSource, rows: Rows, transform: Transform, *, channels: int, batch_size: int, workers: int = 0
 ) -> Iterator[ReadBatch]:
-    """Yield rows of a source in order, a batch at a time; the last batch may be smaller.
-
-    Args:
-        images: images, or features.
-        rows: which.
-        transform: of images.
-        channels: 1 or 3.
-        batch_size: rows of a batch.
-        workers: processes that decode; 0 decodes in this one.
-    """
+    """Yield rows of a source in order, a batch at a time; the last batch may be smaller."""
     batches = _Batches(images, rows, transform, channels, batch_size)
     if workers == 0 or isinstance(images, FeatureVectors):
         yield from (batches[number] for number in range(len(batches)))
@@ -103,3 +99,54 @@ class _Batches(Dataset[ReadBatch]):
             self.images, rows, transform=self.transform, channels=self.channels, batch_size=max(len(rows), 1)
         )
         return next(iter(loader))[1]
+
+
+class CachedLogits:
+    """Logits from features that another command has cached: no image is read, and nothing is stored.
+
+    A prediction may be of millions of images that are never seen again, so it does not fill the cache.
+    """
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        self.network, self.device = run.model.to(device), device
+        self._cache: CachedFeatures | None = None
+        if self.network.reads_features:
+            config, backbone = run.config, self.network.backbone
+            options: dict[str, Any] = {"average_flips": config.average_flips, "precision": config.feature_precision}
+            self._cache = CachedFeatures(backbone, device, config.transform, **options)
+
+    def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which images have cached features, and the ``(N, K)`` logits, 0 where they have none."""
+        found = np.zeros(len(images), dtype=bool)
+        logits = np.zeros((len(images), len(self.network.head.bias)), dtype=np.float32)
+        if self._cache is not None and not isinstance(images, FeatureVectors):
+            found, features = self._cache.read(images)
+            with torch.inference_mode():
+                values = torch.from_numpy(features[found]).to(self.device)
+                logits[found] = self.network.head(values).float().cpu().numpy()
+        return found, logits
+
+
+def iterate_logits(
+    run: Run, images: ImageSource, rows: Rows, *, device: torch.device, workers: int, batch_size: int
+) -> Iterator[tuple[ReadBatch, NDArray[np.float32]]]:
+    """Yield batches of rows with the logits that the network computes, NaN for unreadable images."""
+    network = run.model.to(device)
+    scorer = inference_network(network, device, run.config.feature_precision)
+    batches = read_batches(
+        images,
+        rows,
+        ImageInputs(images, network.backbone, device, transform=run.config.transform).transform_of(None),
+        channels=network.backbone.input_spec.channels,
+        batch_size=batch_size,
+        workers=workers,
+    )
+    for batch in batches:
+        values = batch.values.to(device)
+        with torch.inference_mode():
+            inputs = network.normalize(values) if values.dtype == torch.uint8 else values
+            logits: NDArray[np.float32] = scorer(inputs).float().cpu().numpy().copy()
+        if not np.isfinite(logits).all():
+            raise InputError("the run gives scores that are not finite: its training has diverged.")
+        logits[list(batch.errors)] = np.nan
+        yield batch, logits

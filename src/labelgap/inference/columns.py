@@ -53,7 +53,7 @@ def labels_from_scores(
     Args:
         scores: ``(N, K)`` from 0 to 1.
         thresholds: per class, on scores.
-        calibration: where there is one. It scales the logits of all classes, and so the odds that are compared.
+        calibration: the run's, where it has one. It scales the logits of all classes, and so the odds compared.
 
     Example:
         >>> cuts = Thresholds(np.array([0.5, 0.5, 0.5]), ("measured", "estimated", "default"))
@@ -89,7 +89,7 @@ class PredictionColumns:
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
-            raise InputError(f"layout '{self.layout}': it is {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}.")
+            raise InputError(f"layout '{self.layout}': it must be {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}.")
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -124,13 +124,7 @@ class PredictionColumns:
         }
 
     def table(self, images: Sequence[str], logits: NDArray[np.float32], bad: NDArray[np.bool_]) -> pa.Table:
-        """Return the rows of some images; those of unreadable images are blank but for the name.
-
-        Args:
-            images: N names.
-            logits: ``(N, K)``
-            bad: ``(N,)``, unreadable.
-        """
+        """Return the rows of some images; those of unreadable images are blank but for the name."""
         scores, names = expit(logits), pa.array(images, pa.string())
         labels = labels_from_scores(scores, self.thresholds, self.calibration)
         if self.layout == "lists":

@@ -1,36 +1,36 @@
 """Predictions of any number of images in one file, resumable.
 
 Logits are computed in chunks of about 1,024 images, each written completely or not at all to a folder ``FILE.partial``
-beside the output, which one process at a time can use. When all chunks are there they are assembled, the output appears
-by a rename, and the folder is removed. Chunks start where batches start, so on one machine an interrupted prediction
-ends with the same bytes as an uninterrupted one. A chunk that was damaged is computed again. Several processes divide
-the missing chunks, in a folder that all see; the first one assembles them.
+beside the output, which one process at a time can use (``inference.chunks``). When all chunks are there they are
+assembled, the output appears by a rename, and the folder is removed. Chunks start where batches start, so on one
+machine an interrupted prediction ends with the same bytes as an uninterrupted one. A chunk that was damaged is computed
+again. Several processes divide the missing chunks, in a folder that all see; the first one assembles them.
 """
 
 from __future__ import annotations
 
+import csv
+import filecmp
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from labelgap.core.distributed import is_main_process, rank, world_size
 from labelgap.core.errors import InputError, LabelGapError, RunError
-from labelgap.core.files import remove_partials_of
+from labelgap.core.files import atomic_path, remove_partials_of
+from labelgap.core.text import pluralize, quote_formulas
 from labelgap.data.images import ImageSource
-from labelgap.inference.predict.assembly import (
-    PredictionAssembly,
-    PredictionSummary,
-    error_file,
-    existing_file_error,
-)
-from labelgap.inference.predict.chunks import (
+from labelgap.inference.chunks import (
+    MAX_ENTRIES,
     Chunk,
     ChunkStore,
     adjacent_chunks,
@@ -39,8 +39,8 @@ from labelgap.inference.predict.chunks import (
     has_prediction,
     plan_chunks,
 )
-from labelgap.inference.predict.columns import PredictionColumns, csv_schema
-from labelgap.inference.predict.logits import CachedLogits, iterate_logits
+from labelgap.inference.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
+from labelgap.inference.logits import CachedLogits, iterate_logits
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.loop.processes import (
     broadcast_object,
@@ -54,6 +54,32 @@ from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 
 SUFFIXES: Final = (".csv", ".parquet")
+_MAX_ERRORS: Final = 20
+
+
+@dataclass(frozen=True)
+class PredictionSummary:
+    """The result of a prediction.
+
+    Attributes:
+        path: the file.
+        images: rows of a file of lists.
+        absent: labels decided absent, over all classes.
+        present: labels decided present.
+        unsure: labels decided neither.
+        unreadable: images that cannot be read; their rows are blank.
+        errors: why the first twenty of them cannot be read.
+        error_file: a CSV of all of them with the errors; None where there are none.
+    """
+
+    path: Path
+    images: int
+    absent: int
+    present: int
+    unsure: int
+    unreadable: int
+    errors: tuple[str, ...]
+    error_file: Path | None
 
 
 def predict_to_file(
@@ -78,7 +104,7 @@ def predict_to_file(
         run: finished.
         sources: the images, in the order of the rows.
         out: the file, ending in .csv or .parquet; its folder is created where it does not exist.
-        layout: "lists", "wide" or "long"; see ``labelgap.inference.predict.columns``.
+        layout: "lists", "wide" or "long"; see ``labelgap.inference.columns``.
         on_bad_image: "skip" leaves the row of an unreadable image blank and reports it; "error" names all of them and
             writes no file.
         device: "auto", "cpu", "cuda", "mps".
@@ -115,7 +141,7 @@ def _check_arguments(path: Path, on_bad_image: str, batch_size: int) -> Path:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: the file name must end in {' or '.join(SUFFIXES)}, which decides the format.")
     if on_bad_image not in ("error", "skip"):
-        raise InputError(f"on_bad_image={on_bad_image!r}: it is 'error' or 'skip'.")
+        raise InputError(f"on_bad_image={on_bad_image!r}: it must be 'error' or 'skip'.")
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size}: it must be at least 1.")
     if path.is_dir():
@@ -148,10 +174,9 @@ class _Prediction:
         summary: PredictionSummary | None = None
         with fail_together():
             if is_main_process():
-                assembly = PredictionAssembly(self.sources, self.chunks, self.store, self.columns)
                 if not skip:
-                    assembly.refuse_unreadable(path)
-                summary = assembly.write(path, force)
+                    self.refuse_unreadable(path)
+                summary = self.write(path, force)
                 self.store.remove()
         return cast(PredictionSummary, broadcast_object(summary))
 
@@ -227,6 +252,71 @@ class _Prediction:
                 self.store.write(chunk, np.concatenate(logits), errors)
                 logits, errors = [], {}
 
+    def refuse_unreadable(self, path: Path) -> None:
+        """Raise an error that names unreadable images, and discard their chunks: they are computed again."""
+        unreadable = {chunk: errors for chunk in self.chunks if (errors := self.store.errors(chunk))}
+        if not unreadable:
+            return
+        for chunk in unreadable:
+            self.store.discard(chunk)
+        messages = [message for errors in unreadable.values() for message in errors.values()]
+        shown = "".join(f"\n  {message}" for message in messages[:_MAX_ERRORS])
+        more = f"\n  …and {len(messages) - _MAX_ERRORS:,} more" if len(messages) > _MAX_ERRORS else ""
+        raise InputError(
+            f"{pluralize(len(messages), 'image')} cannot be read, {path} was not written:{shown}{more}\n"
+            "Repair them and run the command again, or leave their rows blank with --on-bad-image skip. All other "
+            "images are done."
+        )
+
+    def write(self, path: Path, force: bool) -> PredictionSummary:
+        """Write the file from the chunks, a bounded number of entries at a time.
+
+        An existing file is not replaced without ``force``, unless it is the same: then the command was killed after it
+        had written it.
+        """
+        counts = np.zeros(3, dtype=np.int64)
+        with atomic_path(path) as temporary:
+            with _open_writer(temporary, self.columns) as writer:
+                for names, logits in self._tables():
+                    bad = np.isnan(logits[:, 0])
+                    writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
+                    labels = labels_from_scores(expit(logits[~bad]), self.columns.thresholds, self.columns.calibration)
+                    counts += np.bincount(labels.ravel(), minlength=3)
+            if path.exists() and not force and not filecmp.cmp(path, temporary, shallow=False):
+                raise existing_file_error(path)
+        absent, present, unsure = counts.tolist()
+        return PredictionSummary(path, sum(map(len, self.sources)), absent, present, unsure, *self._write_errors(path))
+
+    def _tables(self) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+        """Yield the names and logits of several chunks at a time."""
+        names: list[str] = []
+        logits: list[NDArray[np.float32]] = []
+        for chunk in self.chunks:
+            names += self.sources[chunk.source].names[chunk.start : chunk.stop]
+            logits.append(self.store.read(chunk)[0])
+            if len(names) * len(self.columns.classes) >= MAX_ENTRIES or chunk is self.chunks[-1]:
+                yield names, np.concatenate(logits)
+                names, logits = [], []
+
+    def _write_errors(self, path: Path) -> tuple[int, tuple[str, ...], Path | None]:
+        """Write a CSV of unreadable images beside the file; return their number, the first errors, and the CSV."""
+        unreadable = [chunk for chunk in self.chunks if self.store.errors(chunk)]
+        if not unreadable:
+            return 0, (), None
+        reasons = error_file(path)
+        first: list[str] = []
+        count = 0
+        with atomic_path(reasons) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            rows.writerow(["image", "reason"])
+            for chunk in unreadable:
+                errors = self.store.errors(chunk)
+                named = self.sources[chunk.source].names
+                rows.writerows(quote_formulas([named[row], error]) for row, error in errors.items())
+                count += len(errors)
+                first += list(errors.values())[: _MAX_ERRORS - len(first)]
+        return count, tuple(first), reasons
+
 
 def _describe_job(
     run: Run, sources: Sequence[ImageSource], path: Path, layout: str, batch_size: int, device: torch.device
@@ -240,3 +330,20 @@ def _describe_job(
     classes = len(columns.classes)
     store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes)
     return _Prediction(run, sources, plan_chunks(list(map(len, sources)), classes, batch_size), store, columns)
+
+
+def existing_file_error(path: Path) -> InputError:
+    """Return the error about a file that is not replaced without being asked to."""
+    return InputError(f"{path} exists already: replace it with --force, or choose another --out.")
+
+
+def error_file(path: Path) -> Path:
+    """Return the path of the CSV of unreadable images beside a file of predictions."""
+    return path.with_name(f"{path.stem}-unreadable.csv")
+
+
+def _open_writer(path: Path, columns: PredictionColumns) -> Any:
+    """Open a CSV or Parquet file for tables."""
+    if path.suffix.lower() == ".csv":
+        return CsvWriter(path, csv_schema(columns))
+    return pq.ParquetWriter(path, columns.schema)

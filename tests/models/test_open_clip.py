@@ -22,7 +22,7 @@ from labelgap.models import (
     is_pretrained,
     names_address,
 )
-from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
+from labelgap.models.open_clip import standardize_head, zero_shot_classifier
 
 CLASSES = ["dog", "traffic_light", "T-shirt"]
 B32 = "open_clip:ViT-B-32/laion2b_s34b_b79k"

@@ -1,6 +1,17 @@
-"""open_clip's models by name, and their weights. open_clip is imported only when one of its models is requested.
+r"""Models of open_clip. open_clip is imported only when one of its models is requested.
 
-A model has two towers that map images and texts to one space. ``load_clip`` builds both; a backbone keeps the first.
+A model has two towers that map images and texts to one space. ``load_clip`` builds both. ``OpenClipBackbone`` keeps the
+first: its features are the image's embedding :math:`e`, scaled to a mean square of 1 per dimension, so that learning
+rates suit it as they suit other features, :math:`f = \sqrt D\; e / \lVert e \rVert`.
+
+``zero_shot_classifier`` makes a linear head out of class names by the second. The embedding :math:`t_k` of class k is
+the normalized mean over prompt templates of normalized text embeddings. The zero-shot logit of an image is the model's
+own score of image and text, with its learned scale and bias:
+
+.. math:: x_k = s \cos(e, t_k) + b = w_k^\top f + b, \qquad w_k = \frac{s}{\sqrt D}\, t_k
+
+Reference: Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021; Ilharco
+et al., OpenCLIP, 2021.
 """
 
 from __future__ import annotations
@@ -8,25 +19,42 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import math
+import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models.backbone import RANDOM_WEIGHTS, InputSpec, WeightsInfo
-from labelgap.models.module_backbone import FORWARD_ERRORS
-from labelgap.models.timm.library import import_timm
-from labelgap.models.timm.pretrained import pretrained_file
-from labelgap.models.weight_files import WeightFile, check_finite, describe_mismatch, load_tensors, match_tensors
+from labelgap.models.backbone import FORWARD_ERRORS, RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo, dry_forward
+from labelgap.models.pretrained import pretrained_file
+from labelgap.models.timm import import_timm
+from labelgap.models.weight_files import (
+    NO_WEIGHTS,
+    WeightFile,
+    check_finite,
+    describe_mismatch,
+    load_tensors,
+    match_tensors,
+    read_weight_file,
+)
 
 OPEN_CLIP_PREFIX: Final = "open_clip:"
+TEMPLATES: Final = ("{}", "a photo of a {}.", "a photo of the {}.", "a photo that shows a {}.")
+"""The prompts of a class; their embeddings are averaged."""
+_BLOCK_SIZE: Final = 1 << 20
+"""Largest number of logits, or of feature values, that are computed at once."""
 
 _HUB_FILES: Final = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _UNSTATED_LICENSE: Final = "not stated by open_clip: see where the weights are"
@@ -205,3 +233,128 @@ def _quiet_logging() -> Iterator[None]:
     finally:
         logging.disable(disabled)
         root.removeHandler(handler)
+
+
+@final
+class OpenClipBackbone(Backbone):
+    """The image tower of a model that ``load_clip`` built, with the model's own input."""
+
+    def __init__(self, clip: Clip) -> None:
+        name, tower = clip.name.backbone, clip.network.visual
+        embedding = dry_forward(lambda images: _embed(tower, images), tower, clip.input_spec, name)
+        spec, width = clip.input_spec, embedding.shape[-1]
+        super().__init__(num_features=width, input_spec=spec, weights=clip.weights, name=name)
+        self.model = tower
+        self.reproducible = self.reproducible and clip.weights == clip.name.weights
+
+    def feature_maps(self, images: Tensor) -> Tensor:
+        """Raise ``InputError``: the embedding is of the whole image."""
+        raise InputError(
+            f"{self.name} gives one embedding per image and no feature maps, so it has no class activation maps: use "
+            "the head 'linear', or take another network."
+        )
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the scaled embeddings ``(B, D)`` of normalized images."""
+        unit: Tensor = normalize(_embed(self.model, images), dim=-1)
+        return unit * math.sqrt(self.num_features)
+
+
+def _embed(tower: Any, images: Tensor) -> Tensor:
+    output = tower(images)
+    return cast(Tensor, output[0] if isinstance(output, tuple) else output)
+
+
+@dataclass(frozen=True, eq=False)
+class ZeroShotClassifier:
+    """A backbone, and a linear head on its features whose weights are texts.
+
+    Attributes:
+        backbone: the image tower.
+        weight: ``(K, D)``
+        bias: ``(K,)``
+    """
+
+    backbone: OpenClipBackbone
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+
+def prompts_of(class_name: str, templates: Sequence[str] = TEMPLATES) -> list[str]:
+    """Return the prompts of a class: underscores, hyphens and several spaces in its name become one space.
+
+    Example:
+        >>> prompts_of("traffic_light", ["{}", "a photo of a {}."])
+        ['traffic light', 'a photo of a traffic light.']
+    """
+    words = " ".join(class_name.replace("_", " ").replace("-", " ").split())
+    return [template.replace("{}", words) for template in templates]
+
+
+def zero_shot_classifier(
+    name: str,
+    classes: Sequence[str],
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    templates: Sequence[str] = TEMPLATES,
+) -> ZeroShotClassifier:
+    """Build a zero-shot classifier of some classes.
+
+    Args:
+        name: ``open_clip:MODEL/TAG``.
+        classes: their names, in words that a caption would use.
+        weights: a file of weights of the whole model, instead of those of the tag.
+        templates: the prompts; ``{}`` stands for the name of the class.
+    """
+    if not name.startswith(OPEN_CLIP_PREFIX):
+        raise InputError(
+            f"{name} has no text tower that labelgap can use: name a model of open_clip, as in "
+            f"{OPEN_CLIP_PREFIX}ViT-B-32/laion2b_s34b_b79k."
+        )
+    random = InputError(f"{name} has random weights, which know no class names: give a file of its weights.")
+    if weights == NO_WEIGHTS:
+        raise random
+    file = None if weights is None else read_weight_file(weights)
+    clip = load_clip(name, file=file, text=True)
+    if file is None and not clip.name.tag:
+        raise random
+    backbone = OpenClipBackbone(clip)
+    texts = _text_embeddings(clip, classes, templates)
+    scale, bias = clip.network.logit_scale.detach().exp(), getattr(clip.network, "logit_bias", None)
+    weight = (scale / backbone.num_features**0.5 * texts).numpy().astype(np.float32)
+    return ZeroShotClassifier(backbone, weight, np.full(len(classes), 0.0 if bias is None else bias.item(), np.float32))
+
+
+def standardize_head(
+    features: Sequence[NDArray[Any]], weight: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    r"""Return the head whose logits are those of another ``(K, D)``, standardized over ``(N, D)`` features of splits.
+
+    .. math:: w'_k = w_k / \sigma_k, \qquad b'_k = -w_k^\top \bar f / \sigma_k
+
+    with the mean features :math:`\bar f`: the bias of the head cancels. A class of constant logits gets zeros.
+    """
+    count = sum(map(len, features))
+    step = max(1, _BLOCK_SIZE // max(weight.shape))
+    blocks = [part[start : start + step] for part in features for start in range(0, len(part), step)]
+    wide = weight.astype(np.float64)
+    center = sum((block.sum(axis=0, dtype=np.float64) for block in blocks), np.zeros(weight.shape[1])) / max(count, 1)
+    squares = sum(((((block - center) @ wide.T) ** 2).sum(axis=0) for block in blocks), np.zeros(len(weight)))
+    deviation = np.sqrt(squares / max(count, 1))
+    scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 1e-9)
+    return (wide * scale[:, None]).astype(np.float32), (-(wide @ center) * scale).astype(np.float32)
+
+
+def _text_embeddings(clip: Clip, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
+    """Return the normalized embedding of each class, ``(K, D)``."""
+    network: Any = clip.network.eval()
+    try:
+        tokenize = import_open_clip().get_tokenizer(clip.name.model)
+        embeddings = []
+        with torch.inference_mode():
+            for class_name in classes:
+                encoded = network.encode_text(tokenize(prompts_of(class_name, templates)), normalize=True)
+                embeddings.append(normalize(encoded.mean(dim=0), dim=-1))
+        return torch.stack(embeddings).clone()
+    except (*FORWARD_ERRORS, ImportError, OSError) as error:
+        raise InputError(f"the class names cannot be encoded by {clip.name.backbone}: {error}") from error

@@ -24,7 +24,7 @@ from labelgap.models import (
     create_backbone,
     is_pretrained,
 )
-from labelgap.models.timm.library import import_timm
+from labelgap.models.timm import import_timm
 
 timm: Any = timm_or_skip()
 

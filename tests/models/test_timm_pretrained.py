@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from tests.timm_models import timm_or_skip
 
 from labelgap.core.errors import InputError
-from labelgap.models import TimmBackbone, create_backbone
-from labelgap.models.timm import pretrained
+from labelgap.models import TimmBackbone, create_backbone, pretrained
 
 timm: Any = timm_or_skip()
 constants: Any = pytest.importorskip("huggingface_hub.constants")

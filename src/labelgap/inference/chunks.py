@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import remove_partials, write_json
@@ -133,10 +133,8 @@ def describe_prediction(run: Path, sources: Sequence[ImageSource], classes: int,
     }
 
 
-class _Description(BaseModel):
+class _Description(BaseModel, extra="forbid", frozen=True):
     """``prediction.json``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int
     run: str
@@ -146,10 +144,8 @@ class _Description(BaseModel):
     chunk_length: int
 
 
-class _ChunkMetadata(BaseModel):
+class _ChunkMetadata(BaseModel, extra="forbid", frozen=True):
     """What the file of a chunk says about it: of which prediction and rows it is, and row → error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prediction: str
     source: int
@@ -165,8 +161,8 @@ class ChunkStore:
 
     Args:
         out: the file to be.
-        description: what it is of; see ``describe_prediction``.
-        classes: number of columns of the logits.
+        description: what identifies the prediction; see ``describe_prediction``.
+        classes: the number of columns of the logits.
     """
 
     def __init__(self, out: Path, description: Mapping[str, Any], classes: int) -> None:
@@ -175,11 +171,7 @@ class ChunkStore:
         self._identity = hashlib.sha256(json.dumps(self.description, sort_keys=True).encode()).hexdigest()
 
     def open(self, *, restart: bool = False) -> None:
-        """Start a prediction, or resume the one in the folder; ``restart`` discards it.
-
-        Raises:
-            RunError: the folder holds another prediction, or something else.
-        """
+        """Start a prediction, or resume the one in the folder; ``restart`` discards it."""
         if outside := outside_links(self.folder):
             raise RunError(f"{self.folder} has {outside[0]}, which leads out of it: choose another --out.")
         is_prediction = has_prediction(self.out)
