@@ -175,19 +175,18 @@ def main() -> None:
 
 INTRODUCTION = """# What every method does to a logit
 
-Made by `python benchmarks/gradient_gallery.py`; do not edit. Each figure shows the derivative of the loss with respect
-to the logit of one entry, for a present, an absent and an unknown label, by automatic
-differentiation. **Above zero, training lowers the logit; below zero, it raises it.** It is the derivative of
-the mean loss times the number of entries B·K, so that binary cross-entropy has p − 1 on a present and p on an absent
-label; losses that average over images (two-way, softmax, ranking) have numbers about K times as large. Where the gradient
-of an unknown label is small, a second panel shows it on its own scale.
+Made by `python benchmarks/gradient_gallery.py`; do not edit. Each figure shows the derivative of the loss with
+respect to the logit of one entry, for a present, an absent and an unknown label, by automatic differentiation.
+**Above zero, training lowers the logit; below zero, it raises it.** It is the derivative of the mean loss times the
+number of entries B·K, so that binary cross-entropy has p − 1 on a present and p on an absent label; losses that
+average over images (two-way, softmax, ranking) have numbers about K times as large. Where the gradient of an unknown
+label is small, a second panel shows it on its own scale.
 
-Options have their defaults unless the title names them. Gradients that depend on the other entries, on
-the epoch, or on earlier epochs are shown
-in this **context**: a batch of 16 images and 20 classes; every image has one present
-label and one absent label besides the entry, all others are unknown; the other logits are normally distributed
-with mean 2 (present) or −3 and standard deviation 1.5; epoch 6 of 10, each earlier one a step on the same
-batch with the entry at logit 0; "revised" is the unknown label after a logit of 6 (−6 in `em-apl`) in those epochs.
+Options have their defaults unless the title names them. Gradients that depend on the other entries, on the epoch, or
+on earlier epochs are shown in this **context**: a batch of 16 images and 20 classes; every image has one present
+label and one absent label besides the entry, all others are unknown; the other logits are normally distributed with
+mean 2 (present) or −3 and standard deviation 1.5; epoch 6 of 10, each earlier one a step on the same batch with the
+entry at logit 0; "revised" is the unknown label after a logit of 6 (−6 in `em-apl`) in those epochs.
 
 Of any method, option, batch and epoch, and of a loss of your own:
 

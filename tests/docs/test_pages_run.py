@@ -133,7 +133,7 @@ class Session:
     def check_output(self, block: Block) -> None:
         """Compare what was printed; a line of "..." stands for any number of lines, or none.
 
-        Seconds are not compared; other numbers are, unless the block says that they are others elsewhere, as scores are.
+        Seconds are not compared; other numbers are, unless the block says that they are others elsewhere.
         """
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         varying = r"\d+(\.\d+)?(?= s\b)" if block.mark == "output" else r"\d+(\.\d+)?"
