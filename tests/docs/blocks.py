@@ -23,7 +23,7 @@ class Block:
         language: the first word after the fence.
         title: the name of the file that the block is, if it is one.
         text: what stands between the fences.
-        mark: ``not run: reason``, ``output`` or ``output, other numbers elsewhere``, from the comment above; else empty.
+        mark: ``not run: reason``, ``output`` or ``output, other numbers elsewhere``, from the comment above; or empty.
     """
 
     page: str
