@@ -137,7 +137,7 @@ class Session:
         """
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         varying = r"\d+(\.\d+)?(?= s\b)" if block.mark == "output" else r"\d+(\.\d+)?"
-        expected = re.sub(varying, "0", block.text.replace("\n...\n", "...\n"))
+        expected = re.sub(varying, "0", block.text.replace("\n...\n", "\n..."))
         printed = re.sub(varying, "0", self.printed)
         assert doctest.OutputChecker().check_output(expected, printed, flags), f"{block}\n{self.printed}"
 
