@@ -1,6 +1,6 @@
 """Backbones for inference on a CPU, where computing features is what people wait for.
 
-Two changes make an EfficientNet-Lite two to five times as fast (docs/results/cpu.md):
+Two changes make an EfficientNet-Lite two to five times as fast (docs/scaling.md):
 
 - Batch norms are folded into the convolutions before them, and ReLU6 is computed in place.
 - Convolutions have 16-bit floats where the CPU computes with them: bfloat16 on x86 with AVX512-BF16 or AMX; float16 on

@@ -27,7 +27,7 @@ order of :math:`n_k / m_k`, random answers per undecided label, as many as keep 
 :math:`1 / \sum_k W_k^2 (1 / n_k + 1 / m_k)` with :math:`W_k = m_k / \sum_j m_j`, at half of its largest possible value
 or more; the others are left out.
 
-docs/results/review-coverage.md says how often the intervals hold the truth.
+docs/results/review.md says how often the intervals hold the truth.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _source(estimate: SampleEstimate) -> str:
 def describe_next(expected: ExpectedPresent | None) -> str:
     """Return what the next candidates are expected to hold; nothing without a model, or without candidates.
 
-    It names no interval: docs/results/review-coverage.md says where that of the next candidates does not hold.
+    It names no interval: docs/results/review.md says where that of the next candidates does not hold.
 
     Example:
         >>> describe_next(ExpectedPresent(50, 1.2, 0, 4))

@@ -24,7 +24,7 @@ from labelgap.review.live.worker import RankingJob, RankingRequest, RankingResul
 from labelgap.review.store import DecisionStore
 
 EVERY: Final = 10
-"""Decisions after which candidates are ranked again; docs/results/review-loop.md has the evidence."""
+"""Decisions after which candidates are ranked again; docs/results/review.md has the evidence."""
 IDLE_SECONDS: Final = 4.0
 """Fewer decisions are taken into account after so many seconds without another."""
 INTERVAL: Final = 0.25

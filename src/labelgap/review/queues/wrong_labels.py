@@ -38,7 +38,7 @@ MEAN_SHIFT: Final = -4.0
 MEAN_SPREAD: Final = 3.0
 """r, the standard deviation of the mean shift."""
 CLASS_SPREAD: Final = 1.0
-"""s, the standard deviation of the classes' shifts around it; docs/results/wrong-labels.md has the evidence."""
+"""s, the standard deviation of the classes' shifts around it; docs/results/review.md has the evidence."""
 _GRID: Final = np.arange(-16.0, 8.01, 0.125)
 _LEVELS: Final = (0.025, 0.975)
 
