@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.labels.gaps import GAPS
+from labelgap.labels.masking import GAPS
 
 Codes = NDArray[np.int8]
 Sizes = NDArray[np.float64]

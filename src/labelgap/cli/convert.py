@@ -25,8 +25,8 @@ def convert(
     label_seed: LabelSeed = 1200,
 ) -> None:
     """Write labels for another tool; present, absent and unknown stay distinct."""
-    from labelgap.data.writers.exchange import merge_splits
     from labelgap.data.writers.formats import convert as write
+    from labelgap.data.writers.formats import merge_splits
 
     opened = open_dataset(data, data_options, observe, label_seed)
     written = write(opened, to, out, prefix=prefix, force=force)

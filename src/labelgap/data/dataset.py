@@ -19,8 +19,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsSelected, LabelsShown
 from labelgap.data.images import ImageSource
 from labelgap.labels import PRESENT, LabelTable, Revisions
-from labelgap.labels.gaps import GAPS, LabelGap, check_draw
-from labelgap.labels.masking import Amount
+from labelgap.labels.masking import GAPS, Amount, LabelGap, check_draw
 from labelgap.labels.sparse import locate_entries
 
 _SHOWN_CLASSES: Final = 12
@@ -217,7 +216,7 @@ class Dataset:
 
         Args:
             positives: how many of each image's positives to keep, "all", or a rule that is not random
-                (``labelgap.labels.gaps`` has the formulas): "rare-overlooked" (fewer of rare classes),
+                (``labelgap.labels.masking`` has the formulas): "rare-overlooked" (fewer of rare classes),
                 "small-overlooked" (fewer of small objects), "salient" (the largest object of each image),
                 "annotators" (each knows some classes); or "random", a share of all. Rules by size need boxes.
             negatives: how many of its negatives to keep, or "all".

@@ -245,7 +245,7 @@ class LabelsSelected(
     text="{split} shows {shown:,} of {present:,} present labels ({rule}, seed {seed}: {description}) and {negatives} "
     "absent labels of every image, the rest is hidden",
 ):
-    """A split shows the labels that a rule of ``labelgap.labels.gaps`` states."""
+    """A split shows the labels that a rule of ``labelgap.labels.masking`` states."""
 
     rule: str
     description: str

@@ -62,12 +62,7 @@ class DataChanges:
         return any(getattr(self, each.name) for each in fields(self))
 
     def __str__(self) -> str:
-        """Return the changes as a phrase.
-
-        Example:
-            >>> str(DataChanges(added=2, relabeled=1))
-            '2 images added, 1 image relabeled'
-        """
+        """Return the changes as a phrase."""
         counts = [(self.added, "added"), (self.removed, "removed"), (self.moved, "moved to another split")]
         counts += [(self.relabeled, "relabeled"), (self.replaced, "replaced")]
         texts = [f"{pluralize(count, 'image')} {what}" for count, what in counts if count]

@@ -17,10 +17,9 @@ from labelgap.core.errors import InputError, UnknownNameError, describe_missing_
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import FormatRecognized
-from labelgap.data.readers.image_names import is_image_name
-from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.recipe import SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
-from labelgap.data.readers.shards.location import is_shard_url
+from labelgap.data.readers.shards import is_shard_url
 from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load
 
 _GENERIC: Final = ("csv", "parquet", "folder")
@@ -55,15 +54,9 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
 
 
 def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
-    """Load the data that a document of a folder names, where this user made the document or trusts it.
+    """Load the data of a recipe in ``config.json`` or ``review.json``, where this user made the document or trusts it.
 
-    Args:
-        document: ``config.json`` of a run, or ``review.json``.
-        recipe: the recipe in it.
-
-    Raises:
-        RunError: somebody else made the document, and its recipe names paths.
-        InputError: a path of the recipe does not exist any more.
+    ``RunError`` where somebody else made it and its recipe names paths, ``InputError`` where such a path is lost.
     """
     if recipe:
         checked = Recipe.checked(recipe)

@@ -31,7 +31,7 @@ from labelgap.data.findings import (
     ValidationHeldOut,
     format_sizes,
 )
-from labelgap.data.scanning.duplicates import DuplicatePairs, cluster_ids
+from labelgap.data.scanning import DuplicatePairs, cluster_ids
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
 
@@ -174,11 +174,6 @@ def hash_split(
 
     Returns:
         the row numbers of the first split and of each that is held out, ascending; every row is in exactly one.
-
-    Example:
-        >>> table = LabelTable.from_dense([[1]] * 40, images=[f"{number}.jpg" for number in range(40)])
-        >>> [len(part) for part in hash_split(table, 2)]
-        [36, 3, 1]
     """
     unit = np.arange(len(table)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     if unit.shape != (len(table),):

@@ -1,21 +1,54 @@
-"""Hiding labels of a full table at random: which known labels stay; ``gaps`` has draws that are not at random.
+r"""Hiding labels of a full table: which known labels stay, at random or as people leave labels out (``LabelGap``).
 
 The single-positive papers (Cole 2021, Kim 2022, Zhou 2022) share one draw and one split. Both are reproduced here bit
 for bit: results can be compared with theirs only on the same labels.
+
+Hiding present labels as people leave them out: not at random.
+
+What an annotator names depends on the object (its size), on the class (how common it is) and on the annotator (Berg et
+al., "Understanding and predicting importance in images", CVPR 2012; Misra et al., "Seeing through the human reporting
+bias", CVPR 2016). Every rule here states which known labels of a table stay. Three of them keep a share s of all P
+present labels, each with a weight w of its own. With u = ``RandomState(seed).random_sample(P)``, one number for each
+present label in the order of the table (row after row, classes ascending),
+
+.. math:: \text{kept} = \text{the } \operatorname{round}(sP) \text{ labels with the lowest } u / w
+
+(sequential Poisson sampling, Ohlsson 1998). If t is the highest u / w that is kept, a label is kept with a probability
+of about min(1, t w): labels of twice the weight are kept twice as often, up to all of them. Labels of weight 0, e.g. of
+an object without a box, are never kept, even if fewer than round(sP) are left. Only additions, multiplications,
+divisions and numpy's legacy generator are used, whose results are the same on every platform.
+
+======================  ===================================================================================
+rule                    weight w of a present label of class c
+======================  ===================================================================================
+``random``              1
+``rare-overlooked``     n_c, the number of present labels of c in the table
+``small-overlooked``    a / (a + side²), a = the size of the label: the area of the largest object of c, in pixels
+======================  ===================================================================================
+
+``salient`` keeps the ``per_image`` labels of every image with the largest sizes; u decides between equal ones.
+``annotators`` gives every image to one of A annotators, who know m = round(known · K) of the K classes each, and at
+least one: with π = ``permutation(K)`` annotator j knows π[(⌊jK / A⌋ + i) mod K] for i = 0 … m − 1, and then
+``randint(0, A, N)`` is the annotator of every image, both of one ``RandomState(seed)``. What is known of classes that
+the annotator does not know, present or absent, is hidden.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.text import pluralize
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.labels.sparse import starts_from_lengths
+from labelgap.labels.sparse import KnownLabels, starts_from_lengths
 
 Amount = int | Literal["all"]
 BLOCK_LABELS: Final = 1 << 22
@@ -154,3 +187,230 @@ def _amount(amount: Amount | str, name: str) -> int | None:
     if isinstance(amount, bool) or not isinstance(amount, int | np.integer) or amount < 0:
         raise InputError(f"{name}={amount!r}: give a number of labels per image, or 'all'.")
     return int(amount)
+
+
+Sizes = NDArray[np.float64]
+
+
+class LabelGap(ABC):
+    """A rule that states which known labels of a table stay.
+
+    Its fields are its options, ``name`` is what ``observe`` takes.
+    """
+
+    name: ClassVar[str]
+    needs_sizes: ClassVar[bool] = False
+
+    @abstractmethod
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return which known labels may stay: all such present labels do, and absent ones are drawn from.
+
+        Rules that draw by size need ``sizes``, that of the object of every known label in the order of
+        ``table.values``.
+        """
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options with their values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def _check_sizes(self, table: KnownLabels, sizes: ArrayLike | None) -> Sizes:
+        if sizes is None:
+            raise InputError(f"'{self.name}' draws by the sizes of the objects: give sizes, one for each known label.")
+        checked = np.asarray(sizes, dtype=np.float64)
+        if checked.shape != table.values.shape or not (np.isfinite(checked) & (checked >= 0)).all():
+            raise InputError(f"sizes: {len(table.values):,} numbers from 0 are needed, one for each known label.")
+        return checked
+
+
+@dataclass(frozen=True)
+class _WeightedGap(LabelGap):
+    """Keeps a share of the present labels, each by its weight."""
+
+    which: ClassVar[str]
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_share("share", self.share)
+
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return the labels with the lowest u / w among the present ones; absent labels stay."""
+        kept: NDArray[np.bool_] = table.values != PRESENT
+        present = np.flatnonzero(~kept)
+        weights = self._weights(table, present, sizes)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            keys = random_state(seed).random_sample(len(present)) / weights
+        keys[weights == 0] = np.inf
+        count = min(round(Fraction(str(self.share)) * len(present)), int((weights > 0).sum()))
+        kept[present[lowest_mask(keys, count)]] = True
+        return kept
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        return f"{100 * self.share:g} % of the present labels, {self.which}"
+
+    @abstractmethod
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        """Return the weight of every present label; one of weight 0 is never kept."""
+
+
+@dataclass(frozen=True)
+class RandomGap(_WeightedGap):
+    """A share of the present labels, all alike."""
+
+    name: ClassVar[str] = "random"
+    which: ClassVar[str] = "all alike"
+
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        return np.ones(len(present))
+
+
+@dataclass(frozen=True)
+class RareOverlooked(_WeightedGap):
+    """A share of the present labels; those of rare classes are named less often."""
+
+    name: ClassVar[str] = "rare-overlooked"
+    which: ClassVar[str] = "fewer of rare classes"
+
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        return table.counts().present[table.columns[present]].astype(np.float64)
+
+
+@dataclass(frozen=True)
+class SmallOverlooked(_WeightedGap):
+    """A share of the present labels; those of small objects are named less often.
+
+    A square object of ``side`` pixels has half the weight of a very large one.
+    """
+
+    name: ClassVar[str] = "small-overlooked"
+    which: ClassVar[str] = "fewer of small objects"
+    needs_sizes: ClassVar[bool] = True
+    side: float = 96.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _is_number(self.side) or not 0 < self.side < 1e6:
+            raise InputError(f"side={self.side!r}: the side of an object is a number of pixels, above 0 and below 1e6.")
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        return f"{super().description} (side {self.side:g} px)"
+
+    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
+        areas = self._check_sizes(table, sizes)[present]
+        return np.asarray(areas / (areas + float(self.side) * float(self.side)))
+
+
+@dataclass(frozen=True)
+class Salient(LabelGap):
+    """The ``per_image`` present labels of the largest objects of every image."""
+
+    name: ClassVar[str] = "salient"
+    needs_sizes: ClassVar[bool] = True
+    per_image: int = 1
+
+    def __post_init__(self) -> None:
+        _check_count("per_image", self.per_image)
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        which = "largest object" if self.per_image == 1 else f"{self.per_image:,} classes with the largest objects"
+        return f"those of the {which} of every image"
+
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return the present labels with the largest sizes of every image; absent labels stay."""
+        kept: NDArray[np.bool_] = table.values != PRESENT
+        present = np.flatnonzero(~kept)
+        rows = table.rows[present]
+        drawn = random_state(seed).random_sample(len(present))
+        order = np.lexsort((drawn, -self._check_sizes(table, sizes)[present], rows))
+        first = np.searchsorted(rows, rows)  # rows ascend, before and after sorting
+        kept[present[order[np.arange(len(rows)) - first < self.per_image]]] = True
+        return kept
+
+
+@dataclass(frozen=True)
+class Annotators(LabelGap):
+    """All that is known of the classes that the annotator of an image knows, a ``known`` share of all."""
+
+    name: ClassVar[str] = "annotators"
+    annotators: int = 5
+    known: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_count("annotators", self.annotators)
+        _check_share("known", self.known)
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        people = pluralize(self.annotators, "annotator")
+        return f"those of the classes that the annotator of an image knows ({people}, {100 * self.known:g} % each)"
+
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return the labels of classes that the annotator of the image knows."""
+        images, classes = table.shape
+        random = random_state(seed)
+        order = random.permutation(classes)
+        annotator = random.randint(0, self.annotators, images, dtype=np.int64)
+        # class order[p] is the first that annotator j knows where p = ⌊jK / A⌋; he knows the next m - 1 as well
+        place = np.empty(classes, dtype=np.int64)
+        place[order] = np.arange(classes)
+        first = annotator * classes // self.annotators
+        count = max(1, round(Fraction(str(self.known)) * classes))
+        return np.asarray((place[table.columns] - first[table.rows]) % max(classes, 1) < count)
+
+
+GAPS: Final[Mapping[str, type[LabelGap]]] = {
+    kind.name: kind for kind in (RandomGap, RareOverlooked, SmallOverlooked, Salient, Annotators)
+}
+"""Rules by name."""
+
+
+def make_gap(name: str, options: Mapping[str, Any]) -> LabelGap:
+    """Return a rule with its options; an error for a name, an option or a value that does not exist."""
+    if name not in GAPS:
+        raise UnknownNameError(
+            "rule for present labels called", name, ["all", *GAPS], "Or give a number of labels per image."
+        )
+    kind = GAPS[name]
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            raise UnknownNameError(f"option of '{name}' called", option, known)
+    return kind(**options)
+
+
+def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap | None:
+    """Return the rule that ``positives`` names, or None for a number or "all", which take no options."""
+    if isinstance(positives, str) and positives != "all":
+        return make_gap(positives, options)
+    if options:
+        option = next(iter(options))
+        rules = [name for name, kind in GAPS.items() if option in {field.name for field in fields(kind)}]  # type: ignore[arg-type]
+        hint = f"it belongs to {' and '.join(map(repr, rules))}" if rules else f"rules are {', '.join(GAPS)}"
+        raise InputError(f"positives={positives!r} takes no option '{option}': {hint}.")
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_share(name: str, value: float) -> None:
+    if not _is_number(value) or not 0 < value <= 1:
+        raise InputError(f"{name}={value!r}: it is a share, above 0 and at most 1.")
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
+        raise InputError(f"{name}={value!r}: it is a whole number from 1.")

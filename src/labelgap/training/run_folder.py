@@ -27,7 +27,7 @@ from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages, StoredImages
-from labelgap.labels.class_groups import group_numbers
+from labelgap.labels.table import group_numbers
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.calibration import fit_platt_calibration
 from labelgap.training.checkpoint import BEST, LAST, remove_previous, report_saved_epochs

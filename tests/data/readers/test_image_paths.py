@@ -9,9 +9,8 @@ from typing import Literal
 import pytest
 
 from labelgap.core.errors import InputError
-from labelgap.data.readers import similar_files
-from labelgap.data.readers.image_names import is_image_name
-from labelgap.data.readers.image_paths import ImageFinder, refuse_url
+from labelgap.data.readers import image_paths as similar_files
+from labelgap.data.readers.image_paths import ImageFinder, is_image_name, refuse_url
 
 
 def place(folder: Path, *names: str) -> ImageFinder:

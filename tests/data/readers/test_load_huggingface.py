@@ -19,7 +19,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.opening import open_data
-from labelgap.data.readers.huggingface.images import RowImages
+from labelgap.data.readers.huggingface import RowImages
 from labelgap.data.registry import describe_dataset, load
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -30,9 +30,9 @@ from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official.voc_boxes import read_boxes
+from labelgap.data.readers.voc import read_boxes
 from labelgap.labels import LabelTable, paper_split
-from labelgap.labels.io.parquet import open_parquet
+from labelgap.labels.io.formats import open_parquet
 from labelgap.labels.io.table_file import SPLITS
 
 _KINDS: Final = ("labels", "truth", "observed")

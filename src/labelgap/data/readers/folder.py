@@ -19,14 +19,12 @@ from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.files import file_digest
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.image_names import is_image_name
-from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.image_table import ImageOptions, build_dataset
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
-from labelgap.labels.io.problems import ProblemList
-from labelgap.labels.io.rows import image_name_problem
-from labelgap.labels.io.similar_names import similar_class_names
-from labelgap.labels.io.table_file import SPLIT_NAMES, TableFile
+from labelgap.labels.io.classes import similar_class_names
+from labelgap.labels.io.parse import image_name_problem
+from labelgap.labels.io.table_file import SPLIT_NAMES, ProblemList, TableFile
 
 _SUFFIXES_SHOWN: Final = 3
 

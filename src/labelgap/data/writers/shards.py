@@ -34,19 +34,21 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage, decode, open_image
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import StoredImages
-from labelgap.data.readers.shards.images import ShardImages
-from labelgap.data.readers.shards.index import (
+from labelgap.data.readers.shards import (
     IMAGES_FILE,
     INDEX_FILE,
     UNFINISHED_FILE,
+    ShardContent,
+    ShardImages,
     ShardIndex,
+    join_contents,
     read_index,
+    scan_shard,
     write_index,
 )
-from labelgap.data.readers.shards.tar_file import ShardContent, join_contents, scan_shard
 from labelgap.data.split import is_unsplit
 from labelgap.data.transforms import resize
-from labelgap.data.writers.exchange import known_class_names
+from labelgap.data.writers.formats import known_class_names
 
 _JPEG_QUALITY: Final = 92
 _SUFFIXES: Final = {

@@ -27,14 +27,20 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import Cell, CellParser, ListNotation, choose_spellings
-from labelgap.labels.io.class_names import resolve_class_names
-from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text
-from labelgap.labels.io.header import SAMPLE_ROWS, UNSURE_COLUMN, is_header, parse_header
-from labelgap.labels.io.parquet import CLASSES_KEY, column_cells, open_parquet, stored_classes, typed_cell
-from labelgap.labels.io.problems import ProblemList
-from labelgap.labels.io.records import raw_records
-from labelgap.labels.io.table_file import TableOptions
+from labelgap.labels.io.classes import resolve_class_names
+from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text, raw_records
+from labelgap.labels.io.formats import CLASSES_KEY, column_cells, open_parquet, stored_classes, typed_cell
+from labelgap.labels.io.parse import (
+    SAMPLE_ROWS,
+    UNSURE_COLUMN,
+    Cell,
+    CellParser,
+    TagLists,
+    choose_spellings,
+    is_header,
+    parse_header,
+)
+from labelgap.labels.io.table_file import ProblemList, TableOptions
 
 LabelChanges = Mapping[str, Mapping[str, int]]
 """image → class → new code, of labels that change."""
@@ -46,10 +52,8 @@ _ABSENT_COLUMN: Final = "absent"
 class RewriteResult:
     """What a table could not hold as it was.
 
-    Attributes:
-        absent_added: whether lists got a column of absent classes.
-        zeros_cleared: whether 0 meant unknown, and is absent in the new table.
-        kept: labels that should become unknown and stayed, since a class that is not listed is absent.
+    Whether lists got a column of absent classes; whether 0 meant unknown, and is absent in the new table; and how many
+    labels should become unknown and stayed, since a class that is not listed is absent.
     """
 
     absent_added: bool
@@ -77,13 +81,18 @@ def rewrite_csv(
         rows = (_stripped(cells) for _, cells in raw_records(file, *text))
         editor = _LabelEditor(source, rows, changes, options, added)
     codec = encoding_to_write(source, dialect.encoding)
-    _check_encoding(source, codec, added)
-    with (
-        open_text(source, dialect.encoding) as file,
-        atomic_path(out) as temporary,
-        temporary.open("w", newline="", encoding=codec) as target,
-    ):
-        _copy_records(file, target, editor, *text)
+    try:
+        with (
+            open_text(source, dialect.encoding) as file,
+            atomic_path(out) as temporary,
+            temporary.open("w", newline="", encoding=codec) as target,
+        ):
+            _copy_records(file, target, editor, *text)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{source} is in {codec}, which cannot write '{truncate_text(error.object.strip())}'. Write to a .parquet "
+            "file, or save the table in UTF-8 first."
+        ) from None
     return editor.result()
 
 
@@ -117,15 +126,7 @@ def rewrite_parquet(
 class _LabelEditor:
     """Changes labels in rows of cells, in the notation that the table has.
 
-    Args:
-        path: the table.
-        rows: the header, and all rows that are not blank.
-        changes: the labels to change.
-        options: how the table is read.
-        added: classes that the table may not have yet.
-
-    Attributes:
-        new_columns: names of the columns that every row gets at its end.
+    Every row gets ``new_columns`` at its end.
     """
 
     def __init__(
@@ -160,9 +161,7 @@ class _LabelEditor:
             raise InputError(f"{path} has a column 'absent' that is not used, so absent labels have no place in it.")
         self.new_columns = [_ABSENT_COLUMN] if self.absent_added else []
         if self.columns.lists:
-            self.notation = ListNotation(
-                options.separator, (cell for row in rows for number in listed if isinstance(cell := row[number], str))
-            )
+            self.notation = TagLists(options.separator, (row[number] for row in rows for number in listed))
             for name in added:
                 self._check_notation(name)
         else:
@@ -183,7 +182,7 @@ class _LabelEditor:
         """Refuse a class that the lists of the table would read back as something else."""
         if self.notation.names(self.notation.cell([name], "")) != [name]:
             raise InputError(
-                f"{self.path} has '{self.notation.parser.separator}' between names, so its lists cannot hold "
+                f"{self.path} has '{self.notation.separator}' between names, so its lists cannot hold "
                 f"'{truncate_text(name)}'. Write to another format: .csv from .parquet, or .parquet from .csv."
             )
 
@@ -201,12 +200,12 @@ class _LabelEditor:
         cells += [self.spelling[UNKNOWN]] * len(self.new_columns)
         if self.options.zeros == "unknown":
             for number in self.columns.class_columns:
-                cells[number] = self.spelling[UNKNOWN] if self._state(cells[number]) == ABSENT else cells[number]
+                cells[number] = self.spelling[UNKNOWN] if self._states.code(cells[number]) == ABSENT else cells[number]
         for name, code in changes.items():
             places = self._class_columns.get(name, [])
             if not places:
                 raise InputError(f"{self.path} has no column '{truncate_text(name)}': add one, for the labels of it.")
-            known = [number for number in places if self._state(cells[number]) != UNKNOWN]
+            known = [number for number in places if self._states.code(cells[number]) != UNKNOWN]
             for number in known or places[:1]:
                 cells[number] = self.spelling[code]
         return cells
@@ -230,16 +229,13 @@ class _LabelEditor:
                     cells[place] = self.notation.cell(after, cells[place])
         return cells
 
-    def _state(self, cell: Cell) -> int | None:
-        return self._states.code(cell) if isinstance(cell, str) else None
-
     def _find_spelling(self, rows: Iterable[Sequence[Cell]]) -> dict[int, str]:
         """Return how the table writes each state: its most frequent spelling, or one that fits to the others."""
         counts: dict[int | None, Counter[str]] = {state: Counter() for state in (PRESENT, ABSENT, UNKNOWN, None)}
         for row in rows:
             for number in self.columns.class_columns:
                 cell = row[number]
-                counts[self._state(cell)][str(cell)] += 1
+                counts[self._states.code(cell)][str(cell)] += 1
         return choose_spellings(counts)
 
 
@@ -275,18 +271,6 @@ def _copy_records(file: TextIO, target: TextIO, editor: _LabelEditor, delimiter:
         else:
             text = _record(changed, delimiter, quoting)
         target.write(text + raw[len(body) :])
-
-
-def _check_encoding(path: Path, codec: str, names: Iterable[str]) -> None:
-    """Refuse a name that the encoding of a table does not have."""
-    for name in names:
-        try:
-            name.encode(codec)
-        except UnicodeEncodeError:
-            raise InputError(
-                f"{path} is in {codec}, which cannot write '{truncate_text(name)}'. Write to a .parquet file, or save "
-                "the table in UTF-8 first."
-            ) from None
 
 
 def _with_stored_classes(schema: pa.Schema, path: Path, added: Sequence[str]) -> pa.Schema:
