@@ -187,6 +187,13 @@ class Dataset:
         """The splits that exist."""
         return tuple(split for split in (self.train, self.val, self.test) if split is not None)
 
+    @classmethod
+    def of(cls, name: str, parts: Mapping[str, Split], findings: Sequence[Finding], **options: Any) -> Dataset:
+        """Return the data set of splits by their names; an error where no label of train is known."""
+        if "train" not in parts or not len(parts["train"].labels.values):
+            raise InputError(f"{name}: no label of a train image is known, so there is nothing to learn from.")
+        return cls(name, parts["train"], parts.get("val"), parts.get("test"), tuple(findings), **options)
+
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(split):,} {split.name}" for split in self.splits)
         return f"Dataset({self.name}: {sizes}; {len(self.classes):,} classes)"

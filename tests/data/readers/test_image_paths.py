@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from labelgap.core.errors import InputError
-from labelgap.data.readers import image_paths as similar_files
+from labelgap.data.readers import image_paths
 from labelgap.data.readers.image_paths import ImageFinder, is_image_name, refuse_url
 
 
@@ -138,7 +138,7 @@ def test_only_the_first_misspelled_names_of_a_table_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table beside the wrong folder has thousands of them, and each comparison takes time."""
-    monkeypatch.setattr(similar_files, "_MAX_COMPARISONS", 5)
+    monkeypatch.setattr(image_paths, "_MAX_COMPARISONS", 5)
     finder = place(tmp_path, "harbor.jpg", "mountain.jpg")
     found = [finder(name) for name in ("harbour.jpg", "mountains.jpg", "harbors.jpg")]
     assert [str(each).partition(". ")[2] for each in found] == [
@@ -146,29 +146,6 @@ def test_only_the_first_misspelled_names_of_a_table_are_compared(
         "Did you mean mountain.jpg?",
         "",
     ]
-
-
-@pytest.mark.parametrize(
-    ("written", "near"),
-    [
-        ("2008_O04653.jpg", "2008_004653.jpg"),  # a letter for a digit
-        ("2008_00465l.jpg", "2008_004651.jpg"),
-        ("208_004653.jpg", "2008_004653.jpg"),  # a digit too few
-        ("2008_0046533.jpg", "2008_004653.jpg"),  # one too many
-        ("2008_004658.jpg", None),  # another digit is another photo
-        ("2008_00465.jpg", None),  # 2008_004651 or 2008_004653
-        ("IMG_1111.jpg", None),  # the next after IMG_999: a photo that is missing
-        ("DSC_100.jpg", None),
-        ("other/208_004653.jpg", None),
-    ],
-)
-def test_a_number_with_a_letter_in_it_or_a_digit_missing_gets_the_one_file_it_can_be(
-    tmp_path: Path, written: str, near: str | None
-) -> None:
-    names = ["2008_004651", "2008_004653", "IMG_111", "IMG_1000", "DSC_10"]
-    finder = place(tmp_path, *(f"photos/{name}.jpg" for name in names))
-    hint = "" if near is None else f". Did you mean photos/{near}?"
-    assert finder(written) == f"{tmp_path / written} does not exist{hint}"
 
 
 def test_another_suffix_of_the_same_format_is_found_unless_two_files_have_it(tmp_path: Path) -> None:

@@ -443,18 +443,9 @@ def _dataset(
         for name, members in parts.items()
         if len(members)
     }
-    return Dataset(
-        file.parent.resolve().name,
-        made["train"],
-        made.get("val"),
-        made.get("test"),
-        findings=(
-            *findings,
-            LabelsCounted.of([labels]),
-            Note(f"{pluralize(len({*patients} - {''}), 'patient')}{together}", "split"),
-            *split_findings,
-        ),
-    )
+    counted = Note(f"{pluralize(len({*patients} - {''}), 'patient')}{together}", "split")
+    all_findings = (*findings, LabelsCounted.of([labels]), counted, *split_findings)
+    return Dataset.of(file.parent.resolve().name, made, all_findings)
 
 
 def _patient(image: str) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -58,7 +59,7 @@ class DataFile:
 
     def schema(self) -> pa.Schema:
         """Return the columns and the metadata; ``InputError`` for a file that is damaged or truncated."""
-        with _Reading(self.path):
+        with _reading(self.path):
             if self.parquet:
                 schema = pq.read_schema(self.path)
             else:
@@ -71,7 +72,7 @@ class DataFile:
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows: a record batch, or a row group, at a time."""
-        with _Reading(self.path):
+        with _reading(self.path):
             groups = pq.read_metadata(self.path).num_row_groups if self.parquet else len(_arrow_batches(self._key()))
             for group in range(groups):
                 batch = self.batch(group, columns)
@@ -80,7 +81,7 @@ class DataFile:
 
     def batch(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
         """Return one record batch or row group."""
-        with _Reading(self.path):
+        with _reading(self.path):
             if self.parquet:
                 return _parquet_batch(self._key(), number, tuple(columns))
             return _arrow_batches(self._key())[number].select(list(columns))
@@ -89,19 +90,16 @@ class DataFile:
         return str(self.path), self.path.stat().st_mtime_ns
 
 
-class _Reading:
-    """Turns what pyarrow raises on a damaged file into ``InputError``."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, READ_ERRORS) and not isinstance(error, InputError):
-            reason = truncate_text(" ".join(str(error).split()), 200)
-            raise InputError(f"{self.path} cannot be read ({reason}): copy it again.") from None
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises on a damaged file into ``InputError``."""
+    try:
+        yield
+    except InputError:
+        raise
+    except READ_ERRORS as error:
+        reason = truncate_text(" ".join(str(error).split()), 200)
+        raise InputError(f"{path} cannot be read ({reason}): copy it again.") from None
 
 
 def _check_end(path: Path) -> None:
@@ -356,32 +354,18 @@ def column_states(column: pa.Array) -> NDArray[np.int8]:
     return states
 
 
-@dataclass(frozen=True, eq=False)
-class ImageRows:
-    """Where images are: ``(N, 3)`` number of the file, of the batch and of the row; sizes and digests of their bytes.
-
-    ``paths`` has those of images that are files of their own, empty where the row holds the bytes.
-    """
-
-    names: Sequence[str]
-    places: NDArray[np.int64]
-    paths: Sequence[str]
-    sizes: NDArray[np.int64]
-    digests: NDArray[np.uint8]
-
-
 class RowImages(DigestedImages):
     """Images in rows of files, read on access; ``column`` has structs of bytes and path."""
 
     row_fields = ("places", "paths", "sizes", "digests")
 
-    def __init__(self, root: Path, column: str, files: Sequence[DataFile], rows: ImageRows) -> None:
-        self.root = root
-        self.column = column
-        self.data_files = tuple(files)
-        self.names = tuple(rows.names)
-        self.places, self.paths = rows.places, tuple(rows.paths)
-        self.sizes, self.digests = rows.sizes, rows.digests
+    def __init__(
+        self, root: Path, column: str, files: Sequence[DataFile], names: Sequence[str], rows: SplitRows
+    ) -> None:
+        self.root, self.column, self.data_files, self.names = root, column, tuple(files), tuple(names)
+        self.places, self.paths = np.array(rows.places, dtype=np.int64), tuple(rows.external)
+        self.sizes = np.array(rows.sizes, dtype=np.int64)
+        self.digests = np.frombuffer(b"".join(rows.digests), dtype=np.uint8).reshape(-1, 16)
 
     def __repr__(self) -> str:
         return f"RowImages({len(self):,} in {len(np.unique(self.places[:, 0])):,} files of {self.root})"
@@ -424,7 +408,11 @@ _UNLABELED: Final = -1
 
 @dataclass
 class SplitRows:
-    """What was read of one split; lists of classes, or states of the columns, and the images."""
+    """What was read of one split: lists of classes, or states of the columns; and where the images are.
+
+    ``places`` are the numbers of file, batch and row; ``external`` the files of images that the rows only name, else
+    "".
+    """
 
     name: str
     listed: list[list[str]] = field(default_factory=list)
@@ -672,22 +660,11 @@ def _dataset(
     made: dict[str, Split] = {}
     for (split, rows), names in zip(parts.items(), _image_names(list(parts.values())), strict=True):
         table = _table(rows, names, columns, all_names, unlisted)
-        places = np.array(rows.places, dtype=np.int64)
-        digests = np.frombuffer(b"".join(rows.digests), dtype=np.uint8).reshape(-1, 16)
-        where = ImageRows(names, places, rows.external, np.array(rows.sizes, dtype=np.int64), digests)
-        images = RowImages(root.absolute(), columns.image, reader.files, where)
+        images = RowImages(root.absolute(), columns.image, reader.files, names, rows)
         made[split] = Split(split, images, table if classes is None else table.with_classes(classes))
-    if not len(made["train"].labels.values):
-        raise InputError(f"{root}: no label of a train image is known, so there is nothing to learn from.")
     sizes = {split: len(part) for split, part in made.items()}
     counts = LabelsCounted.of([part.labels for part in made.values()])
-    return Dataset(
-        root.resolve().name,
-        made["train"],
-        made.get("val"),
-        made.get("test"),
-        findings=(*findings, counts, *describe_splits(sizes, has_splits)),
-    )
+    return Dataset.of(root.resolve().name, made, (*findings, counts, *describe_splits(sizes, has_splits)))
 
 
 def _check_files(file: Path) -> str | None:

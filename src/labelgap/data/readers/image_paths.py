@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -48,96 +47,19 @@ def normalize_name(path: str) -> str:
     return head + dot + _SAME_FORMAT.get(last, last)
 
 
-_DIGIT: Final = re.compile("[0-9]")
 _MAX_COMPARED: Final = 200
 _MAX_LENGTH: Final = 100
 """Files that a misspelled name is compared with, and its length."""
 _MAX_COMPARISONS: Final = 10_000
 """Of all names of a table together, which takes a second or two: a table may have thousands of such names."""
 _MIN_SIMILARITY: Final = 0.8
-_LOOKALIKES: Final = str.maketrans("oil", "011")
-_MIN_DIGITS: Final = 4
-"""Digits of a name in which one may be missing, or one too many: short numbers are counted, and 100 comes after 99."""
-
-
-class SimilarFiles:
-    """Image files by their names, to find the one that is most like a name without a file.
-
-    Args:
-        files: their paths, below one folder.
-    """
-
-    def __init__(self, files: Iterable[str]) -> None:
-        self._files = sorted(files)
-        self._comparisons = 0
-
-    def nearest(self, inside: str) -> str | None:
-        """Return the file whose name is most like one that does not exist; None where none is close, or many may be.
-
-        Folders in the name must be close as well. Another number is another photo, so numbers must be the same; but see
-        ``_with_near_number``. Only the first names of a table are compared, up to ``_MAX_COMPARISONS``.
-        """
-        wanted = without_suffix(normalize_name(inside)).split("/")
-        files = self._by_number.get(_number_of(wanted[-1]), [])
-        too_many = len(files) > min(_MAX_COMPARED, _MAX_COMPARISONS - self._comparisons)
-        if too_many or len(inside) > _MAX_LENGTH:
-            return None
-        files = files or self._with_near_number(wanted[-1])
-        self._comparisons += len(files)
-        best, nearest = _MIN_SIMILARITY, None
-        for file in files:
-            parts = without_suffix(normalize_name(file)).split("/")[-len(wanted) :]
-            pairs = zip(reversed(wanted), reversed(parts), strict=False)
-            if (near := min(similarity(one, other) for one, other in pairs)) >= best:
-                best, nearest = near, file
-        return nearest
-
-    def _with_near_number(self, name: str) -> list[str]:
-        """Return the file whose name differs by letters that look like digits; else by a digit too many or too few.
-
-        Empty where several do. Where other files have as many digits as the name, none is missing in it.
-        """
-        files, shapes = self._by_lookalike
-        name = name.translate(_LOOKALIKES)
-        found = files.get(name, [])
-        if not found and len(_number_of(name)) >= _MIN_DIGITS and _DIGIT.sub("0", name) not in shapes:
-            self._comparisons += len(name)  # it takes as long as so many comparisons
-            found = [file for each in sorted(_with_a_digit_changed(name)) for file in files.get(each, [])]
-        return found if len(found) == 1 else []
-
-    @cached_property
-    def _by_number(self) -> dict[str, list[str]]:
-        """The files by the digits in their names."""
-        found: dict[str, list[str]] = {}
-        for file in self._files:
-            found.setdefault(_number_of(without_suffix(normalize_name(Path(file).name))), []).append(file)
-        return found
-
-    @cached_property
-    def _by_lookalike(self) -> tuple[dict[str, list[str]], set[str]]:
-        """The files by their names, with digits for the letters that look like them; and these names' shapes."""
-        found: dict[str, list[str]] = {}
-        for file in self._files:
-            found.setdefault(without_suffix(normalize_name(Path(file).name)).translate(_LOOKALIKES), []).append(file)
-        return found, {_DIGIT.sub("0", name) for name in found}
-
-
-def _number_of(name: str) -> str:
-    """Return the digits in a name."""
-    return "".join(filter(str.isdigit, name))
-
-
-def _with_a_digit_changed(name: str) -> set[str]:
-    """Return the names with one digit less, or one more beside a digit."""
-    digits = [place for place, letter in enumerate(name) if _DIGIT.match(letter)]
-    beside = {place + after for place in digits for after in (0, 1)}
-    shorter = {name[:place] + name[place + 1 :] for place in digits}
-    return shorter | {f"{name[:place]}{digit}{name[place:]}" for place in beside for digit in "0123456789"}
-
-
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
 
 
 def is_file(path: Path) -> bool:
@@ -190,6 +112,7 @@ class ImageFinder:
         self.sources: dict[str, Path | None] = {}
         self.repeated: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._comparisons = 0
 
     def __call__(self, name: str, line: int = 0) -> str | None:
         """Return the problem with a name, or None; ``line`` is where a table has it."""
@@ -259,7 +182,7 @@ class ImageFinder:
         if found:
             part = "suffix" if Path(found[0]).parent == Path(found[1]).parent else "folder"
             return None, f"{name} could be {found[0]} or {found[1]}: write the {part} as well"
-        near = self._similar.nearest(inside)
+        near = self._nearest(inside)
         return None, f"{place} does not exist" + (f". Did you mean {near}?" if near else "")
 
     def _candidates(self, inside: str) -> list[str]:
@@ -297,9 +220,32 @@ class ImageFinder:
                     found.setdefault(written, []).append(file)
         return found
 
+    def _nearest(self, inside: str) -> str | None:
+        """Return the file whose name is most like one that does not exist; None where none is close, or many may be.
+
+        Folders in the name must be close as well, and numbers the same: another number is another photo. Only the first
+        names of a table are compared.
+        """
+        wanted = without_suffix(normalize_name(inside)).split("/")
+        files = self._files_by_number.get(_digits(wanted[-1]), [])
+        if len(files) > min(_MAX_COMPARED, _MAX_COMPARISONS - self._comparisons) or len(inside) > _MAX_LENGTH:
+            return None
+        self._comparisons += len(files)
+        best, nearest = _MIN_SIMILARITY, None
+        for file in files:
+            parts = without_suffix(normalize_name(file)).split("/")[-len(wanted) :]
+            pairs = zip(reversed(wanted), reversed(parts), strict=False)
+            if (near := min(similarity(one, other) for one, other in pairs)) >= best:
+                best, nearest = near, file
+        return nearest
+
     @cached_property
-    def _similar(self) -> SimilarFiles:
-        return SimilarFiles({file for files in self._files_by_name.values() for file in files})
+    def _files_by_number(self) -> dict[str, list[str]]:
+        """The image files below the folder by the digits in their names."""
+        found: dict[str, list[str]] = {}
+        for file in sorted({file for files in self._files_by_name.values() for file in files}):
+            found.setdefault(_digits(without_suffix(normalize_name(Path(file).name))), []).append(file)
+        return found
 
     def _check_file(self, name: str, place: Path) -> str | None:
         """Return the problem with an existing file, or None."""

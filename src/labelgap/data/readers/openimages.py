@@ -42,7 +42,8 @@ from labelgap.data.readers.common import DatasetLayout, RequiredFile
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.table import image_folder
 from labelgap.labels import ABSENT, PRESENT, LabelTable
-from labelgap.labels.io.table_file import MAX_PROBLEMS, ProblemList
+from labelgap.labels.io.dialect import decodes
+from labelgap.labels.io.table_file import MAX_PROBLEMS, ProblemList, check_choice
 from labelgap.labels.sparse import UniqueNames
 
 OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
@@ -171,15 +172,8 @@ def _image_lists(version: str, official: str) -> list[str]:
     return rotated if version == "V3" else [*rotated, "image_ids_and_rotation.csv"]
 
 
-def _places(root: Path) -> Iterator[Path]:
-    yield root
-    for name in _ARCHIVES:
-        if (root / name).is_dir():
-            yield root / name
-
-
 def _find(root: Path, names: Iterable[str]) -> Path | None:
-    places = list(_places(root))
+    places = [root, *(root / name for name in _ARCHIVES if (root / name).is_dir())]
     return next((place / name for name in names for place in places if (place / name).is_file()), None)
 
 
@@ -335,37 +329,30 @@ _SUFFIX: Final = ".jpg"
 _LENGTH: Final = 16 + len(_SUFFIX)
 
 
-@dataclass(frozen=True)
-class ImageFiles:
-    """The image files below a folder: in ``train``, ``validation`` and ``test``, in itself, or in ``images``."""
+def _image_places(folder: Path, official: str) -> list[Path]:
+    """Return the folders that images of a split can be in."""
+    parts = [official, *(f"{official}_{digit:x}" for digit in range(16)), *(["val"] if "val" in official else [])]
+    bases = [base for base in (folder, folder / "images") if base.is_dir()]
+    return [place for base in bases for place in (*(base / part for part in parts), base) if place.is_dir()]
 
-    folder: Path
 
-    def places(self, official: str) -> Iterator[Path]:
-        """Yield the folders that images of a split can be in."""
-        parts = [official, *(f"{official}_{digit:x}" for digit in range(16)), *(["val"] if "val" in official else [])]
-        for base in (self.folder, self.folder / "images"):
-            yield from (place for part in parts if (place := base / part).is_dir())
-            if base.is_dir():
-                yield base
+def _find_images(places: Sequence[Path], ids: NDArray[np.uint64]) -> NDArray[np.int8]:
+    """Return the number of the place of every image, ``ids`` ascending; the number of places where none has it."""
+    found = np.full(len(ids), len(places), dtype=np.int8)
+    for number, place in enumerate(places):
+        row = np.searchsorted(ids, there := _ids_of_files(place))
+        row = row[ids[row.clip(max=max(len(ids) - 1, 0))] == there] if len(ids) else row[:0]
+        found[row[found[row] == len(places)]] = number
+    return found
 
-    def find(self, official: str, ids: NDArray[np.uint64]) -> NDArray[np.int8]:
-        """Return the number of the place of every image, ``ids`` ascending; the number of places where none has it."""
-        places = list(self.places(official))
-        found = np.full(len(ids), len(places), dtype=np.int8)
-        for number, place in enumerate(places):
-            row = np.searchsorted(ids, there := _ids_of_files(place))
-            row = row[ids[row.clip(max=max(len(ids) - 1, 0))] == there] if len(ids) else row[:0]
-            found[row[found[row] == len(places)]] = number
-        return found
 
-    def open(self, official: str, ids: NDArray[np.uint64], found: NDArray[np.int8]) -> FileImages:
-        """Return images by their ids; ``found`` is what ``find`` returned for them."""
-        names = format_ids(ids)
-        folders = [os.path.relpath(place, self.folder) for place in self.places(official)]
-        heads = ["" if folder == os.curdir else f"{folder}/" for folder in folders]
-        files = [f"{heads[number]}{name}{_SUFFIX}" for number, name in zip(found.tolist(), names, strict=True)]
-        return FileImages(self.folder, names, files)
+def _open_images(folder: Path, places: Sequence[Path], ids: NDArray[np.uint64], found: NDArray[np.int8]) -> FileImages:
+    """Return images by their ids; ``found`` is what ``_find_images`` returned for them."""
+    names = format_ids(ids)
+    heads = ["" if place == folder else f"{os.path.relpath(place, folder)}/" for place in places]
+    return FileImages(
+        folder, names, [f"{heads[at]}{name}{_SUFFIX}" for at, name in zip(found.tolist(), names, strict=True)]
+    )
 
 
 def _ids_of_files(folder: Path) -> NDArray[np.uint64]:
@@ -515,21 +502,13 @@ class BlockReader:
         number = int(row.number or 0)
         insort(self._bad_rows, number)
         hint = ": is the file truncated?" if row.actual_columns < row.expected_columns else ""
-        if not self._is_text and not _is_utf8(row.text.encode("latin-1")):
+        if not self._is_text and not decodes(row.text.encode("latin-1"), "utf-8"):
             hint = ", and bytes that are no UTF-8 text: is the file damaged?"
         try:
             self.report(self._line(number), f"{row.actual_columns} of {row.expected_columns} cells{hint}")
         except ProblemsError:  # too many: pyarrow would print it and read on
             return "error"
         return "skip"
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def parse_ids(block: Block, column: str = "ImageID") -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
@@ -706,9 +685,11 @@ def _read_rows(
         ids, good = parse_ids(block)
         number = pc.index_in(block.columns["LabelName"], value_set=known).fill_null(len(known)).to_numpy()
         if classes.complete:
-            _report_classes(block, np.flatnonzero(number == len(known)))
+            for row in np.flatnonzero(number == len(known)).tolist():
+                block.report(row, f"the class {block.text('LabelName', row)} is not in the class descriptions")
         if listed is not None:
-            _report_images(block, np.flatnonzero(good & ~_is_in(ids, listed)), ids)
+            for row in np.flatnonzero(good & ~_is_in(ids, listed)).tolist():
+                block.report(row, f"the image {format_ids(ids[[row]])[0]} is not in the list of images")
         values, valid = _human_values(block) if threshold is None else _machine_values(block, threshold)
         used = good & valid & (number < len(classes.ids))
         rows.left_out += int((number >= len(classes.ids)).sum())
@@ -733,16 +714,6 @@ def _machine_values(block: Block, threshold: float) -> tuple[NDArray[np.int8], N
     """Return PRESENT, and which labels reach the threshold."""
     values, valid = parse_numbers(block, "Confidence", 0.0, 1.0)
     return np.full(len(values), PRESENT, dtype=np.int8), valid & (values >= threshold)
-
-
-def _report_classes(block: Block, rows: NDArray[np.int64]) -> None:
-    for row in rows.tolist():
-        block.report(row, f"the class {block.text('LabelName', row)} is not in the class descriptions")
-
-
-def _report_images(block: Block, rows: NDArray[np.int64], ids: NDArray[np.uint64]) -> None:
-    for row, name in zip(rows.tolist(), format_ids(ids[rows]), strict=True):
-        block.report(row, f"the image {name} is not in the list of images")
 
 
 def _is_in(ids: NDArray[np.uint64], listed: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -874,14 +845,17 @@ def load_openimages(
     chosen = read_classes(layout, classes, problems)
     read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
     _check_splits({name: labels.ids for name, labels in read.items()}, problems)
-    files, findings = ImageFiles(image_folder(root / "_", images)), _describe(layout, read, machine)
-    findings += _describe_classes(layout, chosen) if classes is None else []
+    folder, findings = image_folder(root / "_", images), _describe(layout, read, machine)
+    if classes is None and layout.choice != "trainable":
+        count = pluralize(len(chosen.ids), "class")
+        findings.append(Note(f"there is no classes-trainable.txt: {count} of {layout.descriptions.name} are used"))
     splits, left_out = dict[str, Split](), Counter[str]()
     for name, labels in read.items():
-        found = files.find(OFFICIAL_SPLITS[name], labels.ids)
-        exists = found < len(list(files.places(OFFICIAL_SPLITS[name])))
+        places = _image_places(folder, OFFICIAL_SPLITS[name])
+        found = _find_images(places, labels.ids)
+        exists = found < len(places)
         if not exists.all() and on_bad_image == "error":
-            _report_missing(files, name, labels.ids[~exists], len(exists), problems)
+            problems.append(_describe_missing(places, OFFICIAL_SPLITS[name], labels.ids[~exists], len(exists)))
         elif not exists.all():
             findings.append(
                 Note(f"{name}: {pluralize(int((~exists).sum()), 'image')} without a file left out", "images")
@@ -889,10 +863,10 @@ def load_openimages(
         if problems:
             continue
         table = _table(labels, chosen, exists)
-        source = files.open(OFFICIAL_SPLITS[name], labels.ids[exists], found[exists])
-        place = layout.splits[name].boxes
-        given = (root, chosen, labels.ids[exists], source, problems, left_out)
-        drawn = None if place is None else read_boxes(place, *given)
+        source = _open_images(folder, places, labels.ids[exists], found[exists])
+        drawn, place = None, layout.splits[name].boxes
+        if place is not None:
+            drawn = read_boxes(place, root, chosen, labels.ids[exists], source, problems, left_out)
         splits[name] = Split(name, source, table, boxes=drawn)
     problems.refuse()
     if left_out:
@@ -910,12 +884,8 @@ def _check_options(root: Path, machine: float | None, on_bad_image: str, unlabel
         raise InputError(f"{root} is not a folder: give the one with the files of Open Images.")
     if machine is not None and not 0 < machine <= 1:
         raise InputError(f"machine={machine}: a confidence is a number above 0, at most 1.")
-    for name, value, allowed in (
-        ("on_bad_image", on_bad_image, ("error", "skip")),
-        ("unlabeled", unlabeled, ("drop", "keep")),
-    ):
-        if value not in allowed:
-            raise InputError(f"{name}={value!r}: it is {' or '.join(allowed)}.")
+    check_choice("on_bad_image", on_bad_image, ("error", "skip"))
+    check_choice("unlabeled", unlabeled, ("drop", "keep"))
 
 
 def _read(
@@ -961,12 +931,11 @@ def _check_splits(ids: Mapping[str, NDArray[np.uint64]], problems: ProblemList) 
             problems.append(f"{count} in {first} and in {second}, e.g. {example}")
 
 
-def _report_missing(files: ImageFiles, name: str, ids: NDArray[np.uint64], count: int, problems: ProblemList) -> None:
-    official = OFFICIAL_SPLITS[name]
-    places = ", ".join(str(place) for place in files.places(official)) or "no folder"
-    problems.append(
+def _describe_missing(places: Sequence[Path], official: str, ids: NDArray[np.uint64], count: int) -> str:
+    searched = ", ".join(map(str, places)) or "no folder"
+    return (
         f"{len(ids):,} of {count:,} {official} images have no file, e.g. {format_ids(ids[:1])[0]}.jpg (searched: "
-        f"{places}); --images names their folder, --on-bad-image skip leaves them out",
+        f"{searched}); --images names their folder, --on-bad-image skip leaves them out"
     )
 
 
@@ -987,14 +956,6 @@ def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine:
         )
     splits = ", ".join(f"{name} is the official {official}" for name, official in OFFICIAL_SPLITS.items())
     return [*map(Note, notes), Note(splits, "split")]
-
-
-def _describe_classes(layout: OpenImagesFiles, chosen: ClassList) -> list[Finding]:
-    """Return which classes are used instead of the trainable ones, where there is no list of these."""
-    if layout.choice == "trainable":
-        return []
-    count = pluralize(len(chosen.ids), "class")
-    return [Note(f"there is no classes-trainable.txt: {count} of {layout.descriptions.name} are used")]
 
 
 def _describe_boxes(left_out: Counter[str]) -> str:

@@ -253,12 +253,12 @@ class RemoteFolder:
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a file; None where the server does not say."""
-        found = self._retry(name, lambda system, address: system.size(address))
-        return None if found is None else int(found)
+        size: int | None = self._retry(name, lambda system, address: system.size(address))
+        return size
 
     def read(self, name: str) -> bytes:
         """Return the content of a small file."""
-        content: bytes = self._retry(name, lambda system, address: system.cat_file(address))
+        content: bytes = self._retry(name, _cat)
         return content
 
     def copy(self, name: str, size: int, target: Path) -> None:
@@ -266,7 +266,7 @@ class RemoteFolder:
         with target.open("wb") as file:
             while (start := file.tell()) < size:
                 stop = min(start + _BLOCK_BYTES, size)
-                block: bytes = self._retry(name, partial(_read_range, start=start, stop=stop))
+                block: bytes = self._retry(name, partial(_cat, start=start, end=stop))
                 if len(block) != stop - start:  # a server without range requests sends the whole file
                     if len(block) != size:
                         raise InputError(f"{self.address(name)} has {len(block):,} bytes, not {size:,}.")
@@ -299,9 +299,8 @@ class RemoteFolder:
         raise AssertionError
 
 
-def _read_range(system: Any, path: str, start: int, stop: int) -> bytes:
-    content: bytes = system.cat_file(path, start=start, end=stop)
-    return content
+def _cat(system: Any, path: str, **part: int) -> Any:
+    return system.cat_file(path, **part)
 
 
 def _file_system(address: str) -> tuple[Any, str]:
@@ -375,8 +374,7 @@ class ShardLocation:
 
 
 def _mark(path: Path) -> Path:
-    """Return the file that says that a shard was damaged when it was last copied."""
-    return path.with_suffix(".damaged")
+    return path.with_suffix(".damaged")  # when it was last copied
 
 
 def _make_room(folder: Path, size: int, kept: Path | None = None) -> None:
@@ -757,18 +755,10 @@ def _dataset(
         groups = rows.groups[members]
         table = rows.labels(index.classes, members)
         parts[split] = Split(split, images.select(members), table, groups=groups if (groups >= 0).all() else None)
-    if "train" not in parts or not len(parts["train"].labels.values):
-        raise InputError(f"{name}: no label of a train image is known, so there is nothing to learn from.")
     counts = LabelsCounted.of([part.labels for part in parts.values()])
     split_findings = describe_splits({split: len(part) for split, part in parts.items()}, index.has_splits)
     rule = Note("labels as the shards list them: present, absent; all others are unknown")
-    return Dataset(
-        name,
-        parts["train"],
-        parts.get("val"),
-        parts.get("test"),
-        findings=(rule, counts, *findings, *split_findings),
-    )
+    return Dataset.of(name, parts, (rule, counts, *findings, *split_findings))
 
 
 def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
@@ -866,11 +856,8 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
         return (*read_index(cached), {})
     with ThreadPoolExecutor(cpu_count()) as pool:
         found = list(pool.map(_scan, paths))
-    broken = {
-        path.name: str(each).rstrip(".")
-        for path, each in zip(paths, found, strict=True)
-        if isinstance(each, InputError)
-    }
+    pairs = zip(paths, found, strict=True)
+    broken = {path.name: str(each).rstrip(".") for path, each in pairs if isinstance(each, InputError)}
     contents = [each for each in found if isinstance(each, ShardContent)]
     classes, rows = join_contents(contents)
     entries = tuple(content.entry for content in contents)
@@ -879,11 +866,8 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
         with suppress(OSError, LabelGapError):  # the next one reads the shards again
             make_folder(cached)
             write_index(cached, classes, has_splits, entries, rows)
-    digest_unknown = "0" * 32
-    index = ShardIndex(
-        classes=classes, has_splits=has_splits, images_digest=digest_unknown, images_bytes=0, shards=entries
-    )
-    return index, rows, broken
+    unknown = {"images_digest": "0" * 32, "images_bytes": 0}
+    return ShardIndex(classes=classes, has_splits=has_splits, shards=entries, **unknown), rows, broken
 
 
 def _scan(path: Path) -> ShardContent | InputError:

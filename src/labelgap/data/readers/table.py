@@ -198,17 +198,8 @@ def build_dataset(
         for name, members in rows.items()
         if len(members)
     }
-    if "train" not in parts or not len(parts["train"].labels.values):
-        raise InputError(f"{file.path}: no label of a train image is known, so there is nothing to learn from.")
-    counts = LabelsCounted.of([table])
-    return Dataset(
-        file.path.name,
-        parts["train"],
-        parts.get("val"),
-        parts.get("test"),
-        findings=(*file.findings, counts, *findings, *split_findings),
-        revisions=file.revisions,
-    )
+    all_findings = (*file.findings, LabelsCounted.of([table]), *findings, *split_findings)
+    return Dataset.of(file.path.name, parts, all_findings, revisions=file.revisions)
 
 
 def load_csv(

@@ -154,14 +154,15 @@ def _detect_encoding(path: Path) -> str:
         good, bad, undefined = start.startswith(codecs.BOM_UTF8), False, False
         for line in file:
             if not line.isascii():
-                utf_8 = _decodes(line, "utf-8")
+                utf_8 = decodes(line, "utf-8")
                 good, bad = good or utf_8, bad or not utf_8
-                undefined = undefined or not (utf_8 or _decodes(line, "cp1252"))
+                undefined = undefined or not (utf_8 or decodes(line, "cp1252"))
     # ``open_text`` reports a line that is neither
     return "cp1252" if bad and not good and not undefined else "utf-8-sig"
 
 
-def _decodes(line: bytes, encoding: str) -> bool:
+def decodes(line: bytes, encoding: str) -> bool:
+    """Return whether bytes are text in an encoding."""
     try:
         line.decode(encoding)
     except UnicodeDecodeError:
@@ -175,7 +176,7 @@ def _bad_line(path: Path, encoding: str) -> int:
     if data.startswith(_UTF_16):
         return 1
     lines = enumerate(data.split(b"\n"), 1)
-    return next((number for number, line in lines if not _decodes(line, encoding.removesuffix("-sig"))), 1)
+    return next((number for number, line in lines if not decodes(line, encoding.removesuffix("-sig"))), 1)
 
 
 def _detect_delimiter(path: Path, encoding: str, is_header: Callable[[list[str]], bool]) -> str:
