@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, UnknownNameError
 from labelgap.core.files import atomic_path
@@ -26,7 +25,8 @@ from labelgap.data.images import FileImages
 from labelgap.data.opening import recognize_format
 from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.readers.table import ImageOptions, build_dataset, image_folder
-from labelgap.data.scanning import DuplicatePairs, ImageScan, cluster_ids, find_duplicates, scan_images
+from labelgap.data.scanning import ImageScan, cluster_ids, find_duplicates, scan_images
+from labelgap.data.split import leaked_rows
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import fold_case, is_near_spelling, resolve_class_names
 from labelgap.labels.io.formats import OutputColumn, RawTable, read_raw_csv, read_raw_parquet
@@ -564,21 +564,12 @@ def _separate_copies(
     ]
     if split is None or options.allow_leaks:
         return list(rows), changes
-    leaked = _leaked_rows(pairs, np.array([SPLITS.index(str(row.cells[split])) for row in rows], dtype=np.int64))
+    order = np.array([SPLITS.index(str(row.cells[split])) for row in rows], dtype=np.int64)
+    leaked = leaked_rows(cluster_ids(pairs, len(rows)), -order)
     for row, other in leaked.items():
         here, there = (f"{truncate_text(rows[each].image)} ({rows[each].cells[split]})" for each in (row, other))
         changes.append(Change(rows[row].line, "left_out", f"{here} is a copy of {there}, {unit} {rows[other].line}"))
     return [row for number, row in enumerate(rows) if number not in leaked], changes
-
-
-def _leaked_rows(pairs: DuplicatePairs, splits: NDArray[np.int64]) -> dict[int, int]:
-    """Return every row that has a copy in a later split, with the first such copy in the last one."""
-    clusters = cluster_ids(pairs, len(splits))
-    kept: dict[int, int] = {}
-    for row in np.lexsort((np.arange(len(splits)), -splits)).tolist():
-        kept.setdefault(int(clusters[row]), row)
-    others = ((row, kept[int(cluster)]) for row, cluster in enumerate(clusters))
-    return {row: other for row, other in others if splits[row] != splits[other]}
 
 
 def _describe_copy(first: _TableRow, second: _TableRow, exact: bool, unit: str) -> Change:

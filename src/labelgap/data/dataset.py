@@ -16,7 +16,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
 from labelgap.core.text import html_facts, join_names, pluralize, truncate_text
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsSelected, LabelsShown
+from labelgap.data.findings import LabelsShown
 from labelgap.data.images import ImageSource
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.labels.masking import GAPS, Amount, LabelGap, check_draw
@@ -239,7 +239,8 @@ class Dataset:
         """
         gap = check_draw(positives, options)
         hidden = [self._observed(self.split(name), positives, negatives, seed, gap) for name in splits]
-        shown: list[LabelsShown] = [LabelsObserved(name, positives, negatives, seed) for name in splits]
+        every = f"{positives} present and {negatives} absent labels of every image (seed {seed}), the rest is hidden"
+        shown = [LabelsShown(name, every) for name in splits]
         if gap is not None:
             shown = [_describe_gap(split, gap, negatives, seed) for split in hidden]
         step = {"positives": positives, "negatives": negatives, "seed": seed, "splits": list(splits)}
@@ -252,7 +253,8 @@ class Dataset:
             splits: which splits show their ``truth`` as labels; one without it stays as it is.
         """
         complete = [replace(split, labels=split.evaluation_labels) for split in map(self.split, splits)]
-        return self._with_splits(complete, list(map(LabelsRevealed, splits)), {"reveal": {"splits": list(splits)}})
+        shown = [LabelsShown(name, "every label that is known") for name in splits]
+        return self._with_splits(complete, shown, {"reveal": {"splits": list(splits)}})
 
     def split(self, name: str) -> Split:
         """Return a split by its name; an unknown name is an error that lists the splits."""
@@ -310,10 +312,11 @@ class Dataset:
         return pool, boxes, places[parts.index(split)]
 
 
-def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> LabelsSelected:
+def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> LabelsShown:
     truth, description = split.evaluation_labels, gap.description
     if gap.needs_sizes and split.boxes is not None:
         without = int((split.boxes.largest_areas(truth)[truth.values == PRESENT] == 0).sum())
         description += f"; {without:,} present labels have no box" if without else ""
     shown, known = split.labels.counts().total[0], truth.counts().total[0]
-    return LabelsSelected(split.name, gap.name, description, shown, known, negatives, seed)
+    rule = f"{shown:,} of {known:,} present labels ({gap.name}, seed {seed}: {description})"
+    return LabelsShown(split.name, f"{rule} and {negatives} absent labels of every image, the rest is hidden")

@@ -185,11 +185,6 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN and name != "HEIF")
 
 
-def _readable() -> tuple[str, ...]:
-    """Return the formats that this installation can read."""
-    return (*_formats(), *(["HEIF"] if find_spec("pillow_heif") else []))
-
-
 def _start(file: Path | BinaryIO) -> bytes:
     """Return the first bytes of a file that can be an image."""
     if isinstance(file, Path):
@@ -208,7 +203,8 @@ def _describe(file: Path | BinaryIO) -> str:
     for magic, kind in _OTHER_KINDS.items():
         if start.startswith(magic.lower()):
             return f"is {kind}, whatever its name. Convert it to JPEG or PNG, or take it off the list."
-    return f"is not an image, or of a format that is not read. These are: {', '.join(_readable())}."
+    readable = (*_formats(), *(["HEIF"] if find_spec("pillow_heif") else []))
+    return f"is not an image, or of a format that is not read. These are: {', '.join(readable)}."
 
 
 def check_file(path: Path) -> os.stat_result:

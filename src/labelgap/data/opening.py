@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from labelgap.core.data_options import PATH_OPTIONS
 from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path, nearest_path
+from labelgap.core.findings import Note
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
-from labelgap.data.findings import FormatRecognized
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.recipe import SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
 from labelgap.data.readers.shards import is_shard_url
@@ -128,7 +128,8 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
     if path.exists():
         name, others = _recognize(path)
         data = load(name, path, **given)
-        recognized = FormatRecognized(name, describe_dataset(name).path_to, text, others)
+        also = "".join(f"; {other} is there too: {other}={text}" for other in others)
+        recognized = Note(f"recognized as {name}: {describe_dataset(name).path_to}{also}", "source")
         return replace(data, findings=(recognized, *data.findings))
     name, equals, place = text.partition("=")
     if equals and DATASET_NAME.fullmatch(name):

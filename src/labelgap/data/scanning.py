@@ -280,9 +280,9 @@ def exact_pairs(images: StoredImages) -> DuplicatePairs:
     for rows in by_size.values():
         seen: dict[bytes, int] = {}
         for row in rows if len(rows) > 1 else ():
-            digest = _digest(images, row)
-            if digest is not None and (earlier := seen.setdefault(digest, row)) != row:
-                pairs.append((earlier, row))
+            with suppress(OSError):
+                if (earlier := seen.setdefault(images.digest(row), row)) != row:
+                    pairs.append((earlier, row))
     return DuplicatePairs.of(pairs, exact=True)
 
 
@@ -352,13 +352,6 @@ def _close(
     different = (bits[first] ^ bits[second]).view(np.uint8).reshape(-1, 8)
     near = _BIT_COUNTS[different].sum(axis=1) <= MAX_HASH_DISTANCE
     return first[near], second[near]
-
-
-def _digest(images: StoredImages, row: int) -> bytes | None:
-    try:
-        return images.digest(row)
-    except OSError:
-        return None
 
 
 MAX_QUICK_FILES: Final = 200_000

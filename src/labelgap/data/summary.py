@@ -212,7 +212,9 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         split.name: SplitSummary(len(split), *split.labels.counts().total, int(measurable_classes(split).sum()))
         for split in data.splits
     }
-    whole = _whole(splits, classes)
+    parts = ("images", "present", "absent", "unknown")
+    totals = [sum(getattr(split, name) for split in splits.values()) for name in parts]
+    whole = SplitSummary(*totals, measurable=sum(bool(row.measurable) for row in classes))
     can, cannot = describe_capabilities(data, words)
     return DatasetSummary(
         name=data.name,
@@ -229,14 +231,6 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
     )
-
-
-def _whole(splits: Mapping[str, SplitSummary], classes: tuple[ClassSummary, ...]) -> SplitSummary:
-    measurable = sum(bool(row.measurable) for row in classes)
-    images, present, absent, unknown = (
-        sum(getattr(split, name) for split in splits.values()) for name in ("images", "present", "absent", "unknown")
-    )
-    return SplitSummary(images, present, absent, unknown, measurable)
 
 
 def _classes(data: Dataset) -> tuple[ClassSummary, ...]:

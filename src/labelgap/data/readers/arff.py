@@ -28,7 +28,7 @@ from labelgap.core.stored import parse_xml, read_bytes
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.findings import LabelsCounted, describe_splits
+from labelgap.data.findings import count_labels, describe_splits
 from labelgap.data.readers.common import DatasetLayout, RequiredFile
 from labelgap.data.readers.features import feature_dataset
 from labelgap.data.readers.image_paths import refuse_url
@@ -459,7 +459,7 @@ def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -
     if missing:
         findings.append(Note(f"{missing:,} missing features are the means of train", "source"))
     sizes = {split: len(part) for split, part in parts.items()}
-    findings += [LabelsCounted.of([part.labels for part in parts.values()]), *describe_splits(sizes, len(sizes) > 1)]
+    findings += [count_labels([part.labels for part in parts.values()]), *describe_splits(sizes, len(sizes) > 1)]
     return feature_dataset(path.name, parts, findings)
 
 

@@ -11,221 +11,39 @@ References: Irvin et al., "CheXpert", AAAI 2019; Johnson et al., "MIMIC-CXR-JPG"
 
 from __future__ import annotations
 
+import csv
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, describe_missing_path
-from labelgap.core.findings import Finding, Note
+from labelgap.core.errors import InputError, ProblemsError, describe_missing_path
+from labelgap.core.findings import Note
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.findings import LabelsCounted, LeaksAllowed
+from labelgap.data.findings import LeaksAllowed, count_labels
 from labelgap.data.images import FileImages, path_inside
 from labelgap.data.readers.common import DatasetLayout, RequiredFile
 from labelgap.data.readers.image_paths import is_file, refuse_url
-from labelgap.data.readers.table import image_folder
+from labelgap.data.readers.table import image_folder, join_tables
 from labelgap.data.scanning import DuplicatePairs
 from labelgap.data.split import assign_splits
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.dialect import open_text, split_records
-from labelgap.labels.io.parse import image_name_problem, is_no_class
-from labelgap.labels.io.table_file import ProblemList, TableFile, check_choice
+from labelgap.labels.io.formats import read_csv
+from labelgap.labels.io.table_file import ProblemList, TableFile, TableOptions, check_choice
 
-UNCERTAIN: Final = 2
-"""The code of a label that the table calls uncertain, until it is decided what it becomes."""
 MIMIC_PREFIX: Final = "mimic-cxr-2.0.0-"
-_CELLS: Final = {
-    **dict.fromkeys(("1", "1.0"), PRESENT),
-    **dict.fromkeys(("0", "0.0"), ABSENT),
-    **dict.fromkeys(("-1", "-1.0"), UNCERTAIN),
-    "": UNKNOWN,
-}
-_INVALID: Final = 3
-_RULE: Final = "a cell is 1 (present), 0 (absent), -1 (uncertain) or blank (unknown)"
-_FACTS: Final = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", "subject_id", "study_id", "dicom_id", "split")
+_FACTS: Final = ("Sex", "Age", "Frontal/Lateral", "AP/PA", "dicom_id", "split")
 """Columns that are no observations."""
 _MIMIC_SPLITS: Final = {"train": "train", "validate": "val", "test": "test"}
-
-
-@dataclass(frozen=True, eq=False)
-class ObservationTable:
-    """The rows of one table, or of several splits; ``lines`` count in ``lines_of``, the file that names the images.
-
-    ``codes`` are PRESENT, ABSENT, UNKNOWN and UNCERTAIN; ``studies`` says whether rows are joined from studies.
-    """
-
-    path: Path
-    lines_of: Path
-    images: Sequence[str]
-    lines: Sequence[int]
-    splits: Sequence[str]
-    classes: tuple[str, ...]
-    codes: NDArray[np.int8]
-    studies: bool = False
-
-    def with_classes(self, names: Sequence[str]) -> ObservationTable:
-        """Return the table with some of its observations, in this order."""
-        columns = [self.classes.index(name) for name in names]
-        return replace(self, classes=tuple(names), codes=self.codes[:, columns])
-
-
-def read_table(path: Path, split: str, ignored: Sequence[str], problems: ProblemList) -> ObservationTable:
-    """Read a table with a row per image, named under ``Path``."""
-    (images,), lines, classes, codes = _read_columns(path, ("Path",), ignored, problems)
-    for row, (image, line) in enumerate(zip(images, lines, strict=True)):
-        if not image:
-            problems.append(f"{path.name}, line {line}: no image is named under Path")
-        elif (problem := image_name_problem(image)) is not None:
-            problems.append(f"{path.name}, line {line}: {problem}")
-            images[row] = ""  # no file of that name is looked for
-    return ObservationTable(path, path, images, lines, [split] * len(images), classes, codes)
-
-
-def read_mimic(
-    path: Path, ignored: Sequence[str], problems: ProblemList
-) -> tuple[list[ObservationTable], list[Finding]]:
-    """Read MIMIC-CXR's observations of studies, and give them to the images that its table of splits names."""
-    (subjects, studies), lines, classes, codes = _read_columns(path, ("subject_id", "study_id"), ignored, problems)
-    row_of: dict[str, int] = {}
-    for row, study in enumerate(studies):
-        if (first := row_of.setdefault(study, row)) != row:
-            where = f"{path.name}, line {lines[row]}"
-            problems.append(f"{where}: study {truncate_text(study)} is listed again (line {lines[first]})")
-    place = path.with_name(f"{MIMIC_PREFIX}split.csv")
-    named = ("dicom_id", "study_id", "subject_id", "split")
-    (dicoms, of_study, of_subject, splits), image_lines, _, _ = _read_columns(place, named, None, problems)
-    problems.refuse()
-    chosen, rows, ours = list[int](), list[int](), list[str]()
-    for number, (study, subject, split) in enumerate(zip(of_study, of_subject, splits, strict=True)):
-        where = f"{place.name}, line {image_lines[number]}"
-        labeled = row_of.get(study)
-        if split not in _MIMIC_SPLITS:
-            problems.append(f"{where}: '{truncate_text(split)}' under split: train, validate or test")
-        elif labeled is not None and subjects[labeled] != subject:
-            problems.append(f"{where}: study {study} is of {subjects[labeled]} in line {lines[labeled]}")
-        elif labeled is not None:
-            chosen.append(number)
-            rows.append(labeled)
-            ours.append(_MIMIC_SPLITS[split])
-    if not chosen:
-        problems.add(0, f"{place.name} names no image of a study of {path.name}")
-    problems.refuse()
-    images = [
-        f"files/p{of_subject[number][:2]}/p{of_subject[number]}/s{of_study[number]}/{dicoms[number]}.jpg"
-        for number in chosen
-    ]
-    used = len({*rows})
-    note = (
-        f"an image has the labels of its study ({used:,} studies); "
-        f"{len(dicoms) - len(chosen):,} images without labels and {len(studies) - used:,} labeled studies without "
-        "images are left out"
-    )
-    table = ObservationTable(
-        path, place, images, [image_lines[number] for number in chosen], ours, classes, codes[rows], studies=True
-    )
-    return [table], [Note(note)]
-
-
-Columns = tuple[list[list[str]], list[int], tuple[str, ...], NDArray[np.int8]]
-
-
-def _read_columns(path: Path, named: Sequence[str], ignored: Sequence[str] | None, problems: ProblemList) -> Columns:
-    """Return columns by name, the line of every row, and names and codes of the other columns, which are observations.
-
-    There are none where ``ignored`` is None.
-    """
-    empty: Columns = ([[] for _ in named], [], (), np.empty((0, 0), dtype=np.int8))
-    if not path.is_file():
-        problems.add(0, f"{path.name} {'is not a file' if path.exists() else 'does not exist'}")
-        return empty
-    own = ProblemList(path)
-    with open_text(path, "utf-8-sig") as file:
-        records = split_records(file, ",", 0, own)
-        line, header = next(records, (1, []))
-        found = _check_header(path, line, header, named, ignored, problems)
-        if found is None:
-            return empty
-        places, numbers = found
-        columns: list[list[str]] = [[] for _ in places]
-        lines: list[int] = []
-        codes = bytearray()
-        wrong: list[list[tuple[int, str]]] = [[] for _ in numbers]
-        for line, cells in _checked(records, len(header), own):
-            lines.append(line)
-            for column, place in zip(columns, places, strict=True):
-                column.append(cells[place])
-            for number, bad in zip(numbers, wrong, strict=True):
-                code = _CELLS.get(cells[number], _INVALID)
-                if code == _INVALID:
-                    bad.append((line, cells[number]))
-                codes.append(code & 0xFF)
-    for problem in own.found:
-        problems.append(f"{path.name}, line {problem.line}: {problem.message}")
-    names = tuple(header[number] for number in numbers)
-    for name, bad in zip(names, wrong, strict=True):
-        _report(path, name, bad, len(lines), problems)
-    if not lines:
-        problems.add(0, f"{path.name} has a header and no rows")
-    matrix = np.frombuffer(bytes(codes), dtype=np.int8).reshape(len(lines), len(names))
-    return columns, lines, names, matrix
-
-
-def _checked(
-    records: Iterator[tuple[int, list[str]]], width: int, problems: ProblemList
-) -> Iterator[tuple[int, list[str]]]:
-    for line, cells in records:
-        if len(cells) == width:
-            yield line, cells
-        else:
-            what = "; is the file complete?" if len(cells) < width else ""
-            problems.add(line, f"{len(cells)} cells where the header has {width}{what}")
-
-
-def _check_header(
-    path: Path, line: int, header: list[str], named: Sequence[str], ignored: Sequence[str] | None, problems: ProblemList
-) -> tuple[list[int], list[int]] | None:
-    """Return the numbers of the named columns and of the observations; None where the rows cannot be read.
-
-    A column that is there twice or has no name is a problem, but the rows are read, so that theirs are told as well.
-    """
-    for name in dict.fromkeys(name for name in header if header.count(name) > 1):
-        problems.append(f"{path.name}, line {line}: the column '{truncate_text(name)}' is there twice")
-    for name in named:
-        if name not in header:
-            shown = ", ".join(map(truncate_text, header[:6]))
-            problems.append(f"{path.name}, line {line}: there is no column '{name}' (it has {shown} …)")
-    left_out = {*_FACTS, *(ignored or ())}
-    numbers = [] if ignored is None else [n for n, name in enumerate(header) if name not in left_out]
-    if ignored is not None and not numbers:
-        problems.append(f"{path.name}, line {line}: there is no column of an observation")
-    if any(not header[number] for number in numbers):
-        problems.append(f"{path.name}, line {line}: a column has no name")
-    readable = all(name in header for name in named) and (ignored is None or numbers)
-    return ([header.index(name) for name in named], numbers) if readable else None
-
-
-def _report(path: Path, name: str, bad: Sequence[tuple[int, str]], rows: int, problems: ProblemList) -> None:
-    """Report cells that are no state: each of them, or the column where most of its cells are."""
-    if is_no_class(len(bad), rows):
-        line, cell = bad[0]
-        example = f"'{truncate_text(cell)}' in line {line} and {len(bad) - 1:,} more"
-        what = f"the column '{truncate_text(name)}' is no observation ({example}): --ignore-columns leaves it out"
-        problems.append(f"{path.name}, line 1: {what}")
-        return
-    for line, cell in bad:
-        problems.append(f"{path.name}, line {line}: '{truncate_text(cell)}' under {name}: {_RULE}")
-
-
 _STATES: Final = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 _NO_HEADER: Final = "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
-_MAX_MISSING: Final = 1000
 _TRIED: Final = 20
 _PATIENT: Final = re.compile(r"(?:^|/)(patient\d+|p\d{8})(?=/)")
 _HEADER: Final = re.compile(rb'^(?:\xef\xbb\xbf)?"?Path"?,"?(?:Sex|Age|Frontal/Lateral|No Finding)"?,')
@@ -265,23 +83,41 @@ def load_chexpert(
     refuse_url(path, "tables")
     if uncertain is not None:
         check_choice("uncertain", uncertain, tuple(_STATES))
-    given = {"val": val, "test": test}
     file = find_chexpert(Path(path))
     if file is None:
         raise InputError(_describe_missing(Path(path)))
+    mimic = file.name.startswith(MIMIC_PREFIX)
+    if mimic and (val or test):
+        raise InputError(
+            f"{file.parent}: MIMIC-CXR names the splits in {MIMIC_PREFIX}split.csv; leave val and test out."
+        )
+    names = {"study_id": "image", "subject_id": "group"} if mimic else {"Path": "image"}
+    options = TableOptions(
+        classes=classes, ignore_columns=ignore_columns, rename=names, minus_one=_STATES[uncertain or "unknown"]
+    )
+    finder = _ImageFinder(file, images)
     problems = ProblemList(file.parent, unit="")
-    tables, findings = _read_tables(file, given, ignore_columns, problems)
-    if not tables[0].images:
+    notes: list[Note] = []
+    if mimic:
+        studies = _read(file, options, problems)
         problems.refuse()
-    names = _class_names(tables, classes, problems)
-    folder, place = _find_images(file.parent, images, tables[0])
-    _check_images(tables, folder, place, problems)
+        rows, note = _join_studies(studies, finder, problems)
+        tables = {"train": studies}
+        notes.append(note)
+    else:
+        tables = _read_splits(file, {"val": val, "test": test}, options, finder, problems)
+    if finder.missing == finder.checked and len(problems) == finder.missing:
+        raise InputError(
+            f"{file}: none of its {finder.checked:,} images is in {finder.folder}, e.g. {finder.example}. "
+            "Where are they? (--images DIR)"
+        )
     problems.refuse()
-    tables = [table.with_classes(names) for table in tables]
-    _refuse_uncertain(file.parent, tables, uncertain)
-    findings = [_uncertain_note(tables, uncertain), *findings]
-    labels = LabelTable.concatenate([_labels(table, uncertain) for table in tables])
-    return _dataset(file, tables, labels, (folder, place), findings, allow_leaks)
+    if not mimic:
+        rows = tables["train"]
+        for split, table in tables.items():
+            rows = rows if split == "train" else join_tables(rows, table, split)
+    notes.insert(0, _uncertain_note(file.parent, tables.values(), uncertain))
+    return _dataset(file, rows, finder, notes, allow_leaks)
 
 
 def find_chexpert(path: Path) -> Path | None:
@@ -313,151 +149,165 @@ def _has_header(path: Path) -> bool:
         return False
 
 
-def _read_tables(
+def _read(path: Path, options: TableOptions, problems: ProblemList, finder: _ImageFinder | None = None) -> TableFile:
+    """Read a table; facts about the images are no observations. An empty one, with problems, where it is wrong."""
+    with open_text(path, "utf-8-sig") as opened:
+        header = [name.strip() for name in next(csv.reader(opened), [])]
+    ignored = [name for name in header if name in _FACTS or name in options.ignore_columns]
+    options = replace(options, ignore_columns=ignored)
+    try:
+        check = finder or (lambda name, line: None)
+        return read_csv(path, options, encoding="utf-8", delimiter=",", check_image=check)
+    except ProblemsError as error:
+        for problem in error.problems:
+            problems.append(f"{path.name}, line {problem.line}: {problem.message}")
+    nothing = LabelTable.from_dense(np.empty((0, 0), dtype=np.int8))
+    return TableFile(path, nothing, None, None, np.empty(0, dtype=np.int64), ())
+
+
+def _read_splits(
     file: Path,
     given: Mapping[str, str | os.PathLike[str] | None],
-    ignored: Sequence[str],
+    options: TableOptions,
+    finder: _ImageFinder,
     problems: ProblemList,
-) -> tuple[list[ObservationTable], list[Finding]]:
-    """Read the tables of all splits, train first."""
-    if file.name.startswith(MIMIC_PREFIX):
-        if any(given.values()):
-            raise InputError(
-                f"{file.parent}: MIMIC-CXR names the splits in {MIMIC_PREFIX}split.csv; leave val and test out."
-            )
-        return read_mimic(file, ignored, problems)
-    found = [("train", file)]
+) -> dict[str, TableFile]:
+    """Read the tables of all splits, train first; every table has all observations of train, and no other."""
+    paths = {"train": file}
     for split, name in (("val", "valid.csv"), ("test", "test.csv")):
         other = given[split]
         place = file.with_name(name) if other is None else Path(other)
         if other is not None or (place.is_file() and place != file):
-            found.append((split, place))
-    return [read_table(place, split, ignored, problems) for split, place in found], []
+            paths[split] = place
+    tables = {split: _read(path, options, problems, finder) for split, path in paths.items()}
+    ours = tables["train"].table.classes
+    for split, table in tables.items():
+        for name in sorted({*ours} ^ {*table.table.classes}) if ours and table.table.classes else ():
+            what = "has no column" if name in ours else "has a column that train has not:"
+            problems.append(f"{paths[split].name}, line 1: it {what} '{truncate_text(name)}'")
+    return tables
 
 
-def _class_names(
-    tables: Sequence[ObservationTable], chosen: Sequence[str] | None, problems: ProblemList
-) -> tuple[str, ...]:
-    """Return the observations to use; every table has all of those of train, and no other."""
-    names = tables[0].classes
-    for table in tables[1:]:
-        for name in sorted({*names} ^ {*table.classes}) if table.classes else ():
-            what = "has no column" if name in names else "has a column that train has not:"
-            problems.add(1, f"{table.path.name}, line 1: it {what} '{truncate_text(name)}'")
-    for name in chosen or ():
-        if name not in names:
-            problems.add(1, f"{tables[0].path.name}, line 1: there is no column '{truncate_text(name)}' (classes)")
-    return tuple(chosen) if chosen is not None else names
+def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemList) -> tuple[TableFile, Note]:
+    """Give MIMIC-CXR's observations of studies to the images that its table of splits names."""
+    place = studies.path.with_name(f"{MIMIC_PREFIX}split.csv")
+    if not place.is_file():
+        problems.append(f"{place.name} {'is not a file' if place.exists() else 'does not exist'}")
+        problems.refuse()
+    row_of = {study: row for row, study in enumerate(studies.table.images)}
+    subjects = studies.groups or ()
+    images, lines, splits, rows, total = list[str](), list[int](), list[str](), list[int](), 0
+    own = ProblemList(place)
+    with open_text(place, "utf-8-sig") as file:
+        records = split_records(file, ",", 0, own)
+        _, header = next(records, (1, []))
+        for line, cells in records:
+            total += 1
+            row = dict(zip(header, cells, strict=False))
+            dicom, study, subject, split = (row.get(key, "") for key in ("dicom_id", "study_id", "subject_id", "split"))
+            labeled = row_of.get(study)
+            image = f"files/p{subject[:2]}/p{subject}/s{study}/{dicom}.jpg"
+            if len(cells) != len(header) or not dicom:
+                own.add(line, f"{len(cells)} cells where the header has {len(header)}, or no dicom_id")
+            elif split not in _MIMIC_SPLITS:
+                own.add(line, f"'{truncate_text(split)}' under split: train, validate or test")
+            elif labeled is not None and subjects[labeled] != subject:
+                own.add(line, f"study {study} is of {subjects[labeled]} in line {studies.lines[labeled]}")
+            elif labeled is not None and (problem := finder(image, line)) is not None:
+                own.add(line, problem)
+            elif labeled is not None:
+                images.append(image)
+                lines.append(line)
+                splits.append(_MIMIC_SPLITS[split])
+                rows.append(labeled)
+    for problem in own.found:
+        problems.append(f"{place.name}, line {problem.line}: {problem.message}")
+    if not finder.checked and not len(problems):
+        problems.append(f"{place.name} names no image of a study of {studies.path.name}")
+    used = len({*rows})
+    note = (
+        f"an image has the labels of its study ({used:,} studies); {total - len(rows):,} images without labels and "
+        f"{len(row_of) - used:,} labeled studies without images are left out"
+    )
+    table = LabelTable.from_dense(studies.table.batch(np.array(rows, dtype=np.int64)), studies.table.classes, images)
+    joined = replace(studies, table=table, splits=tuple(splits), lines=np.array(lines), sources=(place,) * len(rows))
+    return joined, Note(note)
 
 
-Place = Callable[[str], str]
-"""From a path in a table to one below the folder of images."""
+class _ImageFinder:
+    """Finds the images of tables, whose paths may begin with the name of the folder that they lie in.
 
+    Args:
+        file: the training table.
+        images: the folder that paths are relative to; that of the table, or the one above it, when None.
+    """
 
-def _find_images(folder: Path, images: str | os.PathLike[str] | None, table: ObservationTable) -> tuple[Path, Place]:
-    """Return the folder of images, and what is done to paths: their first part may be the name of that folder."""
-    roots = [folder, folder.parent] if images is None else [image_folder(folder / "_", images)]
-    places: tuple[Place, ...] = (str, _without_first_part)
-    for root, place in product(roots, places):
-        for image in filter(None, table.images[:_TRIED]):  # the first one may be missing
-            if path_inside(root, root / place(image)) is not None and is_file(root / place(image)):
-                return root, place
-    return roots[0], _without_first_part if images is None and not table.studies else str
+    def __init__(self, file: Path, images: str | os.PathLike[str] | None) -> None:
+        self.checked = self.missing = 0
+        self.example = ""
+        roots = [file.parent, file.parent.parent] if images is None else [image_folder(file, images)]
+        mimic = file.name.startswith(MIMIC_PREFIX)
+        with open_text(file, "utf-8-sig") as opened:  # the first image may be missing
+            first = [row.get("Path") or "" for row in islice(csv.DictReader(opened), _TRIED)]
+        places: tuple[Callable[[str], str], ...] = (str, _without_first_part)
+        for self.folder, self.place in product(roots, places):
+            if any(name and self._exists(name) for name in first):
+                return
+        self.folder, self.place = roots[0], _without_first_part if images is None and not mimic else str
+
+    def _exists(self, name: str) -> bool:
+        path = self.folder / self.place(name)
+        return path_inside(self.folder, path) is not None and is_file(path)
+
+    def __call__(self, name: str, line: int) -> str | None:
+        """Return the problem with a path of a table, or None."""
+        self.checked += 1
+        self.example = self.example or self.place(name)
+        if self._exists(name):
+            return None
+        self.missing += 1
+        path = self.folder / self.place(name)
+        inside = path_inside(self.folder, path) is not None
+        return f"{path} does not exist" if inside else f"{truncate_text(name)} lies outside of {self.folder}"
 
 
 def _without_first_part(path: str) -> str:
     return path.partition("/")[2] or path
 
 
-def _check_images(tables: Sequence[ObservationTable], folder: Path, place: Place, problems: ProblemList) -> None:
-    """Report images that are listed twice, that lie elsewhere, or that do not exist."""
-    listed: dict[str, str] = {}
-    missing = total = 0
-    before = len(problems)
-    for table in tables:
-        for image, line in zip(table.images, table.lines, strict=True):
-            if not image:  # reported already
-                continue
-            total += 1
-            where = f"{table.lines_of.name}, line {line}"
-            path = folder / place(image)
-            if (first := listed.setdefault(image, where)) != where:
-                problems.append(f"{where}: {truncate_text(image)} is listed again (first in {first})")
-            elif path_inside(folder, path) is None:
-                problems.append(f"{where}: {truncate_text(image)} lies outside of {folder}")
-            elif not is_file(path):
-                missing += 1
-                if missing <= _MAX_MISSING:
-                    problems.append(f"{where}: {path} does not exist")
-    if missing == total and not before:
-        raise InputError(
-            f"{tables[0].path}: none of its {total:,} images is in {folder}, e.g. {place(tables[0].images[0])}. "
-            "Where are they? (--images DIR)"
-        )
-    if missing > _MAX_MISSING:
-        problems.append(f"{missing:,} images do not exist")
-
-
-def _refuse_uncertain(folder: Path, tables: Sequence[ObservationTable], uncertain: str | None) -> None:
-    counts = {table.path.name: int((table.codes == UNCERTAIN).sum()) for table in tables}
-    if uncertain is None and any(counts.values()):
+def _uncertain_note(folder: Path, tables: Iterable[TableFile], uncertain: str | None) -> Note:
+    """Say what uncertain labels became; an error where there are some, and nothing was asked for."""
+    counts = {table.path.name: table.uncertain for table in tables}
+    total = sum(counts.values())
+    if uncertain is None and total:
         each = ", ".join(f"{count:,} in {name}" for name, count in counts.items() if count)
         raise InputError(
-            f"{folder} has {sum(counts.values()):,} uncertain labels (-1: {each}). Say what they become: "
+            f"{folder} has {total:,} uncertain labels (-1: {each}). Say what they become: "
             "--uncertain unknown, --uncertain present or --uncertain absent. No choice is made for you."
         )
+    became = f"{total:,} uncertain labels (-1) are {uncertain}, as asked" if total else "no label is uncertain"
+    return Note(f"1 = present, 0 = absent, blank = unknown; {became}")
 
 
-def _labels(table: ObservationTable, uncertain: str | None) -> LabelTable:
-    codes = table.codes.copy()
-    codes[codes == UNCERTAIN] = _STATES[uncertain or "unknown"]
-    return LabelTable.from_dense(codes, table.classes, table.images)
-
-
-def _dataset(
-    file: Path,
-    tables: Sequence[ObservationTable],
-    labels: LabelTable,
-    images: tuple[Path, Place],
-    findings: Sequence[Finding],
-    allow_leaks: bool,
-) -> Dataset:
+def _dataset(file: Path, rows: TableFile, finder: _ImageFinder, notes: Sequence[Note], allow_leaks: bool) -> Dataset:
     """Return the data set: the splits of the files, and the images of one patient in one group."""
-    splits = tuple(split for table in tables for split in table.splits)
-    patients = tuple(patient for table in tables for patient in map(_patient, table.images))
-    rows = TableFile(
-        path=file,
-        table=labels,
-        splits=splits if len({*splits}) > 1 else None,
-        groups=patients,
-        lines=np.concatenate([np.asarray(table.lines, dtype=np.int64) for table in tables]),
-        findings=(),
-        sources=tuple(table.lines_of for table in tables for _ in table.images),
-    )
-    parts, groups, split_findings = assign_splits(rows, DuplicatePairs.of([], exact=True), allow_leaks)
+    labels = rows.table
+    matches = map(_PATIENT.search, labels.images)
+    patients = tuple("" if found is None else found[1] for found in matches)
+    given = rows.splits if rows.splits and len({*rows.splits}) > 1 else None
+    sources = rows.sources or (rows.path,) * len(labels)
+    grouped = replace(rows, splits=given, groups=patients, sources=sources)
+    parts, groups, split_findings = assign_splits(grouped, DuplicatePairs.of([], exact=True), allow_leaks)
     together = "" if any(isinstance(each, LeaksAllowed) for each in split_findings) else ", each in one split or fold"
-    folder, place = images
-    files = FileImages(folder, labels.images, [place(image) for image in labels.images])
+    files = FileImages(finder.folder, labels.images, [finder.place(image) for image in labels.images])
     made = {
         name: Split(name, files.select(members), labels.select(members), groups=groups[members])
         for name, members in parts.items()
         if len(members)
     }
     counted = Note(f"{pluralize(len({*patients} - {''}), 'patient')}{together}", "split")
-    all_findings = (*findings, LabelsCounted.of([labels]), counted, *split_findings)
-    return Dataset.of(file.parent.resolve().name, made, all_findings)
-
-
-def _patient(image: str) -> str:
-    """Return the patient that the path of an image names; empty where it names none."""
-    found = _PATIENT.search(image)
-    return "" if found is None else found[1]
-
-
-def _uncertain_note(tables: Sequence[ObservationTable], uncertain: str | None) -> Note:
-    count = sum(int((table.codes == UNCERTAIN).sum()) for table in tables)
-    became = f"{count:,} uncertain labels (-1) are {uncertain}, as asked" if count else "no label is uncertain"
-    return Note(f"1 = present, 0 = absent, blank = unknown; {became}")
+    findings = (*notes, count_labels([labels]), counted, *split_findings)
+    return Dataset.of(file.parent.resolve().name, made, findings)
 
 
 def _quick_check(file: Path) -> str | None:

@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
-from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
@@ -31,9 +30,9 @@ from labelgap.data.readers.common import (
     FileProblems,
     RequiredFile,
     check_corners,
+    find_root,
     from_official_splits,
 )
-from labelgap.data.readers.image_paths import refuse_url
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.sparse import check_size
 
@@ -87,10 +86,7 @@ def _file(root: Path, split: str, year: str) -> Path:
 
 
 def _load(path: str | os.PathLike[str], year: str) -> Dataset:
-    refuse_url(path, "images")
-    root = find_coco(Path(path), year)
-    if root is None:
-        raise InputError(f"{path} holds no COCO {year}: there is no annotations/instances_train{year}.json in it.")
+    root = find_root(Path(path), coco_layout(year))
     problems = FileProblems(root)
     found = {split: read_instances(_file(root, split, year), problems) for split in ("train", "val")}
     _check_categories(root, year, found["train"], found["val"], problems)

@@ -12,12 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from labelgap.core.errors import InputError, Problem, ProblemsError, RunError
-from labelgap.core.findings import Finding
+from labelgap.core.errors import InputError, Problem, ProblemsError, RunError, describe_missing_path
+from labelgap.core.findings import Caution, Finding, Note
 from labelgap.core.stored import check_ordinary, read_bytes
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.findings import BoxesOutsideImage, BoxesWithoutArea, ObjectsOfNoClass, PaperSplit
+from labelgap.data.findings import format_sizes, some_names
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.scanning import find_unreadable
@@ -276,7 +276,7 @@ def find_root(path: Path, layout: DatasetLayout) -> Path:
     root = None if layout.find is None else layout.find(path)
     if root is None:
         if not path.is_dir():
-            raise InputError(f"{path} is not a folder.")
+            raise InputError(f"{path} is not a folder." if path.exists() else describe_missing_path(path))
         problems = [Problem(number, text) for number, text in enumerate(layout.problems(path))]
         raise ProblemsError(path, problems, f"nothing was trained. The files lie as in {layout.root}", unit="")
     return root
@@ -334,12 +334,24 @@ class BoxList:
 
     def findings(self) -> list[Finding]:
         """Return how many boxes have no pixel, reach beyond their image, or are of no class; empty when none are."""
-        found = {
-            BoxesWithoutArea: self._without_area,
-            BoxesOutsideImage: self._outside,
-            ObjectsOfNoClass: self._of_no_class,
-        }
-        return [kind(tuple(places)) for kind, places in found.items() if places]
+        found = (
+            (
+                self._without_area,
+                "box has no area inside the image, and counts as one pixel",
+                "boxes have no area inside the image, and count as one pixel",
+            ),
+            (self._outside, "box reaches beyond its image", "boxes reach beyond their images"),
+            (
+                self._of_no_class,
+                "object is of no class of the lists, and is left out",
+                "objects are of no class of the lists, and are left out",
+            ),
+        )
+        return [
+            Caution(f"{pluralize(len(places), one, many)}: {some_names(places)}", "images")
+            for places, one, many in found
+            if places
+        ]
 
 
 def from_official_splits(name: str, train: Split, test: Split, findings: Sequence[Finding]) -> Dataset:
@@ -353,7 +365,9 @@ def from_official_splits(name: str, train: Split, test: Split, findings: Sequenc
         replace(train.select(held_out, "val"), origin=held_out),
     )
     sizes = {"train": len(rows), "val": len(held_out), "test": len(test)}
-    return Dataset(name, *parts, test, findings=(*findings, PaperSplit(sizes, _SEED)))
+    official = f"the papers' 80/20 split of the {len(train):,} official training images (seed {_SEED})"
+    split = Note(f"train and val are {official}: {format_sizes(sizes)}", "split")
+    return Dataset(name, *parts, test, findings=(*findings, split))
 
 
 def check_corners(corners: Corners) -> Corners:

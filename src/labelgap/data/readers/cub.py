@@ -202,7 +202,9 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
     """
     files = _read(path, with_images=True)
     codes = np.where(files.labels.present, PRESENT, ABSENT).astype(np.int8)
-    notes = [Note(f"labels of image_attribute_labels.txt: is_present, 1 = present, 0 = absent{_extra(files)}")]
+    count = files.labels.extra_columns
+    extra = f" ({count:,} lines have more than five columns; the first four count)" if count else ""
+    notes = [Note(f"labels of image_attribute_labels.txt: is_present, 1 = present, 0 = absent{extra}")]
     if certainty is None:
         notes.append(
             Note("every label is known, whatever its certainty; --certainty guessing makes 'not visible' unknown")
@@ -306,11 +308,6 @@ def _read_training(file: Path, images: Mapping[int, str], problems: FileProblems
     if (found and training.all()) or not training.any():
         problems.add(file, f"no {'test' if training.any() else 'training'} image is in it")
     return training
-
-
-def _extra(files: _Files) -> str:
-    count = files.labels.extra_columns
-    return f" ({count:,} lines have more than five columns; the first four count)" if count else ""
 
 
 def _split(files: _Files, name: str, codes: Codes, rows: NDArray[np.int64], boxes: bool) -> Split:

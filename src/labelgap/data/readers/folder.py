@@ -117,7 +117,7 @@ def _find_images(
     for split, tag, folder in folders:
         for file in _images(folder, deep=tag is not None, others=others):
             image = _FolderImage(file.relative_to(root).as_posix(), split)
-            key = (split, file.name, _size(file))
+            key = (split, file.name, file.stat().st_size if file.exists() else None)  # a link may be broken
             first, first_image = firsts.setdefault(key, (file, image))
             if first is not file:
                 if key not in contents:
@@ -129,14 +129,6 @@ def _find_images(
             if tag is not None:
                 image.tags.append(tag)
     return found
-
-
-def _size(file: Path) -> int | None:
-    """Return the size of a file; None where the system does not know it, e.g. of a broken link."""
-    try:
-        return file.stat().st_size
-    except OSError:
-        return None
 
 
 def _digest(file: Path) -> bytes | None:

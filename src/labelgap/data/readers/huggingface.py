@@ -30,14 +30,14 @@ from labelgap.core.stored import READ_ERRORS, parse_json, read_bytes
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
-from labelgap.data.findings import LabelsCounted, describe_splits
+from labelgap.data.findings import count_labels, describe_splits
 from labelgap.data.images import DigestedImages, path_inside
 from labelgap.data.readers.common import DatasetLayout, RequiredFile
 from labelgap.data.readers.image_paths import is_file, refuse_url
 from labelgap.data.readers.table import image_folder
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.parse import image_name_problem, is_no_class
-from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, ColumnsIgnored, ListsOfClasses, ProblemList, check_choice
+from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, ProblemList, check_choice
 
 _PARQUET: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?\.parquet")
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
@@ -622,8 +622,9 @@ def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: 
 def _column_findings(columns: LabelColumns, unlisted: str) -> list[Finding]:
     rule: Finding = Note("a column per class; true or 1 = present, false or 0 = absent, null = unknown")
     if columns.lists:
-        rule = ListsOfClasses(unlisted)
-    return [rule, *([ColumnsIgnored(columns.ignored)] if columns.ignored else [])]
+        rule = Note(f"lists of tags; a tag that is not listed is {unlisted}")
+    ignored = truncate_text(", ".join(columns.ignored), 200)
+    return [rule, *([Note(f"columns left out: {ignored}")] if ignored else [])]
 
 
 def _image_names(splits: Sequence[SplitRows]) -> list[list[str]]:
@@ -663,7 +664,7 @@ def _dataset(
         images = RowImages(root.absolute(), columns.image, reader.files, names, rows)
         made[split] = Split(split, images, table if classes is None else table.with_classes(classes))
     sizes = {split: len(part) for split, part in made.items()}
-    counts = LabelsCounted.of([part.labels for part in made.values()])
+    counts = count_labels([part.labels for part in made.values()])
     return Dataset.of(root.resolve().name, made, (*findings, counts, *describe_splits(sizes, has_splits)))
 
 

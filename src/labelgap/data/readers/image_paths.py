@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.core.errors import InputError, similarity
-from labelgap.data.findings import ImageNamesCompleted
+from labelgap.core.findings import Note
+from labelgap.core.text import pluralize
 from labelgap.data.images import path_inside
 
 IMAGE_SUFFIX: Final = re.compile(
@@ -162,9 +163,11 @@ class ImageFinder:
             return None
         return name if name in self.completed else other
 
-    def findings(self) -> list[ImageNamesCompleted]:
+    def findings(self) -> list[Note]:
         """Return how many names were completed, with an example; empty when none was."""
-        return [ImageNamesCompleted(len(self.completed), name, file) for name, file in list(self.completed.items())[:1]]
+        names = pluralize(len(self.completed), "image name was", "image names were")
+        example = list(self.completed.items())[:1]
+        return [Note(f"{names} completed: {name} is {file}", "images") for name, file in example]
 
     def _find(self, name: str, inside: str) -> tuple[str | None, str]:
         """Return the file of a name below the folder; or None, and the problem."""

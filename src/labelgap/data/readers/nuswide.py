@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -192,9 +193,8 @@ def load_nuswide(
         Note("train is the official training list, test the official test list, in their order", "split"),
     ]
     if sizes != _OFFICIAL:
-        findings.append(
-            Note(f"the lists have {_sizes(sizes)} training and test images, the published {_sizes(_OFFICIAL)}")
-        )
+        here, published = (" / ".join(f"{size:,}" for size in each.values()) for each in (sizes, _OFFICIAL))
+        findings.append(Note(f"the lists have {here} training and test images, the published {published}"))
     if skipped := tuple(name for each in listed.values() for name in each.lines if name not in files):
         findings.append(ImagesSkipped(skipped))
     splits = [_split(part, each, codes[part], classes, folder, files) for part, each in listed.items()]
@@ -206,10 +206,6 @@ def find_nuswide(path: Path) -> Path | None:
     """Return the folder of NUS-WIDE that a path leads to, or None."""
     places = (path, *(path / name for name in ("NUS-WIDE", "NUS_WIDE", "nuswide")))
     return next((place for place in places if (place / "ImageList" / "TrainImagelist.txt").is_file()), None)
-
-
-def _sizes(sizes: Mapping[str, int]) -> str:
-    return " / ".join(f"{size:,}" for size in sizes.values())
 
 
 def _find_images(
@@ -269,11 +265,9 @@ def _image_locator(folder: Path, problems: FileProblems) -> Callable[[str], str 
 
 def _names_in(folder: Path) -> set[str]:
     """Return the names in a folder; none where there is no such folder, or it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name for entry in entries}
-    except OSError:
-        return set()
+    with suppress(OSError):
+        return {child.name for child in folder.iterdir()}
+    return set()
 
 
 def _without_unlabeled(splits: list[Split], unlabeled: str, findings: list[Finding]) -> list[Split]:

@@ -94,11 +94,6 @@ class OpenImagesFiles:
     chosen: Path | None
 
 
-def _find_openimages(path: Path) -> Path | None:
-    """Return a folder that has verified training labels of Open Images, or None."""
-    return path if path.is_dir() and any(_find_labels(path).values()) else None
-
-
 def _find_labels(root: Path) -> dict[str, Path | None]:
     """Return for both layouts the file of verified training labels, or None."""
     return {version: _find(root, _human_names(version, "train", boxable=True)) for version in ("V4 to V7", "V3")}
@@ -218,7 +213,7 @@ OPENIMAGES_LAYOUT: Final = DatasetLayout(
         ),
         RequiredFile("train/*.jpg", "ID.jpg", ("train_0/*.jpg", "images/train/*.jpg", "images/*.jpg"), optional=True),
     ),
-    _find_openimages,
+    lambda path: path if path.is_dir() and any(_find_labels(path).values()) else None,
     (
         "a label is known where people verified it: Confidence 1 is present, 0 is absent; all others are unknown",
         "images may lie in train, validation and test, in train_0 to train_f, or in one folder; --images names another",
@@ -690,7 +685,11 @@ def _read_rows(
         if listed is not None:
             for row in np.flatnonzero(good & ~_is_in(ids, listed)).tolist():
                 block.report(row, f"the image {format_ids(ids[[row]])[0]} is not in the list of images")
-        values, valid = _human_values(block) if threshold is None else _machine_values(block, threshold)
+        if threshold is None:
+            values, valid = _human_values(block)
+        else:
+            confidence, valid = parse_numbers(block, "Confidence", 0.0, 1.0)
+            values, valid = np.full(len(confidence), PRESENT, dtype=np.int8), valid & (confidence >= threshold)
         used = good & valid & (number < len(classes.ids))
         rows.left_out += int((number >= len(classes.ids)).sum())
         rows.ids.append(ids[used])
@@ -708,12 +707,6 @@ def _human_values(block: Block) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     for row in np.flatnonzero(~valid).tolist():
         block.report(row, f"a verified label has a Confidence of 1 or 0, not '{block.text('Confidence', row)}'")
     return values, valid
-
-
-def _machine_values(block: Block, threshold: float) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Return PRESENT, and which labels reach the threshold."""
-    values, valid = parse_numbers(block, "Confidence", 0.0, 1.0)
-    return np.full(len(values), PRESENT, dtype=np.int8), valid & (values >= threshold)
 
 
 def _is_in(ids: NDArray[np.uint64], listed: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -870,7 +863,8 @@ def load_openimages(
         splits[name] = Split(name, source, table, boxes=drawn)
     problems.refuse()
     if left_out:
-        findings.append(Note(_describe_boxes(left_out)))
+        shown = join_names([f"{name} {count:,}" for name, count in left_out.most_common()], _CLASSES_SHOWN)
+        findings.append(Note(f"{pluralize(left_out.total(), 'box')} of classes not in use left out: {shown}"))
     if not len(splits["train"]):
         raise InputError(f"{root}: no image of train has a known label of the {len(chosen.ids):,} classes and a file.")
     if not len(splits["val"]):
@@ -956,12 +950,6 @@ def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine:
         )
     splits = ", ".join(f"{name} is the official {official}" for name, official in OFFICIAL_SPLITS.items())
     return [*map(Note, notes), Note(splits, "split")]
-
-
-def _describe_boxes(left_out: Counter[str]) -> str:
-    """Return how many boxes of other classes there are, and of which classes."""
-    shown = join_names([f"{name} {count:,}" for name, count in left_out.most_common()], _CLASSES_SHOWN)
-    return f"{pluralize(left_out.total(), 'box')} of classes not in use left out: {shown}"
 
 
 _COUNTED = ("left_out", "contradicted", "repeated", "machine")

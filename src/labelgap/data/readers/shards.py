@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -41,7 +41,7 @@ from labelgap.core.system import cpu_count
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
-from labelgap.data.findings import LabelsCounted, ShardsSkipped, describe_splits
+from labelgap.data.findings import ShardsSkipped, count_labels, describe_splits
 from labelgap.data.images import DigestedImages
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.labels import ABSENT, PRESENT, LabelTable
@@ -755,10 +755,11 @@ def _dataset(
         groups = rows.groups[members]
         table = rows.labels(index.classes, members)
         parts[split] = Split(split, images.select(members), table, groups=groups if (groups >= 0).all() else None)
-    counts = LabelsCounted.of([part.labels for part in parts.values()])
+    data = Dataset.of(name, parts, findings)
+    counts = count_labels([part.labels for part in parts.values()])
     split_findings = describe_splits({split: len(part) for split, part in parts.items()}, index.has_splits)
     rule = Note("labels as the shards list them: present, absent; all others are unknown")
-    return Dataset.of(name, parts, (rule, counts, *findings, *split_findings))
+    return replace(data, findings=(rule, counts, *findings, *split_findings))
 
 
 def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:

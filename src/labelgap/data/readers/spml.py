@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, RunError, describe_missing_path
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import read_arrays
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
-from labelgap.data.readers.common import DatasetLayout, RequiredFile, from_official_splits
-from labelgap.data.readers.image_paths import ImageFinder, refuse_url
+from labelgap.data.readers.common import DatasetLayout, RequiredFile, find_root, from_official_splits
+from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.readers.table import image_folder
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.parse import image_name_problem
@@ -53,10 +53,7 @@ def load_spml(
         images: the folder that the names of images are relative to; the folder of the arrays when not given.
         classes: the names of the columns in their order, since the arrays have none; their numbers when not given.
     """
-    refuse_url(path, "arrays")
-    folder = find_spml(Path(path))
-    if folder is None:
-        raise InputError(_describe_missing(Path(path)))
+    folder = find_root(Path(path), SPML_LAYOUT)
     problems = ProblemList(folder, unit="")
     arrays = _read_arrays(folder, problems)
     finder = ImageFinder(image_folder(folder / "_", images))
@@ -85,12 +82,6 @@ def find_spml(path: Path) -> Path | None:
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"formatted_{name}.npy"
-
-
-def _describe_missing(path: Path) -> str:
-    if not path.exists():
-        return describe_missing_path(path)
-    return f"{path} holds no arrays of the single-positive papers: there is no formatted_train_images.npy in it."
 
 
 def _read_arrays(folder: Path, problems: ProblemList) -> dict[str, NDArray[Any]]:

@@ -18,7 +18,7 @@ from labelgap.core.errors import InputError, Problem, ProblemsError, suggest_pat
 from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.findings import ImagesSkipped, LabelsCounted
+from labelgap.data.findings import ImagesSkipped, count_labels
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder, refuse_url
 from labelgap.data.scanning import ImageScan, find_duplicates, scan_images
@@ -66,7 +66,7 @@ def read_image_table(
             if other is not None:
                 refuse_url(other, "tables")
                 source = finder.source = Path(other)
-                file = _join(file, read(source, finder), split)
+                file = join_tables(file, read(source, finder), split)
     except ProblemsError as error:
         if not finder.checked:
             raise
@@ -106,7 +106,7 @@ def _unreadable_images(folder: Path, finder: ImageFinder) -> list[Problem]:
     return [Problem(finder.lines[names[row]], reason) for row, reason in scan.unreadable.items()]
 
 
-def _join(file: TableFile, other: TableFile, split: str) -> TableFile:
+def join_tables(file: TableFile, other: TableFile, split: str) -> TableFile:
     """Return a table with the rows of another one as a split; its classes are matched by name."""
     table, added = file.table, other.table.with_classes(file.table.classes)
     given = ("train",) * len(table) if file.splits is None else file.splits
@@ -198,7 +198,7 @@ def build_dataset(
         for name, members in rows.items()
         if len(members)
     }
-    all_findings = (*file.findings, LabelsCounted.of([table]), *findings, *split_findings)
+    all_findings = (*file.findings, count_labels([table]), *findings, *split_findings)
     return Dataset.of(file.path.name, parts, all_findings, revisions=file.revisions)
 
 

@@ -15,17 +15,17 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.findings import Finding, Note
+from labelgap.core.findings import Caution, Finding, Note
 from labelgap.core.stored import parse_xml, read_bytes
-from labelgap.core.text import truncate_text
+from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.findings import BoxFilesMissing, ImagesNotListed
+from labelgap.data.findings import ImagesNotListed, some_names
 from labelgap.data.images import FileImages, path_inside
 from labelgap.data.readers.common import (
     BoxList,
@@ -34,6 +34,7 @@ from labelgap.data.readers.common import (
     FileProblems,
     RequiredFile,
     check_corners,
+    find_root,
     from_official_splits,
 )
 from labelgap.data.readers.image_paths import refuse_url
@@ -106,15 +107,8 @@ def _check(root: Path, year: str) -> list[str]:
 
 
 def _root(path: str | os.PathLike[str], year: str) -> Path:
-    refuse_url(path, "images")
     given = Path(path)
-    root = find_voc(given, year) or (given if _main(given).is_dir() else None)
-    if root is None:
-        raise InputError(
-            f"{given} holds no VOC{year}: there is no VOC{year}/ImageSets/Main in it. "
-            f"`labelgap datasets voc{year}` shows the files."
-        )
-    return root
+    return given if _main(given).is_dir() else find_root(given, voc_layout(year))
 
 
 def _main(root: Path) -> Path:
@@ -134,17 +128,12 @@ class _OfficialSplit:
 
     @property
     def files(self) -> list[str]:
-        """The photos, below the root."""
         return [f"JPEGImages/{image}.jpg" for image in self.images]
 
     def table(self) -> LabelTable:
         """Return the labels; a difficult object is absent."""
         rows = [[_CODES[code] for code in codes] for codes in self.codes]
         return LabelTable.from_dense(np.array(rows, dtype=np.int8), self.classes, self.images)
-
-    def count_difficult(self) -> int:
-        """Return how many labels are of difficult objects only."""
-        return sum(codes.count("0") for codes in self.codes)
 
 
 def _load(root: Path, year: str, boxes: bool) -> Dataset:
@@ -161,13 +150,15 @@ def _load(root: Path, year: str, boxes: bool) -> Dataset:
     warnings: list[Finding] = [
         ImagesNotListed(f"{each.name}.txt", len(each.images), each.left_out) for each in official if each.left_out
     ]
-    warnings += [BoxFilesMissing(tuple(without))] if without else []
+    if without:
+        count = pluralize(len(without), "image has", "images have")
+        warnings.append(Caution(f"{count} no file of boxes: {some_names(without)}", "images"))
     warnings += [finding for each in official for finding in lists[each.name].findings()]
     problems.refuse(warnings)
     findings: list[Finding] = [
         Note(
             "labels of ImageSets/Main: 1 = present, -1 = absent, 0 = difficult, taken as absent as in the papers "
-            f"({sum(each.count_difficult() for each in official):,} labels); every label is known"
+            f"({sum(codes.count('0') for each in official for codes in each.codes):,} labels); every label is known"
         ),
         Note(f"train is the official {train_name}, test the official {test_name}", "split"),
         *warnings,
@@ -244,8 +235,7 @@ def _first(images: Sequence[str]) -> str:
     return f"{truncate_text(images[0])}{more}"
 
 
-@dataclass(frozen=True)
-class _ClassFile:
+class _ClassFile(NamedTuple):
     """The codes of the images in the file of a class, and the first line of every image, also of one without a code."""
 
     codes: dict[str, str]
@@ -329,12 +319,9 @@ def read_annotations(
 
 def _size(annotation: ElementTree.Element) -> tuple[float, float]:
     """Return the width and the height of an image; infinite where they are not told."""
-    width, height = (annotation.findtext(f"size/{name}", "").strip() for name in ("width", "height"))
-    return _positive(width), _positive(height)
-
-
-def _positive(text: str) -> float:
-    return (float(text) if text.isdecimal() else 0.0) or math.inf
+    texts = [annotation.findtext(f"size/{name}", "").strip() for name in ("width", "height")]
+    width, height = ((float(text) if text.isdecimal() else 0.0) or math.inf for text in texts)
+    return width, height
 
 
 def _corners(element: ElementTree.Element) -> Corners:

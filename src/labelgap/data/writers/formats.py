@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,7 +225,7 @@ def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> 
         file = exchange.files[row]
         url = prefix + (file if prefix.partition("://")[0] in ("s3", "gs") else quote(file))
         result = [
-            _choices(state, names)
+            {"id": state, "from_name": state, "to_name": "image", "type": "choices", "value": {"choices": names}}
             for state, names in zip(_STATES, known_class_names(exchange.table, row), strict=True)
             if names
         ]
@@ -270,10 +270,6 @@ def interface_path(path: Path) -> Path:
     return path.with_suffix(".xml")
 
 
-def _choices(state: str, names: list[str]) -> dict[str, Any]:
-    return {"id": state, "from_name": state, "to_name": "image", "type": "choices", "value": {"choices": names}}
-
-
 def _selected(task: dict[str, Any]) -> dict[str, list[str]]:
     kept = [found for found in task.get("annotations") or () if not found.get("was_cancelled")]
     selected: dict[str, list[str]] = {state: [] for state in _STATES}
@@ -314,6 +310,10 @@ def _interface_classes(interface: Path) -> list[str]:
     return [choice.get("value", "") for choice in view.iterfind("Choices[@name='present']/Choice")]
 
 
+_FORMATS: Final = {"csv": "", "parquet": "", "coco": "", "fiftyone": "FiftyOne", "labelstudio": "Label Studio"}
+"""The formats; of those that name image files the tool that opens them."""
+
+
 @dataclass(frozen=True)
 class ConversionResult:
     """The file that was written, what was written beside it, and how to open it in the other tool."""
@@ -336,16 +336,38 @@ def convert(
     """
     if to not in _FORMATS:
         raise UnknownNameError("format", to, _FORMATS)
-    path = Path(out)
+    path, tool = Path(out), _FORMATS[to]
     for place in (path, *([interface_path(path)] if to == "labelstudio" else [])):
         check_target(data, place, force)
-    if prefix is not None and to not in _IMAGE_TOOLS:
-        raise InputError(f"--prefix is for {' and '.join(sorted(_IMAGE_TOOLS))}: {to} names images as they are.")
-    if to in _IMAGE_TOOLS and not all(isinstance(split.images, FileImages) for split in data.splits):
-        raise InputError(
-            f"{data.name} has no image files that {_IMAGE_TOOLS[to]} could open. Convert it to csv, parquet or coco."
-        )
-    return _FORMATS[to](data, path, prefix)
+    if prefix is not None and not tool:
+        tools = " and ".join(name for name, tool in _FORMATS.items() if tool)
+        raise InputError(f"--prefix is for {tools}: {to} names images as they are.")
+    if tool and not all(isinstance(split.images, FileImages) for split in data.splits):
+        raise InputError(f"{data.name} has no image files that {tool} could open. Convert it to csv, parquet or coco.")
+    folder = str(data.train.images.root) if isinstance(data.train.images, FileImages) else ""
+    if to == "labelstudio":
+        interface = write_label_studio(data, path, LOCAL_FILES if prefix is None else prefix)
+        hint = f"paste {interface} into the project's labeling interface, then import {path}"
+        if prefix is None:
+            hint += f"; images come from local storage, LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={folder}"
+        return ConversionResult((path, interface), hint)
+    if to == "fiftyone":
+        write_fiftyone(data, path, prefix or "")
+        relative = "" if prefix else f", rel_dir={folder!r}"
+        return ConversionResult((path,), f"fiftyone.Dataset.from_json({str(path)!r}{relative})")
+    if to == "coco":
+        write_coco(data, path)
+        states = "absent is in each image's neg_category_ids, unknown in not_exhaustive_category_ids"
+        return ConversionResult((path,), states)
+    exchange = merge_splits(data)
+    if to == "csv":
+        exchange.table.to_csv(path, exchange.splits)
+        return ConversionResult((path,))
+    with atomic_path(path) as temporary:
+        exchange.table.to_parquet(temporary)
+        table = pq.read_table(temporary)
+        pq.write_table(table.add_column(1, "split", pa.array(exchange.splits, pa.string())), temporary)
+    return ConversionResult((path,))
 
 
 def check_target(data: Dataset, path: Path, force: bool) -> None:
@@ -359,54 +381,3 @@ def check_target(data: Dataset, path: Path, force: bool) -> None:
         raise InputError(f"{path} is a folder: give the name of a file in it.")
     if path.exists() and not force:
         raise InputError(f"{path} exists already. Write to another file, or replace it with --force.")
-
-
-def _csv(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
-    exchange = merge_splits(data)
-    exchange.table.to_csv(path, exchange.splits)
-    return ConversionResult((path,))
-
-
-def _parquet(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
-    exchange = merge_splits(data)
-    with atomic_path(path) as temporary:
-        exchange.table.to_parquet(temporary)
-        table = pq.read_table(temporary)
-        pq.write_table(table.add_column(1, "split", pa.array(exchange.splits, pa.string())), temporary)
-    return ConversionResult((path,))
-
-
-def _coco(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
-    write_coco(data, path)
-    return ConversionResult(
-        (path,), "absent is in each image's neg_category_ids, unknown in not_exhaustive_category_ids"
-    )
-
-
-def _fiftyone(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
-    write_fiftyone(data, path, prefix or "")
-    folder = "" if prefix else f", rel_dir={_folder(data)!r}"
-    return ConversionResult((path,), f"fiftyone.Dataset.from_json({str(path)!r}{folder})")
-
-
-def _labelstudio(data: Dataset, path: Path, prefix: str | None) -> ConversionResult:
-    interface = write_label_studio(data, path, LOCAL_FILES if prefix is None else prefix)
-    hint = f"paste {interface} into the project's labeling interface, then import {path}"
-    if prefix is None:
-        hint += f"; images come from local storage, LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={_folder(data)}"
-    return ConversionResult((path, interface), hint)
-
-
-def _folder(data: Dataset) -> str:
-    images = data.train.images
-    return str(images.root) if isinstance(images, FileImages) else ""
-
-
-_FORMATS: dict[str, Callable[[Dataset, Path, str | None], ConversionResult]] = {
-    "csv": _csv,
-    "parquet": _parquet,
-    "coco": _coco,
-    "fiftyone": _fiftyone,
-    "labelstudio": _labelstudio,
-}
-_IMAGE_TOOLS = {"fiftyone": "FiftyOne", "labelstudio": "Label Studio"}

@@ -13,17 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError, nearest
-from labelgap.core.findings import Finding
-from labelgap.core.text import format_option, join_names, truncate_text
+from labelgap.core.findings import Finding, Note
+from labelgap.core.text import format_option, join_names, pluralize, truncate_text
 from labelgap.labels.codes import PRESENT
 from labelgap.labels.io.dialect import detect_dialect, open_text, split_records
 from labelgap.labels.io.table_file import (
     LIST_COLUMNS,
     RESERVED_COLUMNS,
-    ClassesLeftOut,
-    ClassesRenamed,
-    ClassNeverListed,
-    HierarchyApplied,
     MoreSimilarClasses,
     ProblemList,
     SimilarClasses,
@@ -64,7 +60,8 @@ def apply_class_options(
     if renamed := [old for old in table.classes if old in names]:
         table, conflicts = rename_classes(table, names, alphabetical=alphabetical)
         refuse_conflicts(conflicts)
-        findings.append(ClassesRenamed(tuple((old, names[old]) for old in renamed)))
+        pairs_shown = truncate_text(", ".join(f"{old} = {names[old]}" for old in renamed), 200)
+        findings.append(Note(f"renamed: {pairs_shown}"))
     if options.classes is not None:
         table, selected = _select(table, [names.get(name, name) for name in options.classes])
         findings += selected
@@ -75,8 +72,20 @@ def apply_class_options(
             table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs]
         )
         table = table.revised(revisions)
-        findings.append(HierarchyApplied(len(revisions), contradicted, unknown_names))
+        findings.append(_describe_hierarchy(len(revisions), contradicted, unknown_names))
     return table, revisions, [*findings, *similar_class_names(table)]
+
+
+def _describe_hierarchy(added: int, contradicted: int, unknown_names: Sequence[str]) -> Note:
+    """Say what parents added, what stays absent although a child is present, and which names are no classes."""
+    text = f"parents add {pluralize(added, 'present label')}"
+    if contradicted:
+        verbs = ("say", "stay") if contradicted > 1 else ("says", "stays")
+        labels = pluralize(contradicted, "label")
+        text += f"; {labels} {verbs[0]} absent where a child is present, and {verbs[1]}"
+    if unknown_names:
+        text += f"; no tags here: {truncate_text(', '.join(unknown_names), 100)}"
+    return Note(text)
 
 
 def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
@@ -87,16 +96,17 @@ def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list
     if len(missing) == len(classes):
         raise UnknownNameError("tag", truncate_text(missing[0]), map(truncate_text, table.classes), "(--classes)")
     left_out = [name for name in table.classes if name not in selected_names]
-    number = {name: column for column, name in enumerate(classes)}
-    columns = np.array([number.get(name, -1) for name in table.classes], dtype=np.int64)[table.columns]
-    kept = columns >= 0
-    findings: list[Finding] = [ClassesLeftOut(tuple(left_out), int((~kept).sum()))] if left_out else []
+    selected = table.with_classes(classes)
+    lost = len(table.values) - len(selected.values)
+    findings: list[Finding] = []
+    if left_out:
+        names = truncate_text(", ".join(left_out), 200)
+        findings.append(Note(f"tags left out: {names} ({pluralize(lost, 'label')})"))
     compared = max(1, min(_MAX_SHOWN, _MAX_COMPARISONS // max(len(left_out), 1)))
-    findings += [
-        ClassNeverListed(name, nearest(name, left_out) if number < compared else None)
-        for number, name in enumerate(missing)
-    ]
-    selected = LabelTable.from_entries(table.rows[kept], columns[kept], table.values[kept], classes, table.images)
+    for number, name in enumerate(missing):
+        near = nearest(name, left_out) if number < compared else None
+        hint = f"; did you mean '{truncate_text(near)}'?" if near else ""
+        findings.append(Note(f"'{truncate_text(name)}' is never listed{hint}"))
     return selected, findings
 
 

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError, nearest
-from labelgap.core.findings import Finding, Note
+from labelgap.core.findings import Caution, Finding, Note
 from labelgap.core.text import format_option, pluralize, truncate_text
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import apply_class_options, describe_same_names, resolve_class_names
@@ -34,10 +34,6 @@ from labelgap.labels.io.table_file import (
     RESERVED_COLUMNS,
     SPLIT_NAMES,
     SPLITS,
-    ColumnPerClass,
-    ColumnsIgnored,
-    ListsOfClasses,
-    ListsWithBlanks,
     ProblemList,
     TableFile,
     TableOptions,
@@ -59,12 +55,16 @@ _DETECTED: Final = (";", "|", ",")
 _MAX_BRACKETED: Final = 1 << 17
 
 
+UNCERTAIN: Final = 2
+"""The code of −1 in tables where it says that a label is uncertain, until it becomes ``TableOptions.minus_one``."""
+
+
 class CellParser:
     """Parses the cells of a wide table, and records their spellings.
 
     Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no, or unknown where 0 only means that nobody tagged
     it (``zero``); unknown is blank, ?, NA, NaN or null; in any case. Anything else is no state; −1 neither, since it
-    means absent in other tools.
+    means absent in other tools, unless it is asked for as UNCERTAIN.
 
     Example:
         >>> parser = CellParser()
@@ -74,8 +74,8 @@ class CellParser:
         (('yes',), (), ())
     """
 
-    def __init__(self, zero: int = ABSENT) -> None:
-        self._codes: dict[str, int | None] = {}
+    def __init__(self, zero: int = ABSENT, *, uncertain: bool = False) -> None:
+        self._codes: dict[str, int | None] = dict.fromkeys(("-1", "-1.0"), UNCERTAIN) if uncertain else {}
         self._spellings: dict[int, list[str]] = {PRESENT: [], ABSENT: [], UNKNOWN: []}
         self._zero = zero
 
@@ -189,11 +189,16 @@ class TagLists:
         return [Note(f"{separator} between tags, as it seems (--separator says otherwise)", "source")]
 
 
-def blanks_between_tags(classes: Sequence[str]) -> list[ListsWithBlanks]:
+def blanks_between_tags(classes: Sequence[str]) -> list[Caution]:
     """Find names whose words are all classes of their own: a blank may separate the tags of a list."""
     known = {*classes}
     found = [name for name in classes if len(words := name.split()) > 1 and all(word in known for word in words)]
-    return [ListsWithBlanks(tuple(found))] if found else []
+    if not found:
+        return []
+    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+    each = "each word of them" if more else "each word of it"
+    name = truncate_text(found[0])
+    return [Caution(f"'{name}'{more}: {each} is a tag, too. --separator space if these are lists")]
 
 
 def _parse_bracketed(cell: str) -> list[str] | None:
@@ -473,6 +478,7 @@ _MIN_ALL_BAD: Final = 3
 _CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
 _MINUS_ONE: Final = "; -1 is absent in some files and unknown in others: write 0 or nothing"
 _MAX_NAME: Final = 4096
+_SPELLINGS_SHOWN: Final = 4
 _BREAK: Final = re.compile("[\r\n\0]")
 _ALL_KNOWN: Final = "every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown"
 
@@ -526,7 +532,7 @@ def parse_rows(
     for name, role in columns.synonyms:
         cell_findings.append(Note(f"the column '{truncate_text(name)}' is read as '{role}'", "source"))
     if columns.ignored:
-        cell_findings.append(ColumnsIgnored(columns.ignored))
+        cell_findings.append(Note(f"columns left out: {truncate_text(', '.join(columns.ignored), 200)}"))
     return TableFile(
         path=path,
         table=table,
@@ -536,6 +542,7 @@ def parse_rows(
         findings=(*cell_findings, *class_findings, *findings),
         unit=problems.unit,
         revisions=revisions,
+        uncertain=parser.uncertain,
     )
 
 
@@ -573,6 +580,7 @@ class _RowParser:
     groups: list[str] = field(default_factory=list)
     lines: array[int] = field(default_factory=lambda: array("q"))
     repeated: list[tuple[int, int, int]] = field(default_factory=list)
+    uncertain: int = 0
 
     def refuse_problems(self, counts: Mapping[str, int]) -> None:
         """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
@@ -642,7 +650,8 @@ class _RowParser:
                 f"{self.problems.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
             )
         class_columns = self.columns.class_columns
-        cell_parser = CellParser(ABSENT if self.options.zeros == "absent" else UNKNOWN)
+        minus_one = self.options.minus_one
+        cell_parser = CellParser(ABSENT if self.options.zeros == "absent" else UNKNOWN, uncertain=minus_one is not None)
         ends, numbers, values = array("q", [0]), array("i"), array("b")
         filled, bad_counts = [0] * len(class_columns), [0] * len(class_columns)
         invalid: list[list[tuple[int, Cell]]] = [[] for _ in class_columns]
@@ -669,8 +678,20 @@ class _RowParser:
 
         self.report_contradictions(labels)
         self.refuse_problems(dict(zip(names, filled, strict=True)))
-        table = LabelTable(np.asarray(ends), np.asarray(numbers), np.asarray(values), names, list(self.images))
-        return table, [ColumnPerClass(self.options.zeros, *cell_parser.spellings())]
+        codes = np.array(values, dtype=np.int8)
+        if minus_one is not None:
+            self.uncertain = int((codes == UNCERTAIN).sum())
+            codes[codes == UNCERTAIN] = minus_one
+        table = LabelTable(np.asarray(ends), np.asarray(numbers), codes, names, list(self.images))
+        table = table.keep(codes != UNKNOWN) if minus_one == UNKNOWN else table
+        return table, [self._describe_cells(cell_parser)]
+
+    def _describe_cells(self, parser: CellParser) -> Note:
+        present, absent, unknown = (
+            f" (or {', '.join(spellings[:_SPELLINGS_SHOWN])})" if spellings else "" for spellings in parser.spellings()
+        )
+        zeros = self.options.zeros
+        return Note(f"a column per tag; 1{present} = present, 0{absent} = {zeros}, blank{unknown} = unknown")
 
     def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
         """Report cells that are no state: each of them, or the column where most of its cells are.
@@ -734,5 +755,6 @@ class _RowParser:
         table = LabelTable.from_lists(
             present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
         )
+        rule = Note(f"lists of tags; a tag that is not listed is {self.options.unlisted}")
         joined = blanks_between_tags(table.classes) if self.options.separator is None else []
-        return table, [ListsOfClasses(self.options.unlisted), *parser.findings(), *joined]
+        return table, [rule, *parser.findings(), *joined]

@@ -14,11 +14,11 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,8 +44,6 @@ from labelgap.labels.io.table_file import ProblemList, TableOptions
 
 LabelChanges = Mapping[str, Mapping[str, int]]
 """image → class → new code, of labels that change."""
-
-_ABSENT_COLUMN: Final = "absent"
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,10 @@ def rewrite_parquet(
     for name in editor.new_columns:
         values.append([None] * table.num_rows)
         schema = schema.append(pa.field(name, schema.field(like).type))
-    schema = _with_stored_classes(schema, source, added)
+    if (classes := stored_classes(schema.metadata, source)) is not None:
+        classes += [name for name in added if name not in classes]
+        listed = json.dumps(classes, ensure_ascii=False).encode()
+        schema = schema.with_metadata({**schema.metadata, CLASSES_KEY: listed})
     for number, cells in enumerate(rows[1:]):
         edited = editor.edit(cells)
         for column, cell in enumerate(edited):
@@ -124,9 +125,9 @@ def rewrite_parquet(
 
 
 class _LabelEditor:
-    """Changes labels in rows of cells, in the notation that the table has.
+    """Changes labels in rows of cells, in the notation that the table has; every row gets ``new_columns`` at its end.
 
-    Every row gets ``new_columns`` at its end.
+    ``rows`` are the header, and all rows that are not blank; ``added`` are classes that the table may not have yet.
     """
 
     def __init__(
@@ -145,46 +146,48 @@ class _LabelEditor:
         rows = chain(sample, rows)
         self.columns = parse_header(0, header, options, self.names, ProblemList(path), sample)
         self.kept = 0
-        self._unsure = next((number for number, name in enumerate(header) if name.lower() == UNSURE_COLUMN), None)
+        self.new_columns: list[str] = []
+        self.absent_added = False
+        (self._set_lists if self.columns.lists else self._set_wide)(header, rows, added)
+
+    def _set_wide(self, header: list[str], rows: Iterator[Sequence[Cell]], added: Sequence[str]) -> None:
+        """Find the columns of every class, also of the added ones, and how the table spells each state."""
         self._class_columns: dict[str, list[int]] = {}
         for number in self.columns.class_columns:
             self._class_columns.setdefault(self.names.get(header[number], header[number]), []).append(number)
         self._states = CellParser()
-        listed = [number for number in (self.columns.present, self.columns.absent) if number is not None]
-        self.absent_added = (
-            self.columns.lists
-            and self.columns.absent is None
-            and options.unlisted == "unknown"
-            and any(ABSENT in labels.values() for labels in changes.values())
-        )
-        if self.absent_added and _ABSENT_COLUMN in map(str.lower, header):
-            raise InputError(f"{path} has a column 'absent' that is not used, so absent labels have no place in it.")
-        self.new_columns = [_ABSENT_COLUMN] if self.absent_added else []
-        if self.columns.lists:
-            self.notation = TagLists(options.separator, (row[number] for row in rows for number in listed))
-            for name in added:
-                self._check_notation(name)
-        else:
-            self.spelling = self._find_spelling(rows)
-            self._add_columns(header, added)
-
-    def _add_columns(self, header: Sequence[str], added: Sequence[str]) -> None:
-        """Give each class a column: one of its name that is not used, or a new one."""
+        counts: dict[int | None, Counter[str]] = {state: Counter() for state in (PRESENT, ABSENT, UNKNOWN, None)}
+        for row in rows:
+            for number in self.columns.class_columns:
+                counts[self._states.code(row[number])][str(row[number])] += 1
+        self.spelling = choose_spellings(counts)
         for name in added:
             if name in self._class_columns:
                 continue
-            if name not in header:
+            if name not in header:  # a column of its name may be there that is not used
                 self.new_columns.append(name)
             place = header.index(name) if name in header else len(header) + len(self.new_columns) - 1
             self._class_columns[name] = [place]
 
-    def _check_notation(self, name: str) -> None:
-        """Refuse a class that the lists of the table would read back as something else."""
-        if self.notation.names(self.notation.cell([name], "")) != [name]:
+    def _set_lists(self, header: list[str], rows: Iterator[Sequence[Cell]], added: Sequence[str]) -> None:
+        """Find how the table lists classes, and whether absent ones need a column."""
+        present, absent = self.columns.present, self.columns.absent
+        self._unsure = next((number for number, name in enumerate(header) if name.lower() == UNSURE_COLUMN), None)
+        if absent is None and self.options.unlisted == "unknown":
+            self.absent_added = any(ABSENT in labels.values() for labels in self.changes.values())
+        if self.absent_added and "absent" in map(str.lower, header):
             raise InputError(
-                f"{self.path} has '{self.notation.separator}' between names, so its lists cannot hold "
-                f"'{truncate_text(name)}'. Write to another format: .csv from .parquet, or .parquet from .csv."
+                f"{self.path} has a column 'absent' that is not used, so absent labels have no place in it."
             )
+        self.new_columns = ["absent"] if self.absent_added else []
+        listed = [number for number in (present, absent) if number is not None]
+        self.notation = TagLists(self.options.separator, (row[number] for row in rows for number in listed))
+        for name in added:
+            if self.notation.names(self.notation.cell([name], "")) != [name]:
+                raise InputError(
+                    f"{self.path} has '{self.notation.separator}' between names, so its lists cannot hold "
+                    f"'{truncate_text(name)}'. Write to another format: .csv from .parquet, or .parquet from .csv."
+                )
 
     def result(self) -> RewriteResult:
         """Return what the table could not hold."""
@@ -229,15 +232,6 @@ class _LabelEditor:
                     cells[place] = self.notation.cell(after, cells[place])
         return cells
 
-    def _find_spelling(self, rows: Iterable[Sequence[Cell]]) -> dict[int, str]:
-        """Return how the table writes each state: its most frequent spelling, or one that fits to the others."""
-        counts: dict[int | None, Counter[str]] = {state: Counter() for state in (PRESENT, ABSENT, UNKNOWN, None)}
-        for row in rows:
-            for number in self.columns.class_columns:
-                cell = row[number]
-                counts[self._states.code(cell)][str(cell)] += 1
-        return choose_spellings(counts)
-
 
 def _stripped(cells: Sequence[str]) -> list[Cell]:
     """Return cells as they are read: without blanks around them and the apostrophe before a formula."""
@@ -271,15 +265,6 @@ def _copy_records(file: TextIO, target: TextIO, editor: _LabelEditor, delimiter:
         else:
             text = _record(changed, delimiter, quoting)
         target.write(text + raw[len(body) :])
-
-
-def _with_stored_classes(schema: pa.Schema, path: Path, added: Sequence[str]) -> pa.Schema:
-    """Return a schema whose list of all classes, where it has one, has the added ones too."""
-    classes = stored_classes(schema.metadata, path)
-    if classes is None:
-        return schema
-    more = [*classes, *(name for name in added if name not in classes)]
-    return schema.with_metadata({**schema.metadata, CLASSES_KEY: json.dumps(more, ensure_ascii=False).encode()})
 
 
 def _record(cells: Sequence[str], delimiter: str, quoting: Any) -> str:
