@@ -19,7 +19,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsShown
 from labelgap.data.images import ImageSource
 from labelgap.labels import PRESENT, LabelTable, Revisions
-from labelgap.labels.masking import GAPS, Amount, LabelGap, check_draw
+from labelgap.labels.masking import GAPS, SIZE_RULES, Amount, LabelGap, check_draw
 from labelgap.labels.sparse import locate_entries
 
 _SHOWN_CLASSES: Final = 12
@@ -286,7 +286,7 @@ class Dataset:
         """Return the size of the object of every known label; an error without boxes."""
         sizes = None if boxes is None else boxes.largest_areas(table)
         if sizes is None or not sizes.any():
-            without = ", ".join(name for name, kind in GAPS.items() if not kind.needs_sizes)
+            without = ", ".join(name for name in GAPS if name not in SIZE_RULES)
             raise InputError(
                 f"{self.name}: {split} has no boxes, and '{rule}' draws by the size of the objects. VOC devkits, COCO, "
                 "CUB and the digits have boxes, Open Images with boxes=True (--boxes); a file of features takes those "

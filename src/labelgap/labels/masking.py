@@ -35,11 +35,10 @@ the annotator does not know, present or absent, is hidden.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -189,37 +188,79 @@ def _amount(amount: Amount | str, name: str) -> int | None:
     return int(amount)
 
 
-Sizes = NDArray[np.float64]
+GAPS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "random": {"share": 0.5},
+    "rare-overlooked": {"share": 0.5},
+    "small-overlooked": {"share": 0.5, "side": 96.0},
+    "salient": {"per_image": 1},
+    "annotators": {"annotators": 5, "known": 0.5},
+}
+"""The options of every rule, with their defaults."""
+SIZE_RULES: Final = ("small-overlooked", "salient")
+"""Those that draw by the size of the labelled objects."""
 
 
-class LabelGap(ABC):
-    """A rule that states which known labels of a table stay.
+@dataclass(frozen=True)
+class LabelGap:
+    """A rule that states which known labels of a table stay, and all of its options."""
 
-    Its fields are its options, ``name`` is what ``observe`` takes.
-    """
+    name: str
+    options: dict[str, Any]
 
-    name: ClassVar[str]
-    needs_sizes: ClassVar[bool] = False
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether it draws by the size of the labelled objects."""
+        return self.name in SIZE_RULES
 
-    @abstractmethod
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        options = self.options
+        if self.name == "annotators":
+            people = f"{pluralize(options['annotators'], 'annotator')}, {100 * options['known']:g} % each"
+            return f"those of the classes that the annotator of an image knows ({people})"
+        if self.name == "salient":
+            count = options["per_image"]
+            which = "largest object" if count == 1 else f"{count:,} classes with the largest objects"
+            return f"those of the {which} of every image"
+        which = {
+            "random": "all alike",
+            "rare-overlooked": "fewer of rare classes",
+            "small-overlooked": f"fewer of small objects (side {options.get('side', 0):g} px)",
+        }[self.name]
+        return f"{100 * options['share']:g} % of the present labels, {which}"
+
     def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Return which known labels may stay: all such present labels do, and absent ones are drawn from.
 
-        Rules that draw by size need ``sizes``, that of the object of every known label in the order of
+        Rules that draw by size need ``sizes``: that of the object of every known label, in the order of
         ``table.values``.
         """
+        if self.name == "annotators":
+            return _known_to_annotators(table, seed, **self.options)
+        kept: NDArray[np.bool_] = table.values != PRESENT
+        present = np.flatnonzero(~kept)
+        drawn = random_state(seed).random_sample(len(present))
+        areas = self._check_sizes(table, sizes)[present] if self.needs_sizes else np.ones(len(present))
+        if self.name == "salient":
+            rows = table.rows[present]
+            order = np.lexsort((drawn, -areas, rows))
+            first = np.searchsorted(rows, rows)  # rows ascend, before and after sorting
+            kept[present[order[np.arange(len(rows)) - first < self.options["per_image"]]]] = True
+            return kept
+        weights = areas
+        if self.name == "rare-overlooked":
+            weights = table.counts().present[table.columns[present]].astype(np.float64)
+        elif self.name == "small-overlooked":
+            weights = areas / (areas + float(self.options["side"]) * float(self.options["side"]))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            keys = drawn / weights
+        keys[weights == 0] = np.inf
+        count = min(round(Fraction(str(self.options["share"])) * len(present)), int((weights > 0).sum()))
+        kept[present[lowest_mask(keys, count)]] = True
+        return kept
 
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """Which present labels stay, in words."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """All options with their values."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-    def _check_sizes(self, table: KnownLabels, sizes: ArrayLike | None) -> Sizes:
+    def _check_sizes(self, table: KnownLabels, sizes: ArrayLike | None) -> NDArray[np.float64]:
         if sizes is None:
             raise InputError(f"'{self.name}' draws by the sizes of the objects: give sizes, one for each known label.")
         checked = np.asarray(sizes, dtype=np.float64)
@@ -228,189 +269,49 @@ class LabelGap(ABC):
         return checked
 
 
-@dataclass(frozen=True)
-class _WeightedGap(LabelGap):
-    """Keeps a share of the present labels, each by its weight."""
-
-    which: ClassVar[str]
-    share: float = 0.5
-
-    def __post_init__(self) -> None:
-        _check_share("share", self.share)
-
-    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Return the labels with the lowest u / w among the present ones; absent labels stay."""
-        kept: NDArray[np.bool_] = table.values != PRESENT
-        present = np.flatnonzero(~kept)
-        weights = self._weights(table, present, sizes)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            keys = random_state(seed).random_sample(len(present)) / weights
-        keys[weights == 0] = np.inf
-        count = min(round(Fraction(str(self.share)) * len(present)), int((weights > 0).sum()))
-        kept[present[lowest_mask(keys, count)]] = True
-        return kept
-
-    @property
-    def description(self) -> str:
-        """Which present labels stay, in words."""
-        return f"{100 * self.share:g} % of the present labels, {self.which}"
-
-    @abstractmethod
-    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
-        """Return the weight of every present label; one of weight 0 is never kept."""
-
-
-@dataclass(frozen=True)
-class RandomGap(_WeightedGap):
-    """A share of the present labels, all alike."""
-
-    name: ClassVar[str] = "random"
-    which: ClassVar[str] = "all alike"
-
-    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
-        return np.ones(len(present))
-
-
-@dataclass(frozen=True)
-class RareOverlooked(_WeightedGap):
-    """A share of the present labels; those of rare classes are named less often."""
-
-    name: ClassVar[str] = "rare-overlooked"
-    which: ClassVar[str] = "fewer of rare classes"
-
-    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
-        return table.counts().present[table.columns[present]].astype(np.float64)
-
-
-@dataclass(frozen=True)
-class SmallOverlooked(_WeightedGap):
-    """A share of the present labels; those of small objects are named less often.
-
-    A square object of ``side`` pixels has half the weight of a very large one.
-    """
-
-    name: ClassVar[str] = "small-overlooked"
-    which: ClassVar[str] = "fewer of small objects"
-    needs_sizes: ClassVar[bool] = True
-    side: float = 96.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not _is_number(self.side) or not 0 < self.side < 1e6:
-            raise InputError(f"side={self.side!r}: the side of an object is a number of pixels, above 0 and below 1e6.")
-
-    @property
-    def description(self) -> str:
-        """Which present labels stay, in words."""
-        return f"{super().description} (side {self.side:g} px)"
-
-    def _weights(self, table: KnownLabels, present: NDArray[np.int64], sizes: ArrayLike | None) -> NDArray[np.float64]:
-        areas = self._check_sizes(table, sizes)[present]
-        return np.asarray(areas / (areas + float(self.side) * float(self.side)))
-
-
-@dataclass(frozen=True)
-class Salient(LabelGap):
-    """The ``per_image`` present labels of the largest objects of every image."""
-
-    name: ClassVar[str] = "salient"
-    needs_sizes: ClassVar[bool] = True
-    per_image: int = 1
-
-    def __post_init__(self) -> None:
-        _check_count("per_image", self.per_image)
-
-    @property
-    def description(self) -> str:
-        """Which present labels stay, in words."""
-        which = "largest object" if self.per_image == 1 else f"{self.per_image:,} classes with the largest objects"
-        return f"those of the {which} of every image"
-
-    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Return the present labels with the largest sizes of every image; absent labels stay."""
-        kept: NDArray[np.bool_] = table.values != PRESENT
-        present = np.flatnonzero(~kept)
-        rows = table.rows[present]
-        drawn = random_state(seed).random_sample(len(present))
-        order = np.lexsort((drawn, -self._check_sizes(table, sizes)[present], rows))
-        first = np.searchsorted(rows, rows)  # rows ascend, before and after sorting
-        kept[present[order[np.arange(len(rows)) - first < self.per_image]]] = True
-        return kept
-
-
-@dataclass(frozen=True)
-class Annotators(LabelGap):
-    """All that is known of the classes that the annotator of an image knows, a ``known`` share of all."""
-
-    name: ClassVar[str] = "annotators"
-    annotators: int = 5
-    known: float = 0.5
-
-    def __post_init__(self) -> None:
-        _check_count("annotators", self.annotators)
-        _check_share("known", self.known)
-
-    @property
-    def description(self) -> str:
-        """Which present labels stay, in words."""
-        people = pluralize(self.annotators, "annotator")
-        return f"those of the classes that the annotator of an image knows ({people}, {100 * self.known:g} % each)"
-
-    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Return the labels of classes that the annotator of the image knows."""
-        images, classes = table.shape
-        random = random_state(seed)
-        order = random.permutation(classes)
-        annotator = random.randint(0, self.annotators, images, dtype=np.int64)
-        # class order[p] is the first that annotator j knows where p = ⌊jK / A⌋; he knows the next m - 1 as well
-        place = np.empty(classes, dtype=np.int64)
-        place[order] = np.arange(classes)
-        first = annotator * classes // self.annotators
-        count = max(1, round(Fraction(str(self.known)) * classes))
-        return np.asarray((place[table.columns] - first[table.rows]) % max(classes, 1) < count)
-
-
-GAPS: Final[Mapping[str, type[LabelGap]]] = {
-    kind.name: kind for kind in (RandomGap, RareOverlooked, SmallOverlooked, Salient, Annotators)
-}
-"""Rules by name."""
-
-
-def make_gap(name: str, options: Mapping[str, Any]) -> LabelGap:
-    """Return a rule with its options; an error for a name, an option or a value that does not exist."""
-    if name not in GAPS:
-        raise UnknownNameError(
-            "rule for present labels called", name, ["all", *GAPS], "Or give a number of labels per image."
-        )
-    kind = GAPS[name]
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    for option in options:
-        if option not in known:
-            raise UnknownNameError(f"option of '{name}' called", option, known)
-    return kind(**options)
+def _known_to_annotators(table: KnownLabels, seed: int, annotators: int, known: float) -> NDArray[np.bool_]:
+    """Return the labels of classes that the annotator of the image knows."""
+    images, classes = table.shape
+    random = random_state(seed)
+    order = random.permutation(classes)
+    annotator = random.randint(0, annotators, images, dtype=np.int64)
+    # class order[p] is the first that annotator j knows where p = ⌊jK / A⌋; he knows the next m - 1 as well
+    place = np.empty(classes, dtype=np.int64)
+    place[order] = np.arange(classes)
+    first = annotator * classes // annotators
+    count = max(1, round(Fraction(str(known)) * classes))
+    return np.asarray((place[table.columns] - first[table.rows]) % max(classes, 1) < count)
 
 
 def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap | None:
-    """Return the rule that ``positives`` names, or None for a number or "all", which take no options."""
+    """Return the rule that ``positives`` names, or None for a number or "all", which take no options.
+
+    An error for a name, an option or a value that does not exist.
+    """
     if isinstance(positives, str) and positives != "all":
-        return make_gap(positives, options)
+        if positives not in GAPS:
+            hint = "Or give a number of labels per image."
+            raise UnknownNameError("rule for present labels called", positives, ["all", *GAPS], hint)
+        for name, value in options.items():
+            if name not in GAPS[positives]:
+                raise UnknownNameError(f"option of '{positives}' called", name, GAPS[positives])
+            _check_option(name, value)
+        return LabelGap(positives, {**GAPS[positives], **options})
     if options:
         option = next(iter(options))
-        rules = [name for name, kind in GAPS.items() if option in {field.name for field in fields(kind)}]  # type: ignore[arg-type]
+        rules = [name for name, known in GAPS.items() if option in known]
         hint = f"it belongs to {' and '.join(map(repr, rules))}" if rules else f"rules are {', '.join(GAPS)}"
         raise InputError(f"positives={positives!r} takes no option '{option}': {hint}.")
     return None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_share(name: str, value: float) -> None:
-    if not _is_number(value) or not 0 < value <= 1:
-        raise InputError(f"{name}={value!r}: it is a share, above 0 and at most 1.")
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-        raise InputError(f"{name}={value!r}: it is a whole number from 1.")
+def _check_option(name: str, value: Any) -> None:
+    """Raise an error for a value that an option of a rule cannot have."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in ("share", "known") and not (number and 0 < value <= 1):
+        raise InputError(f"{name}={value!r}: a share is a number above 0, at most 1.")
+    if name == "side" and not (number and 0 < value < 1e6):
+        raise InputError(f"side={value!r}: the side of an object is a number of pixels, above 0 and below 1e6.")
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
+    if name in ("per_image", "annotators") and not whole:
+        raise InputError(f"{name}={value!r}: it must be a whole number from 1.")

@@ -229,7 +229,11 @@ def read_instances(path: Path, problems: FileProblems) -> Instances:
         entries = content.get(name)
         texts.complete = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
         _read_entries(path, content, name, texts.add, problems)
-        _check_repeated(path, name, texts, problems)
+        first: dict[str, int] = {}
+        for number, text in texts.texts.items():
+            if first.setdefault(text, number) != number:
+                what = f"'{truncate_text(text)}' is the {texts.key} of the ids {first[text]} and {number}"
+                problems.add(path, f"{name}: {what}")
     _read_entries(path, content, "annotations", found.add_annotation, problems)
     for what, texts in (
         ("image {} is not among the images", found.images),
@@ -241,15 +245,6 @@ def read_instances(path: Path, problems: FileProblems) -> Instances:
     if content.get("annotations") == []:
         problems.add(path, "has no annotations")
     return found
-
-
-def _check_repeated(path: Path, name: str, texts: _Texts, problems: FileProblems) -> None:
-    """Add a problem of every text that several ids have."""
-    first: dict[str, int] = {}
-    for number, text in texts.texts.items():
-        if first.setdefault(text, number) != number:
-            what = f"'{truncate_text(text)}' is the {texts.key} of the ids {first[text]} and {number}"
-            problems.add(path, f"{name}: {what}")
 
 
 def _read_entries(

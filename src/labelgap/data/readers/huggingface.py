@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, RunError, describe_missing_path
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import file_digest
 from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import READ_ERRORS, parse_json, read_bytes
@@ -32,8 +32,8 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.findings import count_labels, describe_splits
 from labelgap.data.images import DigestedImages, path_inside
-from labelgap.data.readers.common import DatasetLayout, RequiredFile
-from labelgap.data.readers.image_paths import is_file, refuse_url
+from labelgap.data.readers.common import DatasetLayout, RequiredFile, find_root
+from labelgap.data.readers.image_paths import is_file
 from labelgap.data.readers.table import image_folder
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.parse import image_name_problem, is_no_class
@@ -480,7 +480,7 @@ class RowReader:
                 listed[row].append(entry)
             elif 0 <= entry < len(names):
                 listed[row].append(names[entry])
-            elif entry == _UNLABELED and not _is_nested(column):
+            elif entry == _UNLABELED and pa.types.is_integer(column.type):
                 unknown[row] = True
             else:
                 self._report(
@@ -519,15 +519,9 @@ class RowReader:
         place = self.folder / path
         if path_inside(self.folder, place) is None:
             return f"{truncate_text(path)} lies outside of {self.folder} (--images DIR says where images are)"
-        return (
-            place
-            if is_file(place)
-            else f"{truncate_text(str(place), 200)} does not exist (--images DIR says where images are)"
-        )
-
-
-def _is_nested(column: pa.Array) -> bool:
-    return not pa.types.is_integer(column.type)
+        if is_file(place):
+            return place
+        return f"{truncate_text(str(place), 200)} does not exist (--images DIR says where images are)"
 
 
 def load_huggingface(
@@ -551,14 +545,8 @@ def load_huggingface(
         classes: the classes to use, in this order; all of them when not given.
         ignore_columns: columns that are neither images nor labels.
     """
-    refuse_url(path, "data sets")
     check_choice("unlisted", unlisted, ("unknown", "absent"))
-    root = find_huggingface(Path(path))
-    if root is None:
-        what = "there is no dataset_dict.json, state.json or data/train-00000-of-00001.parquet in it"
-        raise InputError(
-            f"{path} holds no Hugging Face data set: {what}." if Path(path).exists() else describe_missing_path(path)
-        )
+    root = find_root(Path(path), HUGGINGFACE_LAYOUT)
     problems = ProblemList(root, unit="")
     found = find_files(root, problems)
     problems.refuse()
@@ -571,14 +559,12 @@ def load_huggingface(
     for name, files in splits.items():
         reader.read(name, files)
     problems.refuse()
-    return _dataset(
-        root,
-        reader,
-        unlisted,
-        classes,
-        [*left_out, *_column_findings(columns, unlisted)],
-        "" not in {split.name for split in found},
-    )
+    rule = "a column per class; true or 1 = present, false or 0 = absent, null = unknown"
+    rule = f"lists of tags; a tag that is not listed is {unlisted}" if columns.lists else rule
+    findings = [*left_out, Note(rule)]
+    if columns.ignored:
+        findings.append(Note(f"columns left out: {truncate_text(', '.join(columns.ignored), 200)}"))
+    return _dataset(root, reader, unlisted, classes, findings, "" not in {split.name for split in found})
 
 
 def _name_splits(root: Path, found: Sequence[SplitFiles]) -> tuple[dict[str, SplitFiles], list[Finding]]:
@@ -617,14 +603,6 @@ def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: 
                 problems.append(what)
     problems.refuse()
     return chosen["train"]
-
-
-def _column_findings(columns: LabelColumns, unlisted: str) -> list[Finding]:
-    rule: Finding = Note("a column per class; true or 1 = present, false or 0 = absent, null = unknown")
-    if columns.lists:
-        rule = Note(f"lists of tags; a tag that is not listed is {unlisted}")
-    ignored = truncate_text(", ".join(columns.ignored), 200)
-    return [rule, *([Note(f"columns left out: {ignored}")] if ignored else [])]
 
 
 def _image_names(splits: Sequence[SplitRows]) -> list[list[str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import unicodedata
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final
 from labelgap.core.errors import InputError, similarity
 from labelgap.core.findings import Note
 from labelgap.core.text import pluralize
+from labelgap.data.decoding import UnreadableImageError, check_file
 from labelgap.data.images import path_inside
 
 IMAGE_SUFFIX: Final = re.compile(
@@ -253,17 +253,10 @@ class ImageFinder:
     def _check_file(self, name: str, place: Path) -> str | None:
         """Return the problem with an existing file, or None."""
         try:
-            state = place.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            problem = f"{place} does not exist"
-        except (OSError, ValueError) as error:
-            problem = f"{place} cannot be read ({error.strerror if isinstance(error, OSError) else error})"
-        else:
-            if not stat.S_ISREG(state.st_mode):
-                return f"{place} is not a file"
-            if state.st_size:
-                return None
-            problem = f"{place} is empty (0 bytes)"
-        if self.skip:
+            check_file(place)
+        except UnreadableImageError as error:
+            problem = str(error).rstrip(".")
+            if not self.skip:
+                return problem
             self.skipped[name] = problem
-        return None if self.skip else problem
+        return None

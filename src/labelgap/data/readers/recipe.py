@@ -85,7 +85,7 @@ class _Strict(BaseModel):
 
 
 class DrawArguments(BaseModel):
-    """Which labels ``Dataset.observe`` keeps; further fields are numbers, the options of a rule of ``labels.gaps``."""
+    """Which labels ``Dataset.observe`` keeps; further fields are the options of a rule of ``labels.masking``."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     __pydantic_extra__: dict[_OptionName, _Number] = Field(init=False)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -100,65 +100,40 @@ class ShardIndex(_Strict):
     request: _Digest | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class ImageRows:
-    """The images of shards, N of them, in the order of the shards.
+    """The images of shards, in the order of the shards: the columns of ``images.parquet``, also as arrays.
 
-    Groups are -1 where nothing is known. ``starts`` ``(2, N + 1)`` say where the classes of each image begin in the two
-    ``columns``, of the present and of the absent labels.
+    Groups are -1 where nothing is known; ``present`` and ``absent`` are lists of class numbers.
     """
 
-    names: tuple[str, ...]
-    splits: NDArray[np.str_]
-    shards: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    digests: NDArray[np.uint8]
-    groups: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    columns: tuple[NDArray[np.int32], NDArray[np.int32]]
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+        self.names: tuple[str, ...] = tuple(table["image"].to_pylist())
+        self.splits = np.array(table["split"].to_pylist(), dtype="U5")
+        numbers = (np.ascontiguousarray(table[name].to_numpy()) for name in ("shard", "offset", "bytes", "group"))
+        self.shards, self.offsets, self.sizes, self.groups = numbers
+        self.digests = np.frombuffer(b"".join(table["digest"].to_pylist()), np.uint8).reshape(-1, DIGEST_BYTES)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def listed(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the row and the class number of everything that a column lists."""
+        column = self.table[name].combine_chunks()
+        lengths = column.value_lengths().fill_null(0).to_numpy()
+        return np.repeat(np.arange(len(self)), lengths), column.flatten().to_numpy()
 
     def labels(self, classes: Sequence[str], rows: NDArray[np.int64]) -> LabelTable:
         """Return the labels of some images."""
         place = np.full(len(self), -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         parts = []
-        for starts, columns, state in zip(self.starts, self.columns, (PRESENT, ABSENT), strict=True):
-            row = place[np.repeat(np.arange(len(self)), np.diff(starts))]
-            parts.append((row[row >= 0], columns[row >= 0], np.full(int((row >= 0).sum()), state, dtype=np.int8)))
-        row, column, value = (np.concatenate([part[number] for part in parts]) for number in range(3))
+        for name, state in (("present", PRESENT), ("absent", ABSENT)):
+            row, column = self.listed(name)
+            kept = place[row] >= 0
+            parts.append((place[row][kept], column[kept], np.full(int(kept.sum()), state, dtype=np.int8)))
+        row, column, value = (np.concatenate(each) for each in zip(*parts, strict=True))
         return LabelTable.from_entries(row, column, value, classes, [self.names[each] for each in rows.tolist()])
-
-    def to_table(self) -> pa.Table:
-        """Return the columns of ``images.parquet``."""
-        lists = [
-            pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pa.array(columns, pa.int32()))
-            for starts, columns in zip(self.starts, self.columns, strict=True)
-        ]
-        buffer = pa.py_buffer(np.ascontiguousarray(self.digests).tobytes())
-        digests = pa.FixedSizeBinaryArray.from_buffers(pa.binary(DIGEST_BYTES), len(self), [None, buffer])
-        plain = (self.names, self.splits.tolist(), self.shards, self.offsets, self.sizes)
-        arrays = [pa.array(values, kind) for values, kind in zip(plain, _COLUMNS.values(), strict=False)]
-        return pa.table(dict(zip(_COLUMNS, [*arrays, digests, pa.array(self.groups), *lists], strict=True)))
-
-    @classmethod
-    def from_table(cls, table: pa.Table) -> ImageRows:
-        """Return the images of what ``to_table`` made."""
-        table = table.combine_chunks()
-        numbers = (table[name].to_numpy() for name in ("shard", "offset", "bytes", "group"))
-        shards, offsets, sizes, groups = (np.ascontiguousarray(each) for each in numbers)
-        digests = np.frombuffer(b"".join(table["digest"].to_pylist()), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
-        starts, columns = [], []
-        for name in ("present", "absent"):
-            lengths = table[name].combine_chunks().value_lengths().fill_null(0).to_numpy()
-            starts.append(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-            columns.append(table[name].combine_chunks().flatten().to_numpy())
-        splits = np.array(table["split"].to_pylist(), dtype="U5")
-        names = tuple(table["image"].to_pylist())
-        return cls(names, splits, shards, offsets, sizes, digests, groups, np.stack(starts), (columns[0], columns[1]))
 
 
 def write_index(
@@ -172,7 +147,7 @@ def write_index(
     """Write ``images.parquet`` and then ``index.json``, each atomically."""
     path = folder / IMAGES_FILE
     with atomic_path(path) as temporary:
-        pq.write_table(rows.to_table(), temporary, compression="zstd")
+        pq.write_table(rows.table, temporary, compression="zstd")
     index = ShardIndex(
         classes=tuple(classes),
         has_splits=has_splits,
@@ -194,7 +169,7 @@ def read_index(folder: Path) -> tuple[ShardIndex, ImageRows]:
             raise damaged(path, f"it is not the one that {INDEX_FILE} was written with", REMEDY)
     except OSError as error:
         raise RunError(f"{path} cannot be read ({(error.strerror or 'damaged').lower()}). {REMEDY}") from None
-    rows = ImageRows.from_table(read_table(path, _COLUMNS, remedy=REMEDY))
+    rows = ImageRows(read_table(path, _COLUMNS, remedy=REMEDY))
     if (problem := _problem(index, rows)) is not None:
         raise damaged(path, problem, REMEDY)
     if not index.classes or len({*index.classes}) < len(index.classes):
@@ -216,7 +191,8 @@ def _problem(index: ShardIndex, rows: ImageRows) -> str | None:
         return "an image lies outside of its shard"
     if not np.isin(rows.splits, SPLITS).all():
         return "a split is not train, val or test"
-    if any(len(each) and not 0 <= each.min() <= each.max() < len(index.classes) for each in rows.columns):
+    listed = [rows.listed(name)[1] for name in ("present", "absent")]
+    if any(len(each) and not 0 <= each.min() <= each.max() < len(index.classes) for each in listed):
         return "it names a class that does not exist"
     return None
 
@@ -485,21 +461,14 @@ class _Labels(BaseModel):
     group: Annotated[int, Field(ge=-1, lt=2**62)] = -1
 
 
-@dataclass(frozen=True, eq=False)
-class ShardContent:
-    """The images of one shard; of each the names of its present and of its absent classes.
+class ShardContent(NamedTuple):
+    """A shard, and of each of its images the cells of ``images.parquet`` but the shard's number.
 
-    Splits may be "", groups -1.
+    Splits may be "", groups -1; labels are names of classes.
     """
 
     entry: ShardEntry
-    names: list[str] = field(default_factory=list)
-    splits: list[str] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
-    labels: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    rows: list[tuple[Any, ...]]
 
 
 def scan_shard(path: Path) -> ShardContent:
@@ -516,22 +485,13 @@ def scan_shard(path: Path) -> ShardContent:
         raise InputError(f"{path} is damaged or truncated: {str(error) or 'not a tar file'}.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
-    splits = {labels.split or "" for _, labels, _, _ in found}
+    splits = {row[1] for row in found}
     split: Any = splits.pop() if len(splits) == 1 else ""
     try:
         entry = ShardEntry(name=path.name, split=split, count=len(found), bytes=size, digest=digest)
     except ValidationError:
         raise InputError(f"{str(path)!r} has no usable name: rename it, e.g. to train-000000.tar.") from None
-    content = ShardContent(entry)
-    for name, labels, member, image_digest in found:
-        content.names.append(labels.image or name)
-        content.splits.append(labels.split or "")
-        content.offsets.append(member.offset_data)
-        content.sizes.append(member.size)
-        content.digests.append(image_digest)
-        content.groups.append(labels.group)
-        content.labels.append(([*map(sys.intern, labels.present)], [*map(sys.intern, labels.absent)]))
-    return content
+    return ShardContent(entry, found)
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
@@ -553,10 +513,8 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, dict[str, tarfile.Ta
     return {key: parts for key, parts in found.items() if parts}
 
 
-def _read_member(
-    file: Any, parts: Mapping[str, tarfile.TarInfo], path: Path
-) -> tuple[str, _Labels, tarfile.TarInfo, bytes]:
-    """Return the name, the labels, the member and the digest of an image."""
+def _read_member(file: Any, parts: Mapping[str, tarfile.TarInfo], path: Path) -> tuple[Any, ...]:
+    """Return the row of an image; see ``ShardContent``."""
     image, labels = parts["image"], parts[LABEL_SUFFIX]
     if labels.size > _MAX_LABEL_BYTES:
         raise InputError(f"{path}: {labels.name} has more than {_MAX_LABEL_BYTES:,} bytes.")
@@ -566,14 +524,15 @@ def _read_member(
         parsed = _Labels.model_validate(value)
         if len({*parsed.present, *parsed.absent}) < len(parsed.present) + len(parsed.absent):
             raise ValueError("a class is listed twice")
-        split = None if not parsed.split else SPLIT_NAMES[parsed.split.lower()]
+        split = SPLIT_NAMES[parsed.split.lower()] if parsed.split else ""
     except (ValueError, ValidationError, KeyError) as error:
         problem = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
         reason = f"split {error}" if isinstance(error, KeyError) else str(error)
         reason = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" if problem else reason
         raise InputError(f"{path}: {labels.name}: {truncate_text(reason, 200)}. {_LAYOUT}") from None
     digest = hashlib.blake2b(content[0], digest_size=DIGEST_BYTES).digest()
-    return image.name, parsed.model_copy(update={"split": split}), image, digest
+    lists = ([*map(sys.intern, names)] for names in (parsed.present, parsed.absent))
+    return (parsed.image or image.name, split, image.offset_data, image.size, digest, parsed.group, *lists)
 
 
 def _bytes(file: Any, member: tarfile.TarInfo) -> bytes:
@@ -588,27 +547,16 @@ def join_contents(
     contents: Sequence[ShardContent], classes: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], ImageRows]:
     """Return the classes, those that occur, sorted, when None is given, and the images of several shards."""
+    rows = [row for content in contents for row in content.rows]
     if classes is None:
-        classes = sorted({name for each in contents for lists in each.labels for names in lists for name in names})
+        classes = sorted({name for row in rows for names in row[-2:] for name in names})
     number = {name: place for place, name in enumerate(classes)}
-    starts, columns = [], []
-    for state in range(2):
-        lists = [lists[state] for content in contents for lists in content.labels]
-        starts.append(np.concatenate([[0], np.cumsum([len(names) for names in lists], dtype=np.int64)]))
-        columns.append(np.array([number[name] for names in lists for name in names], dtype=np.int32))
-    sizes = [len(content.names) for content in contents]
-    rows = ImageRows(
-        tuple(name for content in contents for name in content.names),
-        np.array([split or "train" for content in contents for split in content.splits], dtype="U5"),
-        np.repeat(np.arange(len(contents), dtype=np.int32), sizes),
-        np.array([offset for content in contents for offset in content.offsets], dtype=np.int64),
-        np.array([size for content in contents for size in content.sizes], dtype=np.int64),
-        np.frombuffer(b"".join(d for content in contents for d in content.digests), np.uint8).reshape(-1, DIGEST_BYTES),
-        np.array([group for content in contents for group in content.groups], dtype=np.int64),
-        np.stack(starts),
-        (columns[0], columns[1]),
-    )
-    return tuple(classes), rows
+    shards = np.repeat(np.arange(len(contents)), [len(content.rows) for content in contents])
+    names, splits, *others, present, absent = zip(*rows, strict=True) if rows else [()] * (len(_COLUMNS) - 1)
+    lists = ([[number[name] for name in each] for each in column] for column in (present, absent))
+    columns = [names, [split or "train" for split in splits], shards, *others, *lists]
+    kinds = zip(columns, _COLUMNS.values(), strict=True)
+    return tuple(classes), ImageRows(pa.table([pa.array(*each) for each in kinds], names=list(_COLUMNS)))
 
 
 WINDOW: Final = 8
@@ -862,7 +810,7 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
     contents = [each for each in found if isinstance(each, ShardContent)]
     classes, rows = join_contents(contents)
     entries = tuple(content.entry for content in contents)
-    has_splits = any(split for content in contents for split in content.splits)
+    has_splits = any(row[1] for content in contents for row in content.rows)
     if not broken:
         with suppress(OSError, LabelGapError):  # the next one reads the shards again
             make_folder(cached)
