@@ -212,9 +212,11 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         split.name: SplitSummary(len(split), *split.labels.counts().total, int(measurable_classes(split).sum()))
         for split in data.splits
     }
-    parts = ("images", "present", "absent", "unknown")
-    totals = [sum(getattr(split, name) for split in splits.values()) for name in parts]
-    whole = SplitSummary(*totals, measurable=sum(bool(row.measurable) for row in classes))
+    images, present_labels, absent, unknown = (
+        sum(getattr(split, name) for split in splits.values()) for name in ("images", "present", "absent", "unknown")
+    )
+    measurable = sum(bool(row.measurable) for row in classes)
+    whole = SplitSummary(images, present_labels, absent, unknown, measurable)
     can, cannot = describe_capabilities(data, words)
     return DatasetSummary(
         name=data.name,

@@ -11,7 +11,6 @@ References: Irvin et al., "CheXpert", AAAI 2019; Johnson et al., "MIMIC-CXR-JPG"
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,26 +96,22 @@ def load_chexpert(
     )
     finder = _ImageFinder(file, images)
     problems = ProblemList(file.parent, unit="")
-    notes: list[Note] = []
     if mimic:
-        studies = _read(file, options, problems)
+        tables = {"train": _read(file, options, problems)}
         problems.refuse()
-        rows, note = _join_studies(studies, finder, problems)
-        tables = {"train": studies}
-        notes.append(note)
+        rows, notes = _join_studies(tables["train"], finder, problems)
     else:
-        tables = _read_splits(file, {"val": val, "test": test}, options, finder, problems)
+        tables, notes = _read_splits(file, {"val": val, "test": test}, options, finder, problems), []
+        rows = tables["train"]
     if finder.missing == finder.checked and len(problems) == finder.missing:
         raise InputError(
             f"{file}: none of its {finder.checked:,} images is in {finder.folder}, e.g. {finder.example}. "
             "Where are they? (--images DIR)"
         )
     problems.refuse()
-    if not mimic:
-        rows = tables["train"]
-        for split, table in tables.items():
-            rows = rows if split == "train" else join_tables(rows, table, split)
-    notes.insert(0, _uncertain_note(file.parent, tables.values(), uncertain))
+    for split in [name for name in tables if name != "train"]:
+        rows = join_tables(rows, tables[split], split)
+    notes = [_uncertain_note(file.parent, tables.values(), uncertain), *notes]
     return _dataset(file, rows, finder, notes, allow_leaks)
 
 
@@ -151,8 +146,7 @@ def _has_header(path: Path) -> bool:
 
 def _read(path: Path, options: TableOptions, problems: ProblemList, finder: _ImageFinder | None = None) -> TableFile:
     """Read a table; facts about the images are no observations. An empty one, with problems, where it is wrong."""
-    with open_text(path, "utf-8-sig") as opened:
-        header = [name.strip() for name in next(csv.reader(opened), [])]
+    header = [name for cells in _first_rows(path, 1) for name in cells]
     ignored = [name for name in header if name in _FACTS or name in options.ignore_columns]
     options = replace(options, ignore_columns=ignored)
     try:
@@ -163,6 +157,11 @@ def _read(path: Path, options: TableOptions, problems: ProblemList, finder: _Ima
             problems.append(f"{path.name}, line {problem.line}: {problem.message}")
     nothing = LabelTable.from_dense(np.empty((0, 0), dtype=np.int8))
     return TableFile(path, nothing, None, None, np.empty(0, dtype=np.int64), ())
+
+
+def _first_rows(path: Path, count: int) -> list[list[str]]:
+    with open_text(path, "utf-8-sig") as file:
+        return [cells for _, cells in islice(split_records(file, ",", 0, ProblemList(path)), count)]
 
 
 def _read_splits(
@@ -188,7 +187,7 @@ def _read_splits(
     return tables
 
 
-def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemList) -> tuple[TableFile, Note]:
+def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemList) -> tuple[TableFile, list[Note]]:
     """Give MIMIC-CXR's observations of studies to the images that its table of splits names."""
     place = studies.path.with_name(f"{MIMIC_PREFIX}split.csv")
     if not place.is_file():
@@ -220,8 +219,8 @@ def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemLis
                 lines.append(line)
                 splits.append(_MIMIC_SPLITS[split])
                 rows.append(labeled)
-    for problem in own.found:
-        problems.append(f"{place.name}, line {problem.line}: {problem.message}")
+    for each in own.found:
+        problems.append(f"{place.name}, line {each.line}: {each.message}")
     if not finder.checked and not len(problems):
         problems.append(f"{place.name} names no image of a study of {studies.path.name}")
     used = len({*rows})
@@ -231,7 +230,7 @@ def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemLis
     )
     table = LabelTable.from_dense(studies.table.batch(np.array(rows, dtype=np.int64)), studies.table.classes, images)
     joined = replace(studies, table=table, splits=tuple(splits), lines=np.array(lines), sources=(place,) * len(rows))
-    return joined, Note(note)
+    return joined, [Note(note)]
 
 
 class _ImageFinder:
@@ -247,8 +246,8 @@ class _ImageFinder:
         self.example = ""
         roots = [file.parent, file.parent.parent] if images is None else [image_folder(file, images)]
         mimic = file.name.startswith(MIMIC_PREFIX)
-        with open_text(file, "utf-8-sig") as opened:  # the first image may be missing
-            first = [row.get("Path") or "" for row in islice(csv.DictReader(opened), _TRIED)]
+        header, *cells = _first_rows(file, 1 + _TRIED) or [[]]  # the first image may be missing
+        first = [dict(zip(header, each, strict=False)).get("Path", "") for each in cells]
         places: tuple[Callable[[str], str], ...] = (str, _without_first_part)
         for self.folder, self.place in product(roots, places):
             if any(name and self._exists(name) for name in first):

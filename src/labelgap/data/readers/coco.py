@@ -229,10 +229,10 @@ def read_instances(path: Path, problems: FileProblems) -> Instances:
         entries = content.get(name)
         texts.complete = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
         _read_entries(path, content, name, texts.add, problems)
-        first: dict[str, int] = {}
+        firsts: dict[str, int] = {}
         for number, text in texts.texts.items():
-            if first.setdefault(text, number) != number:
-                what = f"'{truncate_text(text)}' is the {texts.key} of the ids {first[text]} and {number}"
+            if firsts.setdefault(text, number) != number:
+                what = f"'{truncate_text(text)}' is the {texts.key} of the ids {firsts[text]} and {number}"
                 problems.add(path, f"{name}: {what}")
     _read_entries(path, content, "annotations", found.add_annotation, problems)
     for what, texts in (

@@ -815,8 +815,8 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
         with suppress(OSError, LabelGapError):  # the next one reads the shards again
             make_folder(cached)
             write_index(cached, classes, has_splits, entries, rows)
-    unknown = {"images_digest": "0" * 32, "images_bytes": 0}
-    return ShardIndex(classes=classes, has_splits=has_splits, shards=entries, **unknown), rows, broken
+    index = ShardIndex(classes=classes, has_splits=has_splits, images_digest="0" * 32, images_bytes=0, shards=entries)
+    return index, rows, broken
 
 
 def _scan(path: Path) -> ShardContent | InputError:
