@@ -16,9 +16,13 @@ from labelgap.losses import Loss
 from labelgap.losses.kernels import disabled
 from labelgap.training.heads.cuda_graph import capture_graph, run_on_side_stream
 
-pytestmark = pytest.mark.skipif(
-    REASON is not None or not torch.cuda.is_available(), reason="there is no CUDA device with Triton on this machine"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        REASON is not None or not torch.cuda.is_available(),
+        reason="there is no CUDA device with Triton on this machine",
+    ),
+    pytest.mark.filterwarnings("ignore:.*depends on the epoch"),  # one batch is the whole data set, and taken twice
+]
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from labelgap.losses.kernels import disabled, dispatch, triton_kernels
 pytestmark = [
     pytest.mark.skipif(REASON is not None, reason=str(REASON)),
     pytest.mark.filterwarnings("ignore:(divide by zero|invalid value|overflow):RuntimeWarning"),  # of the interpreter
+    pytest.mark.filterwarnings("ignore:.*depends on the epoch"),  # one batch is the whole data set, and taken twice
 ]
 
 TOLERANCE = 1e-5
