@@ -89,8 +89,8 @@ def rewrite_csv(
     except UnicodeEncodeError as error:
         text = truncate_text(error.object[error.start : error.end])
         raise InputError(
-            f"{source} is in {codec}, which cannot write '{text}'. Write to a .parquet file, or save the table in UTF-8 "
-            "first."
+            f"{source} is in {codec}, which cannot write '{text}'. Write to a .parquet file, or save the table in "
+            "UTF-8 first."
         ) from None
     return editor.result()
 
