@@ -291,7 +291,12 @@ def provenance_path(path: Path) -> Path:
 
 
 def write_provenance(path: Path, entries: Iterable[ProvenanceEntry]) -> None:
-    """Write the list, atomically."""
+    """Write ``NAME.provenance.csv`` beside a table that ``labelgap apply`` wrote.
+
+    Who decided which of its labels, and when.
+
+    An audit reads it: a label that a person decided does not look wrong, whatever a model says.
+    """
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS)

@@ -107,7 +107,12 @@ class ArffFile:
 
 
 def parse_arff(path: Path, file: TextIO, report: Report) -> ArffFile:
-    """Parse a file; rows with a problem are reported and left out."""
+    """Parse a file, dense or sparse; rows with a problem are reported and left out.
+
+    ``@relation``, then ``@attribute NAME TYPE`` per column, then ``@data`` with a row per line: all cells with commas
+    between them, or ``{number cell, …}`` with some columns, counted from 0. A column that a sparse row leaves out is 0,
+    or the *first* of its nominal values; ``?`` is missing.
+    """
     found = ArffFile(path)
     lines = _code_lines(file)
     if not _parse_header(found, lines, report):

@@ -79,13 +79,13 @@ class RequiredFile:
 class DatasetLayout:
     """The files of a data set: whence, under which license, and how they must lie.
 
+    A reader of published files has one beside its loading function: ``labelgap datasets NAME`` prints it, and
+    ``labelgap datasets NAME PATH`` checks a folder by it, quickly: names, and the sizes of short lists; loading checks
+    the rest.
+
     Attributes:
-        source: where the files come from.
-        license: under which terms, in a sentence.
         root: name of the folder that the paths of ``files`` are relative to, as it is shown.
-        files: what is needed.
-        find: returns the root that a path leads to, or None; None for data that are a single file or the user's own,
-            whose folders are not checked.
+        find: returns the root that a path leads to, or None; None for data that are a single file or the user's own.
         notes: what a user should know of the published files.
         tried: whether the reader was tried on the published files; otherwise it is written from their description.
         check: returns what is wrong below the root, apart from missing ``files``; has to be quick.

@@ -67,7 +67,10 @@ class AttributeLabels:
 
 
 def read_attribute_labels(file: Path, ids: LabelIds, problems: FileProblems) -> AttributeLabels | None:
-    """Read the label of every image and attribute; None, with problems, where the file is not as published."""
+    """Read the label of every image and attribute; None, with problems, where the file is not as published.
+
+    pyarrow parses its four million lines at once; where anything is wrong, they are read one by one, for their numbers.
+    """
     before = len(problems)
     content = problems.read(file)
     if len(problems) > before:

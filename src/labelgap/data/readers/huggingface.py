@@ -143,7 +143,13 @@ def find_huggingface(path: Path) -> Path | None:
 
 
 def find_files(root: Path, problems: ProblemList) -> list[SplitFiles]:
-    """Return the files of every split; what is missing is added to the problems."""
+    """Return the files of every split; what is missing is added to the problems.
+
+    ``DatasetDict.save_to_disk``: ``dataset_dict.json``, and a folder per split. ``Dataset.save_to_disk``:
+    ``state.json``, ``dataset_info.json`` and ``data-00000-of-00002.arrow`` …, Arrow streams. Parquet, as on the Hub:
+    ``data/train-00000-of-00002.parquet`` …. The types of columns are in ``dataset_info.json`` or in the files
+    themselves.
+    """
     if (root / "dataset_dict.json").is_file():
         names = _read_json(root / "dataset_dict.json", problems).get("splits")
         if not isinstance(names, list) or not all(isinstance(name, str) and _is_plain(name) for name in names):

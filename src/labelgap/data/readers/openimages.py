@@ -598,7 +598,10 @@ class SplitLabels:
 
 
 class _Rows:
-    """The rows of a file that are about classes in use: image ids, and 2 · class number + value."""
+    """The rows of a file that are about classes in use: image ids, and 2 · class number + value.
+
+    A label takes 12 bytes while the file is read, and 8 while labels are sorted.
+    """
 
     def __init__(self) -> None:
         self.ids: list[NDArray[np.uint64]] = []

@@ -91,7 +91,13 @@ Place = tuple[list[float], bool]  # corners, and whether the object is marked as
 
 
 def write_coco(data: Dataset, path: Path) -> None:
-    """Write the observed labels of all splits; boxes only of classes that are known to be present."""
+    """Write the observed labels of all splits as one COCO file; boxes only of classes that are known to be present.
+
+    A present class has an annotation per box, or one for the whole image without a box; crowds and difficult objects
+    are ``iscrowd``. A known absent class is in the image's ``neg_category_ids``, an unknown one in its
+    ``not_exhaustive_category_ids`` (Gupta, Dollár and Girshick, "LVIS", CVPR 2019), and one in none of them is unknown,
+    too.
+    """
     exchange = merge_splits(data)
     listed = exchange.table.counts().total[2] <= MAX_LISTED
     images: list[dict[str, Any]] = []
@@ -157,7 +163,11 @@ _LISTS: Final = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels
 
 
 def write_fiftyone(data: Dataset, path: Path, prefix: str = "") -> None:
-    """Write the observed labels of all splits; without a prefix names are relative, to FiftyOne's ``rel_dir``."""
+    """Write the observed labels as FiftyOne's ``Dataset.from_json`` reads them; names are relative to its ``rel_dir``.
+
+    As FiftyOne keeps Open Images: ``positive_labels`` are present, ``negative_labels`` absent, a class in neither is
+    unknown. The split is a tag of the sample; ``name`` is an image's name in the table where it differs from its file.
+    """
     exchange = merge_splits(data)
     renamed = exchange.files != exchange.table.images
     samples = []
@@ -213,9 +223,11 @@ _TITLES: Final = {"present": "There", "absent": "Not there"}
 
 
 def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> Path:
-    """Write the observed labels of all splits as tasks, and beside them the interface; return its path.
+    """Write the observed labels as tasks for Label Studio, and beside them the interface (``.xml``); return its path.
 
-    ``prefix`` begins every image's URL, e.g. ``https://example.org/photos/`` or ``s3://bucket/``.
+    A task has one annotation with two multiple choices, ``present`` and ``absent``; a class in neither is unknown.
+    ``prefix`` begins every image's URL, e.g. ``https://example.org/photos/`` or ``s3://bucket/``; without one images
+    come from local storage, below ``LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT``.
     """
     interface = interface_path(path)
     text = _interface(data)

@@ -221,7 +221,8 @@ _TOO_LONG: Final = f"a cell has more than {csv.field_size_limit():,} characters"
 def split_records(file: TextIO, delimiter: str, skip: int, problems: ProblemList) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the cells of every record that is not blank; add what is no record to the problems.
 
-    Blanks around a cell are removed, and the apostrophe that ``quote_formula`` puts before a formula.
+    Blanks around a cell are removed, and the apostrophe that ``quote_formula`` puts before a formula. Time and memory
+    grow with the size of the file, whatever is in it: a quote that is never closed ends the reading.
     """
     for _ in range(skip):
         file.readline()
