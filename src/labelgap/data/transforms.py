@@ -315,7 +315,7 @@ def smallest_crop(size: int) -> float:
 class Augmentation:
     r"""Random crops, mirroring, geometry and color of images that all have one size, a batch at a time on its device.
 
-    Chosen by val mAP on the whole of VOC2012 (docs/results/recipe.md), in the manner of RandAugment (Cubuk et al. 2020):
+    Chosen by val mAP on the whole of VOC2012 (docs/results/recipe.md), in the manner of RandAugment (Cubuk et al.):
 
     - a crop of ``min_area`` to 100 % of the area and of sides 3:4 to 4:3, no longer than the image's, enlarged to the
       size of the image; with a ``min_area`` of 1 it leaves out at most a seventh of one side;
