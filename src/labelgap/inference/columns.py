@@ -29,7 +29,7 @@ from scipy.special import expit
 
 from labelgap.core.errors import InputError
 from labelgap.core.text import quote_formula
-from labelgap.labels.io.parquet import CLASSES_KEY
+from labelgap.labels.io.formats import CLASSES_KEY
 from labelgap.metrics import Thresholds
 from labelgap.metrics.label_model import PlattCalibration
 

@@ -11,10 +11,8 @@ from typing import Final
 from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.data import dataset_names, describe_datasets
 from labelgap.data.images import FileImages
-from labelgap.data.readers.image_names import is_image_name
-from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.shards.dataset import is_shard_folder
-from labelgap.data.readers.shards.location import is_shard_url
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.shards import is_shard_folder, is_shard_url
 
 _LISTS: Final = (".txt", ".lst", ".list")
 _TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json", ".arff")

@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.decoding.image_file import open_image
+from labelgap.data.decoding import open_image
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource, StoredImages
 from labelgap.metrics.localization import mean_class_rate, pointing_hits

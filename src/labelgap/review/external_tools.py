@@ -16,10 +16,16 @@ import numpy as np
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_json, write_compact_json
-from labelgap.data.writers.fiftyone import read_fiftyone
-from labelgap.data.writers.formats import ConversionResult, convert
-from labelgap.data.writers.label_studio import read_label_studio
+from labelgap.data.writers.formats import (
+    ConversionResult,
+    ExchangeTable,
+    convert,
+    merge_splits,
+    read_fiftyone,
+    read_json,
+    read_label_studio,
+    write_compact_json,
+)
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.session import Review

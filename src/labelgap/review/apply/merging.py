@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revision, Revisions
-from labelgap.labels.provenance import ProvenanceEntry
-from labelgap.labels.revisions import HUMAN_SOURCES
+from labelgap.labels.revisions import HUMAN_SOURCES, ProvenanceEntry
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.new_classes.merging import ClassSpellings
 from labelgap.review.store import SOURCE

@@ -25,7 +25,7 @@ from labelgap.labels import Revision
 from labelgap.labels.codes import UNKNOWN
 from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_csv, rewrite_parquet
 from labelgap.labels.io.table_file import TableOptions
-from labelgap.labels.provenance import ProvenanceEntry, provenance_path, read_provenance, write_provenance
+from labelgap.labels.revisions import ProvenanceEntry, provenance_path, read_provenance, write_provenance
 from labelgap.review.apply.merging import RevisedLabel, merge_decisions, model_revisions, revise
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.new_classes.merging import with_classes

@@ -9,9 +9,8 @@ from typing import Final
 from labelgap.core.errors import InputError
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
-from labelgap.labels.io.cells import CellParser
-from labelgap.labels.io.class_names import resolve_class_names
-from labelgap.labels.io.header import is_reserved_name
+from labelgap.labels.io.classes import resolve_class_names
+from labelgap.labels.io.parse import CellParser, is_reserved_name
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.review.schemas import printable_name
 from labelgap.review.store.schema import MAX_CLASSES
