@@ -120,12 +120,14 @@ def compare(
 
 def _print(comparison: Comparison) -> None:
     """Print the table, its summary, the methods that did not run, and the written files."""
-    from labelgap.reporting import comparison_summary, comparison_table
+    from labelgap.reporting.pages import comparison as comparison_summary
     from labelgap.studies.compare.results import TABLE
 
     report = lg.write_report(comparison)
     texts = (comparison_summary.ranking_summary(comparison), comparison_summary.missing_label_cost(comparison))
-    print_rich("", comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text))
+    print_rich(
+        "", comparison_summary.comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text)
+    )
     best = next((row for row in comparison.competitors if row.mean is not None), None)
     commands = comparison_summary.review_commands(comparison)
     accuracy = ["not measured: label a few hundred random images in full, and compare again:", *commands]

@@ -52,8 +52,7 @@ def sweep(
     out: Annotated[Path, option("Folder; a sweep that was stopped in it is resumed.")] = Path("runs/sweep"),
 ) -> None:
     """Search the settings of one method, by val or by cross-validation, and train the best ones."""
-    from labelgap.reporting import sweep_summary
-    from labelgap.reporting.tables.sweep import sweep_table
+    from labelgap.reporting.pages import sweep as sweep_summary
     from labelgap.studies.sweep.results import TABLE
     from labelgap.studies.sweep.runner import check_optuna
     from labelgap.studies.sweep.search_space import check_sweep, make_request
@@ -74,7 +73,7 @@ def sweep(
     report = lg.write_report(result)
     print_rich("")
     if result.best is not None:
-        print_rich(sweep_table(result), "")
+        print_rich(sweep_summary.sweep_table(result), "")
     describe = (sweep_summary.describe_progress, sweep_summary.describe_auto, sweep_summary.describe_retraining)
     print("\n".join(text for text in (each(result) for each in describe) if text))
     if run is not None and run.metrics.get("test") is not None:

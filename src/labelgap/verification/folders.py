@@ -24,7 +24,7 @@ from labelgap.core.trust import is_named, is_trusted, leaves_folder, outside_lin
 from labelgap.data.readers.recipe import Recipe
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.reporting.model_card import MODEL_CARD_FILE
-from labelgap.reporting.pages.study import REPORT_FILE
+from labelgap.reporting.page import REPORT_FILE
 from labelgap.review.folder import open_review_folder
 from labelgap.studies import open_study
 from labelgap.studies.compare.results import FILE as COMPARISON

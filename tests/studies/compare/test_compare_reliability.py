@@ -19,7 +19,7 @@ from labelgap.core.lock import LOCK_FILE
 from labelgap.core.manifest import MANIFEST_FILE, verify_folder
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.reporting import comparison_table, write_report
-from labelgap.reporting.comparison_summary import method_command, missing_label_cost, ranking_summary
+from labelgap.reporting.pages.comparison import method_command, missing_label_cost, ranking_summary
 from labelgap.studies.compare import Comparison, compare
 from labelgap.studies.compare import heads as compare_heads
 
