@@ -15,7 +15,8 @@ from PIL import Image
 import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.metrics.validation import expected_random_precision
-from labelgap.reporting.model_card import escape_markdown, render_model_card
+from labelgap.reporting.model_card import render_model_card
+from labelgap.reporting.page import escape_markdown
 
 
 @pytest.fixture(scope="module")

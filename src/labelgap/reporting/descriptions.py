@@ -19,11 +19,20 @@ from labelgap.losses import (
 )
 from labelgap.losses.base.registry import PAPER_DATASETS
 from labelgap.reporting.formatting import single_line
+from labelgap.reporting.page import render_template
+from labelgap.training import Run
 from labelgap.training.config import RunConfig
 from labelgap.training.rerun import format_value
 from labelgap.training.settings import PROTOCOLS
 
-_DATASETS = {"voc2012": "VOC 2012", "coco2014": "COCO 2014", "nuswide": "NUS-WIDE", "cub": "CUB"}
+_THRESHOLD_SOURCES = {
+    "measured": "measured {where} (the highest F1 there)",
+    "estimated": "estimated {where} from few known labels",
+    "borrowed": "taken from the other classes because too few labels are known",
+    "default": "left at 0.5 because the known labels support none",
+}
+_NAMES = {"voc2012": "VOC 2012", "coco2014": "COCO 2014", "nuswide": "NUS-WIDE", "cub": "CUB"}
+_DATASETS = {name: _NAMES[name] for name in PAPER_DATASETS}
 
 
 def find_method(name: str) -> Method | None:
@@ -101,6 +110,13 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
     return [(name, single_line(text or default)) for name, text, default in rows if text or (everything and default)]
 
 
+def describe_thresholds(run: Run) -> list[str]:
+    """Return how many thresholds of a run were found in which way."""
+    marks, where = run.thresholds.marks, "out of fold" if run.config.folds else "on val"
+    sources = ((marks.count(mark), text) for mark, text in _THRESHOLD_SOURCES.items() if mark in marks)
+    return [f"{count} {text.format(where=where)}" for count, text in sources]
+
+
 def _precision(config: RunConfig) -> str:
     if config.precision == "float32" or config.trains_backbone:
         return "bfloat16 autocast" if config.precision == "bf16" else "float32"
@@ -142,38 +158,9 @@ def _optimizer(config: RunConfig) -> str:
 
 
 def methods_markdown() -> str:
-    """Return the page in Markdown, as ``labelgap methods --markdown`` prints it."""
-    lines = [
-        "# Methods",
-        "",
-        "Made by `labelgap methods --markdown`; do not edit. A method is used as `--method NAME --option KEY=VALUE` on",
-        'the command line, `lg.loss("NAME", KEY=VALUE)` in Python. Options without a value have no default.',
-        "`eps` (added inside the logarithm, 0) and `reduction` are common to nearly all and left out here.",
-        "[gallery.md](gallery.md) shows what each method does to a logit.",
-        "",
-        "| method | paper | what it does | options and defaults |",
-        "|---|---|---|---|",
-    ]
-    for name in methods():
-        entry = describe_method(name)
-        lines.append(f"| `{name}` | {entry.reference} | {entry.summary} | {_default_options(name)} |")
-    lines += [
-        "",
-        "## The papers' settings per data set",
-        "",
-        f"`lg.defaults(method, dataset)` returns these; `train` starts from them on data of that name "
-        f"({', '.join(PAPER_DATASETS)}).",
-        "",
-        "| method | option | " + " | ".join(_DATASETS[name] for name in PAPER_DATASETS) + " |",
-        "|---|---|" + "---|" * len(PAPER_DATASETS),
-    ]
-    for name in methods():
-        for option in published_options(name, PAPER_DATASETS[0]):
-            values = " | ".join(f"{published_options(name, dataset)[option]:g}" for dataset in PAPER_DATASETS)
-            lines.append(f"| `{name}` | `{option}` | {values} |")
-    return "\n".join(lines) + "\n"
-
-
-def _default_options(name: str) -> str:
-    shown = {key: value for key, value in method_options(name).items() if key not in ("eps", "reduction")}
-    return " ".join(f"`{key}`" if value is None else f"`{key}={value}`" for key, value in shown.items()) or "–"
+    """Return the page of all methods in Markdown, as ``labelgap methods --markdown`` prints it."""
+    entries = {name: describe_method(name) for name in methods()}
+    options = {name: method_options(name) for name in entries}
+    published = {name: {data: published_options(name, data) for data in _DATASETS} for name in entries}
+    page = render_template("methods.md", methods=entries, options=options, published=published, datasets=_DATASETS)
+    return str(page)

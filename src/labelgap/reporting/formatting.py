@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from rich.table import Table
 from rich.text import Text
 
-NO_VALUE: Final = "–"
-"""In place of a number that the known labels do not support."""
+NO_VALUE: Final = "–"  # in place of a number that the known labels do not support
 
 SELECTION_RULES: Final = {
     "clean": "Every label of val is known, so the epoch with the highest val mAP was kept.",
@@ -26,8 +25,7 @@ SELECTION_RULES: Final = {
     "last": "The last epoch was kept; val was not used to select it.",
 }
 """How the epoch was selected, and what follows from it."""
-_LABEL_WIDTH: Final = 24
-"""Characters of a label that are shown in the narrowest terminal."""
+_LABEL_WIDTH: Final = 24  # characters of a label that are shown in the narrowest terminal
 
 
 def format_number(value: float | None, digits: int = 2) -> str:

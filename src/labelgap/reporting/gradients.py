@@ -29,10 +29,8 @@ from labelgap.reporting.formatting import truncate_label
 STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 FEATURES = 8
 GOLDEN = 0.6180339887498949
-SHIFT = 2.5
-"""How far the other logits are moved to see whether a gradient depends on them."""
-SMALL = 0.3
-"""Below this share of the present label's gradient, the unknown label's has a panel of its own."""
+SHIFT = 2.5  # how far the other logits are moved to see whether a gradient depends on them
+SMALL = 0.3  # below this share of the present label's gradient, the unknown label's has a panel of its own
 DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)), (0, (3, 1.5)))
 
 
@@ -93,11 +91,6 @@ def example_context(
 
     Each image has one present and one absent label, all others are unknown. The logits have the quantiles of normal
     distributions with standard deviation 1.5 and mean 2 (present) or −3 (all others), in a fixed order.
-
-    Example:
-        >>> context = example_context(4, 6)
-        >>> context.labels[0].tolist(), context.epoch, context.epochs
-        ([-1, 1, -1, -1, 0, -1], 6, 10)
     """
     if images < 2 or classes < 4:
         raise InputError(f"a batch of {images} × {classes}: at least 2 images and 4 classes are needed.")
@@ -249,7 +242,7 @@ def gradient_comparison_figure(regimes: Mapping[str, GradientRegimes], *, width:
     lines = []
     for place, (axis, state) in enumerate(zip(axes, ("present", "absent", "unknown"), strict=True)):
         for number, each in enumerate(regimes.values()):
-            color, dash = style.COLOR_CYCLE[number % len(style.COLOR_CYCLE)][0], DASHES[number % len(DASHES)]
+            color, dash = style.cycle(number)[0], DASHES[number % len(DASHES)]
             drawn = axis.plot(each.logits, getattr(each, state), color=color, linewidth=1.8, linestyle=dash)
             lines += drawn if place == 0 else []
         _finish_axis(axis, state)

@@ -6,25 +6,20 @@ are shown.
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import shlex
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from labelgap.core.files import write_text
-from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.reporting.descriptions import describe_settings, find_method, revises_labels
-from labelgap.reporting.formatting import format_elapsed, format_measure, wrapped_command
-from labelgap.reporting.page import package_version
+from labelgap.reporting.descriptions import describe_settings, describe_thresholds, find_method, revises_labels
+from labelgap.reporting.formatting import wrapped_command
+from labelgap.reporting.page import render_template
 from labelgap.training import Run
 from labelgap.training.history import describe_estimated, describe_kept_epoch, unseen_splits
 from labelgap.training.rerun import run_review_commands, train_command, train_script, without_directories
@@ -32,15 +27,8 @@ from labelgap.training.settings import PROTOCOLS
 
 MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 
-RARE_CLASS_LIMIT: Final = 10
-"""With fewer known present labels, the average precision of a class is unreliable."""
+RARE_CLASS_LIMIT: Final = 10  # with fewer known present labels, the average precision of a class is unreliable
 _ENDS: Final = 5
-_THRESHOLD_SOURCES: Final = {
-    "measured": "measured {where} (the highest F1 there)",
-    "estimated": "estimated {where} from few known labels",
-    "borrowed": "taken from the other classes because too few labels are known",
-    "default": "left at 0.5 because the known labels support none",
-}
 
 
 def write_model_card(run: Run, data: Dataset | None = None) -> Path:
@@ -55,19 +43,8 @@ def render_model_card(run: Run, data: Dataset | None = None) -> str:
 
     It begins with the YAML metadata of the Hugging Face hub, so that a run folder can be published with it as README.
     """
-    text = _template().render(**_run_values(run, data), **_data_values(run, data))
+    text = str(render_template("model_card.md", **_run_values(run, data), **_data_values(run, data)))
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def escape_markdown(text: str) -> str:
-    r"""Return text on one line that Markdown, also in a table, shows as it is.
-
-    Example:
-        >>> print(escape_markdown("a|b *c*"))
-        a\|b \*c\*
-    """
-    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-    return re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", line.replace("&", "&amp;"))
 
 
 def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
@@ -101,11 +78,7 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "vectors": vectors,
         "things": "feature vectors" if vectors else "images",
         "folder": shlex.quote(name),
-        "threshold_sources": [
-            f"{thresholds.marks.count(mark)} {text.format(where='out of fold' if config.folds else 'on val')}"
-            for mark, text in _THRESHOLD_SOURCES.items()
-            if mark in thresholds.marks
-        ],
+        "threshold_sources": describe_thresholds(run),
         "threshold_range": (float(thresholds.values.min()), float(thresholds.values.max())),
         "protocol": PROTOCOLS[config.protocol],
         "summary": method.summary if method else "",
@@ -118,7 +91,6 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "script": train_script(shareable),
         "folders_removed": shareable != config,
         "weights": weights,
-        "version": package_version(),
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
         "rare_limit": RARE_CLASS_LIMIT,
@@ -193,29 +165,3 @@ def _label_counts(split: Split) -> dict[str, Any]:
 def _unknown_share(labels: Any) -> float:
     total = labels.counts().total
     return float(total[2] / max(sum(total), 1))
-
-
-def _join_escaped(names: Sequence[str], most: int) -> str:
-    return join_names([escape_markdown(name) for name in names], most)
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # Markdown: names are escaped by the filter `md`
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "md": escape_markdown,
-        "names": _join_escaped,
-        "number": "{:,}".format,
-        "percent": format_measure,
-        "whole_percent": lambda share: f"{100 * share:.0f} %",
-        "counted": lambda measured: f"{measured['classes_counted']:,} of {measured['classes']:,} classes",
-        "elapsed": format_elapsed,
-        "json": lambda text: json.dumps(" ".join(str(text).split()), ensure_ascii=False),
-    }
-    return environment.get_template("model_card.md")

@@ -8,6 +8,7 @@ wide, as the text of a page, with letters of about 8 points.
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 import matplotlib
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, write_text
-from labelgap.reporting.formatting import single_line
+from labelgap.core.text import join_names, pluralize
+from labelgap.reporting.formatting import format_elapsed, format_measure, single_line
 from labelgap.reporting.style import NARROW, WIDE, inline_svg
 from labelgap.studies.study import csv_text
 
@@ -49,8 +51,7 @@ _OTHER_SCRIPTS: Final = (
     "PingFang SC",
 )
 """Fonts for names that matplotlib's own font cannot write, where they are installed."""
-Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
-"""The columns of a table by name, all of the same length."""
+Columns = Mapping[str, Sequence[Any] | NDArray[Any]]  # the columns of a table by name, all of the same length
 
 
 class FigureData:
@@ -156,20 +157,21 @@ def both_screens(draw: Callable[[float], Figure], prefix: str, description: str)
 
 
 def render_template(template: str, **values: Any) -> Markup:
-    """Render a template of this package; values that are not ``Markup`` are escaped."""
+    """Render a template of this package; in HTML, values that are not ``Markup`` are escaped."""
     return Markup(_environment().get_template(template).render(version=package_version(), **values))
 
 
-def inline_code(text: str) -> Markup:
-    """Return escaped text in which the parts between backticks are code.
-
-    Example:
-        >>> inline_code("like `an` & more")
-        Markup('like <code>an</code> &amp; more')
-    """
+def inline_code(text: object) -> Markup:
+    """Return escaped text in which the parts between backticks are code."""
     code = Markup("<code>{}</code>")
-    parts = (code.format(part) if odd % 2 else escape(part) for odd, part in enumerate(text.split("`")))
+    parts = (code.format(part) if odd % 2 else escape(part) for odd, part in enumerate(str(text).split("`")))
     return Markup("").join(parts)
+
+
+def escape_markdown(text: str) -> str:
+    r"""Return text on one line that Markdown, also in a table, shows as it is: ``a\|b \*c\*``."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", line.replace("&", "&amp;"))
 
 
 def package_version() -> str:
@@ -189,7 +191,7 @@ def _on_one_line(value: Any) -> Any:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader([_FOLDER, _FOLDER / "templates"]),
-        autoescape=True,
+        autoescape=select_autoescape(["html"]),  # in Markdown, names are escaped by the filter `md`
         undefined=StrictUndefined,
         finalize=_on_one_line,
         trim_blocks=True,
@@ -198,7 +200,18 @@ def _environment() -> Environment:
     script = (_FOLDER / "templates" / "sortable_tables.js").read_text(encoding="utf-8")
     digest = b64encode(sha256(script.encode()).digest()).decode()
     environment.globals |= {"sortable_script": Markup(script), "script_hash": f"sha256-{digest}"}
-    environment.filters |= {"code": inline_code}
+    environment.globals["pluralize"] = pluralize
+    environment.filters |= {
+        "code": inline_code,
+        "counted": lambda measured: f"{measured['classes_counted']:,} of {measured['classes']:,} classes",
+        "elapsed": format_elapsed,
+        "json": lambda text: json.dumps(" ".join(str(text).split()), ensure_ascii=False),
+        "md": escape_markdown,
+        "measure": format_measure,
+        "names": lambda names, most: join_names([escape_markdown(name) for name in names], most),
+        "thousands": "{:,}".format,
+        "whole_percent": lambda share: f"{100 * share:.0f} %",
+    }
     return environment
 
 

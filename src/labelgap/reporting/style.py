@@ -49,9 +49,8 @@ CSS_VARIABLES: Final = {
     ORANGE: "var(--orange)",
     SKY: "var(--sky)",
 }
-WIDE: Final = 10.0
-NARROW: Final = 5.0
-"""Figure width in inches of 72 CSS pixels, on a desktop and on a phone."""
+WIDE: Final = 10.0  # width of a figure on a desktop, in inches of 72 CSS pixels
+NARROW: Final = 5.0  # and on a phone
 DASHED: Final = (0, (4, 3))
 _SIZE: Final = 12
 T = TypeVar("T")
@@ -155,10 +154,14 @@ def draw_line(axis: Axes, x: ArrayLike, y: ArrayLike, color: str, marker: str = 
     return line
 
 
+def cycle(number: int) -> tuple[str, str]:
+    """Return color and marker of one of several methods."""
+    return COLOR_CYCLE[number % len(COLOR_CYCLE)]
+
+
 def curve_style(number: int) -> tuple[str, str, Any]:
     """Return color, marker and dash of one of many curves; the second six are dashed."""
-    color, marker = COLOR_CYCLE[number % len(COLOR_CYCLE)]
-    return color, marker, "-" if number % (2 * len(COLOR_CYCLE)) < len(COLOR_CYCLE) else (0, (2, 1.5))
+    return *cycle(number), "-" if number % (2 * len(COLOR_CYCLE)) < len(COLOR_CYCLE) else (0, (2, 1.5))
 
 
 def draw_spread(

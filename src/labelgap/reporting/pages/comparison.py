@@ -35,10 +35,8 @@ from labelgap.studies.compare.results import BASELINE, Comparison, MethodResult
 from labelgap.training.presets import LINEAR_DEFAULTS
 from labelgap.training.rerun import comparison_review_commands, data_arguments, strip_directories
 
-MAX_SCALE_FACTOR: Final = 2.5
-"""A method whose gap to the best is more than so many times the median gap is not drawn to scale,"""
-MIN_SCALE_POINTS: Final = 4.0
-"""unless the gap is within so many points."""
+MAX_SCALE_FACTOR: Final = 2.5  # a method whose gap to the best is above this times the median gap is not to scale
+MIN_SCALE_POINTS: Final = 4.0  # unless the gap is within so many points
 _FOLDS: Final = (
     "There is no val. The setting of each method was chosen by cross-validation over all training images, on their "
     "known labels; scores of training images are out of fold, and the final heads were trained on all images."
@@ -320,13 +318,12 @@ def comparison_page(comparison: Comparison, figures: FigureRenderer) -> Markup:
         sections=[parameter_effects_section(comparison, figures), epoch_scores_section(comparison, figures)],
         selection=_FOLDS if comparison.metadata.get("folds") else SELECTION_RULES[comparison.rule],
         has_train_map=any(row.mean_of("train_map") is not None for row in comparison.methods),
-        skipped=[(row.method, row.reason) for row in comparison.skipped],
         command=method_command(comparison, measured[0], whole_path=False) if measured else "",
         review_commands=review_commands(comparison, whole_path=False),
         setting_columns=list(settings),
         setting_rows=[ResultRow(row.label, each, row.bold, row.apart) for row, each in zip(rows, cells, strict=True)],
         methods=[(name, _describe(name)) for name in dict.fromkeys(row.method for row in comparison.methods)],
-        settings=_settings(comparison),
+        classes=join_names(comparison.metadata["classes"], 12),
         has_images=False,
     )
 
@@ -360,18 +357,3 @@ def _describe(method: str) -> str:
         return "the baseline: every class alone, unknown labels as absent, an L2 penalty (C) that is searched"
     entry = find_method(method)
     return "" if entry is None else f"{entry.summary} ({entry.reference})"
-
-
-def _settings(comparison: Comparison) -> list[tuple[str, str]]:
-    metadata = comparison.metadata
-    observe, classes = metadata.get("observe"), metadata["classes"]
-    pairs = {
-        "data": metadata["data"],
-        "labels": ", ".join(f"{name} {value}" for name, value in observe.items()) if observe else "as in the table",
-        "classes": f"{len(classes):,}: {join_names(classes, 12)}",
-        "backbone": metadata["backbone"],
-        "protocol": "linear",
-        **{name: metadata[name] for name in ("epochs", "grid", "device")},
-        "time": format_elapsed(comparison.seconds),
-    }
-    return [(name, str(text)) for name, text in pairs.items()]

@@ -21,7 +21,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.labels import ABSENT, PRESENT
-from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure
+from labelgap.reporting.formatting import NO_VALUE
 from labelgap.reporting.page import render_template
 from labelgap.reporting.sections.examples import thumbnail_data_url
 
@@ -47,16 +47,19 @@ def write_contact_sheet(
     images = images and not isinstance(data.train.images, FeatureVectors)
     random = _draw_random(data)
     rarest = _find_rarest(data, summary, random)
+    splits = {**summary.splits, "all": summary.whole} if len(summary.splits) > 1 else summary.splits
     page = render_template(
         "pages/contact_sheet.html",
         summary=summary,
         title=summary.name,
-        tiles=_tiles(summary),
-        states=_states(summary),
+        states=[(name, (row.images, row.present, row.absent, row.unknown)) for name, row in splits.items()],
         findings=[f"{each}: {join_names(each.names)}" if each.names else str(each) for each in summary.warnings],
         random=contact_sheet_images(random, images),
         rarest=list(zip(rarest, contact_sheet_images(rarest.values(), images), strict=True)),
-        classes=_classes(summary),
+        classes=[
+            (row.name, (row.present, row.absent, row.unknown, ", ".join(row.measurable) or NO_VALUE))
+            for row in sorted(summary.classes, key=lambda row: row.present)
+        ],
         has_images=images,
     )
     write_text(path, page)
@@ -121,30 +124,3 @@ def _with_class(data: Dataset, column: int) -> list[ImageLocation]:
         entries = (table.columns == column) & (table.values == PRESENT)
         found += [(split, int(row)) for row in table.rows[entries][: RANDOM_COUNT + RAREST_COUNT + 1]]
     return found
-
-
-def _tiles(summary: DatasetSummary) -> list[tuple[str, str, str]]:
-    whole = summary.whole
-    labels = whole.present + whole.absent + whole.unknown
-    return [
-        (f"{summary.image_word}s", format_count(whole.images), ""),
-        (summary.class_words, format_count(len(summary.classes)), ""),
-        (f"{summary.class_words} given", f"{summary.present_per_image:.1f}", f"per {summary.image_word}"),
-        ("labels unknown", format_measure(whole.unknown / labels) if labels else NO_VALUE, "%"),
-    ]
-
-
-def _states(summary: DatasetSummary) -> list[tuple[str, list[str]]]:
-    rows = {**summary.splits, "all": summary.whole} if len(summary.splits) > 1 else dict(summary.splits)
-    return [
-        (name, list(map(format_count, (row.images, row.present, row.absent, row.unknown))))
-        for name, row in rows.items()
-    ]
-
-
-def _classes(summary: DatasetSummary) -> list[tuple[str, list[str]]]:
-    rows = []
-    for row in sorted(summary.classes, key=lambda row: row.present):
-        counts = map(format_count, (row.present, row.absent, row.unknown))
-        rows.append((row.name, [*counts, ", ".join(row.measurable) or NO_VALUE]))
-    return rows

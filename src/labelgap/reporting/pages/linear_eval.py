@@ -15,8 +15,7 @@ from labelgap.reporting.formatting import ResultRow, ResultTable, format_count, 
 from labelgap.reporting.page import FigureRenderer, render_template
 from labelgap.studies.linear_eval import LinearEvaluation, PenaltyResult
 
-_EVERY: Final = 4
-"""Of many penalties, one row for so many is shown."""
+_EVERY: Final = 4  # of many penalties, one row for so many is shown
 _MOST: Final = 15
 _PAPERS_RULE: Final = "best on test: the paper's rule. It is chosen on the images it is reported on, and no estimate"
 

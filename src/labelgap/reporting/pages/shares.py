@@ -17,8 +17,6 @@ from labelgap.reporting.formatting import (
     SELECTION_RULES,
     ResultRow,
     ResultTable,
-    format_count,
-    format_elapsed,
     format_spread,
     truncate_label,
 )
@@ -140,17 +138,11 @@ def shares_page(found: ShareComparison, figures: FigureRenderer) -> Markup:
         title=table.title,
         seeds=len({point.seed for point in found.points}),
         finding=label_budget_finding(methods),
-        accuracy=found.metric.is_accuracy,
-        reason=found.metric.reason,
+        found=found,
         figure=_figure(methods, found.metric.name or "nothing measured", table, figures),
         table=table,
-        labels=[
-            (method, [format_count(round(float(count))) for count in values.known_labels])
-            for method, values in methods.items()
-        ],
+        labels=[(method, values.known_labels.round().astype(int).tolist()) for method, values in methods.items()],
         selection=SELECTION_RULES[found.rule],
-        skipped=[(row.method, row.reason) for row in found.skipped],
-        settings=_settings(found),
         has_images=False,
     )
 
@@ -180,18 +172,3 @@ def _figure(
         name="label-budget",
         data=stack_columns("method", columns),
     )
-
-
-def _settings(found: ShareComparison) -> list[tuple[str, str]]:
-    observe = found.observe
-    pairs = {
-        "data": found.data,
-        "images": ", ".join(f"{count:,} {name}" for name, count in found.images.items()),
-        "classes": format_count(found.classes),
-        "labels": ", ".join(f"{name} {value}" for name, value in observe.items()) if observe else "as in the table",
-        "backbone": found.backbone,
-        "protocol": "linear",
-        "epochs": str(found.epochs),
-        "time": format_elapsed(found.seconds),
-    }
-    return list(pairs.items())

@@ -31,18 +31,11 @@ from labelgap.reporting.formatting import (
     truncate_label,
 )
 from labelgap.reporting.page import REPORT_FILE, FigureRenderer, ResponsiveFigure, render_template
+from labelgap.reporting.sections import memorization
 from labelgap.reporting.sections.curves import epoch_scores_section
 from labelgap.reporting.sections.examples import disagreements_section
 from labelgap.reporting.sections.label_scores import label_scores_section
 from labelgap.reporting.sections.localization import localization_section
-from labelgap.reporting.sections.memorization import (
-    draw_memorization,
-    label_losses,
-    memorization_by_label,
-    memorization_legend,
-    memorization_section,
-    set_memorization_limits,
-)
 from labelgap.reporting.sections.modified_labels import modified_labels_section
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies import Study
@@ -174,8 +167,8 @@ def study_figure(study: Study) -> Figure:
     Save it with ``study_figure(study).savefig("demo.png", dpi=200)``; the background is white.
     """
     methods, extra = _maps(study_rows(study))
-    panels = memorization_by_label(
-        {member.label: label_losses(run.trace) for member, run in study.runs if not member.extra_labels}
+    panels = memorization.memorization_by_label(
+        {member.label: memorization.label_losses(run.trace) for member, run in study.runs if not member.extra_labels}
     )
     if not panels and all(value is None for value in [*methods.values(), *extra.values()]):
         raise RunError(f"{study.path} holds nothing to draw: no traces with known truth, and no test mAP.")
@@ -192,12 +185,12 @@ def study_figure(study: Study) -> Figure:
         for place, (label, losses) in enumerate(panels.items()):
             axis = figure.add_subplot(grid[place])
             style.style_axes(axis)
-            draw_memorization(axis, losses)
+            memorization.draw_memorization(axis, losses)
             axis.set_title(truncate_label(label, 20), loc="left", fontsize=13, fontweight="bold", parse_math=False)
             axis.set_xlabel("epoch")
             axis.set_ylabel("mean training loss" if place == 0 else "")
-        set_memorization_limits(figure.axes, panels.values(), len(panels))
-        style.add_legend(figure, *memorization_legend(), columns=2, position=(0.022, 1 - 0.72 / height))
+        memorization.set_memorization_limits(figure.axes, panels.values(), len(panels))
+        style.add_legend(figure, *memorization.memorization_legend(), columns=2, position=(0.022, 1 - 0.72 / height))
     grid = figure.add_gridspec(1, 1, top=(below - 0.5) / height, bottom=0.6 / height, **sides)
     axis = figure.add_subplot(grid[0])
     style.style_axes(axis)
@@ -236,7 +229,7 @@ def study_page(study: Study, data: Dataset | None, figures: FigureRenderer, *, i
         sections=[
             parameter_effects_section(study, figures),
             epoch_scores_section(study, figures),
-            memorization_section(runs, data, figures),
+            memorization.memorization_section(runs, data, figures),
             modified_labels_section(runs, data, figures),
             label_scores_section(runs, data, figures),
             localization_section(runs, data, figures, images=images),

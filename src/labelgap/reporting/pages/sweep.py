@@ -34,17 +34,15 @@ from labelgap.reporting.page import REPORT_FILE, FigureRenderer, ResponsiveFigur
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.sweep.results import Sweep, SweepTrial, format_values, trial_name
 from labelgap.studies.sweep.search_space import Parameter, Value
+from labelgap.training import Run
 from labelgap.training.rerun import train_command, train_script, without_directories
 
 _OUT: Final = "runs/best"
 _TOLERANCE: Final = 1e-6
 _MAX_ROWS: Final = 10
-_MAX_LISTED: Final = 20
-"""Trials that were stopped or that failed in the page."""
-_MAX_LABELS: Final = 14
-"""Values of a parameter that are written beside its axis."""
-_GOOD: Final = 0.1
-"""Share of the trials that is drawn in blue: the best ones."""
+_MAX_LISTED: Final = 20  # trials that were stopped or that failed in the page
+_MAX_LABELS: Final = 14  # values of a parameter that are written beside its axis
+_GOOD: Final = 0.1  # share of the trials that is drawn in blue: the best ones
 
 
 def describe_progress(sweep: Sweep) -> str:
@@ -240,30 +238,39 @@ class _Column:
 def sweep_page(sweep: Sweep, figures: FigureRenderer) -> Markup:
     """Return the page."""
     trials = [*sweep.trials, *([] if sweep.auto is None else [sweep.auto])]
-    run, selection = sweep.best_run(), _selection(sweep)
+    run, auto_run, entry = sweep.best_run(), sweep.auto_run(), find_method(sweep.method)
     failed = [trial for trial in trials if trial.state == "failed"][:_MAX_LISTED]
     return render_template(
         "pages/sweep.html",
         title=f"The settings of {sweep.method} on {sweep.data}",
+        sweep=sweep,
         progress=describe_progress(sweep),
-        finding=_finding(sweep),
-        observed=sweep.rule == "observed",
+        best=None if sweep.best is None else format_values(sweep.best.values),
+        score=_score_name(sweep),
+        test_map=_test_map(run),
+        auto_map=_test_map(auto_run),
         parallel=_parallel(sweep, trials, figures),
         columns=("", *sweep_columns(sweep)),
         rows=[(row.label, row.cells) for row in sweep_rows(sweep)],
         pruned=[(row.label, row.cells) for row in _rows(sweep, sweep.pruned)[:_MAX_LISTED]],
-        pruning=_describe_pruning(sweep),
+        pruned_epochs=sum(trial.epochs for trial in sweep.pruned),
+        whole_epochs=max((trial.epochs for trial in sweep.ranked), default=0),
         importance=_importance(sweep, figures),
         effects=parameter_effects_section(sweep, figures),
-        selection=selection,
+        selection=SELECTION_RULES[sweep.rule],
         auto=describe_auto(sweep),
         retraining=describe_retraining(sweep),
         command=wrapped_command(best_command(sweep, whole_path=False)),
         report=f"best/{REPORT_FILE}" if run is not None and (run.path / REPORT_FILE).is_file() else "",
         failed=[(trial_name(each), f"{format_values(each.values)}: {each.reason}") for each in failed],
-        settings=_settings(sweep),
+        method=sweep.method if entry is None else f"{sweep.method}: {entry.summary} ({entry.reference})",
+        storage=sweep.storage.rpartition("/")[2] if sweep.storage.startswith("sqlite") else sweep.storage,
         has_images=False,
     )
+
+
+def _test_map(run: Run | None) -> float | None:
+    return None if run is None else (run.metrics.get("test") or {}).get("map")
 
 
 def _parallel(sweep: Sweep, trials: Sequence[SweepTrial], figures: FigureRenderer) -> ResponsiveFigure | None:
@@ -293,55 +300,3 @@ def _importance(sweep: Sweep, figures: FigureRenderer) -> ResponsiveFigure | Non
         name="importance",
         data={"setting": list(sweep.importance), "importance": list(sweep.importance.values())},
     )
-
-
-def _selection(sweep: Sweep) -> str:
-    """Return how trials were scored, and what follows from it."""
-    if not sweep.folds:
-        return f"{SELECTION_RULES[sweep.rule]} The trials were ordered in the same way."
-    text = (
-        f"There is no val. Trials were ordered by {sweep.folds}-fold cross-validation, all on the same folds: each "
-        "training image was scored by a head that had not seen its labels, and classes were weighted by their known "
-        "presents. The final head was trained on all images."
-    )
-    ranking = " Too few labels are known to measure accuracy: unknown ones counted as absent, which orders trials only."
-    return text + (ranking if sweep.rule == "observed" else "")
-
-
-def _describe_pruning(sweep: Sweep) -> str:
-    """Return what was stopped, and what it saved; "" where nothing was."""
-    if not sweep.pruned:
-        return ""
-    trained = sum(trial.epochs for trial in sweep.pruned)
-    whole = [trial.epochs for trial in sweep.ranked]
-    text = f"{pluralize(len(sweep.pruned), 'trial')} stopped after {pluralize(trained, 'epoch')} in all"
-    return f"{text}, of {max(whole) * len(sweep.pruned):,} that they would have had" if whole else text
-
-
-def _finding(sweep: Sweep) -> str:
-    """Return the best trial, and what its run reached on test."""
-    best, run, score = sweep.best, sweep.best_run(), _score_name(sweep)
-    if best is None:
-        return ""
-    text = f"Trial {best.number} is the best, with {format_values(best.values)}: {score} {100 * (best.score or 0):.2f}"
-    measured, auto = (each and (each.metrics.get("test") or {}).get("map") for each in (run, sweep.auto_run()))
-    if not measured:
-        return f"{text}."
-    line = f" (auto {format_measure(auto)})" if auto else ""
-    return f"{text}; test mAP {format_measure(measured)}{line}, which chose nothing."
-
-
-def _settings(sweep: Sweep) -> list[tuple[str, str]]:
-    entry = find_method(sweep.method)
-    pairs = {
-        "method": sweep.method if entry is None else f"{sweep.method}: {entry.summary} ({entry.reference})",
-        "data": sweep.data,
-        "images": ", ".join(f"{count:,} {name}" for name, count in sweep.images.items()),
-        "backbone": sweep.backbone,
-        "protocol": sweep.protocol,
-        "epochs": str(sweep.epochs),
-        "searched": "; ".join(map(str, sweep.space)),
-        "storage": sweep.storage.rpartition("/")[2] if sweep.storage.startswith("sqlite") else sweep.storage,
-        "time of all trials": format_elapsed(sweep.seconds),
-    }
-    return list(pairs.items())

@@ -16,8 +16,7 @@ from labelgap.reporting.formatting import format_class_count, format_count, form
 from labelgap.reporting.page import FigureRenderer, render_template, stack_columns
 
 BINS: Final = 10
-_MIN_LABELS: Final = 5
-"""Labels that a bin of a small curve needs to be drawn."""
+_MIN_LABELS: Final = 5  # labels that a bin of a small curve needs to be drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +59,7 @@ class CalibrationCurves:
 
 
 def bin_probabilities(probabilities: NDArray[np.floating[Any]], codes: NDArray[np.int8]) -> CalibrationCurves:
-    """Return the curves of probabilities ``(N, K)`` of known labels ``(N, K)``; those that are NaN are left out.
-
-    Example:
-        >>> curves = bin_probabilities(np.array([[0.05], [0.85], [0.85]]), np.array([[0], [1], [0]], dtype=np.int8))
-        >>> curves.observed[0, [0, 8]], curves.error.round(3)
-        (array([0. , 0.5]), array([0.25]))
-    """
+    """Return the curves of probabilities ``(N, K)`` of known labels ``(N, K)``; those that are NaN are left out."""
     classes, known = codes.shape[1], ~np.isnan(probabilities)
     values = probabilities[known].astype(np.float64)
     column = np.broadcast_to(np.arange(classes), codes.shape)[known]

@@ -20,10 +20,10 @@ from labelgap.audit.candidates import FILE as CANDIDATES_FILE
 from labelgap.audit.candidates import read_metadata
 from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
-from labelgap.labels import UNKNOWN, LabelTable
 from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.metrics.calibration import PlattCalibration
 from labelgap.reporting import style
+from labelgap.reporting.descriptions import describe_thresholds
 from labelgap.reporting.formatting import (
     NO_VALUE,
     chosen_by_val,
@@ -47,18 +47,10 @@ from labelgap.training.run_folder import read_predictions
 MAX_SCORES: Final = 1 << 28
 """Of more scores than this no interval and no calibration is computed: a report takes seconds, not minutes."""
 MAX_BARS: Final = 60
-_AT_ONCE: Final = 1 << 24
-"""Scores in memory at once."""
+_AT_ONCE: Final = 1 << 24  # scores in memory at once
 _MIN_SCORE: Final = 1e-6
-_OPEN: Final = 60
-"""The table is shown at once where it has no more rows than this."""
+_OPEN: Final = 60  # the table is shown at once where it has no more rows than this
 _SPLITS: Final = {"test": "the test images", "val": "the val images", "train": "all images, out of fold"}
-_THRESHOLD_SOURCES: Final = {
-    "measured": "measured {where}",
-    "estimated": "estimated from few known labels",
-    "borrowed": "taken from the other classes, because too few labels are known",
-    "default": "left at 0.5, because the known labels support none",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,16 +170,7 @@ def _blocks(run: Run, split: Split) -> Iterator[tuple[slice, NDArray[np.float32]
         scores = read_predictions(run.path, split.name, split.labels.images, classes[columns])
         if scores is None:
             return
-        yield columns, scores, _dense(labels, columns)
-
-
-def _dense(labels: LabelTable, columns: slice) -> NDArray[np.int8]:
-    """Return the codes of some classes, ``(N, k)``."""
-    chosen = np.flatnonzero((labels.columns >= columns.start) & (labels.columns < columns.stop))
-    codes = np.full((len(labels), columns.stop - columns.start), UNKNOWN, dtype=np.int8)
-    rows = np.searchsorted(labels.starts, chosen, side="right") - 1
-    codes[rows, labels.columns[chosen] - columns.start] = labels.values[chosen]
-    return codes
+        yield columns, scores, labels.with_classes(classes[columns]).to_dense()
 
 
 def _calibrated(calibration: PlattCalibration, scores: NDArray[np.float32], columns: slice) -> NDArray[np.float32]:
@@ -206,12 +189,8 @@ def average_precision_bars(
 ) -> Figure:
     """Draw the average precision of every class that counts, the highest on top; of many, the lowest and the highest.
 
-    Args:
-        average_precision: class → 0 to 1; NaN for a class that the known labels cannot support: not drawn.
-        mean: the mean of the classes that count, drawn as a line.
-        intervals: class → ends, 0 to 1, drawn as a thin line over the bar; NaN or left out for none.
-        label: the label of the axis.
-        width: the width in inches.
+    A value is 0 to 1; a class that the known labels cannot support has NaN and is not drawn. The mean is a dashed line,
+    an interval (ends, 0 to 1; NaN or left out for none) a thin line over the bar.
     """
     counted = sorted(((value, name) for name, value in average_precision.items() if value == value), reverse=True)
     shown = style.outermost(counted, MAX_BARS)
@@ -232,10 +211,9 @@ def average_precision_bars(
 
 def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Markup:
     """Return the classes: a figure, a table that can be sorted and filtered, groups of classes, and calibration."""
-    columns, where = _columns(table), "out of fold" if run.config.folds else "on val"
+    columns = _columns(table)
     names, chosen = table.classes, chosen_by_val(run.config.select)
     unmeasured = [name for name, value in zip(names, table.average_precision, strict=True) if np.isnan(value)]
-    marks = {mark: table.marks.count(mark) for mark in _THRESHOLD_SOURCES if mark in table.marks}
     return render_template(
         "sections/classes.html",
         split=table.split,
@@ -244,7 +222,7 @@ def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Mar
         estimated=not table.measured,
         intervals=not np.isnan(table.low).all(),
         unmeasured=join_names(unmeasured) if table.split and table.measured else "",
-        threshold_sources=[f"{n} {_THRESHOLD_SOURCES[mark].format(where=where)}" for mark, n in marks.items()],
+        threshold_sources=describe_thresholds(run) if run.finished else [],
         columns=list(columns),
         rows=list(zip(names, zip(*columns.values(), strict=True), strict=True)),
         open=len(names) <= _OPEN,

@@ -26,19 +26,12 @@ from labelgap.studies.compare.results import Comparison
 from labelgap.training import Run
 from labelgap.training.history import trained_epochs
 
-MAX_CURVES: Final = 12
-"""Curves in one figure; of more, those with the highest scores are drawn."""
-MAX_BANDS: Final = 4
-"""Curves with a band for their seeds; of more, bands would cover each other."""
+MAX_CURVES: Final = 12  # curves in one figure; of more, those with the highest scores are drawn
+MAX_BANDS: Final = 4  # curves with a band for their seeds; of more, bands would cover each other
 
 
 def selection_score_name(rule: str, counted: int | None = None, classes: int | None = None) -> str:
-    """Say what the score of an epoch is under a selection rule; only a measured one is called mAP.
-
-    Example:
-        >>> selection_score_name("known", 12, 20), selection_score_name("observed", 20, 20)
-        ('val mAP, 12 of 20 classes', 'observed ranking (not an accuracy)')
-    """
+    """Say what the score of an epoch is under a selection rule; only a measured one is called mAP."""
     if rule == "observed":
         return "observed ranking (not an accuracy)"
     return "val mAP" if counted == classes else f"val mAP, {counted} of {classes} classes"
@@ -53,15 +46,11 @@ def learning_curves(
     first: int = 1,
     width: float = style.WIDE,
 ) -> Figure:
-    """Draw the training loss, and the score that epochs are chosen by, per epoch.
+    """Draw the training loss ``(E,)``, and the score that epochs are chosen by, 0 to 1, per epoch.
 
-    Args:
-        loss: ``(E,)``
-        score: ``(E,)``, 0 to 1; None when the last epoch is kept unseen.
-        rule: what the score is, written above it; see ``selection_score_name``.
-        chosen: the epoch that was kept.
-        first: the number of the first epoch; 0 where it is the linear head before the training, which has no loss.
-        width: the width in inches.
+    There is no score when the last epoch is kept unseen; ``rule`` is what it is, see ``selection_score_name``. The
+    epoch that was kept is marked. The first epoch is 0 where it is the linear head before the training, which has no
+    loss.
     """
     losses = np.asarray(loss, dtype=np.float64)
     figure, axes, columns = style.make_panels(1 if score is None else 2, width=width, each=2.7)
@@ -147,8 +136,7 @@ class EpochScores:
 def epoch_scores(what: Comparison | Study | Mapping[str, Run]) -> dict[str, EpochScores]:
     """Return the score of val after each epoch, by label; trainings that were not scored by val are left out.
 
-    Args:
-        what: a comparison (every method at its selected setting), a study, or runs by label.
+    Of a comparison every method has its selected setting.
     """
     found: dict[str, EpochScores | None] = {}
     if isinstance(what, Comparison):

@@ -29,8 +29,7 @@ ScoresAndThresholds: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float64]]
 
 THUMBNAIL_SIDE: Final = 224
 _MAX_CLASSES: Final = 6
-_MAX_SCORES: Final = 4_000_000
-"""How many scores of each run are searched for disagreements."""
+_MAX_SCORES: Final = 4_000_000  # how many scores of each run are searched for disagreements
 _OUTCOMES: Final = {PRESENT: "right", ABSENT: "wrong", UNKNOWN: "unknown"}
 
 
@@ -89,7 +88,7 @@ def disagreements_section(runs: Mapping[str, Run], data: Dataset | None) -> Mark
 
 
 def thumbnail_image(split: Split, row: int) -> Image.Image:
-    """Return an image at most ``THUMBNAIL_SIDE`` pixels wide and high, without metadata; a small one keeps its pixels."""
+    """Return an image at most ``THUMBNAIL_SIDE`` pixels wide and high, without metadata."""
     source = split.images
     if isinstance(source, StoredImages):
         with decoded(source.encoded(row), THUMBNAIL_SIDE) as opened:
@@ -118,11 +117,7 @@ def data_url(image: bytes, kind: str = "png") -> str:
 def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: int, name: str) -> NDArray[np.int64]:
     """Return the positions of at most ``count`` entries, one per image; a kind comes again after every other kind.
 
-    Args:
-        images: ``(R,)`` image of every entry.
-        kinds: ``(R,)`` kind of every entry, e.g. its class.
-        count: how many to take.
-        name: the name of the random numbers: the same entries and name give the same sample.
+    ``images`` and ``kinds`` are those of every entry, ``(R,)``. The same entries and name give the same sample.
     """
     order = numpy_generator(0, name).permutation(len(images))
     by_kind = order[np.argsort(kinds[order], kind="stable")]

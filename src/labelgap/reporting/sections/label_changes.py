@@ -29,7 +29,7 @@ from labelgap.losses.large_loss import (
 )
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import find_method
-from labelgap.reporting.formatting import format_count, format_measure, truncate_label
+from labelgap.reporting.formatting import truncate_label
 from labelgap.reporting.page import FigureRenderer, render_template
 from labelgap.reporting.sections.examples import diverse_sample, thumbnail_data_url, thumbnail_image
 from labelgap.training import Run
@@ -267,12 +267,7 @@ def label_changes_section(run: Run, data: Dataset | None, figures: FigureRendere
     return render_template(
         "sections/label_changes.html",
         method=run.config.method,
-        rejected=changes.rejected,
-        total=format_count(changes.total),
-        complete=changes.complete,
-        judged=changes.judged,
-        partly=0 < changes.judged < changes.total,
-        right=format_measure(changes.right / changes.judged) if changes.judged and changes.complete else "",
+        changes=changes,
         epochs=epochs,
         images=[
             {

@@ -70,22 +70,12 @@ Methods = Mapping[str, Mapping[LabelKind, LabelScores]]
 
 
 def label_scores(trace: Mapping[str, NDArray[Any]], epoch: int | None = None) -> dict[LabelKind, LabelScores]:
-    """Return the scores of each kind of training labels, those of them that exist.
+    """Return the scores of each kind of training labels in a trace, as ``Run.trace`` gives it, those that exist.
 
-    Args:
-        trace: what ``Run.trace`` gives: observed, truth ``(R,)``; loss, logit ``(E, R)``.
-        epoch: the epoch of the probabilities; the last when not given. It is limited to the recorded ones.
-
-    Returns:
-        "observed", the labels observed as present, and "unknown_present" and "unknown_absent" where the truth of
-        unknown labels is known; elsewhere "observed" and "unknown". Labels observed as absent are left out, and so are
-        unknown labels of unknown truth if the truth of others is known.
-
-    Example:
-        >>> labels = {"observed": np.array([1, -1, -1]), "truth": np.array([1, 1, 0])}
-        >>> found = label_scores(labels | {"loss": np.ones((1, 3)), "logit": np.array([[2.0, -1.0, -3.0]])})
-        >>> {kind: scores.magnitude[0, 1].item() for kind, scores in found.items()}
-        {'observed': 2.0, 'unknown_present': 1.0, 'unknown_absent': 3.0}
+    The probabilities are of an epoch, by default the last; it is limited to the recorded ones. The kinds are
+    "observed", the labels observed as present, and "unknown_present" and "unknown_absent" where the truth of unknown
+    labels is known; elsewhere "observed" and "unknown". Labels observed as absent are left out, and so are unknown
+    labels of unknown truth if the truth of others is known.
     """
     if not trace or len(trace["logit"]) == 0:
         return {}
@@ -129,7 +119,7 @@ def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figu
     figure, (axis,) = style.make_figure(width=width, height=2.9 if len(methods) > 1 else 2.5)
     shown = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
     lines = [
-        style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *style.COLOR_CYCLE[number % len(style.COLOR_CYCLE)])
+        style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *style.cycle(number))
         for number, loss in enumerate(shown.values())
     ]
     axis.set_title("loss of observed positives", loc="left")

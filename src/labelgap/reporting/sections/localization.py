@@ -40,8 +40,7 @@ from labelgap.training import Run
 
 MAX_RUNS: Final = 6
 MAX_CLASSES: Final = 24
-_SAMPLE: Final = (12, 100, 200)
-"""Images of the pointing game: at least, of 224 × 224 pixels, at most."""
+_SAMPLE: Final = (12, 100, 200)  # images of the pointing game: at least, of 224 × 224 pixels, at most
 _HEAT_SIDE: Final = 64
 _HEAT: Final = LinearSegmentedColormap.from_list("heat", [(0.835, 0.369, 0, 0), (0.835, 0.369, 0, 0.67)])
 _BOX_COLOR: Final = "#56b4e9"
@@ -60,18 +59,29 @@ class ActivationExample:
     points: dict[str, tuple[float, float]]  # x and y in the image where a map is highest
     hits: dict[str, bool]  # whether that is inside a box; empty where the data have no boxes
 
+    @property
+    def image(self) -> str:
+        """The name of the image."""
+        return self.split.labels.images[self.row]
+
+    @property
+    def thumbnail(self) -> str:
+        """The image as a data URL."""
+        return thumbnail_data_url(self.split, self.row)
+
+    def heat(self, label: str) -> str:
+        """Return the map of a run as a data URL."""
+        return data_url(heat_map_png(self.maps[label], self.size, _HEAT_SIDE))
+
 
 def activation_examples(
     runs: Mapping[str, Run], data: Dataset | Split, *, count: int = 6, device: str = "auto"
 ) -> list[ActivationExample]:
     """Return class activation maps of random images, one class each, over as many classes as possible.
 
-    Args:
-        runs: by label; finished, trained on images that were resized as a whole.
-        data: a split, or a data set: its test split, else val. Classes are those with a box in an image, or without
-            boxes those that are known to be present.
-        count: how many images.
-        device: "auto", "cpu", "cuda", "mps".
+    The runs are by label; finished, trained on images that were resized as a whole. The images are of a split, or of a
+    data set's test split, else val. Classes are those with a box in an image, or without boxes those known to be
+    present.
     """
     split = unseen_split(data) if isinstance(data, Dataset) else data
     rows, columns = _candidates(split)
@@ -125,7 +135,7 @@ def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.W
     lines: list[Line2D] = []
     marks: dict[str, Any] = {"linestyle": "none", "markersize": 8, "clip_on": False}
     for number, (label, game) in enumerate(games.items()):
-        color, marker = style.COLOR_CYCLE[number % len(style.COLOR_CYCLE)]
+        color, marker = style.cycle(number)
         rate = 100 * rates[label][order]
         lines.append(style.draw_line(axis, rate, np.arange(len(columns)), color, marker, linewidth=1.5, **marks))
         axis.axvline(100 * game.hit_rate, color=color, linewidth=1.2, linestyle=style.DASHED)
@@ -208,14 +218,17 @@ def localization_section(
     examples = _merged(parts)
     if not games and not examples and not reasons:
         return Markup("")
+    game_values = _game_values(games, figures)
+    if examples:
+        _keep_figure(examples, figures)
     return render_template(
         "sections/localization.html",
         reasons=list(reasons.items()),
         omitted=max(len(shown) - MAX_RUNS, 0),
         split=split.name,
         several=len(runs) > 1,
-        **_game_values(games, figures),
-        examples=_example_values(examples, figures),
+        **game_values,
+        examples=examples,
     )
 
 
@@ -272,44 +285,20 @@ def _game_values(games: Mapping[str, PointingGame], figures: FigureRenderer) -> 
     }
 
 
-def _example_values(examples: Sequence[ActivationExample], figures: FigureRenderer) -> list[dict[str, Any]]:
-    """Return images and maps as data URLs, boxes and maxima in pixels of the image."""
-    if not examples:
-        return []
+def _keep_figure(examples: Sequence[ActivationExample], figures: FigureRenderer) -> None:
+    """Keep the maps for files; the page shows them by other means."""
     maps = [(each, label) for each in examples for label in each.maps]
-    maxima: Columns = {
-        "image": [each.split.labels.images[each.row] for each, _ in maps],
-        "class": [each.class_name for each, _ in maps],
-        "run": [label for _, label in maps],
-        "x": [each.points[label][0] for each, label in maps],
-        "y": [each.points[label][1] for each, label in maps],
-        "hit": [each.hits.get(label) for each, label in maps],
-    }
     figures.render(
         lambda width: activation_figure(examples, width=width),
         f"Class activation maps of {join_names([each.class_name for each in examples])}.",
         name="activation-maps",
-        data=maxima,
+        data={
+            "image": [each.image for each, _ in maps],
+            "class": [each.class_name for each, _ in maps],
+            "run": [label for _, label in maps],
+            "x": [each.points[label][0] for each, label in maps],
+            "y": [each.points[label][1] for each, label in maps],
+            "hit": [each.hits.get(label) for each, label in maps],
+        },
         shown=False,
     )
-    return [
-        {
-            "image": each.split.labels.images[each.row],
-            "class_name": each.class_name,
-            "thumbnail": thumbnail_data_url(each.split, each.row),
-            "width": each.size[0],
-            "height": each.size[1],
-            "boxes": [(x0, y0, x1 - x0 + 1, y1 - y0 + 1) for x0, y0, x1, y1 in each.boxes.tolist()],
-            "maps": [
-                {
-                    "label": label,
-                    "heat": data_url(heat_map_png(activations, each.size, _HEAT_SIDE)),
-                    "x": round(each.points[label][0] + 0.5, 1),
-                    "y": round(each.points[label][1] + 0.5, 1),
-                    "hit": each.hits.get(label),
-                }
-                for label, activations in each.maps.items()
-            ],
-        }
-        for each in examples
-    ]

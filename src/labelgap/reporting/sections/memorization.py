@@ -27,10 +27,8 @@ from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, r
 from labelgap.studies.reproduce.results import first_epoch_share
 from labelgap.training import Run
 
-SINGLE_LABELS: Final = 12
-"""How many labels of a kind are followed one by one."""
-MAX_SCALE_RATIO: Final = 4.0
-"""Panels share a scale unless their highest losses differ by more than this factor."""
+SINGLE_LABELS: Final = 12  # how many labels of a kind are followed one by one
+MAX_SCALE_RATIO: Final = 4.0  # panels share a scale unless their highest losses differ by more than this factor
 _BY_TRUTH: Final = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}
 _BY_OBSERVATION: Final = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 _KINDS: Final = {
@@ -63,14 +61,10 @@ Losses = Mapping[str, LabelLosses]
 
 
 def label_losses(trace: Mapping[str, NDArray[Any]]) -> dict[str, LabelLosses]:
-    """Return the losses of each kind of training labels.
+    """Return the losses of each kind of training labels in a trace, as ``Run.trace`` gives it.
 
-    Args:
-        trace: what ``Run.trace`` gives: row, column, observed, truth ``(R,)``; loss ``(E, R)``.
-
-    Returns:
-        "TP", "TN" and "FN", those of them that exist, where the truth of unknown labels is known; elsewhere "present",
-        "absent" and "unknown" as observed. Unknown labels of unknown truth are left out of the former.
+    The kinds are "TP", "TN" and "FN", those of them that exist, where the truth of unknown labels is known; elsewhere
+    "present", "absent" and "unknown" as observed. Unknown labels of unknown truth are left out of the former.
     """
     if not trace or len(trace["loss"]) == 0:
         return {}

@@ -49,14 +49,10 @@ class ModifiedLabels:
 
 
 def modified_labels_from_run(run: Run, data: Dataset | None = None) -> dict[int, ModifiedLabels]:
-    """Return what a large-loss method modified (PRESENT), or the pseudo-labels of a method (PRESENT, ABSENT).
+    """Return what a large-loss method modified (PRESENT), or the pseudo-labels of a method (PRESENT, ABSENT), by state.
 
-    Args:
-        run: a run, finished or not.
-        data: the data set it was trained on; needed for pseudo-labels, and for the shares if the trace is a sample.
-
-    Returns:
-        The states of which there are any; nothing for other methods.
+    Other methods have none. Pseudo-labels need the data set that the run was trained on, and so do shares if the trace
+    is a sample.
     """
     method = find_method(run.config.method)
     if method is None:
@@ -80,14 +76,10 @@ def modified_labels_from_trace(
 ) -> ModifiedLabels | None:
     """Summarize the modified flags of a trace; None if none is set.
 
-    Args:
-        trace: what ``Run.trace`` gives: observed, truth ``(R,)``; modified ``(E, R)``.
-        population: how many unknown labels of the whole training set are truly absent and truly present. A sampled
-            trace has too many of the rare kind, so each kind is weighted by its number. Without it, only the recall
-            is determined.
-        accumulated: whether flags stay set in later epochs.
-
-    Unknown labels of unknown truth are left out, unless there are no others: then only the share is determined.
+    ``population`` is how many unknown labels of the whole training set are truly absent and truly present: a sampled
+    trace has too many of the rare kind, so each kind is weighted by its number. Without it, only the recall is
+    determined. Flags that are ``accumulated`` stay set in later epochs. Unknown labels of unknown truth are left out,
+    unless there are no others: then only the share is determined.
     """
     if not trace:
         return None
@@ -111,11 +103,8 @@ def pseudo_labels_from_revisions(
 ) -> dict[int, ModifiedLabels]:
     """Return the pseudo-labels so far at the end of every epoch, by the state that they assign.
 
-    Args:
-        revisions: those of a method that assigns a label once; soft targets count as their nearer state.
-        observed: the labels of the training set.
-        truth: its full labels; None where they are not known: then only the share is determined.
-        epochs: how many were trained.
+    The revisions are those of a method that assigns a label once; soft targets count as their nearer state. Without the
+    truth only the share is determined.
     """
     entries = revisions.to_table()
     value = entries["value"].to_numpy()
@@ -168,6 +157,11 @@ def _divide(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan)
 
 
+def _measures(methods: Mapping[str, ModifiedLabels]) -> list[str]:
+    """Return the measures that are determined for any method."""
+    return [name for name in _TITLES if any(np.isfinite(getattr(values, name)).any() for values in methods.values())]
+
+
 def modified_label_panels(
     methods: Mapping[str, ModifiedLabels], state: str = "present", *, width: float = style.WIDE
 ) -> Figure:
@@ -175,16 +169,14 @@ def modified_label_panels(
 
     Up to six methods differ in color and marker.
     """
-    names = [name for name in _TITLES if any(np.isfinite(getattr(values, name)).any() for values in methods.values())]
+    names = _measures(methods)
     narrow = width <= style.NARROW
     figure, axes, columns = style.make_panels(max(len(names), 1), width=width, each=2.2, extra=0.7)
     lines = []
     for number, values in enumerate(methods.values()):
         epochs = np.arange(1, len(values.share) + 1)
         for axis, name in zip(axes, names, strict=False):
-            line = style.draw_line(
-                axis, epochs, 100 * getattr(values, name), *style.COLOR_CYCLE[number % len(style.COLOR_CYCLE)]
-            )
+            line = style.draw_line(axis, epochs, 100 * getattr(values, name), *style.cycle(number))
             style.set_epoch_axis(axis, len(epochs))
         lines.append(line)
     for place, (axis, name) in enumerate(zip(axes, names, strict=False)):
@@ -215,8 +207,17 @@ def modified_labels_section(runs: Mapping[str, Run], data: Dataset | None, figur
                 name=f"modified-labels-{name}",
                 data=stack_columns("run", {label: _columns(values) for label, values in methods.items()}),
             )
-            rows = _rows(next(iter(methods.values()))) if len(runs) == 1 else []
-            parts.append({"figure": figure, "caption": _caption(methods, name), "rows": rows})
+            kept = [label for label, values in methods.items() if values.accumulated]
+            parts.append(
+                {
+                    "figure": figure,
+                    "names": names,
+                    "state": name,
+                    "kept": "all" if len(kept) == len(methods) else join_names(kept),
+                    "measured": _measures(methods),
+                    "rows": _rows(next(iter(methods.values()))) if len(runs) == 1 else [],
+                }
+            )
     return render_template("sections/modified_labels.html", parts=parts)
 
 
@@ -229,18 +230,3 @@ def _columns(values: ModifiedLabels) -> dict[str, Any]:
 def _rows(values: ModifiedLabels) -> list[tuple[str, list[str]]]:
     measures = zip(*(getattr(values, name).tolist() for name in _TITLES), strict=True)
     return [(str(epoch), [format_measure(value) for value in found]) for epoch, found in enumerate(measures, start=1)]
-
-
-def _caption(methods: Mapping[str, ModifiedLabels], state: str) -> str:
-    names = join_names(list(methods))
-    text = f"The unknown labels that {names} modified as probably {state}"
-    kept = [label for label, values in methods.items() if values.accumulated]
-    if kept:
-        text += ", all of them up to an epoch" if len(kept) == len(methods) else f" ({join_names(kept)}: all so far)"
-    recall = f"how many of the truly {state} unknown labels are among them (recall)"
-    if any(np.isfinite(values.precision).any() for values in methods.values()):
-        random = "The dashed line is the precision of modifying at random."
-        return f"{text}; how many of those are truly {state} (precision); and {recall}. {random}"
-    if any(np.isfinite(values.recall).any() for values in methods.values()):
-        return f"{text}: {recall}. Only some labels were recorded: the rest needs the data set, see `labelgap report`."
-    return f"{text}. How many of them are truly {state} is not known here."

@@ -29,14 +29,10 @@ from labelgap.studies.sweep.results import Sweep
 from labelgap.training import Run
 from labelgap.training.config import RunConfig
 
-MAX_ROWS: Final = 30
-"""Values in the table below a figure; the figure and its numbers have all."""
-LOG_RATIO: Final = 20
-"""The largest value to the smallest from which an axis is logarithmic."""
-_MAX_VALUES: Final = 8
-"""Values of a parameter that each have a tick."""
-_LETTER: Final = 0.105
-"""Width of a letter of a tick's label, in inches."""
+MAX_ROWS: Final = 30  # values in the table below a figure; the figure and its numbers have all
+LOG_RATIO: Final = 20  # the largest value to the smallest from which an axis is logarithmic
+_MAX_VALUES: Final = 8  # values of a parameter that each have a tick
+_LETTER: Final = 0.105  # width of a letter of a tick's label, in inches
 _IGNORED: Final = ("format", "classes", "why", "options", "seed", "trace", "checkpoint_minutes", "precision", "linear")
 """Of a configuration: what does not tell two runs of a study apart."""
 
@@ -73,8 +69,7 @@ class _Setting:
 def parameter_effects(what: Comparison | Sweep | Study) -> list[ParameterEffect]:
     """Return the effect of every hyperparameter that has several values; empty where none has.
 
-    Args:
-        what: a comparison whose rows vary a value, a sweep, or a study whose runs of a method differ in one setting.
+    In a study, the runs of a method must differ in one setting.
     """
     if isinstance(what, Sweep):
         trials = [_Setting(trial.values, [trial.score], [None], [trial.epoch]) for trial in what.ranked]
@@ -239,12 +234,7 @@ def _label_values(axis: Axes, effect: ParameterEffect, places: NDArray[Any], alo
 
 
 def figure_name(*parts: str) -> str:
-    """Return a name for the files of a figure.
-
-    Example:
-        >>> figure_name("effect", "ll-ct", "delta_rel")
-        'effect-ll-ct-delta-rel'
-    """
+    """Return a name for the files of a figure: ``effect-ll-ct-delta-rel``."""
     return "-".join(re.findall("[a-z0-9]+", " ".join(parts).lower()))
 
 

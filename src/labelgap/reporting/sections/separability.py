@@ -33,12 +33,9 @@ from labelgap.training import Run
 from labelgap.training.history import unseen_splits
 from labelgap.training.run_folder import read_predictions
 
-BINS: Final = 20
-"""Intervals of the probability, each 0.05 wide."""
-MAX_CLASSES: Final = 12
-"""Classes that a figure shows: half of them the first, half the last."""
-MAX_SCORES: Final = 1 << 25
-"""Scores that are read at once; of more, those of random images are."""
+BINS: Final = 20  # intervals of the probability, each 0.05 wide
+MAX_CLASSES: Final = 12  # classes that a figure shows: half of them the first, half the last
+MAX_SCORES: Final = 1 << 25  # scores that are read at once; of more, those of random images are
 TRAIN: Final = "train, unknown labels"
 _BLOCK: Final = 1 << 24
 
@@ -96,11 +93,6 @@ def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[s
         scores: ``(N, K)`` from 0 to 1.
         labels: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN; unknown labels are left out.
         classes: K names; numbers when not given.
-
-    Example:
-        >>> found = class_separability([[0.9, 0.3], [0.4, 0.6], [0.1, 0.3]], [[1, 1], [1, 0], [0, 0]])
-        >>> found.auc, found.overlap
-        (array([1.  , 0.25]), array([0. , 0.5]))
     """
     values, codes = np.asarray(scores), np.asarray(labels)
     if values.ndim != 2 or values.shape != codes.shape:
@@ -121,10 +113,7 @@ def separability_from_trace(
 ) -> ClassSeparability | None:
     """Measure how separable the scores of unknown training labels are; None if the truth of none is known.
 
-    Args:
-        trace: what ``Run.trace`` gives: row, column, observed, truth ``(R,)``; logit ``(E, R)``.
-        classes: those of the run.
-        epoch: the one that recorded the scores; the last when not given. It is limited to the recorded ones.
+    The scores are those of an epoch, by default the last; it is limited to the recorded ones.
     """
     if not trace or len(trace["logit"]) == 0:
         return None
@@ -180,13 +169,7 @@ def separability_of_run(run: Run, data: Dataset | None) -> dict[str, ClassSepara
 
 
 def count_unknown_positives(observed: LabelTable, truth: LabelTable) -> UnknownPositives:
-    """Count the unknown labels, and those of them that are truly present, per class; in blocks of rows.
-
-    Example:
-        >>> observed, truth = (LabelTable.from_dense(codes) for codes in ([[1, -1], [-1, -1]], [[1, 1], [0, -1]]))
-        >>> count_unknown_positives(observed, truth).share
-        array([0., 1.])
-    """
+    """Count the unknown labels, and those of them that are truly present, per class; in blocks of rows."""
     size = max(1, _BLOCK // max(len(observed.classes), 1))
     unknown, present = np.zeros((2, len(observed.classes)), dtype=np.int64)
     for start in range(0, len(observed), size):
@@ -216,10 +199,6 @@ def probability_shares(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.f
     """Return the shares of probabilities in ``BINS`` equal intervals from 0 to 1, ``(BINS,)``; NaN without any.
 
     An interval contains its lower end; the last one also contains 1.
-
-    Example:
-        >>> probability_shares(np.array([0.0, 0.06, 0.07, 1.0]))[[0, 1, 2, -1]]
-        array([0.25, 0.5 , 0.  , 0.25])
     """
     if not len(probabilities):
         return np.full(BINS, np.nan)
@@ -253,12 +232,9 @@ def _area(present: NDArray[Any], absent: NDArray[Any]) -> float:
 def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: float = style.WIDE) -> Figure:
     """Draw the densities of the scores of every class, present up and absent down (Zhou et al. 2022, figure 11).
 
-    Each density is as high as its own highest value. The AUC is written beside them.
-
-    Args:
-        splits: by the name of the images, the same classes in each; those of the first order the classes, the most
-            separable on top. Of more than ``MAX_CLASSES`` the most and the least separable are drawn.
-        width: the width in inches.
+    Each density is as high as its own highest value. The AUC is written beside them. ``splits`` are by the name of the
+    images, with the same classes; the first orders the classes, the most separable on top. Of more than ``MAX_CLASSES``
+    the most and the least separable are drawn.
     """
     first = next(iter(splits.values()))
     order = first.counted[::-1]

@@ -26,14 +26,11 @@ from numpy.typing import NDArray
 
 from labelgap.audit.candidates import FILE as CANDIDATES_FILE
 from labelgap.audit.candidates import read_metadata
-from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision
 from labelgap.reporting.formatting import (
     chosen_by_val,
     format_class_count,
-    format_count,
-    format_elapsed,
     format_measure,
 )
 from labelgap.reporting.page import render_template
@@ -48,14 +45,7 @@ _SPLITS: Final = {
     "val": "val (used to select {chosen})",
     "train": "train (against the labels hidden from training)",
 }
-_MEASURES: Final = {
-    "mAP": "map",
-    "chance": "chance",
-    "mAP per image": "map_samples",
-    "F1 micro": "f1_micro",
-    "F1 macro": "f1_macro",
-}
-Tile = tuple[str, str, str]
+_MEASURES: Final = ("map", "chance", "map_samples", "f1_micro", "f1_macro")
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,6 @@ class PartialEvidence:
     """What can be said without an accuracy; None where something is not known."""
 
     estimate: dict[str, Any] | None  # the measures of the split whose mAP is estimated
-    split: str  # the name of that split
     ranking: ObservedRanking | None  # where epochs were ordered by the observed labels
     known: tuple[int, int, int] | None  # present, absent and unknown labels of train
     missing: int | None  # how many labels the audit in the run's folder expects to be missing
@@ -101,7 +90,6 @@ def partial_evidence(run: Run, data: Dataset | None = None, table: ClassTable | 
     missing = read_metadata(audit)["estimate"] if audit.is_file() else None
     return PartialEvidence(
         estimate=run.metrics[splits[0]] if splits else None,
-        split=splits[0] if splits else "",
         ranking=_observed_ranking(run, data),
         known=None if data is None else data.train.labels.counts().total,
         missing=None if missing is None else int(missing["missing"]),
@@ -115,22 +103,12 @@ def partial_evidence(run: Run, data: Dataset | None = None, table: ClassTable | 
 
 
 def expected_half_width(prevalence: NDArray[np.float64], images: int) -> float:
-    """Return the half-width of the interval of the mAP that random images labeled in full would give, at its worst.
-
-    Example:
-        >>> round(expected_half_width(np.full(10, 0.25), 400), 3)
-        0.031
-    """
+    """Return the half-width of the interval of the mAP that random images labeled in full would give, at its worst."""
     return _NORMAL / len(prevalence) * float(np.sqrt((1 / (4 * images * prevalence)).sum()))
 
 
 def images_for_half_width(prevalence: NDArray[np.float64], half_width: float) -> int:
-    """Return how many random images give such an interval, rounded up to two digits.
-
-    Example:
-        >>> images_for_half_width(np.full(10, 0.25), 0.031)
-        400
-    """
+    """Return how many random images give such an interval, rounded up to two digits."""
     exact = (expected_half_width(prevalence, 1) / half_width) ** 2
     unit: int = 10 ** max(len(str(int(exact))) - 2, 0)
     return math.ceil(exact / unit) * unit
@@ -151,113 +129,38 @@ def _observed_ranking(run: Run, data: Dataset | None) -> ObservedRanking | None:
 
 def summary_section(run: Run, data: Dataset | None, table: ClassTable) -> Markup:
     """Return tiles, what is measured or can be said, and the commands to know more."""
-    measured = {split: run.metrics[split] for split in _SPLITS if run.metrics.get(split) is not None}
-    split, accurate = evidence_split(run.metrics), has_accuracy(run.metrics)
+    metrics, config, accurate = run.metrics, run.config, has_accuracy(run.metrics)
+    measured = {split: metrics[split] for split in _SPLITS if metrics.get(split) is not None}
     complete = data is not None and all(each.labels.complete for each in data.splits)
+    split = evidence_split(metrics)
     evidence = partial_evidence(run, data, table) if run.finished and not accurate else None
-    kept = run.finished and (not run.metrics["best_epoch"] or run.metrics.get("divergences"))
+    estimates = {name: describe_estimated(each) for name, each in measured.items()}
+    kept = run.finished and (not metrics["best_epoch"] or metrics.get("divergences"))
     return render_template(
         "sections/summary.html",
-        tiles=_tiles(run, split, evidence) if run.finished else [],
-        kept=describe_kept_epoch(run.metrics) if kept else "",  # the linear head was kept, or the training diverged
-        folds=run.config.folds,
-        tested="test" in measured,
+        run=run,
+        heading=unseen_splits(metrics).get(split, ""),
         shown=measured.get(split) if accurate else None,
-        measures=_measures(measured, run.config.folds, run.config.select),
-        chosen=chosen_by_val(run.config.select),
+        evidence=evidence,
+        estimate=None if evidence is None or evidence.estimate is None else describe_estimated(evidence.estimate),
+        complete=complete,
+        kept=describe_kept_epoch(metrics) if kept else "",  # the linear head was kept, or the training diverged
+        tested="test" in measured,
+        chosen=chosen_by_val(config.select),
+        measures=_measures(measured, config.folds, config.select),
         unsupported=[name for name, values in measured.items() if values["map"] is None],
-        estimated={
-            name: text
-            for name, each in measured.items()
-            if each["map"] is not None and (text := describe_estimated(each))
-        },
-        facts=[] if evidence is None else _facts(evidence, bool(split)),
-        review="" if evidence is None or complete else _review(evidence),
-        audit_commands=() if evidence is None else run_audit_commands(run.path, run.config, data, share=True),
-        review_commands=() if accurate else run_review_commands(run.path, run.config, data, share=True),
+        estimated={name: text for name, text in estimates.items() if text and measured[name]["map"] is not None},
+        audit_commands=() if evidence is None else run_audit_commands(run.path, config, data, share=True),
+        review_commands=() if accurate else run_review_commands(run.path, config, data, share=True),
     )
 
 
-def _tiles(run: Run, split: str, evidence: PartialEvidence | None) -> list[Tile]:
-    tiles: list[Tile] = []
-    if evidence is None:
-        heading, best = unseen_splits(run.metrics)[split], run.metrics[split]
-        for name in ("mAP", "F1 micro", "F1 macro"):
-            tiles.append((f"{heading} {name}", format_measure(best[_MEASURES[name]]), ""))
-    else:
-        tiles += _evidence_tiles(evidence)
-    if run.config.folds:
-        tiles.append(("cross-validation", str(run.config.folds), "folds"))
-    else:
-        tiles.append(("epoch kept", str(run.metrics["best_epoch"]), f"of {run.metrics['epochs']}"))
-    time = format_elapsed(run.metrics.get("seconds")).split(" ")
-    return [*tiles, ("training time", " ".join(time[:2]), " ".join(time[2:]))]
-
-
-def _evidence_tiles(evidence: PartialEvidence) -> list[Tile]:
-    """Return tiles of what is known without an accuracy, each with what it is not."""
-    tiles = []
-    if evidence.estimate is not None:
-        tiles.append(("estimated mAP", format_measure(evidence.estimate["map_estimated"]), "if missing at random"))
-    if evidence.ranking is not None:
-        tiles.append(("observed ranking", format_measure(evidence.ranking.kept), "not an accuracy"))
-    if evidence.known is not None and any(evidence.known):
-        known = sum(evidence.known[:2]) / sum(evidence.known)
-        percent = "< 0.1" if 0 < known < 0.001 else f"{100 * known:.1f}".removesuffix(".0")
-        tiles.append(("labels known", percent, "% of train"))
-    if evidence.missing is not None:
-        tiles.append(("probably missing", format_count(evidence.missing), "labels"))
-    return tiles
-
-
-def _facts(evidence: PartialEvidence, scored: bool) -> list[tuple[str, str]]:
-    """Return what can be said as pairs of name and sentence; ``scored``: whether there are scores of unseen images."""
-    facts = []
-    if evidence.estimate is not None:
-        facts.append(("estimated mAP", f"{describe_estimated(evidence.estimate)}. A guide, not a measurement."))
-    elif scored:
-        facts.append(("estimated mAP", "none: too few presents are known, or the scores rank them too weakly."))
-    if ranking := evidence.ranking:
-        chance = "" if ranking.random is None else f"; random scores reach {format_measure(ranking.random)}"
-        text = (
-            f"{format_measure(ranking.kept)}, and {format_measure(ranking.first)} in the first epoch{chance}. "
-            "It says how high the known presents of val rank if every unknown label counts as absent. It orders "
-            "epochs and is no accuracy: if labels are missing at random, the true mAP is higher on the average."
-        )
-        facts.append(("observed ranking", text))
-    if evidence.known is not None:
-        present, absent, unknown = evidence.known
-        known = f"{present:,} present and {absent:,} absent of {sum(evidence.known):,} labels of train are known"
-        facts.append(("known labels", f"{known}; {unknown:,} are unknown."))
-    if evidence.missing is not None:
-        ends = "" if evidence.missing_range is None else "; {:,} to {:,} are possible".format(*evidence.missing_range)
-        missing = pluralize(evidence.missing, "unknown label")
-        facts.append(("missing labels", f"about {missing} are probably present, says the audit in this folder{ends}."))
-    return facts
-
-
-def _review(evidence: PartialEvidence) -> str:
-    """Return how far a review of random images would narrow the mAP."""
-    images = pluralize(evidence.review_images, "random image")
-    if evidence.half_width is None or evidence.images_for_point is None:
-        return f"Label {images} in full. A class gets an interval of about ±10 points from 100 images that have it."
-    source = "if labels are missing at random" if evidence.estimate else "as far as the known presents tell"
-    over = pluralize(evidence.review_classes, "class")
-    width = f"about ±{100 * evidence.half_width:.1f} points or better"
-    text = f"Label {images} in full: the mAP over {over} is then known to {width}, {source}."
-    available = evidence.available_images
-    if available is not None and evidence.images_for_point > available:
-        return f"{text} ±1 point may take {evidence.images_for_point:,}, more than the {available:,} that there are."
-    return f"{text} ±1 point takes {evidence.images_for_point:,} at most." if evidence.half_width > 0.01 else text
-
-
-def _measures(measured: dict[str, dict[str, Any]], folds: int, rule: str) -> list[tuple[str, list[str]]]:
+def _measures(measured: dict[str, dict[str, Any]], folds: int, rule: str) -> list[tuple[str, list[Any]]]:
     """Return a row for every split with a number."""
     rows = []
     for split, values in measured.items():
         if values["map"] is not None:
             name = "out of fold" if folds and split == "train" else _SPLITS[split].format(chosen=chosen_by_val(rule))
             counted = format_class_count(values["classes_counted"], values["classes"])
-            cells = [format_measure(values.get(key)) for key in _MEASURES.values()]
-            rows.append((name, [*cells, counted, format_count(values["images"])]))
+            rows.append((name, [*(format_measure(values.get(key)) for key in _MEASURES), counted, values["images"]]))
     return rows
