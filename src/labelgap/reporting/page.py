@@ -217,7 +217,7 @@ def _environment() -> Environment:
 
 def write_figures(figures: Iterable[ResponsiveFigure], folder: Path) -> list[Path]:
     """Write NAME.svg, NAME.png, NAME.pdf and NAME.csv of every figure, each complete or not there; return the paths."""
-    written = []
+    written: list[Path] = []
     for figure in figures:
         paths = {suffix: folder / f"{figure.name}.{suffix}" for suffix in (*_SAVE, "csv")}
         for path in paths.values():

@@ -88,7 +88,7 @@ def _learning_section(run: Run, figures: FigureRenderer) -> Markup:
 
 def _label_counts(run: Run, data: Dataset | None) -> list[tuple[str, list[str]]]:
     """Count the observed labels of each split; without the data set, those of train if the trace has them all."""
-    counts = {}
+    counts: dict[str, tuple[int, ...]] = {}
     if data is not None:
         counts = {split.name: (len(split), *split.labels.counts().total) for split in data.splits}
     elif run.config.trace == "all" and run.trace:

@@ -232,7 +232,7 @@ def _single_labels(kinds: Losses, classes: Sequence[str], figures: FigureRendere
         epochs, labels = losses.single.shape
         columns[name] = {
             "image": np.repeat(losses.row, epochs),
-            "class": [classes[column] for column in np.repeat(losses.column, epochs)],
+            "class": [classes[column] for column in np.repeat(losses.column, epochs).tolist()],
             "epoch": np.tile(np.arange(1, epochs + 1), labels),
             "loss": losses.single.T.ravel(),
         }

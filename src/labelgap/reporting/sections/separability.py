@@ -217,7 +217,8 @@ def _separability(
             counts[state, place] = len(scores)
             shares[state, place] = probability_shares(scores)
         auc[place] = _area(*found)
-    return ClassSeparability(tuple(classes), *counts, auc, np.minimum(*shares).sum(axis=1), *shares, images)
+    overlap = np.minimum(shares[0], shares[1]).sum(axis=1)
+    return ClassSeparability(tuple(classes), counts[0], counts[1], auc, overlap, shares[0], shares[1], images)
 
 
 def _area(present: NDArray[Any], absent: NDArray[Any]) -> float:
