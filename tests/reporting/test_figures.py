@@ -14,7 +14,6 @@ from labelgap.reporting.pages.study import method_map_figure
 from labelgap.reporting.sections.classes import MAX_BARS, average_precision_bars
 from labelgap.reporting.sections.curves import learning_curves, selection_score_name
 from labelgap.reporting.sections.label_scores import (
-    BINS,
     LabelScores,
     absolute_logit_panels,
     positive_loss_figure,
@@ -23,6 +22,7 @@ from labelgap.reporting.sections.label_scores import (
 from labelgap.reporting.sections.memorization import LabelLosses, Losses, memorization_panels, single_label_panels
 from labelgap.reporting.sections.modified_labels import ModifiedLabels, modified_label_panels
 from labelgap.reporting.sections.separability import (
+    BINS,
     UnknownPositives,
     class_separability,
     score_density_figure,

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.sections.label_scores import BINS, label_scores, probability_shares
+from labelgap.reporting.sections.label_scores import label_scores
+from labelgap.reporting.sections.separability import BINS, probability_shares
 
 Trace = dict[str, NDArray[Any]]
 NAN = math.nan
