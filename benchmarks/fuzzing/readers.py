@@ -27,7 +27,7 @@ from labelgap.inference.chunks import plan_chunks
 from labelgap.inference.predict import predict_to_file
 from labelgap.models import create_backbone
 from labelgap.models.weight_files import read_weight_file
-from labelgap.reporting.example_images import random_examples
+from labelgap.reporting.sections.examples import random_examples
 from labelgap.review.apply import apply_decisions
 from labelgap.review.folder import check_review, open_review_folder
 from labelgap.review.session import Review
@@ -101,7 +101,7 @@ def _apply(folder: Path, sources: Sequence[str] = ()) -> Any:
 def _examples(folder: Path) -> Any:
     """Read ``predictions.parquet``, as a report does that shows images."""
     run, data = lg.open_run(folder), _digits()
-    return [example.predictions for example in random_examples(run, data)]
+    return [example["predictions"] for example in random_examples(run, data)]
 
 
 @cache

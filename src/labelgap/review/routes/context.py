@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Query, Request, Response
 
-from labelgap.reporting.html import package_version
+from labelgap.reporting.page import package_version
 from labelgap.review.panel import counters_context, panel_context
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review
