@@ -32,8 +32,7 @@ from labelgap.audit.live import FeatureScale, fit_decisions
 from labelgap.audit.ranking import CandidateLimits
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review, expect_next
-from labelgap.review.estimates.counting import count_random
+from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, count_random, estimate_review, expect_next
 from labelgap.studies.review_simulation import audit_once, linear_config
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

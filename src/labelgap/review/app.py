@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from labelgap.core.errors import LabelGapError
 from labelgap.core.files import DiskError
 from labelgap.reporting.formatting import single_line
-from labelgap.review.routes import classes, decisions, images, leases, pages, queues, settle
-from labelgap.review.routes.context import AppContext
+from labelgap.review.context import AppContext
+from labelgap.review.routes import router
 from labelgap.review.views import render
 
 
@@ -21,8 +21,7 @@ def create_app(context: AppContext) -> FastAPI:
     """Create the application; ``SecurityMiddleware`` goes in front of it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.context = context
-    for module in (pages, queues, images, decisions, classes, leases, settle):
-        app.include_router(module.router)
+    app.include_router(router)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(LabelGapError, _own_error)

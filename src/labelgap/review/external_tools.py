@@ -23,7 +23,7 @@ from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.session import Review
-from labelgap.review.store.events import Decision, LabelKey
+from labelgap.review.store import Decision, LabelKey
 
 TOOLS: Final = ("labelstudio", "fiftyone")
 

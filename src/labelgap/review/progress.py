@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
-from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import ASKED, DecisionEvent, LabelKey
-from labelgap.review.team.people import answers_per_minute
+from labelgap.review.store import ASKED, DecisionEvent, DecisionStore, LabelKey
+from labelgap.review.team import answers_per_minute
 
 _PRIOR_FINDS: Final = 3.0
 """The weight of the scores against the answers: that of so many promised finds."""

@@ -20,7 +20,7 @@ from labelgap.review.session import Review
 if TYPE_CHECKING:
     from uvicorn import Server
 
-    from labelgap.review.connections import ConnectionLimits
+    from labelgap.review.security import ConnectionLimits
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
@@ -84,9 +84,14 @@ def create_server(
         import uvicorn
 
         from labelgap.review.app import create_app
-        from labelgap.review.connections import ConnectionLimits, LimitedProtocol, LimitedServer
-        from labelgap.review.routes.context import AppContext
-        from labelgap.review.security import SecurityMiddleware, make_access_policy
+        from labelgap.review.context import AppContext
+        from labelgap.review.security import (
+            ConnectionLimits,
+            LimitedProtocol,
+            LimitedServer,
+            SecurityMiddleware,
+            make_access_policy,
+        )
     except ModuleNotFoundError as error:
         raise LabelGapError(
             f"the review page needs the package {error.name}: pip install 'labelgap[review]'."

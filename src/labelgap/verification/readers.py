@@ -18,8 +18,8 @@ from labelgap.core.stored import damaged, read_table
 from labelgap.core.tensors import read_tensors
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.labels import Revisions
+from labelgap.review.database import FILE as DECISIONS
 from labelgap.review.folder import open_review_folder
-from labelgap.review.store import FILE as DECISIONS
 from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison

@@ -19,9 +19,8 @@ from labelgap.core.manifest import replacing
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, open_review_folder
 from labelgap.review.estimates import describe_estimate, order_decisions
-from labelgap.review.queues.feeds import class_feed
-from labelgap.review.queues.outlook import expected_next, plan_context
-from labelgap.review.store.events import ASKED, Decision, place_on_page
+from labelgap.review.queues import class_feed, expected_next, plan_context
+from labelgap.review.store import ASKED, Decision, place_on_page
 
 
 def decide(review: Review, numbers: list[int], truth: lg.LabelTable) -> None:

@@ -12,11 +12,11 @@ from labelgap.review.estimates import (
     ReviewedLabels,
     ReviewEstimate,
     SampleEstimate,
+    count_random,
     describe_estimate,
     estimate_review,
+    first_undecided,
 )
-from labelgap.review.estimates.counting import count_random
-from labelgap.review.estimates.decisions import first_undecided
 
 
 def sampled(

@@ -18,12 +18,11 @@ from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING
-from labelgap.review.live.rankings import EVERY, MAX_CRASHES, LiveRankings
-from labelgap.review.live.worker import RankingJob
-from labelgap.review.panel import panel_context
-from labelgap.review.queues.feeds import class_feed
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.views import render
+from labelgap.review.database import FILE
+from labelgap.review.live import EVERY, MAX_CRASHES, LiveRankings, RankingJob
+from labelgap.review.queues import class_feed
+from labelgap.review.store import DecisionStore
+from labelgap.review.views import panel_context, render
 
 
 @contextmanager
@@ -91,7 +90,7 @@ def test_a_full_disk_ends_nothing_and_no_end_is_without_a_reason(
     review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [DiskError.of(review.store.path, "full", full=True)] * (MAX_CRASHES + 1) + [ValueError("of a bug")]
-    monkeypatch.setattr("labelgap.review.live.rankings.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("labelgap.review.live.RETRY_SECONDS", 0.01)
 
     def state() -> NoReturn:
         raise errors.pop(0)

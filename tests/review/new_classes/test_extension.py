@@ -11,7 +11,7 @@ from labelgap.labels.codes import UNKNOWN
 from labelgap.review import Review
 from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
 from labelgap.review.new_classes import ADDED_SCORE, AddedClasses, extend_candidates
-from labelgap.review.store.events import LabelKey
+from labelgap.review.store import LabelKey
 
 REVIEW = uuid.UUID(int=7).hex
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from labelgap.review.queues.wrong_labels import (
+from labelgap.review.wrong_labels import (
     CLASS_SPREAD,
     MEAN_SHIFT,
     MEAN_SPREAD,

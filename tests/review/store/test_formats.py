@@ -10,8 +10,8 @@ import pytest
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review.store import FILE, DecisionStore, decisions, recover_events
-from labelgap.review.store.events import SECOND, Decision, LabelKey, Undo, place_on_page
+from labelgap.review.database import FILE, recover_events
+from labelgap.review.store import SECOND, Decision, DecisionStore, LabelKey, Undo, decisions, place_on_page
 
 DOG = LabelKey("train", "a.jpg", "dog")
 FORMAT_1 = """

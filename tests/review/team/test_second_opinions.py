@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import SECOND, Decision, LabelKey, Undo
-from labelgap.review.team import SecondOpinions, count_people, is_doubled
-from labelgap.review.team.people import answers_per_minute
+from labelgap.review.store import SECOND, Decision, DecisionStore, LabelKey, Undo
+from labelgap.review.team import SecondOpinions, answers_per_minute, count_people, is_doubled
 
 IDS = np.random.default_rng(1).integers(0, 2**64, 50_000, dtype=np.uint64)
 

@@ -1,0 +1,866 @@
+r"""What an estimate is made from, and what it says.
+
+Intervals that only count: random answers without scores.
+
+A random slot holds a label that is drawn uniformly from the labels of its class that are open at that moment. Of class
+:math:`k` let :math:`T` labels be present in all. When the t-th random label is drawn, let :math:`R_t` labels be open,
+and :math:`F_t` be found by then, in whatever way. Then :math:`P(y_t = 1) = (T - F_t) / R_t`, also when answers change
+the order of the others. :math:`\sum_t y_t` is compared with its distribution under every :math:`T`; the interval holds
+those whose tails are both 2.5 % or more (Clopper & Pearson, Biometrika 1934). Without ranked answers the distribution
+is the hypergeometric one. It is computed exactly up to ``EXACT`` answers, with the ranked finds as they were, and from
+its mean and variance beyond. The mean, :math:`m_{t+1} = m_t + (T - A_t - m_t) / R_t` with :math:`A_t` ranked finds, is
+linear in :math:`T`; it is the number of present answers at the estimate.
+
+How many labels are missing: those that were found, and an estimate of those among the undecided.
+
+What was decided is counted. Only the rest is estimated, by the label model of the audit: the log-odds :math:`z` of a
+class may be wrong by a shift :math:`s_k` (``metrics.label_model``), and answers say how wrong; the undecided labels
+vary themselves, given their probabilities. Where counting the random answers alone gives the narrower interval
+(``counting``), that one is used. Without a model there is only counting.
+
+*Random answers* give the posterior of the shifts. A random slot holds the first label of the random draw of its class
+that is still open: a uniform draw from all labels that are open *at that moment*, in whatever order the others were
+decided, and also when answers change that order. The same holds within a cell, i.e. among labels of a class with about
+the same score. Of the :math:`R` labels of its cell that were open, let :math:`r` have been decided in ranked order
+since, :math:`g` of them present. Then
+
+.. math:: P(y = 1) = \Bigl(1 - \frac{r}{R}\Bigr) \sigma(z + s_k) + \frac{g}{R}
+
+so an early answer says little about what is left where most of its cell is decided by now. Cells are fixed by the
+audit's scores, before any answer.
+
+*Ranked answers* are counted, and say nothing here: they are about the labels that looked most probable. On the digits
+and on VOC, shifts that were fitted to them made the estimate of what is left worse. But they say how probable the
+candidates are that come next: there all answers count, by how near their :math:`z` is to that of the most probable open
+candidate of the class, since scores are often too sure where they are high. Between such labels and those of a typical
+score, for which the random answers decide, the shift changes linearly with :math:`z`.
+
+Without a model, a class that was hardly reviewed would ruin a good interval of the others. So classes are taken in the
+order of :math:`n_k / m_k`, random answers per undecided label, as many as keep Kish's effective sample size,
+:math:`1 / \sum_k W_k^2 (1 / n_k + 1 / m_k)` with :math:`W_k = m_k / \sum_j m_j`, at half of its largest possible value
+or more; the others are left out.
+
+docs/results/review-coverage.md says how often the intervals hold the truth.
+
+What the next candidates are expected to hold: whether it is worth going on.
+
+Estimates as sentences for the page and the terminal.
+
+Which answers count as random ones, and in which order they were asked.
+
+A random slot of the feed holds the first label of the random draw of its class that is still open. Its answer counts
+once all earlier labels of the draw are decided, in whatever way: so the sample does not depend on which of the labels
+on a page a reviewer leaves out.
+
+Decisions of older versions were made in lists that never changed. Such a list shows ranked candidates, with a random
+one at a place of its own among every ten; a random label that the ranking has shown before is not shown again. A
+candidate is reached once everything that its class's list shows before it is decided. Among those, a random one was
+drawn from all labels that were open when the list came to it.
+
+The estimate of an open review: of its candidates, the decisions in force, and what the audit counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, gammaincc
+
+from labelgap.core.text import pluralize
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.metrics.label_model import (
+    CLASS_SPREAD,
+    MODEL_SPREAD,
+    Answers,
+    draw_shifts,
+    expected_counts,
+    interval,
+    round_to_sum,
+    to_log_odds,
+)
+from labelgap.review.candidates import WRONG, CandidateColumns, Candidates
+from labelgap.review.folder import ReviewFolder
+from labelgap.review.new_classes import ADDED_SCORE
+from labelgap.review.progress import CurrentDecisions
+from labelgap.review.store import ASKED, LabelKey
+
+MIN_RANDOM: Final = 10
+"""With fewer random answers there is no interval."""
+
+Counts = NDArray[np.int64]
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewedLabels:
+    """Labels that were unknown before a review, ``(C,)`` each, and how many there are in all.
+
+    Attributes:
+        class_number: of the candidates.
+        score: probability of being present by the audit, which no answer changes; NaN without a model.
+        decided: whether somebody answered.
+        value: codes of the answers; UNKNOWN for "can't tell".
+        random: whether a label was asked as a random one: drawn from all labels of its class that were open.
+        order: numbers that rise with the decisions of a class; those of undecided labels do not matter.
+        unknown: ``(K,)`` unknown labels of each class, candidates or not.
+        expected: ``(K,)`` the sum of their scores; None without a model.
+        spread: how wrong the scores of all classes may be before any answer, by the audit; downwards and upwards.
+        range: how few and how many labels may be present before any answer, by the audit.
+    """
+
+    class_number: NDArray[np.integer[Any]]
+    score: NDArray[np.floating[Any]]
+    decided: Mask
+    value: NDArray[np.int8]
+    random: Mask
+    order: NDArray[np.integer[Any]]
+    unknown: Counts
+    expected: Array | None = None
+    spread: tuple[float, float] = MODEL_SPREAD
+    range: tuple[int, int] | None = None
+
+    @property
+    def sure(self) -> Mask:
+        """Which labels were answered with present or absent."""
+        return np.asarray(self.decided & (self.value != UNKNOWN))
+
+    @property
+    def present(self) -> Mask:
+        """Which labels were answered with present."""
+        return np.asarray(self.decided & (self.value == PRESENT))
+
+    @property
+    def undecided(self) -> Counts:
+        """How many labels of each class nobody has decided, candidates or not, ``(K,)``."""
+        return np.asarray(np.maximum(self.unknown - self.count(self.decided), 0))
+
+    def answered(self) -> ReviewedLabels:
+        """Return the decided ones."""
+        rows = np.flatnonzero(self.decided)
+        return replace(
+            self,
+            class_number=self.class_number[rows],
+            score=self.score[rows],
+            decided=self.decided[rows],
+            value=self.value[rows],
+            random=self.random[rows],
+            order=self.order[rows],
+        )
+
+    def count(self, mask: Mask) -> Counts:
+        """Return how many candidates of each class a mask selects, ``(K,)``."""
+        return np.bincount(self.class_number[mask], minlength=len(self.unknown))
+
+
+@dataclass(frozen=True)
+class SampleEstimate:
+    """How many unknown labels are present: counted among the decided, estimated among the undecided.
+
+    Attributes:
+        reviewed: random answers that count.
+        present: those of them that are present.
+        unsure: decided labels on which the reviewer could not tell; whether they are present stays open.
+        classes: number of classes that the estimate covers.
+        unknown: labels of those classes that were unknown before the review.
+        found: of these, present ones among the decided.
+        undecided: of these, those that nobody has decided.
+        still_missing: of these, present ones, estimated.
+        low: lower end of the 95 % interval of ``still_missing``, or of a rough range: see ``has_interval``.
+        high: upper end.
+        counted: whether the interval is that of the random answers alone, without scores.
+        halving: how many more random answers halve the interval; 0 where they cannot, or it is narrow.
+    """
+
+    reviewed: int
+    present: int
+    unsure: int
+    classes: int
+    unknown: int
+    found: int
+    undecided: int
+    still_missing: int
+    low: int
+    high: int
+    counted: bool = False
+    halving: int = 0
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were enough random answers for an interval."""
+        return self.reviewed >= MIN_RANDOM or not self.undecided
+
+    @property
+    def remaining(self) -> tuple[int, int, int]:
+        """How many labels are still missing: the estimate, and the ends of its interval."""
+        return self.still_missing, self.low, self.high
+
+    @property
+    def missing(self) -> tuple[int, int, int]:
+        """How many labels were missing before the review: those found, and those that still are."""
+        return self.found + self.still_missing, self.found + self.low, self.found + self.high
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewEstimate:
+    """The estimates of a review; what is still missing of the classes sums to what is still missing of all.
+
+    Attributes:
+        total: of all classes that are covered; None when there are none.
+        by_class: of each class; None for one that is not covered.
+        class_number: ``(C,)`` of the candidates.
+        probability: ``(C,)`` of each candidate to be present, as the answers have it; NaN without a model.
+        shifts: ``(D, K)`` draws of how far the log-odds of labels that score low may be from these probabilities.
+        spread: ``(K,)`` standard deviation of the same for labels like those that were answered.
+        likeness: ``(C,)`` how much a candidate is like those, from 0 to 1.
+    """
+
+    total: SampleEstimate | None
+    by_class: tuple[SampleEstimate | None, ...]
+    class_number: NDArray[np.integer[Any]]
+    probability: Array
+    shifts: Array
+    spread: Array
+    likeness: Array
+
+    def spread_over(self, numbers: NDArray[np.int64], class_number: NDArray[np.integer[Any]]) -> ReviewEstimate:
+        """Return the same for more candidates: the first of these have the given numbers, the others no probability."""
+        probability, likeness = np.full((2, len(class_number)), np.nan)
+        probability[numbers], likeness[numbers] = self.probability[: len(numbers)], self.likeness[: len(numbers)]
+        return replace(self, class_number=class_number, probability=probability, likeness=likeness)
+
+
+EXACT: Final = 40
+_TAIL: Final = 0.025
+_PARTS: Final = 33
+
+
+class CountedLabels(NamedTuple):
+    """How many of the undecided labels of a class are present: the estimate, and the ends of its interval."""
+
+    estimate: float
+    low: int
+    high: int
+
+
+def count_random(labels: ReviewedLabels, class_number: int, exact: int = EXACT) -> CountedLabels:
+    """Estimate what is left of a class from its random answers alone; without any, everything is possible.
+
+    Args:
+        labels: undecided ones may be left out.
+        class_number: of the class.
+        exact: up to so many random answers the distribution is computed exactly.
+
+    Example:
+        >>> decided, value = np.arange(1000) < 20, (np.arange(1000) < 2).astype(np.int8)
+        >>> column, order = np.zeros(1000, dtype=np.int64), np.arange(1000)
+        >>> count_random(ReviewedLabels(column, column + np.nan, decided, value, decided, order, np.array([1000])), 0)
+        CountedLabels(estimate=98.0, low=11, high=312)
+    """
+    rows = np.flatnonzero((labels.class_number == class_number) & labels.decided)
+    rows = rows[np.argsort(labels.order[rows], kind="stable")]
+    present, drawn = labels.present[rows], (labels.sure & labels.random)[rows]
+    found, left = int(present.sum()), int(labels.undecided[class_number])
+    if not drawn.any() or not left:
+        return CountedLabels(left / 2, 0, left)
+    by_rank = np.concatenate([[0], np.cumsum(present & ~drawn)[:-1]])[drawn]
+    opened = (labels.unknown[class_number] - np.arange(len(rows)))[drawn].astype(np.float64)
+    count, path = int((present & drawn).sum()), _MeanPath(by_rank, opened)
+
+    def tails(totals: Array) -> tuple[Array, Array]:
+        if len(opened) <= exact:
+            return _exact_tails(totals, by_rank, opened, count)
+        mean, variance = path.moments(totals)
+        at = (count + np.array([[0.5], [-0.5]])) * mean / variance + 0.5
+        lower, below = gammaincc(np.maximum(at, 1e-9), mean**2 / variance)
+        return lower, 1 - below * (count > 0)
+
+    low, high = _search(lambda x: tails(x)[1], found, found + left), found + left
+    high = -_search(lambda x: tails(-x)[0], -high, -found)
+    estimate = min(max(path.total(count) - found, low - found), high - found)
+    return CountedLabels(round(estimate, 6), low - found, high - found)
+
+
+class _MeanPath:
+    """The number of present random labels: its mean after each draw, and its variance after the last."""
+
+    def __init__(self, by_rank: NDArray[np.int64], opened: Array) -> None:
+        self.by_rank, self.opened = by_rank, opened
+        after = np.cumprod(1 - 1 / opened)
+        self.before = np.concatenate([[1.0], after[:-1]])
+        self.influence = after[-1] / after
+        self.slope = np.cumsum(1 / (opened * after))
+        self.known = np.cumsum(by_rank / (opened * after))
+
+    def total(self, count: int) -> float:
+        """Return the total whose mean is a number of present random labels."""
+        last = self.before[-1] * (1 - 1 / self.opened[-1])
+        return float((count / last + self.known[-1]) / self.slope[-1])
+
+    def moments(self, totals: Array) -> tuple[Array, Array]:
+        """Return mean and variance for each total."""
+        slope, known = (np.concatenate([[0.0], values[:-1]]) for values in (self.slope, self.known))
+        mean = self.before * (totals[:, None] * slope - known)
+        p = np.clip((totals[:, None] - self.by_rank - mean) / self.opened, 0, 1)
+        variance = (self.influence**2 * p * (1 - p)).sum(axis=1)
+        return np.maximum(mean[:, -1] + p[:, -1], 1e-9), np.maximum(variance, 1e-9)
+
+
+def _exact_tails(totals: Array, by_rank: NDArray[np.int64], opened: Array, count: int) -> tuple[Array, Array]:
+    """Return the probabilities of at most, and of at least, so many present random labels for each total."""
+    states = np.arange(count + 1)
+    probability = np.zeros((len(totals), count + 1))
+    probability[:, 0] = 1.0
+    for ranked, size in zip(by_rank.tolist(), opened.tolist(), strict=True):
+        moved = probability * np.clip((totals[:, None] - ranked - states) / size, 0, 1)
+        probability -= moved
+        probability[:, 1:] += moved[:, :-1]
+    return probability.sum(axis=1), 1 - probability[:, :-1].sum(axis=1)
+
+
+def _search(tail: Callable[[Array], Array], first: int, last: int) -> int:
+    """Return the first integer whose tail is not too small, of a tail that rises; the last one where all are."""
+    while first < last:
+        tried = np.unique(np.linspace(first, last, _PARTS).astype(np.int64))
+        good = tail(tried.astype(np.float64)) >= _TAIL
+        at = int(good.argmax()) if good.any() else len(tried) - 1
+        if at == 0:
+            return int(tried[0])
+        first, last = int(tried[at - 1]) + 1, int(tried[at])
+    return first
+
+
+_BIN_WIDTH: Final = 0.1
+_CELL_WIDTH: Final = 0.5
+_FLAT_SCORE: Final = 0.1
+_FLAT_SPREAD: Final = 2.5
+"""Without a model: a guess of the share of present labels, and how wrong it may be on a scale of log-odds."""
+_FLAT_CLASS_SPREAD: Final = 1.5
+"""The spread of a class whose labels all have the same score: a guess."""
+_NEXT_SPREAD: Final = 0.3
+"""How wrong the scores of all classes may be for the candidates that come next."""
+_NEARNESS: Final = 0.7
+"""Difference of log-odds at which an answer has lost two fifths of its weight for these."""
+_LOCAL_SPREAD: Final = 0.5
+"""How wrong the shift may be for the candidates that follow the answered ones."""
+_NEARLY: Final = 1.2
+"""Counting whose approximate interval is wider by this factor is not looked at more exactly."""
+_NARROW: Final = 10
+"""An interval that is no wider is narrow."""
+
+
+def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
+    """Count the labels that were found, and estimate how many are still missing, of each class and in all.
+
+    Example:
+        >>> decided, value = np.arange(1000) < 20, (np.arange(1000) < 2).astype(np.int8)
+        >>> column, order = np.zeros(1000, dtype=np.int64), np.arange(1000)
+        >>> labels = ReviewedLabels(column, column + np.nan, decided, value, decided, order, np.array([1000]))
+        >>> made = estimate_review(labels)
+        >>> made.total.found, made.total.remaining
+        (2, (87, 11, 312))
+    """
+    has_model = labels.expected is not None
+    expected = np.asarray(
+        _FLAT_SCORE * labels.unknown if labels.expected is None else labels.expected, dtype=np.float64
+    )
+    known = labels if has_model else replace(labels, score=np.full(len(labels.score), _FLAT_SCORE))
+    scores = known.score.astype(np.float64)
+    log_odds = to_log_odds(np.where(np.isnan(scores), 0.5, scores))
+    spread = labels.spread if has_model else (_FLAT_SPREAD, _FLAT_SPREAD)
+    draws = draw_shifts(_random_answers(known, log_odds), spread, _class_spread(known))
+    mean, variance = _undecided(known, log_odds, expected, np.column_stack([draws.nodes, draws.median]))
+    left, counts = labels.undecided, _counts(labels)
+    sampled = (left > 0) if has_model else _covered(counts["reviewed"], left)
+    covered = sampled | ((left == 0) & (labels.unknown > 0))
+    counts["still_missing"] = round_to_sum(np.where(covered, np.minimum(mean[:, -1], left), 0.0))
+    number, noise = draws.count(mean, variance, left), draws.pick(variance)
+    low, high = interval(number)
+    shifts, by_class, answered = draws.pick(draws.nodes), list[SampleEstimate | None](), labels.answered()
+    for k in range(len(left)):
+        made = _sum(np.arange(len(left)) == k, counts, low[k], high[k])
+        made = replace(
+            _count(answered, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
+        )
+        by_class.append(made if covered[k] else None)
+        counts["still_missing"][k] = made.still_missing * covered[k]
+    total = _total(covered, {**counts, "reviewed": counts["reviewed"] * sampled}, number, by_class, has_model)
+    if total is not None and labels.range is not None and not labels.decided.any():  # as the audit says
+        total = replace(total, low=labels.range[0], high=labels.range[1])
+    typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
+    shift, deviation, likeness = _fit_next(labels, log_odds, typical)
+    column = labels.class_number
+    shifted = expit(log_odds + likeness * shift[column] + (1 - likeness) * draws.median[column])
+    probability = np.where(np.isnan(labels.score) | (not has_model), np.nan, shifted)
+    return ReviewEstimate(total, tuple(by_class), column, probability, shifts - draws.median, deviation, likeness)
+
+
+def _class_spread(labels: ReviewedLabels) -> Array:
+    """Return how wrong the scores of each class may be, ``(K,)``."""
+    scored, classes = ~np.isnan(labels.score), len(labels.unknown)
+    low, high = np.full(classes, np.inf), np.full(classes, -np.inf)
+    np.minimum.at(low, labels.class_number[scored], labels.score[scored])
+    np.maximum.at(high, labels.class_number[scored], labels.score[scored])
+    return np.where(high > low, CLASS_SPREAD, _FLAT_CLASS_SPREAD)
+
+
+def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
+    """Return the sure random answers on candidates, by class, with :math:`1 - r / R` and :math:`g / R` of each."""
+    scored = np.flatnonzero(~np.isnan(labels.score))
+    bins = np.floor(log_odds[scored] / _CELL_WIDTH).astype(np.int64)
+    cell = labels.class_number[scored].astype(np.int64) * 100 + bins + 50
+    when = np.where(labels.decided, labels.order, np.iinfo(np.int64).max)[scored]
+    order = np.lexsort((when, cell))
+    rows, cell = scored[order], cell[order]
+    last = np.searchsorted(cell, cell, side="right")
+    ranked = labels.decided[rows] & ~labels.random[rows]
+
+    def later(mask: Mask) -> Array:
+        total = np.concatenate([[0], np.cumsum(mask)])
+        return np.asarray(total[last] - total[1:], dtype=np.float64)
+
+    open_then = last - np.arange(len(rows))
+    share, found = 1 - later(ranked) / open_then, later(ranked & labels.present[rows]) / open_then
+    chosen = np.flatnonzero((labels.sure & labels.random)[rows])
+    chosen = chosen[np.argsort(labels.class_number[rows[chosen]], kind="stable")]
+    rows = rows[chosen]
+    return Answers(labels.class_number[rows], log_odds[rows], labels.present[rows], share[chosen], found[chosen])
+
+
+def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array, Array]:
+    """Return what all answers say of candidates like those that come next.
+
+    Args:
+        labels: with the answers.
+        log_odds: ``(C,)`` by the audit.
+        typical: ``(K,)`` log-odds of the mean score of a class, where the likeness is 0.
+
+    Returns:
+        The shift of each class and its standard deviation, ``(K,)`` each, and how much each candidate is like those
+        that come next of its class, ``(C,)`` from 0 to 1.
+    """
+    classes, column = len(labels.unknown), labels.class_number
+    front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
+    np.maximum.at(front, column[is_open], log_odds[is_open])
+    front = np.where(np.isfinite(front), front, typical)
+    rows = np.flatnonzero(labels.sure & ~np.isnan(labels.score))
+    rows = rows[np.argsort(column[rows], kind="stable")]
+    near = np.exp(-(((log_odds[rows] - front[column[rows]]) / _NEARNESS) ** 2) / 2)
+    answers = Answers(column[rows], log_odds[rows], labels.present[rows], weight=near)
+    draws = draw_shifts(answers, (_NEXT_SPREAD, _NEXT_SPREAD), classes=classes)
+    deviation = np.hypot(draws.pick(draws.nodes).std(axis=0), _LOCAL_SPREAD)
+    likeness = np.clip((log_odds - typical[column]) / np.maximum(front - typical, 1.0)[column], 0, 1)
+    return draws.median, deviation, likeness
+
+
+def _counts(labels: ReviewedLabels) -> dict[str, Counts]:
+    counted = labels.random & labels.sure
+    return {
+        "reviewed": labels.count(counted),
+        "present": labels.count(counted & labels.present),
+        "unsure": labels.count(labels.decided & ~labels.sure),
+        "unknown": labels.unknown,
+        "found": labels.count(labels.present),
+        "undecided": labels.undecided,
+    }
+
+
+def _total(
+    covered: Mask, counts: Mapping[str, Counts], number: Counts, parts: list[SampleEstimate | None], has_model: bool
+) -> SampleEstimate | None:
+    """Return the estimate of all classes that are covered."""
+    if not covered.any():
+        return None
+    made = _sum(covered, counts, *interval(number[:, covered].sum(axis=1)))
+    only = [part for part in parts if part is not None]
+    if len(only) == 1:
+        return replace(made, low=only[0].low, high=only[0].high, counted=only[0].counted, halving=only[0].halving)
+    return replace(made, counted=not has_model)
+
+
+def _undecided(labels: ReviewedLabels, log_odds: Array, expected: Array, nodes: Array) -> tuple[Array, Array]:
+    """Return mean and variance of the number of present undecided labels of each class at the nodes, ``(K, S)``."""
+    classes, column = len(labels.unknown), labels.class_number.astype(np.int64)
+    scored = ~np.isnan(labels.score)
+    unlisted = np.maximum(labels.unknown - labels.count(scored) - labels.count(labels.decided & ~scored), 0)
+    rest = expected - np.bincount(column[scored], weights=labels.score[scored], minlength=classes)
+    rest_odds = to_log_odds(rest / np.maximum(labels.unknown - labels.count(scored), 1))
+    is_open = scored & ~labels.decided
+    used, cell = np.unique(
+        column[is_open] * 1000 + np.floor(log_odds[is_open] / _BIN_WIDTH).astype(np.int64) + 500, return_inverse=True
+    )
+    size = np.bincount(cell, minlength=len(used)).astype(np.float64)
+    odds = np.bincount(cell, weights=log_odds[is_open], minlength=len(used)) / np.maximum(size, 1)
+    group = np.concatenate([used // 1000, np.arange(classes)])
+    size, odds = np.concatenate([size, unlisted]), np.concatenate([odds, rest_odds])
+    order = np.argsort(group, kind="stable")
+    return expected_counts(group[order], size[order], odds[order], nodes)
+
+
+def _count(labels: ReviewedLabels, k: int, made: SampleEstimate, has_model: bool) -> SampleEstimate:
+    """Return the estimate of a class, with the interval of counting where that one is narrower, or without a model."""
+    if not made.undecided or (has_model and made.reviewed < MIN_RANDOM):
+        return made
+    width = made.high - made.low
+    if has_model and _width(count_random(labels, k, 0)) > _NEARLY * width:
+        return made
+    counted = count_random(labels, k)
+    if has_model and _width(counted) >= width:
+        return made
+    still = min(max(made.still_missing, counted.low), counted.high)
+    return replace(made, still_missing=still, low=counted.low, high=counted.high, counted=True)
+
+
+def _width(counted: CountedLabels) -> int:
+    return counted.high - counted.low
+
+
+def _halving(spread: float, variance: Array, made: SampleEstimate) -> int:
+    r"""Return how many more random answers halve the interval of a class; 0 where they cannot, or it is narrow.
+
+    Four times the precision is needed: an answer adds :math:`p (1 - p)` to :math:`1 / \mathrm{var}(s)`.
+    """
+    if made.high - made.low <= max(_NARROW, made.still_missing) or not made.has_interval:
+        return 0
+    each = float(np.median(variance)) / max(made.undecided, 1)
+    needed = math.ceil(3 / max(spread, 1e-9) / max(each, 1e-9))
+    return needed if needed < made.undecided else 0
+
+
+def _sum(mask: Mask, counts: Mapping[str, NDArray[Any]], low: float, high: float) -> SampleEstimate:
+    """Return the estimate of some classes; the ends hold the estimate, and are possible numbers."""
+    sums = {name: int(values[mask].sum()) for name, values in counts.items()}
+    still = sums["still_missing"]
+    low, high = min(int(low), still), min(max(int(high), still), sums["undecided"])
+    return SampleEstimate(**sums, classes=int(mask.sum()), low=low, high=high, counted=False)
+
+
+def _covered(reviewed: Counts, rest: Counts) -> Mask:
+    """Return the classes whose random labels count, ``(K,)``; it depends on sample sizes alone, never on answers."""
+    sampled = np.flatnonzero((reviewed > 0) & (rest > 0))
+    chosen = np.zeros(len(rest), dtype=np.bool_)
+    if len(sampled):
+        order = sampled[np.argsort(-reviewed[sampled] / rest[sampled], kind="stable")]
+        size = rest[order].astype(np.float64)
+        effective = np.cumsum(size) ** 2 / np.cumsum(size**2 * (1 / reviewed[order] + 1 / size))
+        chosen[order[: np.flatnonzero(effective >= effective.max() / 2)[-1] + 1]] = True
+    return chosen
+
+
+NEXT: Final = 50
+"""Candidates that a page speaks of."""
+
+_ENDS: Final = (0.025, 0.975)
+_DRAWS: Final = 500
+_BLOCK: Final = 1000
+
+
+class ExpectedPresent(NamedTuple):
+    """How many of the next candidates are present: the expected number, and the ends of a 95 % interval."""
+
+    candidates: int
+    present: float
+    low: int
+    high: int
+
+
+def expect_next(
+    estimate: ReviewEstimate,
+    candidates: NDArray[np.integer[Any]],
+    probability: NDArray[np.floating[Any]] | None = None,
+) -> ExpectedPresent | None:
+    """Return how many of some open candidates are expected to be present; None without a model.
+
+    Args:
+        estimate: of the review.
+        candidates: their numbers, e.g. the next 50 in the order in which they are shown, or all that are left.
+        probability: of each of these by a live ranking; else that of the estimate.
+
+    The interval holds what is uncertain of the probabilities, and chance: labels vary themselves.
+    """
+    p = (estimate.probability[candidates] if probability is None else probability).astype(np.float64)
+    if np.isnan(p).any():
+        return None
+    column, odds, like = estimate.class_number[candidates], to_log_odds(p), estimate.likeness[candidates]
+    random = np.random.default_rng(0)
+    low_scoring = estimate.shifts[:: max(len(estimate.shifts) // _DRAWS, 1)]
+    answered = estimate.spread * random.standard_normal(low_scoring.shape)
+    number = np.zeros(len(low_scoring), dtype=np.int64)
+    for first in range(0, len(p), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        shift = like[part] * answered[:, column[part]] + (1 - like[part]) * low_scoring[:, column[part]]
+        number += (random.random(shift.shape) < expit(odds[part] + shift)).sum(axis=1)
+    low, high = np.quantile(number, _ENDS, method="nearest") if len(p) else (0, 0)
+    return ExpectedPresent(len(p), float(p.sum()), int(low), int(high))
+
+
+def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> str:
+    """Return an estimate as sentences: what was counted, what is left, and where the interval comes from.
+
+    Example:
+        >>> describe_estimate(SampleEstimate(20, 2, 0, 1, 1000, 2, 980, 98, 26, 298), "dog")  # doctest: +ELLIPSIS
+        'dog: 2 found. About 98 of the 980 left are present (95 %: 26 to 298), by the scores and 20 random answers...
+    """
+    if estimate is None:
+        return "There is no estimate before a random candidate is decided."
+    unsure = f" {pluralize(estimate.unsure, 'label')} could not be told." if estimate.unsure else ""
+    of = class_name or pluralize(estimate.classes, "class")
+    if not estimate.undecided:
+        exact = "" if estimate.unsure else ", so this is exact"
+        return f"{of}: {estimate.found:,} found. Every unknown label is decided{exact}.{unsure}"
+    still, low, high = estimate.remaining
+    ends = f"95 %: {low:,} to {high:,}" if estimate.has_interval else f"{low:,} to {high:,} are possible"
+    left = describe_left(still, high, estimate.undecided)
+    return f"{of}: {estimate.found:,} found. {left} present ({ends}){_source(estimate)}{unsure}"
+
+
+def describe_left(number: int, high: int, left: int) -> str:
+    """Return how many of those that are left are something, by an estimate that was rounded, and the verb.
+
+    Args:
+        number: the estimate.
+        high: upper end of its interval: where it is not 0, neither is the estimate.
+        left: how many are left.
+
+    Example:
+        >>> describe_left(8, 15, 27), describe_left(0, 2, 27), describe_left(0, 0, 27)
+        ('About 8 of the 27 left are', 'Less than 1 of the 27 left is', 'Probably none of the 27 left is')
+    """
+    about = f"About {number:,}" if number else "Less than 1" if high else "Probably none"
+    return f"{about} of the {left:,} left {'are' if number > 1 else 'is'}"
+
+
+def _source(estimate: SampleEstimate) -> str:
+    """Return the end of the sentence: what the interval is from, and what would narrow it."""
+    if not estimate.has_interval:
+        return f". An interval needs {MIN_RANDOM} random answers; {estimate.reviewed} so far."
+    answers, present = pluralize(estimate.reviewed, "random answer"), f"({estimate.present:,} present)"
+    source = (
+        f", counted from {answers} alone {present}."
+        if estimate.counted
+        else f", by the scores and {answers} {present}."
+    )
+    if estimate.halving:
+        source += f" About {estimate.halving:,} more random answers would halve this interval."
+    return source
+
+
+def describe_next(expected: ExpectedPresent | None) -> str:
+    """Return what the next candidates are expected to hold; nothing without a model, or without candidates.
+
+    It names no interval: docs/results/review-coverage.md says where that of the next candidates does not hold.
+
+    Example:
+        >>> describe_next(ExpectedPresent(50, 1.2, 0, 4))
+        'The next 50 are expected to hold about 1.'
+    """
+    if expected is None or not expected.candidates:
+        return ""
+    return f"The next {expected.candidates:,} are expected to hold {_number(expected.present)}."
+
+
+def _number(present: float) -> str:
+    return f"about {present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
+
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+class OrderedDecisions(NamedTuple):
+    """Which of C candidates are decided, the answers, which count as random ones, and the order of the decisions."""
+
+    decided: NDArray[np.bool_]
+    value: NDArray[np.int8]
+    random: NDArray[np.bool_]
+    order: NDArray[np.int64]
+
+
+def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return the position of the first undecided of C candidates in the list of each class, ``(K,)``.
+
+    It is the largest integer where everything is decided.
+
+    Example:
+        >>> first_undecided([0, 0, 0], [1, 3, 5], [True, False, True], 1)
+        array([3])
+    """
+    first = np.full(count, _NEVER, dtype=np.int64)
+    undecided = ~np.asarray(decided, dtype=np.bool_)
+    np.minimum.at(first, np.asarray(classes)[undecided], np.asarray(positions)[undecided])
+    return first
+
+
+def order_fixed_list(
+    class_number: NDArray[np.integer[Any]],
+    sampled: NDArray[np.int64],
+    ranked: NDArray[np.int64],
+    decided: NDArray[np.bool_],
+    classes: int,
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which of C candidates were asked as random ones, and the order in which the list came to them.
+
+    Args:
+        class_number: of the candidates.
+        sampled: position of each in the random sample; the largest integer for none.
+        ranked: position among the ranked ones, likewise.
+        decided: whether somebody answered.
+        classes: K.
+
+    What is decided and not reached comes after everything that is reached.
+    """
+    shown = np.minimum(sampled, ranked)
+    reached = decided & (shown < first_undecided(class_number, shown, decided, classes)[class_number])
+    return reached & (sampled < ranked), np.where(reached, shown, _NEVER)
+
+
+def order_decisions(current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
+    """Return the decisions in force, and the order in which they were made.
+
+    Args:
+        current: the decisions in force.
+        shown: ``(C,)`` which candidates are asked about; the others are copies.
+    """
+    candidates = current.candidates
+    columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
+    with current.lock:
+        decided, value, order = current.decided.copy(), current.value.copy(), current.shown.copy()
+        asked, in_fixed_list = current.asked == ASKED.index("random"), decided & (current.ranking == 0)
+    listed, column = shown & (columns.kind != WRONG), columns.class_number
+    drawn = np.flatnonzero(listed & (columns.random_rank > 0))
+    first = first_undecided(column[drawn], columns.random_rank[drawn], decided[drawn], classes)
+    random = decided & ~in_fixed_list & asked & (columns.random_rank < first[column])
+    if in_fixed_list.any():
+        rows = np.flatnonzero(listed)
+        places = (positions.sampled[rows], positions.ranked[rows])
+        in_list, place = order_fixed_list(column[rows], *places, in_fixed_list[rows], classes)
+        random[rows] |= in_list
+        order[rows] = np.where(place < _NEVER, place - _NEVER, order[rows])
+    return OrderedDecisions(decided, value, random, order)
+
+
+def join_labels(
+    columns: CandidateColumns,
+    numbers: NDArray[np.int64],
+    decisions: OrderedDecisions,
+    others: tuple[NDArray[np.int64], NDArray[np.int8]],
+    unknown: NDArray[np.int64],
+    expected: NDArray[np.float64] | None,
+) -> ReviewedLabels:
+    """Return what an estimate is made from: some candidates, then decided labels that are none.
+
+    Args:
+        columns: the candidates.
+        numbers: of those that take part.
+        decisions: on all candidates.
+        others: class numbers and answers of the other labels.
+        unknown: ``(K,)`` unknown labels of each class.
+        expected: ``(K,)`` how many of them are present by the audit; None without a model.
+    """
+    group, answer = others
+    decided, value, random, order = (values[numbers] for values in decisions)
+    return ReviewedLabels(
+        np.concatenate([columns.class_number[numbers], group]),
+        np.concatenate([columns.score[numbers], np.full(len(group), np.nan)]),
+        np.concatenate([decided, np.ones(len(group), dtype=np.bool_)]),
+        np.concatenate([value, answer]),
+        np.concatenate([random, np.zeros(len(group), dtype=np.bool_)]),
+        np.concatenate([order, np.full(len(group), _NEVER)]),
+        unknown,
+        expected,
+    )
+
+
+def other_decisions(
+    folder: ReviewFolder, others: Mapping[LabelKey, int], splits: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    """Return class numbers and values of decided labels that are no candidates, and that the data do not know.
+
+    Args:
+        folder: of the review; its data are opened where there are such decisions.
+        others: values of decided labels that are no candidates.
+        splits: that were audited.
+    """
+    found: list[tuple[int, int]] = []
+    classes = {name: number for number, name in enumerate(folder.classes)}
+    for split in folder.data.splits if others else ():
+        keys = [key for key in others if key.split == split.name and key.class_name in classes]
+        if split.name not in splits or not keys:
+            continue
+        rows = {name: row for row, name in enumerate(split.labels.images)}
+        keys = [key for key in keys if key.image in rows]
+        columns = [classes[key.class_name] for key in keys]
+        codes = split.labels.codes_at([rows[key.image] for key in keys], columns)
+        pairs = zip(columns, [others[key] for key in keys], codes, strict=True)
+        found += [(column, value) for column, value, code in pairs if code == UNKNOWN]
+    made = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return made[:, 0], made[:, 1].astype(np.int8)
+
+
+class AuditCounts(NamedTuple):
+    """The labels of each class before the review, ``(K,)`` each.
+
+    Attributes:
+        unknown: how many are unknown in the data that the random sample was drawn from.
+        expected: how many of these are present by the audit; None without a model.
+        spread: how wrong the scores of all classes may be, by the audit; a pair of numbers.
+        range: how few and how many of all may be present by the audit; None for a part of what was audited.
+    """
+
+    unknown: NDArray[np.int64]
+    expected: NDArray[np.float64] | None
+    spread: tuple[float, float] = MODEL_SPREAD
+    range: tuple[int, int] | None = None
+
+
+def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | None) -> AuditCounts:
+    """Count the labels before a review of one split, or of all that was audited."""
+    metadata, names, own = candidates.metadata, candidates.classes, len(folder.classes)
+    counts = metadata.get("unknown_per_class") or {}
+    audited = np.array([int(counts.get(name, 0)) for name in names], dtype=np.int64)
+    known = audited[:own] if split is None else folder.data.split(split).labels.counts().unknown
+    asked = np.bincount(candidates.columns.class_number, minlength=len(names))
+    unknown = np.concatenate([known, asked[own:]])
+    if metadata.get("estimate") is None:
+        return AuditCounts(unknown, None)
+    missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
+    expected = missing * unknown / np.maximum(audited, 1)
+    expected[own:] = ADDED_SCORE * unknown[own:]
+    ends = metadata["estimate"].get("range") if split is None and len(names) == own else None
+    return AuditCounts(unknown, expected, tuple(metadata["estimate"].get("spread", MODEL_SPREAD)), ends and tuple(ends))
+
+
+def estimate_current(
+    folder: ReviewFolder,
+    current: CurrentDecisions,
+    counts: AuditCounts,
+    splits: Sequence[str],
+    shown: NDArray[np.bool_],
+) -> ReviewEstimate:
+    """Estimate how many labels are missing, of each class and of all, and how probable each candidate is.
+
+    Args:
+        folder: of the review.
+        current: the decisions in force on C candidates.
+        counts: of the labels before the review.
+        splits: that were audited.
+        shown: ``(C,)`` which candidates are asked about; the others are copies.
+
+    Decided labels that are no candidates, e.g. of copies, are as certain as the others. What is known of an added class
+    are its random answers alone.
+    """
+    candidates = current.candidates
+    columns, decisions = candidates.columns, order_decisions(current, shown)
+    others = other_decisions(folder, current.others, splits)
+    answers = np.bincount(columns.class_number[decisions.random], minlength=len(candidates.classes))
+    silent = (np.arange(len(answers)) >= len(folder.classes)) & (answers < MIN_RANDOM)
+    numbers = np.flatnonzero((columns.kind != WRONG) & ~silent[columns.class_number])
+    unknown = np.where(silent, 0, counts.unknown)
+    expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
+    labels = join_labels(columns, numbers, decisions, others, unknown, expected)
+    labels = replace(labels, spread=counts.spread, range=counts.range)
+    return estimate_review(labels).spread_over(numbers, columns.class_number)
