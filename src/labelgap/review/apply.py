@@ -1,8 +1,4 @@
-"""Decisions about classes that the data do not have, and the data with these classes.
-
-What people decided and models revised, of several reviews and runs, as one revision for each label.
-
-Apply decisions: the observed labels with the reviewers' decisions over them, and a list of who decided what.
+"""Apply decisions: the observed labels with the reviewers' decisions over them, and a list of who decided what.
 
 The table is written in the format that the data have: a CSV or Parquet file of labels keeps its layout, columns and row
 order (``labelgap.labels.io.rewrite``). Decisions of several reviews are merged; where two contradict each other, the
@@ -11,18 +7,16 @@ the table; it is unknown wherever nobody decided.
 
 Beside the table, ``NAME.provenance.csv`` lists every label that a person decided, now or for an earlier table, and
 every label that a model changed.
-
-The images of a random review with all that was decided about them: a fair sample to measure a model on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -36,69 +30,10 @@ from labelgap.labels.codes import UNKNOWN
 from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_csv, rewrite_parquet
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.provenance import ProvenanceEntry, provenance_path, read_provenance, write_provenance
-from labelgap.labels.revisions import HUMAN_SOURCES
 from labelgap.review.candidates import Candidates
 from labelgap.review.folder import ReviewFolder, drawn_rows
 from labelgap.review.new_classes import check_class_name, folded_name, taken_names
 from labelgap.review.store import SOURCE, read_classes, read_decisions
-
-
-class ClassSpellings:
-    """The names that decisions of several reviews have in one table.
-
-    A class that a review added is that of the table where the names differ in case, blanks or Unicode's forms; of two
-    reviews that added it, the first one's spelling counts.
-
-    Args:
-        data: whose classes the table has.
-    """
-
-    def __init__(self, data: Dataset) -> None:
-        self._data, self._taken = data, taken_names(data)
-        self._spelling = {folded_name(name): name for name in data.classes}
-        self._known = {*data.classes}
-
-    def rename(self, path: Path, decided: Iterable[tuple[str, Revision]]) -> list[tuple[str, Revision]]:
-        """Return the decisions of the review in a folder with the names of the table.
-
-        Raises:
-            InputError: neither the data nor the people of the review have the class.
-        """
-        decided = list(decided)
-        other = {revision.class_name for _, revision in decided} - self._known
-        added = {each.name for each in read_classes(path)} if other else set()
-        names = {name: self._name(name, name in added, path) for name in sorted(other)}
-        return [
-            (split, replace(each, class_name=names.get(each.class_name, each.class_name))) for split, each in decided
-        ]
-
-    def _name(self, name: str, added: bool, path: Path) -> str:
-        if not added:
-            raise InputError(
-                f"{path} has a decision about the class {truncate_text(name)!r}, which {self._data.name} does not have."
-            )
-        key = folded_name(name)
-        if key not in self._spelling:
-            self._spelling[key] = check_class_name(name, (), taken=self._taken)
-        return self._spelling[key]
-
-
-def with_classes(data: Dataset, names: Sequence[str]) -> Dataset:
-    """Return data with more classes, whose labels are unknown."""
-    if not names:
-        return data
-    classes = (*data.classes, *names)
-
-    def extended(table: LabelTable) -> LabelTable:
-        return table.with_classes(classes)
-
-    splits = {
-        split.name: replace(
-            split, labels=extended(split.labels), truth=None if split.truth is None else extended(split.truth)
-        )
-        for split in data.splits
-    }
-    return replace(data, **splits)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -118,10 +53,13 @@ def merge_decisions(
     An image that has moved to another split since is found by its name.
     """
     data = folders[0].data
-    places, spellings = [(split.name, {*split.labels.images}) for split in data.splits], ClassSpellings(data)
+    places = [(split.name, {*split.labels.images}) for split in data.splits]
+    spelling = {folded_name(name): name for name in data.classes}
     merged: dict[tuple[str, str, str], list[RevisedLabel]] = {}
     for folder, made in zip(folders, decided, strict=True):
-        for split, revision in spellings.rename(folder.path, made):
+        names = _class_names(data, folder.path, {revision.class_name for _, revision in made}, spelling)
+        for split, given in made:
+            revision = replace(given, class_name=names[given.class_name])
             image = revision.image
             found = [name for name, images in places if image in images]
             if not found:
@@ -132,6 +70,26 @@ def merge_decisions(
     contradicted = sum(len({each.revision.value for each in said}) > 1 for said in merged.values())
     newest = [max(said, key=_time) for said in merged.values()]
     return sorted(newest, key=_time), contradicted
+
+
+def _class_names(data: Dataset, path: Path, decided: set[str], spelling: dict[str, str]) -> dict[str, str]:
+    """Return the names that the decided classes of the review in a folder have in the table.
+
+    A class that a review added is that of the table where the names differ in case, blanks or Unicode's forms; of two
+    reviews that added it, the first one's ``spelling`` counts, by folded name.
+    """
+    names = {name: name for name in decided & {*data.classes}}
+    others = sorted(decided - {*names})
+    added = {each.name for each in read_classes(path)} if others else set()
+    for name in others:
+        if name not in added:
+            raise InputError(
+                f"{path} has a decision about the class {truncate_text(name)!r}, which {data.name} does not have."
+            )
+        if folded_name(name) not in spelling:
+            spelling[folded_name(name)] = check_class_name(name, (), taken=taken_names(data))
+        names[name] = spelling[folded_name(name)]
+    return names
 
 
 def _time(each: RevisedLabel) -> float:
@@ -156,7 +114,7 @@ def model_revisions(folders: Sequence[ReviewFolder], sources: Sequence[str]) -> 
 def revise(
     data: Dataset, revised: Sequence[RevisedLabel], sources: Sequence[str]
 ) -> tuple[Dataset, list[ProvenanceEntry]]:
-    """Return the data with revised labels, and the labels that a person decided or a model changed."""
+    """Return the data with revised labels, those of models first, and the labels that are decided or changed now."""
     splits, entries = {}, list[ProvenanceEntry]()
     for split in data.splits:
         own = [each for each in revised if each.split == split.name]
@@ -170,21 +128,14 @@ def _entries(before: LabelTable, after: LabelTable, revised: Sequence[RevisedLab
     """Return the entries of one split, in the order of rows and classes."""
     rows = {name: number for number, name in enumerate(before.images)}
     columns = {name: number for number, name in enumerate(before.classes)}
-    effective: dict[tuple[int, int], RevisedLabel] = {}
-    for each in revised:
-        if each.revision.target is None:
-            position = (rows[each.revision.image], columns[each.revision.class_name])
-            previous = effective.get(position)
-            if (
-                previous is None
-                or each.revision.source in HUMAN_SOURCES
-                or previous.revision.source not in HUMAN_SOURCES
-            ):
-                effective[position] = each
+    effective = {  # what people decided comes after what models revised
+        (rows[each.revision.image], columns[each.revision.class_name]): each
+        for each in revised
+        if each.revision.target is None
+    }
     places = sorted(effective)
-    old, new = (
-        table.codes_at([row for row, _ in places], [column for _, column in places]) for table in (before, after)
-    )
+    at = [row for row, _ in places], [column for _, column in places]
+    old, new = before.codes_at(*at), after.codes_at(*at)
     entries = []
     for place, observed, value in zip(places, old.tolist(), new.tolist(), strict=True):
         each = effective[place]
@@ -194,38 +145,23 @@ def _entries(before: LabelTable, after: LabelTable, revised: Sequence[RevisedLab
     return entries
 
 
-_FORMATS: Final = {".csv": "csv", ".parquet": "parquet"}
-
-
 @dataclass(frozen=True)
 class ApplyResult:
-    """What ``apply_decisions`` wrote.
+    """What ``apply_decisions`` wrote."""
 
-    Attributes:
-        path: the table.
-        provenance: the list of who decided what.
-        data: the data with the new labels.
-        changed: number of labels that differ from the observed ones, by source.
-        decided: number of labels that people decided.
-        contradicted: of these, labels on which two reviews contradict each other.
-        soft: number of soft targets of models, which are not labels and were left out.
-        kept: "can't tell" about labels that stay as they are, since the lists of the table cannot say unknown.
-        own_format: what the table's own format had no room for; None where it is written in labelgap's.
-        added: classes that people added, and the table did not have.
-        others: the tables of val and test that were written too, by the name of the split: where these are files of
-            their own, and are not as they were.
-    """
-
-    path: Path
-    provenance: Path
-    data: Dataset
-    changed: dict[str, int]
-    decided: int
-    contradicted: int
-    soft: int
-    kept: int
+    path: Path  # the table
+    provenance: Path  # the list of who decided what
+    data: Dataset  # the data with the new labels
+    changed: dict[str, int]  # number of labels that differ from the observed ones, by source
+    decided: int  # number of labels that people decided
+    contradicted: int  # of these, labels on which two reviews contradict each other
+    soft: int  # number of soft targets of models, which are not labels and were left out
+    kept: int  # "can't tell" about labels that stay as they are, since the lists of the table cannot say unknown
+    # what the table's own format had no room for; None where it is written in labelgap's
     own_format: RewriteResult | None
-    added: tuple[str, ...]
+    added: tuple[str, ...]  # classes that people added, and the table did not have
+    # the tables of val and test that were written too, by the name of the split: where these are files of their own,
+    # and are not as they were
     others: dict[str, Path]
 
 
@@ -239,15 +175,10 @@ def apply_decisions(
 ) -> ApplyResult:
     """Write the table of the first folder's data with decisions applied; the data themselves are never changed.
 
-    A person's decision replaces the observed label. A model's revision fills only unknown labels, and counts up to the
-    epoch that the run selected. The decisions are those of one moment, also while people are deciding.
-
-    Args:
-        folders: runs and reviews of the same images.
-        out: a ``.csv`` or ``.parquet`` file; in the layout of the data where these are such a file.
-        sources: methods whose revisions to apply as well, as in the runs' ``revisions.parquet``.
-        force: replace existing files.
-        decided: the decisions of each folder, as ``read_decisions`` returned them; read now when None.
+    A person's decision replaces the observed label. A model's revision, of the methods in ``sources``, fills only
+    unknown labels, and counts up to the epoch that the run selected. The decisions are those of one moment, also while
+    people are deciding: ``decided`` of each folder, as ``read_decisions`` returned them, or read now. ``out`` is a
+    ``.csv`` or ``.parquet`` file; ``force`` replaces existing files.
     """
     given = [folders] if isinstance(folders, ReviewFolder) else list(folders)
     data, table_format = given[0].data, _table_format(out, given[0].data)
@@ -257,15 +188,17 @@ def apply_decisions(
     check_target(data, out, force)
     made = [read_decisions(folder.path) for folder in given] if decided is None else decided
     people, contradicted = merge_decisions(given, made)
-    decisions, added = len(people), _added_classes(data, people)
+    decisions = len(people)
+    sure = [each.revision.class_name for each in people if each.revision.value != UNKNOWN]
+    added = tuple(name for name in dict.fromkeys(sure) if name not in data.classes)
     people = [each for each in people if each.revision.class_name in (*data.classes, *added)]
     own = _writes_own_format(data, table_format, added)
     kept = 0
     if own and data.recipe["options"].get("unlisted") == "absent":
-        sure = [each for each in people if each.revision.value != UNKNOWN]
-        people, kept = sure, len(people) - len(sure)
+        kept = sum(each.revision.value == UNKNOWN for each in people)
+        people = [each for each in people if each.revision.value != UNKNOWN]
     revised = [*model_revisions(given, sources), *people]
-    new, entries = revise(with_classes(data, added), revised, [SOURCE, *sources])
+    new, entries = revise(_with_classes(data, added), revised, [SOURCE, *sources])
     changed = [entry for entry in entries if entry.before != entry.revision.value]
     if own:
         own_format, others = _rewrite_tables(data, changed, added, out, table_format, force)
@@ -288,13 +221,21 @@ def apply_decisions(
     )
 
 
+def _with_classes(data: Dataset, names: Sequence[str]) -> Dataset:
+    """Return data with more classes, whose labels are unknown."""
+    classes, splits = (*data.classes, *names), {}
+    for split in data.splits if names else ():
+        truth = None if split.truth is None else split.truth.with_classes(classes)
+        splits[split.name] = replace(split, labels=split.labels.with_classes(classes), truth=truth)
+    return replace(data, **splits)  # type: ignore[arg-type]
+
+
 def _table_format(out: Path, data: Dataset) -> str:
     """Return the format that a file name asks for; the suffix of the data's own file is one of these too."""
-    source = str(data.recipe.get("path") or "")
-    own = (
-        {Path(source).suffix.lower(): str(data.recipe["name"])} if data.recipe.get("name") in ("csv", "parquet") else {}
-    )
-    table_format = {**own, **_FORMATS}.get(out.suffix.lower())
+    formats, name = {".csv": "csv", ".parquet": "parquet"}, str(data.recipe.get("name"))
+    if name in formats.values():
+        formats = {Path(str(data.recipe.get("path") or "")).suffix.lower(): name, **formats}
+    table_format = formats.get(out.suffix.lower())
     if table_format is None:
         raise InputError(f"--out {out}: a table is written as .csv or .parquet.")
     return table_format
@@ -310,12 +251,6 @@ def _writes_own_format(data: Dataset, table_format: str, added: Sequence[str] = 
     return not added or data.recipe["options"].get("unlisted") != "absent"
 
 
-def _added_classes(data: Dataset, people: Sequence[RevisedLabel]) -> tuple[str, ...]:
-    """Return the classes that the data do not have and that somebody decided a label of, in the order of time."""
-    sure = [each.revision.class_name for each in people if each.revision.value != UNKNOWN]
-    return tuple(name for name in dict.fromkeys(sure) if name not in data.classes)
-
-
 def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[ProvenanceEntry]:
     """Return what people decided for the table that is the data now, except for what was decided again."""
     source = data.recipe.get("path")
@@ -327,12 +262,7 @@ def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[
 
 
 def _rewrite_tables(
-    data: Dataset,
-    changed: Sequence[ProvenanceEntry],
-    added: Sequence[str],
-    out: Path,
-    table_format: str,
-    force: bool,
+    data: Dataset, changed: Sequence[ProvenanceEntry], added: Sequence[str], out: Path, table_format: str, force: bool
 ) -> tuple[RewriteResult, dict[str, Path]]:
     """Write the new labels into the data's own file format.
 
@@ -366,9 +296,6 @@ def decided_images(folder: ReviewFolder) -> Dataset:
 
     An image counts once all its labels are decided or were known, and a class once it is decided for all images. Other
     known labels are left out: they are known because somebody chose to tag them.
-
-    Raises:
-        InputError: the images were not drawn at random, or nothing is decided in full yet.
     """
     if not folder.random:
         raise InputError(

@@ -1,7 +1,4 @@
-"""What the routes share: the review, who may connect, images, and how a page is rendered.
-
-Who asks for a page, and which open candidates the page is given: none that somebody else looks at.
-"""
+"""What the routes share: the review, who asks for a page, which open candidates it is given, and how it is rendered."""
 
 from __future__ import annotations
 
@@ -32,33 +29,26 @@ _COOKIE_SECONDS: Final = 365 * 86400
 
 @dataclass
 class AppContext:
-    """What the routes share.
+    """What the routes share."""
 
-    Attributes:
-        review: candidates and decisions.
-        policy: which requests are accepted.
-        reviewer: author of the decisions until another name is typed in the page.
-        budget: seconds that the review is meant to take; None for no limit.
-        double: share of the labels that are asked of a second person.
-        started: when the first page was opened.
-        reported: the last error that was printed to the terminal.
-        leases: which candidates the open pages show.
-    """
-
-    review: Review
-    policy: AccessPolicy
-    reviewer: str
-    budget: int | None = None
-    double: float = 0.0
-    started: float | None = None
-    reported: str = ""
-    leases: Leases = field(default_factory=Leases)
+    review: Review  # candidates and decisions
+    policy: AccessPolicy  # which requests are accepted
+    reviewer: str  # author of the decisions until another name is typed in the page
+    budget: int | None = None  # seconds that the review is meant to take; None for no limit
+    double: float = 0.0  # share of the labels that are asked of a second person
+    started: float | None = None  # when the first page was opened
+    reported: str = ""  # the last error that was printed to the terminal
+    leases: Leases = field(default_factory=Leases)  # which candidates the open pages show
     thumbnails: ReviewThumbnails = field(init=False)
     heat_maps: HeatMaps = field(init=False)
 
     def __post_init__(self) -> None:
         self.thumbnails = ReviewThumbnails(self.review)
         self.heat_maps = HeatMaps(self.thumbnails)
+
+    def known_class(self, number: int | None) -> int | None:
+        """Return the number of a class, None where there is no such class."""
+        return number if number is not None and number < len(self.review.candidates.classes) else None
 
     def remaining(self) -> int | None:
         """Return the seconds left of the budget, below 0 when it is used up; None without a budget."""
@@ -113,18 +103,22 @@ def render_page(context: AppContext, template: str, number: int | None, make: Ca
 
 def counter_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
     """Return the parts of a page that change with every decision."""
-    known = number if number is not None and number < len(context.review.candidates.classes) else None
-    counters = counters_context(context.review, known, reviewer or context.reviewer)
+    counters = counters_context(context.review, context.known_class(number), reviewer or context.reviewer)
     return {"counters": render("counters.html", counters=counters), "remaining": context.remaining()}
 
 
 def status_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
     """Return the parts of a page that a poll brings; its panel is the same for everybody, and may be a little old."""
-    review = context.review
-    known = number if number is not None and number < len(review.candidates.classes) else None
+    review, known = context.review, context.known_class(number)
     with review.cache.tolerating(_PANEL_SECONDS):
         panel = review.cached(f"html {known}", lambda: render("panel.html", panel=panel_context(review, known)))
     return {"panel": panel, **counter_parts(context, known, reviewer)}
+
+
+def check_class(context: AppContext, number: int | None) -> None:
+    """Raise 404 where there is no class of this number."""
+    if number is not None and context.known_class(number) is None:
+        raise HTTPException(404, "there is no such class.")
 
 
 def find_candidate(context: AppContext, identity: str) -> int:
@@ -145,17 +139,11 @@ def find_image(context: AppContext, identity: str) -> int:
 
 @dataclass(frozen=True)
 class Visitor:
-    """A browser that is about to be shown a page.
+    """A browser that is about to be shown a page."""
 
-    Attributes:
-        context: the review.
-        browser: id of the browser.
-        page: id of the page, by which it renews its lease.
-    """
-
-    context: AppContext
-    browser: str
-    page: str = field(default_factory=lambda: secrets.token_hex(8))
+    context: AppContext  # the review
+    browser: str  # id of the browser
+    page: str = field(default_factory=lambda: secrets.token_hex(8))  # id of the page, by which it renews its lease
 
     @property
     def holder(self) -> Holder:
@@ -165,10 +153,6 @@ class Visitor:
     def held(self) -> NDArray[np.int64]:
         """Return the candidates that others look at."""
         return self.context.leases.held_by_others(self.browser)
-
-    def take(self, numbers: NDArray[np.int64], class_number: int | None = None) -> None:
-        """Lease candidates that the page shows in any case."""
-        self.context.leases.take(self.holder, numbers, place=class_number)
 
     def select(self, class_number: int, wrong: bool, feed: Feed, number: int, size: int) -> FeedPage:
         """Return a page of the feed of a class, with second opinions; see ``select_from``."""

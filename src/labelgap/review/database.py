@@ -1,12 +1,8 @@
-"""The tables of ``review.sqlite``, and the check that a database has nothing else and is intact.
+"""The file ``review.sqlite``, which anybody may have made or damaged: its tables, its checks, and its recovery.
 
-The file ``review.sqlite``, which anybody may have made or damaged: it is created whole, and checked before use.
-
-A file is first opened read-only and checked in one read transaction: SQLite's own check of all pages and indexes, a
-schema that is exactly ours (no view, trigger or virtual table of somebody else is ever run), and types and bounds of
-every row. Only a file that passes is opened for writing.
-
-What can still be read of a damaged ``review.sqlite``, as a new one.
+It is created whole, and checked before use. A file is first opened read-only and checked in one read transaction:
+SQLite's own check of all pages and indexes, a schema that is exactly ours (no view, trigger or virtual table of
+somebody else is ever run), and types and bounds of every row. Only a file that passes is opened for writing.
 """
 
 from __future__ import annotations
@@ -31,18 +27,27 @@ from labelgap.core.stored import reading
 from labelgap.core.text import escape_control
 from labelgap.labels.codes import UNKNOWN
 
+FILE: Final = "review.sqlite"
 FORMAT: Final = 2
-MAX_CLASSES: Final = 100
-"""How many classes people can add."""
-MAX_BYTES: Final = {
-    "split": 1000,
-    "image": 32_000,
-    "class": 32_000,
-    "reviewer": 400,
-    "client": 200,
-    "request_id": 200,
+MAX_CLASSES: Final = 100  # how many classes people can add
+_TIMEOUT: Final = 15.0  # seconds to wait for another process that writes
+_ATTEMPTS: Final = 5
+_LIMITS: Final = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
 }
-"""Length of every text, in bytes of UTF-8."""
+_IO_ERRORS: Final = ("WRITE", "FSYNC", "DIR_FSYNC", "SHMSIZE", "TRUNCATE")
+_WRITE_ERRORS: Final = {"SQLITE_FULL", *(f"SQLITE_IOERR_{name}" for name in _IO_ERRORS)}
+_DENIED: Final = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
+_EVENT_COLUMNS: Final = (
+    "id, time, reviewer, image, split, class, value, kind, score, undoes, accepted, base_version, client, request_id, "
+    "ranking, place"
+)
+_MIN_ROW_BYTES: Final = 20
+_MAX_OTHERS: Final = 100_000
+# Length of every text, in bytes of UTF-8.
+MAX_BYTES: Final = {"split": 1000, "image": 32_000, "class": 32_000, "reviewer": 400, "client": 200, "request_id": 200}
 
 _SCHEMA: Final = f"""
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -69,6 +74,7 @@ CREATE TRIGGER no_update BEFORE UPDATE ON events BEGIN SELECT RAISE (ABORT, 'eve
 CREATE TRIGGER no_delete BEFORE DELETE ON events BEGIN SELECT RAISE (ABORT, 'events are never deleted'); END;
 PRAGMA user_version = 1;
 """
+# from format 1 to format 2. New files are made in the same two steps, so that their definitions are the same text
 _UPGRADE: Final = """
 ALTER TABLE events ADD COLUMN ranking INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE events ADD COLUMN place INTEGER NOT NULL DEFAULT 0;
@@ -91,7 +97,6 @@ CREATE TRIGGER no_class_update BEFORE UPDATE ON classes BEGIN SELECT RAISE (ABOR
 CREATE TRIGGER no_class_delete BEFORE DELETE ON classes BEGIN SELECT RAISE (ABORT, 'never deleted'); END;
 PRAGMA user_version = 2;
 """
-"""From format 1 to format 2. New files are made in the same two steps, so that their definitions are the same text."""
 _DIGITS: Final = "[0-9]"
 _TEXTS: Final = " AND ".join(
     f"typeof({name}) = 'text' AND length(CAST({name} AS BLOB)) BETWEEN 1 AND {most}" for name, most in MAX_BYTES.items()
@@ -129,6 +134,10 @@ SELECT 1 FROM classes WHERE (
     AND typeof(reviewer) = 'text' AND length(CAST(reviewer AS BLOB)) BETWEEN 1 AND {MAX_BYTES["reviewer"]}
 ) IS NOT TRUE OR (SELECT count(*) FROM classes) > {MAX_CLASSES} LIMIT 1
 """
+
+
+class DamagedStoreError(RunError):
+    """A store of decisions is damaged or not ours; it was not changed."""
 
 
 def create_memory_database() -> sqlite3.Connection:
@@ -227,58 +236,26 @@ def _our_objects(version: int) -> list[tuple[object, ...]]:
         return _objects(connection)
 
 
-FILE: Final = "review.sqlite"
-_TIMEOUT: Final = 15.0
-"""Seconds to wait for another process that writes."""
-_ATTEMPTS: Final = 5
-_LIMITS: Final = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-}
-
-_WRITE_ERRORS: Final = frozenset(
-    {
-        "SQLITE_FULL",
-        "SQLITE_IOERR_WRITE",
-        "SQLITE_IOERR_FSYNC",
-        "SQLITE_IOERR_DIR_FSYNC",
-        "SQLITE_IOERR_SHMSIZE",
-        "SQLITE_IOERR_TRUNCATE",
-    }
-)
-_DENIED: Final = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
-
-
-class DamagedStoreError(RunError):
-    """A store of decisions is damaged or not ours; it was not changed."""
-
-
 def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
-    """Open an existing file as it is now: checked, read-only, in one read transaction.
+    """Open an existing file as it is now: checked, read-only, in one read transaction; ``resources`` closes it.
 
     Others may write at the same time; what they write is not seen. A file on a disk that cannot be written to is read
     as well, from a copy where SQLite needs to write beside it. A file of an older format is read from a copy in memory.
-
-    Args:
-        path: the file.
-        resources: closes the connection.
-
-    Raises:
-        RunError: the file is damaged, not ours, or cannot be read.
     """
     _check_files(path)
     with database_errors(path):
         try:
-            connection = resources.enter_context(closing(connect_untrusted(path, "ro")))
-            _begin(connection)
+            connection = _begin(path, "ro", resources)
         except sqlite3.OperationalError as error:
-            if not str(_name(error)).startswith(_DENIED):
+            if not _name(error).startswith(_DENIED):
                 raise
-            connection = resources.enter_context(closing(connect_untrusted(_copy(path, resources), "rw")))
-            _begin(connection)
-        _check(connection, path)
-        if read_format(connection) < FORMAT:
+            connection = _begin(_copy(path, resources), "rw", resources)
+        version = read_format(connection)
+        if not 1 <= version <= FORMAT:
+            raise RunError(f"{path} has format {version}; this version of labelgap reads formats 1 to {FORMAT}.")
+        if (reason := find_damage(connection)) is not None:
+            raise _damaged(path, reason)
+        if version < FORMAT:
             copy = resources.enter_context(closing(sqlite3.connect(":memory:", check_same_thread=False)))
             copy.isolation_level = None
             connection.backup(copy)
@@ -395,9 +372,11 @@ def connect_untrusted(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _begin(connection: sqlite3.Connection) -> None:
+def _begin(path: Path, mode: str, resources: ExitStack) -> sqlite3.Connection:
+    connection = resources.enter_context(closing(connect_untrusted(path, mode)))
     connection.execute("BEGIN")
     connection.execute("PRAGMA schema_version").fetchone()  # the transaction starts with the first read
+    return connection
 
 
 def _copy(path: Path, resources: ExitStack) -> Path:
@@ -424,15 +403,6 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     return None
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise an error unless a database is intact, of our schema, and every row within bounds."""
-    version = read_format(connection)
-    if not 1 <= version <= FORMAT:
-        raise RunError(f"{path} has format {version}; this version of labelgap reads formats 1 to {FORMAT}.")
-    if (reason := find_damage(connection)) is not None:
-        raise _damaged(path, reason)
-
-
 def create_database(path: Path, identity: str | None = None) -> None:
     """Create a store that is complete from the moment its file exists, unless another process is first."""
     temporary = path.with_name(f".{path.stem}-{secrets.token_hex(8)}.partial{path.suffix}")
@@ -456,25 +426,12 @@ def create_database(path: Path, identity: str | None = None) -> None:
             temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
 
 
-_COLUMNS: Final = (
-    "id, time, reviewer, image, split, class, value, kind, score, undoes, accepted, base_version, client, request_id, "
-    "ranking, place"
-)
-_MIN_ROW_BYTES: Final = 20
-_MAX_OTHERS: Final = 100_000
-
-
 @dataclass(frozen=True)
 class RecoveryResult:
-    """What a recovery saved.
+    """What a recovery saved."""
 
-    Attributes:
-        kept: number of events in the new file.
-        lost: number of events that cannot be read, are invalid, or undo one that is lost.
-    """
-
-    kept: int
-    lost: int
+    kept: int  # number of events in the new file
+    lost: int  # number of events that cannot be read, are invalid, or undo one that is lost
 
 
 def recover_events(path: Path, out: Path) -> RecoveryResult:
@@ -488,62 +445,49 @@ def recover_events(path: Path, out: Path) -> RecoveryResult:
         with suppress(sqlite3.Error):
             identity = store_id(damaged)
         version = read_format(damaged)
-        last = min(_last_number(damaged), path.stat().st_size // _MIN_ROW_BYTES)
+        numbers = "SELECT max(id) FROM events NOT INDEXED", "SELECT seq FROM sqlite_sequence WHERE name = 'events'"
+        last = min(_largest(damaged, *numbers), path.stat().st_size // _MIN_ROW_BYTES)
         with database_errors(out), atomic_path(out) as temporary:
             temporary.unlink()
             create_database(temporary, identity)
             with closing(connect_untrusted(temporary, "rw")) as new:
                 new.execute("BEGIN IMMEDIATE")
-                kept = sum(_copy_event(damaged, new, number, version) for number in range(1, last + 1))
-                if version > 1:
-                    _copy_rankings_and_classes(damaged, new)
+                kept = _copy_rows(damaged, new, "events", last, version)
+                for table in ("rankings", "classes") if version > 1 else ():
+                    number = f"SELECT max(rowid) FROM {table} NOT INDEXED"
+                    _copy_rows(damaged, new, table, min(_largest(damaged, number), _MAX_OTHERS), version)
                 new.execute("COMMIT")
     return RecoveryResult(kept, last - kept)
 
 
-def _last_number(damaged: sqlite3.Connection) -> int:
-    """Return the largest number of an event that the file mentions."""
+def _largest(damaged: sqlite3.Connection, *queries: str) -> int:
+    """Return the largest number that one of some queries gives; 0 where none does."""
     found = [0]
-    for query in ("SELECT max(id) FROM events NOT INDEXED", "SELECT seq FROM sqlite_sequence WHERE name = 'events'"):
+    for query in queries:
         with suppress(sqlite3.Error):
             found += [row[0] for row in damaged.execute(query) if isinstance(row[0], int)]
     return max(found)
 
 
-def _copy_rankings_and_classes(damaged: sqlite3.Connection, new: sqlite3.Connection) -> None:
-    """Copy the rankings and classes that can be read and are valid."""
-    for table in ("rankings", "classes"):
-        last = 0
-        with suppress(sqlite3.DatabaseError):
-            last = damaged.execute(f"SELECT max(rowid) FROM {table} NOT INDEXED").fetchone()[0] or 0
-        for number in range(1, min(last, _MAX_OTHERS) + 1):
-            new.execute("SAVEPOINT others")
-            try:
-                query = f"SELECT * FROM {table} NOT INDEXED WHERE rowid = ?"
-                for row in damaged.execute(query, (number,)).fetchall():
-                    new.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-                valid = find_invalid_table(new) is None
-            except (sqlite3.DatabaseError, UnicodeDecodeError):
-                valid = False
-            if not valid:
-                new.execute("ROLLBACK TO others")
-            new.execute("RELEASE others")
-
-
-def _copy_event(damaged: sqlite3.Connection, new: sqlite3.Connection, number: int, version: int) -> bool:
-    """Copy an event if it can be read and is valid."""
-    row, columns = None, _COLUMNS if version > 1 else _COLUMNS.replace("ranking, place", "0, 0")
-    with suppress(sqlite3.DatabaseError):
-        row = damaged.execute(f"SELECT {columns} FROM events NOT INDEXED WHERE id = ?", (number,)).fetchone()
-    if row is None:
-        return False
-    new.execute("SAVEPOINT event")
-    try:
-        new.execute(f"INSERT INTO events ({_COLUMNS}) VALUES ({', '.join('?' * len(row))})", row)
-        valid = find_invalid_event(new, number) is None
-    except sqlite3.IntegrityError:
-        valid = False
-    if not valid:
-        new.execute("ROLLBACK TO event")
-    new.execute("RELEASE event")
-    return valid
+def _copy_rows(damaged: sqlite3.Connection, new: sqlite3.Connection, table: str, last: int, version: int) -> int:
+    """Copy the rows of a table up to a number that can be read and are valid, and return how many."""
+    kept, columns = 0, _EVENT_COLUMNS if table == "events" else "*"
+    source = columns if version > 1 else columns.replace("ranking, place", "0, 0")
+    into = "events (" + columns + ")" if table == "events" else table
+    for number in range(1, last + 1):
+        row = None
+        with suppress(sqlite3.DatabaseError, UnicodeDecodeError):
+            row = damaged.execute(f"SELECT {source} FROM {table} NOT INDEXED WHERE rowid = ?", (number,)).fetchone()
+        if row is None:
+            continue
+        new.execute("SAVEPOINT one_row")
+        try:
+            new.execute(f"INSERT INTO {into} VALUES ({', '.join('?' * len(row))})", row)
+            valid = (find_invalid_event(new, number) if table == "events" else find_invalid_table(new)) is None
+        except (sqlite3.IntegrityError, sqlite3.DataError):
+            valid = False
+        if not valid:
+            new.execute("ROLLBACK TO one_row")
+        new.execute("RELEASE one_row")
+        kept += valid
+    return kept

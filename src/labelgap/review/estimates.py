@@ -1,22 +1,9 @@
-r"""What an estimate is made from, and what it says.
-
-Intervals that only count: random answers without scores.
-
-A random slot holds a label that is drawn uniformly from the labels of its class that are open at that moment. Of class
-:math:`k` let :math:`T` labels be present in all. When the t-th random label is drawn, let :math:`R_t` labels be open,
-and :math:`F_t` be found by then, in whatever way. Then :math:`P(y_t = 1) = (T - F_t) / R_t`, also when answers change
-the order of the others. :math:`\sum_t y_t` is compared with its distribution under every :math:`T`; the interval holds
-those whose tails are both 2.5 % or more (Clopper & Pearson, Biometrika 1934). Without ranked answers the distribution
-is the hypergeometric one. It is computed exactly up to ``EXACT`` answers, with the ranked finds as they were, and from
-its mean and variance beyond. The mean, :math:`m_{t+1} = m_t + (T - A_t - m_t) / R_t` with :math:`A_t` ranked finds, is
-linear in :math:`T`; it is the number of present answers at the estimate.
-
-How many labels are missing: those that were found, and an estimate of those among the undecided.
+r"""How many labels are missing: those that were found, and an estimate of those among the undecided.
 
 What was decided is counted. Only the rest is estimated, by the label model of the audit: the log-odds :math:`z` of a
 class may be wrong by a shift :math:`s_k` (``metrics.label_model``), and answers say how wrong; the undecided labels
 vary themselves, given their probabilities. Where counting the random answers alone gives the narrower interval
-(``counting``), that one is used. Without a model there is only counting.
+(``count_random``), that one is used. Without a model there is only counting.
 
 *Random answers* give the posterior of the shifts. A random slot holds the first label of the random draw of its class
 that is still open: a uniform draw from all labels that are open *at that moment*, in whatever order the others were
@@ -35,29 +22,7 @@ candidates are that come next: there all answers count, by how near their :math:
 candidate of the class, since scores are often too sure where they are high. Between such labels and those of a typical
 score, for which the random answers decide, the shift changes linearly with :math:`z`.
 
-Without a model, a class that was hardly reviewed would ruin a good interval of the others. So classes are taken in the
-order of :math:`n_k / m_k`, random answers per undecided label, as many as keep Kish's effective sample size,
-:math:`1 / \sum_k W_k^2 (1 / n_k + 1 / m_k)` with :math:`W_k = m_k / \sum_j m_j`, at half of its largest possible value
-or more; the others are left out.
-
 docs/results/review-coverage.md says how often the intervals hold the truth.
-
-What the next candidates are expected to hold: whether it is worth going on.
-
-Estimates as sentences for the page and the terminal.
-
-Which answers count as random ones, and in which order they were asked.
-
-A random slot of the feed holds the first label of the random draw of its class that is still open. Its answer counts
-once all earlier labels of the draw are decided, in whatever way: so the sample does not depend on which of the labels
-on a page a reviewer leaves out.
-
-Decisions of older versions were made in lists that never changed. Such a list shows ranked candidates, with a random
-one at a place of its own among every ten; a random label that the ranking has shown before is not shown again. A
-candidate is reached once everything that its class's list shows before it is decided. Among those, a random one was
-drawn from all labels that were open when the list came to it.
-
-The estimate of an open review: of its candidates, the decisions in force, and what the audit counted.
 """
 
 from __future__ import annotations
@@ -65,10 +30,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import expit, gammaincc
 
 from labelgap.core.text import pluralize
@@ -83,14 +49,28 @@ from labelgap.metrics.label_model import (
     round_to_sum,
     to_log_odds,
 )
-from labelgap.review.candidates import WRONG, CandidateColumns, Candidates
+from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.folder import ReviewFolder
 from labelgap.review.new_classes import ADDED_SCORE
-from labelgap.review.progress import CurrentDecisions
-from labelgap.review.store import ASKED, LabelKey
+from labelgap.review.progress import CurrentDecisions, order_decisions
+from labelgap.review.store import LabelKey
 
-MIN_RANDOM: Final = 10
-"""With fewer random answers there is no interval."""
+MIN_RANDOM: Final = 10  # with fewer random answers there is no interval
+EXACT: Final = 40  # up to so many random answers, counting computes their distribution exactly
+NEXT: Final = 50  # candidates that a page speaks of
+_TAIL: Final = 0.025
+_PARTS: Final = 33
+_BIN_WIDTH: Final = 0.1
+_CELL_WIDTH: Final = 0.5
+# Without a model: a guess of the share of present labels, and how wrong it may be on a scale of log-odds.
+_FLAT_SCORE: Final = 0.1
+_FLAT_SPREAD: Final = 2.5
+_FLAT_CLASS_SPREAD: Final = 1.5  # the spread of a class whose labels all have the same score: a guess
+_NEXT_SPREAD: Final = 0.3  # how wrong the scores of all classes may be for the candidates that come next
+_NEARNESS: Final = 0.7  # difference of log-odds at which an answer has lost two fifths of its weight for these
+_NEARLY: Final = 1.2  # counting whose approximate interval is wider by this factor is not looked at more exactly
+_NARROW: Final = 10  # an interval that is no wider is narrow
+_LAST: Final = np.iinfo(np.int64).max
 
 Counts = NDArray[np.int64]
 Array = NDArray[np.float64]
@@ -99,59 +79,43 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class ReviewedLabels:
-    """Labels that were unknown before a review, ``(C,)`` each, and how many there are in all.
+    """Labels that were unknown before a review, ``(C,)`` each, and how many there are in all."""
 
-    Attributes:
-        class_number: of the candidates.
-        score: probability of being present by the audit, which no answer changes; NaN without a model.
-        decided: whether somebody answered.
-        value: codes of the answers; UNKNOWN for "can't tell".
-        random: whether a label was asked as a random one: drawn from all labels of its class that were open.
-        order: numbers that rise with the decisions of a class; those of undecided labels do not matter.
-        unknown: ``(K,)`` unknown labels of each class, candidates or not.
-        expected: ``(K,)`` the sum of their scores; None without a model.
-        spread: how wrong the scores of all classes may be before any answer, by the audit; downwards and upwards.
-        range: how few and how many labels may be present before any answer, by the audit.
-    """
-
-    class_number: NDArray[np.integer[Any]]
+    class_number: NDArray[np.integer[Any]]  # of the candidates
+    # probability of being present by the audit, which no answer changes; NaN without a model
     score: NDArray[np.floating[Any]]
-    decided: Mask
-    value: NDArray[np.int8]
-    random: Mask
+    decided: Mask  # whether somebody answered
+    value: NDArray[np.int8]  # codes of the answers; UNKNOWN for "can't tell"
+    random: Mask  # whether a label was asked as a random one: drawn from all labels of its class that were open
+    # numbers that rise with the decisions of a class; those of undecided labels do not matter
     order: NDArray[np.integer[Any]]
-    unknown: Counts
-    expected: Array | None = None
+    unknown: Counts  # (K,) unknown labels of each class, candidates or not
+    expected: Array | None = None  # (K,) the sum of their scores; None without a model
+    # how wrong the scores of all classes may be before any answer, by the audit; downwards and upwards
     spread: tuple[float, float] = MODEL_SPREAD
-    range: tuple[int, int] | None = None
+    range: tuple[int, int] | None = None  # how few and how many labels may be present before any answer, by the audit
 
-    @property
+    @cached_property
     def sure(self) -> Mask:
         """Which labels were answered with present or absent."""
         return np.asarray(self.decided & (self.value != UNKNOWN))
 
-    @property
+    @cached_property
     def present(self) -> Mask:
         """Which labels were answered with present."""
         return np.asarray(self.decided & (self.value == PRESENT))
 
-    @property
+    @cached_property
     def undecided(self) -> Counts:
         """How many labels of each class nobody has decided, candidates or not, ``(K,)``."""
         return np.asarray(np.maximum(self.unknown - self.count(self.decided), 0))
 
-    def answered(self) -> ReviewedLabels:
-        """Return the decided ones."""
+    @cached_property
+    def decided_rows(self) -> list[Counts]:
+        """The decided labels of each class, in their order."""
         rows = np.flatnonzero(self.decided)
-        return replace(
-            self,
-            class_number=self.class_number[rows],
-            score=self.score[rows],
-            decided=self.decided[rows],
-            value=self.value[rows],
-            random=self.random[rows],
-            order=self.order[rows],
-        )
+        rows = rows[np.lexsort((self.order[rows], self.class_number[rows]))]
+        return np.split(rows, np.searchsorted(self.class_number[rows], np.arange(1, len(self.unknown))))
 
     def count(self, mask: Mask) -> Counts:
         """Return how many candidates of each class a mask selects, ``(K,)``."""
@@ -213,31 +177,12 @@ class ReviewEstimate:
     Attributes:
         total: of all classes that are covered; None when there are none.
         by_class: of each class; None for one that is not covered.
-        class_number: ``(C,)`` of the candidates.
         probability: ``(C,)`` of each candidate to be present, as the answers have it; NaN without a model.
-        shifts: ``(D, K)`` draws of how far the log-odds of labels that score low may be from these probabilities.
-        spread: ``(K,)`` standard deviation of the same for labels like those that were answered.
-        likeness: ``(C,)`` how much a candidate is like those, from 0 to 1.
     """
 
     total: SampleEstimate | None
     by_class: tuple[SampleEstimate | None, ...]
-    class_number: NDArray[np.integer[Any]]
     probability: Array
-    shifts: Array
-    spread: Array
-    likeness: Array
-
-    def spread_over(self, numbers: NDArray[np.int64], class_number: NDArray[np.integer[Any]]) -> ReviewEstimate:
-        """Return the same for more candidates: the first of these have the given numbers, the others no probability."""
-        probability, likeness = np.full((2, len(class_number)), np.nan)
-        probability[numbers], likeness[numbers] = self.probability[: len(numbers)], self.likeness[: len(numbers)]
-        return replace(self, class_number=class_number, probability=probability, likeness=likeness)
-
-
-EXACT: Final = 40
-_TAIL: Final = 0.025
-_PARTS: Final = 33
 
 
 class CountedLabels(NamedTuple):
@@ -247,24 +192,25 @@ class CountedLabels(NamedTuple):
     low: int
     high: int
 
+    @property
+    def width(self) -> int:
+        """Of the interval."""
+        return self.high - self.low
+
 
 def count_random(labels: ReviewedLabels, class_number: int, exact: int = EXACT) -> CountedLabels:
-    """Estimate what is left of a class from its random answers alone; without any, everything is possible.
+    r"""Estimate what is left of a class from its random answers alone; without any, everything is possible.
 
-    Args:
-        labels: undecided ones may be left out.
-        class_number: of the class.
-        exact: up to so many random answers the distribution is computed exactly.
-
-    Example:
-        >>> decided, value = np.arange(1000) < 20, (np.arange(1000) < 2).astype(np.int8)
-        >>> column, order = np.zeros(1000, dtype=np.int64), np.arange(1000)
-        >>> count_random(ReviewedLabels(column, column + np.nan, decided, value, decided, order, np.array([1000])), 0)
-        CountedLabels(estimate=98.0, low=11, high=312)
+    Let :math:`T` labels of the class be present in all. When the t-th random label is drawn, let :math:`R_t` labels be
+    open, and :math:`F_t` be found by then, in whatever way. Then :math:`P(y_t = 1) = (T - F_t) / R_t`, also when
+    answers change the order of the others. :math:`\sum_t y_t` is compared with its distribution under every :math:`T`;
+    the interval holds those whose tails are both 2.5 % or more (Clopper & Pearson, Biometrika 1934). Without ranked
+    answers the distribution is the hypergeometric one. It is computed exactly up to ``exact`` answers, with the ranked
+    finds as they were, and from its mean and variance beyond. The mean, :math:`m_{t+1} = m_t + (T - A_t - m_t) / R_t`
+    with :math:`A_t` ranked finds, is linear in :math:`T`; it is the number of present answers at the estimate.
     """
-    rows = np.flatnonzero((labels.class_number == class_number) & labels.decided)
-    rows = rows[np.argsort(labels.order[rows], kind="stable")]
-    present, drawn = labels.present[rows], (labels.sure & labels.random)[rows]
+    rows = labels.decided_rows[class_number]
+    present, drawn = labels.present[rows], labels.sure[rows] & labels.random[rows]
     found, left = int(present.sum()), int(labels.undecided[class_number])
     if not drawn.any() or not left:
         return CountedLabels(left / 2, 0, left)
@@ -335,36 +281,8 @@ def _search(tail: Callable[[Array], Array], first: int, last: int) -> int:
     return first
 
 
-_BIN_WIDTH: Final = 0.1
-_CELL_WIDTH: Final = 0.5
-_FLAT_SCORE: Final = 0.1
-_FLAT_SPREAD: Final = 2.5
-"""Without a model: a guess of the share of present labels, and how wrong it may be on a scale of log-odds."""
-_FLAT_CLASS_SPREAD: Final = 1.5
-"""The spread of a class whose labels all have the same score: a guess."""
-_NEXT_SPREAD: Final = 0.3
-"""How wrong the scores of all classes may be for the candidates that come next."""
-_NEARNESS: Final = 0.7
-"""Difference of log-odds at which an answer has lost two fifths of its weight for these."""
-_LOCAL_SPREAD: Final = 0.5
-"""How wrong the shift may be for the candidates that follow the answered ones."""
-_NEARLY: Final = 1.2
-"""Counting whose approximate interval is wider by this factor is not looked at more exactly."""
-_NARROW: Final = 10
-"""An interval that is no wider is narrow."""
-
-
 def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
-    """Count the labels that were found, and estimate how many are still missing, of each class and in all.
-
-    Example:
-        >>> decided, value = np.arange(1000) < 20, (np.arange(1000) < 2).astype(np.int8)
-        >>> column, order = np.zeros(1000, dtype=np.int64), np.arange(1000)
-        >>> labels = ReviewedLabels(column, column + np.nan, decided, value, decided, order, np.array([1000]))
-        >>> made = estimate_review(labels)
-        >>> made.total.found, made.total.remaining
-        (2, (87, 11, 312))
-    """
+    """Count the labels that were found, and estimate how many are still missing, of each class and in all."""
     has_model = labels.expected is not None
     expected = np.asarray(
         _FLAT_SCORE * labels.unknown if labels.expected is None else labels.expected, dtype=np.float64
@@ -381,11 +299,11 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     counts["still_missing"] = round_to_sum(np.where(covered, np.minimum(mean[:, -1], left), 0.0))
     number, noise = draws.count(mean, variance, left), draws.pick(variance)
     low, high = interval(number)
-    shifts, by_class, answered = draws.pick(draws.nodes), list[SampleEstimate | None](), labels.answered()
+    shifts, by_class = draws.pick(draws.nodes), list[SampleEstimate | None]()
     for k in range(len(left)):
         made = _sum(np.arange(len(left)) == k, counts, low[k], high[k])
         made = replace(
-            _count(answered, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
+            _count(labels, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
         )
         by_class.append(made if covered[k] else None)
         counts["still_missing"][k] = made.still_missing * covered[k]
@@ -393,11 +311,11 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     if total is not None and labels.range is not None and not labels.decided.any():  # as the audit says
         total = replace(total, low=labels.range[0], high=labels.range[1])
     typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
-    shift, deviation, likeness = _fit_next(labels, log_odds, typical)
+    shift, likeness = _fit_next(labels, log_odds, typical)
     column = labels.class_number
     shifted = expit(log_odds + likeness * shift[column] + (1 - likeness) * draws.median[column])
     probability = np.where(np.isnan(labels.score) | (not has_model), np.nan, shifted)
-    return ReviewEstimate(total, tuple(by_class), column, probability, shifts - draws.median, deviation, likeness)
+    return ReviewEstimate(total, tuple(by_class), probability)
 
 
 def _class_spread(labels: ReviewedLabels) -> Array:
@@ -432,17 +350,11 @@ def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
     return Answers(labels.class_number[rows], log_odds[rows], labels.present[rows], share[chosen], found[chosen])
 
 
-def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array, Array]:
+def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array]:
     """Return what all answers say of candidates like those that come next.
 
-    Args:
-        labels: with the answers.
-        log_odds: ``(C,)`` by the audit.
-        typical: ``(K,)`` log-odds of the mean score of a class, where the likeness is 0.
-
-    Returns:
-        The shift of each class and its standard deviation, ``(K,)`` each, and how much each candidate is like those
-        that come next of its class, ``(C,)`` from 0 to 1.
+    It is the shift of each class, ``(K,)``, and how much each candidate is like those that come next of its class,
+    ``(C,)``: 1 at the most probable open one, 0 at the log-odds that are typical of the class.
     """
     classes, column = len(labels.unknown), labels.class_number
     front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
@@ -453,9 +365,8 @@ def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[
     near = np.exp(-(((log_odds[rows] - front[column[rows]]) / _NEARNESS) ** 2) / 2)
     answers = Answers(column[rows], log_odds[rows], labels.present[rows], weight=near)
     draws = draw_shifts(answers, (_NEXT_SPREAD, _NEXT_SPREAD), classes=classes)
-    deviation = np.hypot(draws.pick(draws.nodes).std(axis=0), _LOCAL_SPREAD)
     likeness = np.clip((log_odds - typical[column]) / np.maximum(front - typical, 1.0)[column], 0, 1)
-    return draws.median, deviation, likeness
+    return draws.median, likeness
 
 
 def _counts(labels: ReviewedLabels) -> dict[str, Counts]:
@@ -507,17 +418,13 @@ def _count(labels: ReviewedLabels, k: int, made: SampleEstimate, has_model: bool
     if not made.undecided or (has_model and made.reviewed < MIN_RANDOM):
         return made
     width = made.high - made.low
-    if has_model and _width(count_random(labels, k, 0)) > _NEARLY * width:
+    if has_model and count_random(labels, k, 0).width > _NEARLY * width:
         return made
     counted = count_random(labels, k)
-    if has_model and _width(counted) >= width:
+    if has_model and counted.width >= width:
         return made
     still = min(max(made.still_missing, counted.low), counted.high)
     return replace(made, still_missing=still, low=counted.low, high=counted.high, counted=True)
-
-
-def _width(counted: CountedLabels) -> int:
-    return counted.high - counted.low
 
 
 def _halving(spread: float, variance: Array, made: SampleEstimate) -> int:
@@ -541,7 +448,13 @@ def _sum(mask: Mask, counts: Mapping[str, NDArray[Any]], low: float, high: float
 
 
 def _covered(reviewed: Counts, rest: Counts) -> Mask:
-    """Return the classes whose random labels count, ``(K,)``; it depends on sample sizes alone, never on answers."""
+    r"""Return the classes whose random labels count without a model, ``(K,)``.
+
+    A class that was hardly reviewed would ruin a good interval of the others. So classes are taken in the order of
+    :math:`n_k / m_k`, random answers per undecided label, as many as keep Kish's effective sample size,
+    :math:`1 / \sum_k W_k^2 (1 / n_k + 1 / m_k)` with :math:`W_k = m_k / \sum_j m_j`, at half of its largest possible
+    value or more. It depends on sample sizes alone, never on answers.
+    """
     sampled = np.flatnonzero((reviewed > 0) & (rest > 0))
     chosen = np.zeros(len(rest), dtype=np.bool_)
     if len(sampled):
@@ -552,60 +465,8 @@ def _covered(reviewed: Counts, rest: Counts) -> Mask:
     return chosen
 
 
-NEXT: Final = 50
-"""Candidates that a page speaks of."""
-
-_ENDS: Final = (0.025, 0.975)
-_DRAWS: Final = 500
-_BLOCK: Final = 1000
-
-
-class ExpectedPresent(NamedTuple):
-    """How many of the next candidates are present: the expected number, and the ends of a 95 % interval."""
-
-    candidates: int
-    present: float
-    low: int
-    high: int
-
-
-def expect_next(
-    estimate: ReviewEstimate,
-    candidates: NDArray[np.integer[Any]],
-    probability: NDArray[np.floating[Any]] | None = None,
-) -> ExpectedPresent | None:
-    """Return how many of some open candidates are expected to be present; None without a model.
-
-    Args:
-        estimate: of the review.
-        candidates: their numbers, e.g. the next 50 in the order in which they are shown, or all that are left.
-        probability: of each of these by a live ranking; else that of the estimate.
-
-    The interval holds what is uncertain of the probabilities, and chance: labels vary themselves.
-    """
-    p = (estimate.probability[candidates] if probability is None else probability).astype(np.float64)
-    if np.isnan(p).any():
-        return None
-    column, odds, like = estimate.class_number[candidates], to_log_odds(p), estimate.likeness[candidates]
-    random = np.random.default_rng(0)
-    low_scoring = estimate.shifts[:: max(len(estimate.shifts) // _DRAWS, 1)]
-    answered = estimate.spread * random.standard_normal(low_scoring.shape)
-    number = np.zeros(len(low_scoring), dtype=np.int64)
-    for first in range(0, len(p), _BLOCK):
-        part = slice(first, first + _BLOCK)
-        shift = like[part] * answered[:, column[part]] + (1 - like[part]) * low_scoring[:, column[part]]
-        number += (random.random(shift.shape) < expit(odds[part] + shift)).sum(axis=1)
-    low, high = np.quantile(number, _ENDS, method="nearest") if len(p) else (0, 0)
-    return ExpectedPresent(len(p), float(p.sum()), int(low), int(high))
-
-
 def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> str:
-    """Return an estimate as sentences: what was counted, what is left, and where the interval comes from.
-
-    Example:
-        >>> describe_estimate(SampleEstimate(20, 2, 0, 1, 1000, 2, 980, 98, 26, 298), "dog")  # doctest: +ELLIPSIS
-        'dog: 2 found. About 98 of the 980 left are present (95 %: 26 to 298), by the scores and 20 random answers...
-    """
+    """Return an estimate as sentences: what was counted, what is left, and where the interval comes from."""
     if estimate is None:
         return "There is no estimate before a random candidate is decided."
     unsure = f" {pluralize(estimate.unsure, 'label')} could not be told." if estimate.unsure else ""
@@ -622,14 +483,7 @@ def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> 
 def describe_left(number: int, high: int, left: int) -> str:
     """Return how many of those that are left are something, by an estimate that was rounded, and the verb.
 
-    Args:
-        number: the estimate.
-        high: upper end of its interval: where it is not 0, neither is the estimate.
-        left: how many are left.
-
-    Example:
-        >>> describe_left(8, 15, 27), describe_left(0, 2, 27), describe_left(0, 0, 27)
-        ('About 8 of the 27 left are', 'Less than 1 of the 27 left is', 'Probably none of the 27 left is')
+    Where ``high``, the upper end of the interval, is not 0, neither is the estimate.
     """
     about = f"About {number:,}" if number else "Less than 1" if high else "Probably none"
     return f"{about} of the {left:,} left {'are' if number > 1 else 'is'}"
@@ -650,140 +504,23 @@ def _source(estimate: SampleEstimate) -> str:
     return source
 
 
-def describe_next(expected: ExpectedPresent | None) -> str:
+def describe_next(candidates: int, present: float | None) -> str:
     """Return what the next candidates are expected to hold; nothing without a model, or without candidates.
 
-    It names no interval: docs/results/review-coverage.md says where that of the next candidates does not hold.
-
-    Example:
-        >>> describe_next(ExpectedPresent(50, 1.2, 0, 4))
-        'The next 50 are expected to hold about 1.'
+    It names no interval: docs/results/review-coverage.md says where one did not hold.
     """
-    if expected is None or not expected.candidates:
+    if present is None or not candidates:
         return ""
-    return f"The next {expected.candidates:,} are expected to hold {_number(expected.present)}."
+    number = f"about {present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
+    return f"The next {candidates:,} are expected to hold {number}."
 
 
-def _number(present: float) -> str:
-    return f"about {present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
-
-
-_NEVER: Final = np.iinfo(np.int64).max
-
-
-class OrderedDecisions(NamedTuple):
-    """Which of C candidates are decided, the answers, which count as random ones, and the order of the decisions."""
-
-    decided: NDArray[np.bool_]
-    value: NDArray[np.int8]
-    random: NDArray[np.bool_]
-    order: NDArray[np.int64]
-
-
-def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return the position of the first undecided of C candidates in the list of each class, ``(K,)``.
-
-    It is the largest integer where everything is decided.
-
-    Example:
-        >>> first_undecided([0, 0, 0], [1, 3, 5], [True, False, True], 1)
-        array([3])
-    """
-    first = np.full(count, _NEVER, dtype=np.int64)
-    undecided = ~np.asarray(decided, dtype=np.bool_)
-    np.minimum.at(first, np.asarray(classes)[undecided], np.asarray(positions)[undecided])
-    return first
-
-
-def order_fixed_list(
-    class_number: NDArray[np.integer[Any]],
-    sampled: NDArray[np.int64],
-    ranked: NDArray[np.int64],
-    decided: NDArray[np.bool_],
-    classes: int,
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which of C candidates were asked as random ones, and the order in which the list came to them.
-
-    Args:
-        class_number: of the candidates.
-        sampled: position of each in the random sample; the largest integer for none.
-        ranked: position among the ranked ones, likewise.
-        decided: whether somebody answered.
-        classes: K.
-
-    What is decided and not reached comes after everything that is reached.
-    """
-    shown = np.minimum(sampled, ranked)
-    reached = decided & (shown < first_undecided(class_number, shown, decided, classes)[class_number])
-    return reached & (sampled < ranked), np.where(reached, shown, _NEVER)
-
-
-def order_decisions(current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
-    """Return the decisions in force, and the order in which they were made.
-
-    Args:
-        current: the decisions in force.
-        shown: ``(C,)`` which candidates are asked about; the others are copies.
-    """
-    candidates = current.candidates
-    columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
-    with current.lock:
-        decided, value, order = current.decided.copy(), current.value.copy(), current.shown.copy()
-        asked, in_fixed_list = current.asked == ASKED.index("random"), decided & (current.ranking == 0)
-    listed, column = shown & (columns.kind != WRONG), columns.class_number
-    drawn = np.flatnonzero(listed & (columns.random_rank > 0))
-    first = first_undecided(column[drawn], columns.random_rank[drawn], decided[drawn], classes)
-    random = decided & ~in_fixed_list & asked & (columns.random_rank < first[column])
-    if in_fixed_list.any():
-        rows = np.flatnonzero(listed)
-        places = (positions.sampled[rows], positions.ranked[rows])
-        in_list, place = order_fixed_list(column[rows], *places, in_fixed_list[rows], classes)
-        random[rows] |= in_list
-        order[rows] = np.where(place < _NEVER, place - _NEVER, order[rows])
-    return OrderedDecisions(decided, value, random, order)
-
-
-def join_labels(
-    columns: CandidateColumns,
-    numbers: NDArray[np.int64],
-    decisions: OrderedDecisions,
-    others: tuple[NDArray[np.int64], NDArray[np.int8]],
-    unknown: NDArray[np.int64],
-    expected: NDArray[np.float64] | None,
-) -> ReviewedLabels:
-    """Return what an estimate is made from: some candidates, then decided labels that are none.
-
-    Args:
-        columns: the candidates.
-        numbers: of those that take part.
-        decisions: on all candidates.
-        others: class numbers and answers of the other labels.
-        unknown: ``(K,)`` unknown labels of each class.
-        expected: ``(K,)`` how many of them are present by the audit; None without a model.
-    """
-    group, answer = others
-    decided, value, random, order = (values[numbers] for values in decisions)
-    return ReviewedLabels(
-        np.concatenate([columns.class_number[numbers], group]),
-        np.concatenate([columns.score[numbers], np.full(len(group), np.nan)]),
-        np.concatenate([decided, np.ones(len(group), dtype=np.bool_)]),
-        np.concatenate([value, answer]),
-        np.concatenate([random, np.zeros(len(group), dtype=np.bool_)]),
-        np.concatenate([order, np.full(len(group), _NEVER)]),
-        unknown,
-        expected,
-    )
-
-
-def other_decisions(
+def _other_decisions(
     folder: ReviewFolder, others: Mapping[LabelKey, int], splits: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
     """Return class numbers and values of decided labels that are no candidates, and that the data do not know.
 
-    Args:
-        folder: of the review; its data are opened where there are such decisions.
-        others: values of decided labels that are no candidates.
-        splits: that were audited.
+    The data are opened only where there are such decisions.
     """
     found: list[tuple[int, int]] = []
     classes = {name: number for number, name in enumerate(folder.classes)}
@@ -802,18 +539,13 @@ def other_decisions(
 
 
 class AuditCounts(NamedTuple):
-    """The labels of each class before the review, ``(K,)`` each.
+    """The labels of each class before the review, ``(K,)`` each."""
 
-    Attributes:
-        unknown: how many are unknown in the data that the random sample was drawn from.
-        expected: how many of these are present by the audit; None without a model.
-        spread: how wrong the scores of all classes may be, by the audit; a pair of numbers.
-        range: how few and how many of all may be present by the audit; None for a part of what was audited.
-    """
-
-    unknown: NDArray[np.int64]
-    expected: NDArray[np.float64] | None
+    unknown: NDArray[np.int64]  # how many are unknown in the data that the random sample was drawn from
+    expected: NDArray[np.float64] | None  # how many of these are present by the audit; None without a model
+    # how wrong the scores of all classes may be, by the audit; a pair of numbers
     spread: tuple[float, float] = MODEL_SPREAD
+    # how few and how many of all may be present by the audit; None for a part of what was audited
     range: tuple[int, int] | None = None
 
 
@@ -835,32 +567,33 @@ def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | Non
 
 
 def estimate_current(
-    folder: ReviewFolder,
-    current: CurrentDecisions,
-    counts: AuditCounts,
-    splits: Sequence[str],
-    shown: NDArray[np.bool_],
+    folder: ReviewFolder, current: CurrentDecisions, counts: AuditCounts, splits: Sequence[str], shown: Mask
 ) -> ReviewEstimate:
-    """Estimate how many labels are missing, of each class and of all, and how probable each candidate is.
-
-    Args:
-        folder: of the review.
-        current: the decisions in force on C candidates.
-        counts: of the labels before the review.
-        splits: that were audited.
-        shown: ``(C,)`` which candidates are asked about; the others are copies.
+    """Estimate how many labels are missing in an open review; ``shown`` are the candidates that are asked about.
 
     Decided labels that are no candidates, e.g. of copies, are as certain as the others. What is known of an added class
     are its random answers alone.
     """
     candidates = current.candidates
     columns, decisions = candidates.columns, order_decisions(current, shown)
-    others = other_decisions(folder, current.others, splits)
+    group, answer = _other_decisions(folder, current.others, splits)
     answers = np.bincount(columns.class_number[decisions.random], minlength=len(candidates.classes))
     silent = (np.arange(len(answers)) >= len(folder.classes)) & (answers < MIN_RANDOM)
     numbers = np.flatnonzero((columns.kind != WRONG) & ~silent[columns.class_number])
-    unknown = np.where(silent, 0, counts.unknown)
-    expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
-    labels = join_labels(columns, numbers, decisions, others, unknown, expected)
-    labels = replace(labels, spread=counts.spread, range=counts.range)
-    return estimate_review(labels).spread_over(numbers, columns.class_number)
+    decided, value, random, order = (values[numbers] for values in decisions)
+    labels = ReviewedLabels(
+        np.concatenate([columns.class_number[numbers], group]),
+        np.concatenate([columns.score[numbers], np.full(len(group), np.nan)]),
+        np.concatenate([decided, np.ones(len(group), dtype=np.bool_)]),
+        np.concatenate([value, answer]),
+        np.concatenate([random, np.zeros(len(group), dtype=np.bool_)]),
+        np.concatenate([order, np.full(len(group), _LAST)]),
+        np.where(silent, 0, counts.unknown),
+        None if counts.expected is None else np.where(silent, 0.0, counts.expected),
+        counts.spread,
+        counts.range,
+    )
+    made = estimate_review(labels)
+    probability = np.full(len(columns.ids), np.nan)
+    probability[numbers] = made.probability[: len(numbers)]
+    return replace(made, probability=probability)

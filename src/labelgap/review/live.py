@@ -1,14 +1,10 @@
-"""The features that a review's live heads learn on: those of the run's backbone, from the cache if possible.
+"""The live order of a review: a process ranks what is open again while people decide, and lists show the new order.
 
-The process that ranks the open candidates again: it has one thread, and never keeps the page from answering.
-
-It gets the candidates and the decisions from the server and returns orders; it neither reads nor writes the store. It
-ends when the server does, also when that is killed.
-
-The rankings of a review that is being served: a thread asks the worker for a new one while people decide.
-
-The latest state wins: one request is under way at a time, with the decisions of that moment. Rankings depend on the
-decisions alone, so after a restart the same decisions give the same ranking, under the same number.
+The worker has one thread, and never keeps the page from answering. It gets the candidates and the decisions from the
+server and returns orders; it neither reads nor writes the store. It ends when the server does, also when it is killed.
+A thread of the server asks it. The latest state wins: one request is under way at a time, with the decisions of that
+moment. Rankings depend on the decisions alone, so after a restart the same decisions give the same ranking, under the
+same number.
 """
 
 from __future__ import annotations
@@ -33,13 +29,27 @@ from labelgap.audit.ranking import CandidateList
 from labelgap.audit.scorers import feature_options
 from labelgap.core.errors import LabelGapError
 from labelgap.models import Backbone, create_backbone, is_pretrained
-from labelgap.review.candidates import MISSING, Candidates
+from labelgap.review.candidates import MISSING, CandidateColumns, Candidates
 from labelgap.review.folder import ReviewFolder, open_review_folder
 from labelgap.review.store import DecisionStore
 from labelgap.training.devices import choose_device
 from labelgap.training.features import split_features
 from labelgap.training.plan import default_linear_backbone
 from labelgap.training.progress import Reporter
+
+EVERY: Final = 10  # decisions after which candidates are ranked again; docs/results/review-loop.md has the evidence
+IDLE_SECONDS: Final = 4.0  # fewer decisions are taken into account after so many seconds without another
+INTERVAL: Final = 0.25  # seconds between two looks at the decisions
+MAX_CRASHES: Final = 3  # after so many ends of the worker without a ranking there is none any more
+RETRY_SECONDS: Final = 5.0  # between two attempts to store a ranking
+AIM_SECONDS: Final = 600.0  # an aim that no page has asked for so long is not ranked
+NICENESS: Final = 10
+_THREAD_SETTINGS: Final = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_LAST: Final = np.iinfo(np.int32).max
+
+Numbers = NDArray[np.int64]
+# Returns the numbers of the decided candidates, their values, and the last event.
+CurrentState = Callable[[], tuple[Numbers, NDArray[np.int8], int]]
 
 
 def image_features(folder: ReviewFolder, images: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
@@ -71,90 +81,43 @@ def _backbone(folder: ReviewFolder) -> tuple[Callable[[], Backbone], dict[str, A
     return lambda: run.model.backbone, {}
 
 
-NICENESS: Final = 10
-
-Numbers = NDArray[np.int64]
-
-
 @dataclass(frozen=True, eq=False)
 class RankingJob:
-    """What the worker is for: a review and its candidates, C of them.
+    """What the worker is for: a review and its candidates, C of them."""
 
-    Attributes:
-        path: of the review's folder.
-        source: where the user says that its data are.
-        options: with which to read them.
-        images: split and name of each image.
-        image: ``(C,)`` number of the image.
-        class_number: ``(C,)``
-        score: ``(C,)`` of the audit; NaN without a model.
-        ranked: ``(C,)`` whether the candidate is one that may be missing, not only random.
-        classes: K.
-    """
-
-    path: str
-    source: str | None
-    options: Mapping[str, Any]
-    images: tuple[tuple[str, str], ...]
-    image: NDArray[np.int32]
-    class_number: NDArray[np.int32]
-    score: NDArray[np.float32]
-    ranked: NDArray[np.bool_]
-    classes: int
+    path: str  # of the review's folder
+    source: str | None  # where the user says that its data are
+    options: Mapping[str, Any]  # with which to read them
+    columns: CandidateColumns
+    classes: int  # K
 
     @classmethod
     def of(cls, folder: ReviewFolder, candidates: Candidates) -> RankingJob:
         """Return the job for the candidates of a folder."""
-        columns = candidates.columns
-        return cls(
-            path=str(folder.path),
-            source=folder.source,
-            options=dict(folder.options),
-            images=columns.images,
-            image=columns.image,
-            class_number=columns.class_number,
-            score=columns.score,
-            ranked=columns.kind == MISSING,
-            classes=len(candidates.classes),
-        )
+        path, options = str(folder.path), dict(folder.options)
+        return cls(path, folder.source, options, candidates.columns, len(candidates.classes))
 
 
 @dataclass(frozen=True, eq=False)
 class RankingRequest:
-    """Decisions to learn from.
+    """Decisions to learn from."""
 
-    Attributes:
-        aims: the orders that are wanted.
-        decided: ``(M,)`` numbers of candidates.
-        values: ``(M,)`` codes.
-        last_event: id of the last event that is taken into account.
-    """
-
-    aims: tuple[Aim, ...]
-    decided: Numbers
-    values: NDArray[np.int8]
-    last_event: int
+    aims: tuple[Aim, ...]  # the orders that are wanted
+    decided: Numbers  # (M,) numbers of candidates
+    values: NDArray[np.int8]  # (M,) codes
+    last_event: int  # id of the last event that is taken into account
 
 
 @dataclass(frozen=True, eq=False)
 class RankingResult:
-    """An order of open candidates.
+    """An order of open candidates."""
 
-    Attributes:
-        aim: of the order.
-        model: digest of the heads.
-        decisions: how many they have learned from.
-        last_event: of the request.
-        numbers: ``(R,)`` candidates, the first to be decided first.
-        probability: ``(R,)`` that they are present.
-    """
-
-    aim: Aim
-    model: str
-    decisions: int
-    last_event: int
-    numbers: Numbers
-    probability: NDArray[np.float32]
+    aim: Aim  # of the order
+    model: str  # digest of the heads
+    decisions: int  # how many they have learned from
+    last_event: int  # of the request
+    numbers: Numbers  # (R,) candidates, the first to be decided first
+    probability: NDArray[np.float32]  # (R,) that they are present
 
 
 @dataclass(frozen=True)
@@ -173,7 +136,7 @@ def run_worker(connection: Connection, job: RankingJob) -> None:
         while True:
             try:
                 folder = folder or open_review_folder(job.path, job.source, **job.options)
-                scale = FeatureScale.of(image_features(folder, job.images))
+                scale = FeatureScale.of(image_features(folder, job.columns.images))
             except (LabelGapError, OSError, RuntimeError, ImportError) as error:
                 connection.send(WorkerFailure(str(error)))
                 return
@@ -182,9 +145,10 @@ def run_worker(connection: Connection, job: RankingJob) -> None:
 
 def _answer(connection: Connection, job: RankingJob, scale: FeatureScale) -> RankingJob:
     """Answer requests until there is a job with other images, which is returned."""
-    images = job.images
-    while job.images == images:
-        pool, message = np.flatnonzero(job.ranked & ~np.isnan(job.score)), connection.recv()
+    images = job.columns.images
+    while job.columns.images == images:
+        pool = np.flatnonzero((job.columns.kind == MISSING) & ~np.isnan(job.columns.score))
+        message = connection.recv()
         while isinstance(message, RankingRequest) and connection.poll():
             message = connection.recv()
         if isinstance(message, RankingJob):
@@ -197,18 +161,18 @@ def _answer(connection: Connection, job: RankingJob, scale: FeatureScale) -> Ran
 
 def rank(job: RankingJob, scale: FeatureScale, pool: Numbers, request: RankingRequest, aim: Aim) -> RankingResult:
     """Return the order of the candidates in ``pool`` that are open."""
-    scored = ~np.isnan(job.score[request.decided])
-    decisions = Decisions(_select(job, request.decided[scored]), request.values[scored])
-    made = rank_open(scale, _select(job, pool), decisions, job.classes, aim)
+    columns, scored = job.columns, ~np.isnan(job.columns.score[request.decided])
+    decisions = Decisions(_select(columns, request.decided[scored]), request.values[scored])
+    made = rank_open(scale, _select(columns, pool), decisions, job.classes, aim)
     found = made.candidates
-    place = np.argsort(key := job.image[pool].astype(np.int64) * job.classes + job.class_number[pool])
+    place = np.argsort(key := columns.image[pool].astype(np.int64) * job.classes + columns.class_number[pool])
     at = place[np.searchsorted(key[place], found.rows * job.classes + found.columns)]
     return RankingResult(aim, made.model, made.decisions, request.last_event, pool[at], found.scores)
 
 
-def _select(job: RankingJob, numbers: Numbers) -> CandidateList:
-    columns = (job.image[numbers].astype(np.int64), job.class_number[numbers].astype(np.int64), job.score[numbers])
-    return CandidateList.of_unknown(*columns)
+def _select(columns: CandidateColumns, numbers: Numbers) -> CandidateList:
+    image, class_number = columns.image[numbers].astype(np.int64), columns.class_number[numbers].astype(np.int64)
+    return CandidateList.of_unknown(image, class_number, columns.score[numbers])
 
 
 def _follow_parent() -> None:
@@ -226,42 +190,15 @@ def _follow_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-EVERY: Final = 10
-"""Decisions after which candidates are ranked again; docs/results/review-loop.md has the evidence."""
-IDLE_SECONDS: Final = 4.0
-"""Fewer decisions are taken into account after so many seconds without another."""
-INTERVAL: Final = 0.25
-"""Seconds between two looks at the decisions."""
-MAX_CRASHES: Final = 3
-"""After so many ends of the worker without a ranking there is none any more."""
-RETRY_SECONDS: Final = 5.0
-"""Between two attempts to store a ranking."""
-AIM_SECONDS: Final = 600.0
-"""An aim that no page has asked for so long is not ranked."""
-
-_THREAD_SETTINGS: Final = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_LAST: Final = np.iinfo(np.int32).max
-CurrentState = Callable[[], tuple[NDArray[np.int64], NDArray[np.int8], int]]
-"""Returns the numbers of the decided candidates, their values, and the last event."""
-
-
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """An order of the candidates, C of them.
+    """An order of the candidates, C of them."""
 
-    Attributes:
-        number: in the store.
-        aim: of the order.
-        decisions: how many the heads have learned from.
-        position: ``(C,)`` from 0; the largest integer for a candidate that it does not rank.
-        probability: ``(C,)`` of being present; NaN for a candidate that it does not rank.
-    """
-
-    number: int
-    aim: Aim
-    decisions: int
-    position: NDArray[np.int32]
-    probability: NDArray[np.float32]
+    number: int  # in the store
+    aim: Aim  # of the order
+    decisions: int  # how many the heads have learned from
+    position: NDArray[np.int32]  # (C,) from 0; the largest integer for a candidate that it does not rank
+    probability: NDArray[np.float32]  # (C,) of being present; NaN for a candidate that it does not rank
 
     def extended(self, count: int) -> Ranking:
         """Return the order of more candidates, of which it does not rank the last ones."""
@@ -282,15 +219,10 @@ class Ranking:
 
 
 class LiveRankings:
-    """The newest ranking of each aim, and the process that makes them.
+    """The newest ranking of each aim, and the process that makes them; the store gives rankings their numbers.
 
-    Args:
-        job: for the worker.
-        store: where rankings get their numbers.
-        state: the decisions so far.
-
-    Attributes:
-        problem: why there are no new rankings; empty while there are.
+    ``job`` may be replaced by one of more candidates, of which the first ones are those of before. ``problem`` says why
+    there are no new rankings; it is empty while there are.
     """
 
     def __init__(self, job: RankingJob, store: DecisionStore, state: CurrentState) -> None:
@@ -299,44 +231,35 @@ class LiveRankings:
         self._newest: dict[Aim, Ranking] = {}
         self._wanted: dict[Aim, float] = {"missing": np.inf}
         self._stopped = threading.Event()
-        self._worker = WorkerProcess(job)
+        self.worker = WorkerProcess(job)
         self._thread = threading.Thread(target=self._run, name="labelgap-rankings", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the worker and the thread that asks it."""
         self._stopped.set()
-        self._worker.process.kill()  # the thread closes its connection, which it may be using
+        self.worker.process.kill()  # the thread closes its connection, which it may be using
         self._thread.join()
 
     def newest(self, aim: Aim) -> Ranking | None:
         """Return the newest ranking for an aim, which is ranked again from now on; None while there is none."""
         self._wanted[aim] = max(self._wanted.get(aim, 0.0), time.monotonic())
         ranking = self._newest.get(aim)
-        return None if ranking is None else ranking.extended(len(self.job.image))
-
-    def extend(self, job: RankingJob) -> None:
-        """Rank more candidates from now on, of which the first ones are those of before."""
-        self.job = job
-
-    @property
-    def worker_id(self) -> int | None:
-        """The process id of the worker."""
-        return self._worker.process.pid
+        return None if ranking is None else ranking.extended(len(self.job.columns.image))
 
     def _run(self) -> None:
         try:
             self._follow()
         except Exception as error:  # there must be no end without a reason
             self.problem = str(error) or type(error).__name__
-        self._worker.kill()
+        self.worker.kill()
 
     def _follow(self) -> None:
         """Ask for a ranking whenever one is due, until there is a problem."""
         crashes, asked = 0, _Asked()
         while not self._stopped.wait(INTERVAL) and not self.problem:
             try:
-                for message in self._worker.receive():
+                for message in self.worker.receive():
                     self._accept(message)
                     asked.waiting, crashes = max(asked.waiting - 1, 0), 0
                 self._ask(asked)
@@ -350,15 +273,15 @@ class LiveRankings:
                 if crashes >= MAX_CRASHES:
                     self.problem = "the process that ranks candidates ended unexpectedly, several times."
                 else:
-                    self._worker.kill()
-                    self._worker = WorkerProcess(self.job)
+                    self.worker.kill()
+                    self.worker = WorkerProcess(self.job)
 
     def _accept(self, message: RankingResult | WorkerFailure) -> None:
         if isinstance(message, WorkerFailure):
             self.problem = message.reason
             return
         number = self.store.add_ranking(message.aim, message.model, message.decisions, message.last_event)
-        self._newest[message.aim] = Ranking.of(message, number, len(self.job.image))
+        self._newest[message.aim] = Ranking.of(message, number, len(self.job.columns.image))
 
     def _ask(self, asked: _Asked) -> None:
         """Send a request where there are enough new decisions, or a new aim."""
@@ -371,33 +294,23 @@ class LiveRankings:
         idle = now - asked.quiet_since > IDLE_SECONDS and last_event != asked.last_event
         due = new >= EVERY or idle or not set(aims) <= set(asked.aims)
         job = self.job
-        if asked.waiting or not (due or self._worker.job is not job):
+        if asked.waiting or not (due or self.worker.job is not job):
             return
-        self._worker.extend(job)
-        known = decided < len(job.image)
-        self._worker.send(RankingRequest(aims, decided[known], values[known], last_event))
+        known = decided < len(job.columns.image)
+        self.worker.send(job, RankingRequest(aims, decided[known], values[known], last_event))
         asked.aims, asked.decisions, asked.last_event, asked.waiting = aims, len(decided), last_event, len(aims)
 
 
 @dataclass
 class _Asked:
-    """The last request.
+    """The last request."""
 
-    Attributes:
-        aims: of the request.
-        decisions: how many there were.
-        last_event: of them; -1 before the first request.
-        waiting: answers that have not come yet.
-        seen: last event that was seen.
-        quiet_since: when it was seen first.
-    """
-
-    aims: tuple[Aim, ...] = ()
-    decisions: int = 0
-    last_event: int = -1
-    waiting: int = 0
-    seen: int = -1
-    quiet_since: float = 0.0
+    aims: tuple[Aim, ...] = ()  # of the request
+    decisions: int = 0  # how many there were
+    last_event: int = -1  # of them; -1 before the first request
+    waiting: int = 0  # answers that have not come yet
+    seen: int = -1  # last event that was seen
+    quiet_since: float = 0.0  # when it was seen first
 
 
 class WorkerProcess:
@@ -412,14 +325,11 @@ class WorkerProcess:
             self.process.start()
         other.close()
 
-    def extend(self, job: RankingJob) -> None:
-        """Give it another job, unless it has that."""
+    def send(self, job: RankingJob, request: RankingRequest) -> None:
+        """Ask for rankings of a job; the worker is told of another job than it has."""
         if job is not self.job:
             self._connection.send(job)
             self.job = job
-
-    def send(self, request: RankingRequest) -> None:
-        """Ask for rankings."""
         self._connection.send(request)
 
     def receive(self) -> Iterator[RankingResult | WorkerFailure]:

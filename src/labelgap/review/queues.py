@@ -1,23 +1,8 @@
-r"""The feed of a class: its open candidates in the order in which they are asked.
+r"""What to ask next: feeds of open candidates, the aims of a review, and a plan of the next minutes.
 
-A random slot at an unpredictable place among every ten holds the first label of the class's random draw that is still
-open. So each random answer is about a label that was drawn uniformly from those that were open, whatever was decided
-before and in whatever order.
-
-Which candidates are asked next: of one class, for the classifier, of the random draw, and labels that look wrong.
-
-What to ask: the three aims of a review, and what each has brought.
-
-Where the next minutes bring most: how fast a person answers, and what the next candidates promise.
-
-The seconds of an answer are those since the answer before it, of the same person; longer ones than ``PAUSE`` are
-pauses and count for nothing. A person who has answered little is taken to be as fast as ``USUAL_SECONDS``, and a class
-as fast as its person elsewhere: with :math:`n` answers in :math:`T` seconds, of which :math:`n_k` in :math:`T_k`
-seconds are of class :math:`k`,
-
-.. math:: t = \frac{T + m t_0}{n + m}, \qquad t_k = \frac{T_k + m t}{n_k + m}
-
-What the aims of a review have brought, and where the next minutes bring most, for the pages.
+A random slot at an unpredictable place among every ten of a class's feed holds the first label of the class's random
+draw that is still open. So each random answer is about a label that was drawn uniformly from those that were open,
+whatever was decided before and in whatever order.
 """
 
 from __future__ import annotations
@@ -26,7 +11,6 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -37,28 +21,39 @@ from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
 from labelgap.metrics.label_model import round_to_sum, to_log_odds
 from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
-from labelgap.review.estimates import NEXT, ExpectedPresent, expect_next
+from labelgap.review.estimates import NEXT
 from labelgap.review.new_classes import FEWEST_EXAMPLES
 from labelgap.review.progress import correct_scores
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED, DecisionEvent
+from labelgap.review.team import answer_seconds
 
+# The aims in words, in the order in which they are offered, and what is asked for each.
+AIM_TEXT: Final[dict[Aim, tuple[str, str]]] = {
+    "missing": ("find the missing labels", "the most probable first, one class at a time"),
+    "classifier": ("make the classifier better", "what the model is least sure of, of all classes"),
+    "random": ("measure", "at random: how many are still missing"),
+}
+USUAL_SECONDS: Final = 2.0  # seconds of an answer of a person of whom nothing is known
+PRIOR_ANSWERS: Final = 20.0  # the weight of what is known otherwise: that of so many answers
+STEP: Final = 20  # a plan changes the class after so many answers at the earliest
+MINUTES: Final = 10
+_SHOWN: Final = 5
+_LIMIT: Final = 200  # candidates for the classifier before there is a ranking for that aim
+_LITTLE: Final = 0.5  # labels that are still missing where the estimate is rounded to 0
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.integer[Any]]
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Feed:
-    """Open candidates in order.
+    """Open candidates in order."""
 
-    Attributes:
-        numbers: ``(n,)`` of the candidates.
-        asked: ``(n,)`` as what each is asked, an index into ``ASKED``.
-        ranking: number of the ranking that they are in the order of.
-    """
-
-    numbers: Numbers
-    asked: NDArray[np.int8]
-    ranking: int
+    numbers: Numbers  # (n,) of the candidates
+    asked: NDArray[np.int8]  # (n,) as what each is asked, an index into `ASKED`
+    ranking: int  # number of the ranking that they are in the order of
 
     @classmethod
     def of(cls, numbers: Numbers, kind: str, ranking: int) -> Feed:
@@ -74,19 +69,12 @@ class Feed:
 
 @dataclass(frozen=True, eq=False)
 class FeedPage:
-    """A page of a feed.
+    """A page of a feed."""
 
-    Attributes:
-        feed: what the page shows.
-        number: of the page, from 1.
-        pages: how many there are.
-        held: how many open candidates are left out because others look at them.
-    """
-
-    feed: Feed
-    number: int
-    pages: int
-    held: int = 0
+    feed: Feed  # what the page shows
+    number: int  # of the page, from 1
+    pages: int  # how many there are
+    held: int = 0  # how many open candidates are left out because others look at them
 
 
 def paginate(feed: Feed, number: int, size: int) -> FeedPage:
@@ -99,12 +87,7 @@ def paginate(feed: Feed, number: int, size: int) -> FeedPage:
 def mix(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64], kind: str, ranking: int) -> Feed:
     """Return a feed of ranked candidates, and of drawn ones in random slots; one that is both comes once.
 
-    Args:
-        ranked: candidates in the order of a ranking.
-        drawn: candidates in the order of the random draw.
-        ids: ``(C,)`` of all candidates: the place of a random slot depends on the id of what it holds.
-        kind: as what the ranked ones are asked.
-        ranking: its number.
+    The place of a random slot depends on the id of what it holds. ``kind`` is as what the ranked ones are asked.
     """
     numbers, random = interleave(ranked, drawn, ids[drawn])
     _, first = np.unique(numbers, return_index=True)
@@ -124,10 +107,6 @@ def interleave(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64]) -> tupl
     places = np.concatenate([2 * np.arange(len(ranked)) + 1, 2 * (RANDOM_INTERVAL * np.arange(len(drawn)) + offset)])
     order = np.argsort(places, kind="stable")
     return np.concatenate([ranked, drawn])[order], order >= len(ranked)
-
-
-_LIMIT: Final = 200
-"""Candidates for the classifier before there is a ranking for that aim."""
 
 
 def has_aims(review: Review) -> bool:
@@ -177,11 +156,9 @@ def decided_rows(review: Review, class_number: int, wrong: bool = False) -> Numb
 def aim_feed(review: Review, aim: Aim, class_number: int | None = None) -> Feed:
     """Return the open candidates for the aim "classifier" or "random" in their order, of all classes or of one."""
     columns = review.candidates.columns
-    is_open = review.copies.shown & (columns.kind != WRONG)
+    is_open = review.is_open() & (columns.kind != WRONG)
     if class_number is not None:
         is_open &= columns.class_number == class_number
-    with review.current.lock:
-        is_open &= ~review.current.decided
     rows = np.flatnonzero(is_open)
     if aim == "random":
         drawn = rows[columns.random_rank[rows] > 0]
@@ -192,13 +169,6 @@ def aim_feed(review: Review, aim: Aim, class_number: int | None = None) -> Feed:
         return Feed.of(rows[_uncertain_order(review, rows)][:_LIMIT], "classifier", review.audit_ranking)
     ranked = rows[~np.isnan(ranking.probability[rows])]
     return Feed.of(ranked[np.argsort(ranking.position[ranked], kind="stable")], "classifier", ranking.number)
-
-
-def wrong_rows(review: Review) -> Numbers:
-    """Return the known labels that look wrong, decided or not, the least plausible first."""
-    columns = review.candidates.columns
-    rows = np.flatnonzero((columns.kind == WRONG) & review.copies.shown)
-    return rows[np.argsort(columns.rank[rows], kind="stable")]
 
 
 def _random_order(review: Review, rows: Numbers) -> Numbers:
@@ -220,43 +190,18 @@ def _uncertain_order(review: Review, rows: Numbers) -> Numbers:
     return np.lexsort((distance, turn))
 
 
-AIM_TEXT: Final[dict[Aim, str]] = {
-    "missing": "find the missing labels",
-    "classifier": "make the classifier better",
-    "random": "measure",
-}
-"""The aims in words, in the order in which they are offered."""
-AIM_WAY: Final[dict[Aim, str]] = {
-    "missing": "the most probable first, one class at a time",
-    "classifier": "what the model is least sure of, of all classes",
-    "random": "at random: how many are still missing",
-}
-"""What is asked for each aim."""
-
-
 @dataclass(frozen=True)
 class AimCount:
-    """What was asked for one aim.
+    """What was asked for one aim."""
 
-    Attributes:
-        answers: decisions in force.
-        found: of these, missing labels that are present.
-    """
-
-    answers: int = 0
-    found: int = 0
+    answers: int = 0  # decisions in force
+    found: int = 0  # of these, missing labels that are present
 
 
 def brought_by_aim(
     asked: NDArray[np.integer[Any]], decided: NDArray[np.bool_], value: NDArray[np.int8]
 ) -> dict[Aim, AimCount]:
-    """Count the decisions of each aim; what was not asked for an aim, e.g. image by image, found missing labels too.
-
-    Args:
-        asked: ``(C,)`` as what each candidate was asked, an index into ``ASKED``.
-        decided: ``(C,)`` whether an answer about a label that may be missing is in force.
-        value: ``(C,)`` codes.
-    """
+    """Count the decisions of each aim; what was not asked for an aim, e.g. image by image, found missing labels too."""
     size, asked = len(ASKED), np.where(asked == ASKED.index("other"), ASKED.index("missing"), asked)
     answers = np.bincount(asked[decided], minlength=size)
     found = np.bincount(asked[decided & (value == PRESENT)], minlength=size)
@@ -264,17 +209,7 @@ def brought_by_aim(
 
 
 def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> str:
-    """Return what an aim has brought so far, in words.
-
-    Args:
-        aim: what was asked for.
-        count: its answers.
-        half_width: half of the interval of how many labels are still missing; None where there is none yet.
-
-    Example:
-        >>> describe_aim("missing", AimCount(412, 230)), describe_aim("random", AimCount(80, 3), 24.6)
-        ('412 answers, 230 found', '80 random answers: ± 25 labels')
-    """
+    """Return what an aim has brought so far, in words, with half of the interval of what is missing if there is one."""
     if not count.answers:
         return "no answers yet"
     if aim == "missing":
@@ -285,32 +220,13 @@ def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> 
     return f"{pluralize(count.answers, 'random answer')}: {width}"
 
 
-PAUSE: Final = 60.0
-"""Seconds after which somebody was doing something else."""
-USUAL_SECONDS: Final = 2.0
-"""Seconds of an answer of a person of whom nothing is known."""
-PRIOR_ANSWERS: Final = 20.0
-"""m, the weight of what is known otherwise: that of so many answers."""
-STEP: Final = 20
-"""A plan changes the class after so many answers at the earliest."""
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.integer[Any]]
-
-
 @dataclass(frozen=True, eq=False)
 class AnswerSpeed:
-    """How fast a person answers.
+    """How fast a person answers."""
 
-    Attributes:
-        answers: that were timed.
-        seconds: of an answer.
-        by_class: ``(K,)`` seconds of an answer of each class.
-    """
-
-    answers: int
-    seconds: float
-    by_class: Array
+    answers: int  # that were timed
+    seconds: float  # of an answer
+    by_class: Array  # (K,) seconds of an answer of each class
 
     @property
     def per_minute(self) -> float:
@@ -320,34 +236,28 @@ class AnswerSpeed:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """Answers to give in a row.
+    """Answers to give in a row."""
 
-    Attributes:
-        class_number: of the class.
-        answers: how many.
-        finds: how many missing labels they probably find.
-        minutes: how long they take.
-    """
-
-    class_number: int
-    answers: int
-    finds: float
-    minutes: float
+    class_number: int  # of the class
+    answers: int  # how many
+    finds: float  # how many missing labels they probably find
+    minutes: float  # how long they take
 
 
 def answer_speed(events: Iterable[DecisionEvent], reviewer: str, classes: Mapping[str, int]) -> AnswerSpeed:
-    """Measure how fast a person answers.
+    r"""Measure how fast a person answers.
 
-    Args:
-        events: in the order of their ids.
-        reviewer: the person.
-        classes: name → number, of K classes.
+    A person who has answered little is taken to be as fast as ``USUAL_SECONDS``, and a class as fast as its person
+    elsewhere: with :math:`n` answers in :math:`T` seconds, of which :math:`n_k` in :math:`T_k` seconds are of class
+    :math:`k`,
+
+    .. math:: t = \frac{T + m t_0}{n + m}, \qquad t_k = \frac{T_k + m t}{n_k + m}
     """
     own = [event for event in events if event.reviewer == reviewer and event.is_answer]
     counts, seconds = np.zeros(len(classes)), np.zeros(len(classes))
-    for earlier, later in pairwise(own):
-        step, number = (later.time - earlier.time).total_seconds(), classes.get(later.key.class_name)
-        if number is not None and 0 <= step <= PAUSE:
+    for event, step in zip(own[1:], answer_seconds([event.time for event in own]), strict=True):
+        number = classes.get(event.key.class_name)
+        if number is not None and step is not None:
             counts[number] += 1
             seconds[number] += step
     mean = float((seconds.sum() + PRIOR_ANSWERS * USUAL_SECONDS) / (counts.sum() + PRIOR_ANSWERS))
@@ -357,15 +267,8 @@ def answer_speed(events: Iterable[DecisionEvent], reviewer: str, classes: Mappin
 def finds_per_minute(class_number: Indices, probability: Array, seconds: Array, minutes: float = 1.0) -> Array:
     """Return how many finds per minute each class promises over the next minutes, ``(K,)``.
 
-    Args:
-        class_number: ``(C,)`` of the open candidates, in the order in which they are shown.
-        probability: ``(C,)`` of being present.
-        seconds: ``(K,)`` of an answer.
-        minutes: how far to look ahead.
-
-    Example:
-        >>> finds_per_minute(np.array([0, 1, 0]), np.array([1.0, 0.5, 0.5]), np.array([60.0, 30.0]), 2)
-        array([0.75, 0.25])
+    ``class_number`` and ``probability`` are of the open candidates in the order in which they are shown, ``seconds``
+    are those of an answer of each class.
     """
     order = np.argsort(class_number, kind="stable")
     group = np.asarray(class_number)[order]
@@ -382,10 +285,6 @@ def next_minutes(
 
     The arguments are those of ``finds_per_minute``. Of each class so many candidates in a row are taken as ``step``
     says. Steps of one class are joined; the class with the most finds per minute is the first.
-
-    Example:
-        >>> next_minutes(1, np.array([0, 0, 1, 1]), np.array([0.9, 0.1, 0.5, 0.5]), np.array([20.0, 20.0]), step=1)
-        [PlanStep(class_number=0, answers=1, finds=0.9, minutes=0.333...), PlanStep(class_number=1, answers=2, ...)]
     """
     by_class = {number: probability[class_number == number] for number in np.unique(class_number).tolist()}
     heap = [(-_rate(chances, 0, step, seconds[number]), number, 0) for number, chances in by_class.items()]
@@ -414,12 +313,6 @@ def _rate(chances: Array, start: int, step: int, seconds: float) -> float:
     return float(part.sum() / (len(part) * seconds))
 
 
-MINUTES: Final = 10
-_SHOWN: Final = 5
-_LITTLE: Final = 0.5
-"""Labels that are still missing where the estimate is rounded to 0."""
-
-
 def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
     """Return the aims to choose from, the chosen one marked, with what each has brought; empty without a choice."""
     if not has_aims(review):
@@ -433,11 +326,11 @@ def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
         {
             "aim": each,
             "name": name,
-            "way": AIM_WAY[each],
+            "way": way,
             "brought": describe_aim(each, counts[each], width),
             "chosen": each == aim,
         }
-        for each, name in AIM_TEXT.items()
+        for each, (name, way) in AIM_TEXT.items()
     ]
 
 
@@ -469,10 +362,11 @@ def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
     return finds_per_minute(*_open_candidates(review), speed.by_class, STEP * speed.seconds / 60)
 
 
-def expected_next(review: Review, class_number: int, count: int = NEXT) -> ExpectedPresent | None:
-    """Return what the next candidates of a class are expected to hold; None without a model."""
+def expected_next(review: Review, class_number: int, count: int = NEXT) -> tuple[int, float | None]:
+    """Return how many candidates of a class come next, and how many of them are present; None without a model."""
     first = class_feed(review, class_number).numbers[:count]
-    return expect_next(review.estimates(), first, _probability(review)[first])
+    expected = float(_probability(review)[first].astype(np.float64).sum())
+    return len(first), None if np.isnan(expected) else expected
 
 
 def _probability(review: Review) -> NDArray[np.float64]:
@@ -481,9 +375,11 @@ def _probability(review: Review) -> NDArray[np.float64]:
     A ranking learns from answers about likely labels, and may promise more in a class than random answers leave there:
     the open candidates of a class hold no more than is still missing by its estimate.
     """
-    probability, columns, by_class = review.live_probability(), review.candidates.columns, review.estimates().by_class
-    if review.ranking() is None:
-        return probability
+    estimates, columns, ranking = review.estimates(), review.candidates.columns, review.ranking()
+    if ranking is None:
+        return estimates.probability
+    by_class = estimates.by_class
+    probability = np.where(np.isnan(ranking.probability), estimates.probability, ranking.probability)
     with review.current.lock:
         is_open = ~review.current.decided & (columns.kind != WRONG)
     promised = np.bincount(columns.class_number[is_open], np.nan_to_num(probability[is_open]), len(by_class))
@@ -500,12 +396,11 @@ def _speed(review: Review, reviewer: str) -> AnswerSpeed:
 def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Return class numbers and probabilities of the open candidates, in the order in which they are asked."""
     columns, ranking, probability = review.candidates.columns, review.ranking(), _probability(review)
-    if not review.is_estimated:
+    if review.candidates.metadata.get("estimate") is None:
         probability = np.where(np.isnan(probability), correct_scores(review.current), probability)
-    with review.current.lock:
-        is_open = review.copies.shown & (columns.kind == MISSING) & ~review.current.decided
+    is_open = review.is_open() & (columns.kind == MISSING)
     if ranking is None:
-        rows = review.candidates.display_order
+        rows = review.candidates.order[0]
         rows = rows[is_open[rows]]
     else:
         rows = np.flatnonzero(is_open)

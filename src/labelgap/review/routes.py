@@ -1,17 +1,4 @@
-"""The pages: the list of classes, the candidates of a class, an image.
-
-The queues over all classes: known labels that look wrong, candidates for the classifier, the random draw.
-
-Images, heat maps and static files.
-
-Decisions: what the page sends, and what it polls for.
-
-Adding a class that nobody labeled.
-
-What an open page says about its lease: that it needs one again, or that it was left.
-
-The page on which disagreements are settled: labels with two different answers, both shown.
-"""
+"""The routes of the page: pages, queues over all classes, images, decisions, added classes, leases, disagreements."""
 
 from __future__ import annotations
 
@@ -28,27 +15,18 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from labelgap.audit.live import Aim
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.reporting.formatting import single_line
+from labelgap.review import queues, views
 from labelgap.review.context import (
-    AppContext,
     Browser,
     ClassNumber,
     Context,
     Visitor,
+    check_class,
     counter_parts,
     find_candidate,
     find_image,
     render_page,
     status_parts,
-)
-from labelgap.review.queues import (
-    Feed,
-    aim_feed,
-    aims_context,
-    class_feed,
-    has_aims,
-    lacks_examples,
-    paginate,
-    plan_context,
 )
 from labelgap.review.schemas import (
     CandidateId,
@@ -61,37 +39,31 @@ from labelgap.review.schemas import (
     UndoMessage,
 )
 from labelgap.review.session import Review
-from labelgap.review.store import ANSWER_TEXT, SECOND, Decision, DecisionEvent, DecisionOutcome, Undo
-from labelgap.review.team import Holder, describe_agreement, describe_kappa, measure_agreement
+from labelgap.review.store import SECOND, Decision, DecisionOutcome, Undo
+from labelgap.review.team import Holder
 from labelgap.review.thumbnails import LARGE_SIZE, THUMBNAIL_SIZE
-from labelgap.review.views import (
-    PAGE_SIZES,
-    added_context,
-    feed_context,
-    grid_context,
-    image_context,
-    known_labels,
-    make_tile,
-    near_context,
-    overview_context,
-    render,
-    static_files,
-)
 from labelgap.review.wrong_labels import WrongQueue, wrong_queue
 
+# For images and static files; the address of a static file changes with its content.
+_CACHEABLE: Final = {"cache-control": "private, max-age=3600"}
+_MAX_CHANGES: Final = 5000
+
+Page = Annotated[int, Query(ge=1, le=10**7)]
+Size = Annotated[int, Query(ge=1, le=max(views.PAGE_SIZES))]
+ReviewerName = Annotated[Reviewer | None, Query()]
 router = APIRouter()
 
 
 @router.get("/", response_class=HTMLResponse)
 def overview(context: Context, browser: Browser, aim: Aim = "missing") -> str:
     """Show the classes, those first where the next minutes bring most."""
-    return render_page(context, "overview.html", None, lambda: _overview(context, aim))
-
-
-def _overview(context: AppContext, aim: Aim) -> dict[str, Any]:
     review = context.review
-    aims = {"aim": aim, "aims": aims_context(review, aim), "wrong_queue": wrong_queue(review)}
-    return overview_context(review, context.reviewer) | aims
+
+    def make() -> dict[str, Any]:
+        aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review)}
+        return views.overview_context(review, context.reviewer) | aims
+
+    return render_page(context, "overview.html", None, make)
 
 
 @router.get("/class/{number}", response_class=HTMLResponse)
@@ -99,23 +71,22 @@ def grid(
     context: Context,
     browser: Browser,
     number: Annotated[int, PathParameter(ge=0, le=10**7)],
-    page: Annotated[int, Query(ge=1, le=10**7)] = 1,
-    size: Annotated[int, Query(ge=1, le=max(PAGE_SIZES))] = PAGE_SIZES[0],
+    page: Page = 1,
+    size: Size = views.PAGE_SIZES[0],
     kind: Literal["missing", "wrong"] = "missing",
     show: Literal["open", "decided", "held"] = "open",
     near: CandidateId | None = None,
 ) -> str:
     """Show the candidates of one class, by similarity to an image where one is named."""
-    if number >= len(context.review.candidates.classes):
-        raise HTTPException(404, "there is no such class.")
+    check_class(context, number)
     options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
-    options["near"], near_page = near_context(context.review, None if near is None else find_image(context, near))
+    options["near"], near_page = views.near_context(context.review, None if near is None else find_image(context, near))
     visitor = Visitor(context, browser)
     if show == "open":
         options["select"] = partial(visitor.select, number, kind == "wrong")
-    made = partial(grid_context, context.review, number, context.reviewer, **options)
-    added = {"added": added_context(context.review, number), "near": near_page}
-    more = added | {"has_aims": has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
+    made = partial(views.grid_context, context.review, number, context.reviewer, **options)
+    added = {"added": views.added_context(context.review, number), "near": near_page}
+    more = added | {"has_aims": queues.has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
     return render_page(context, "grid.html", number, lambda: made() | more)
 
 
@@ -126,8 +97,8 @@ def image(context: Context, browser: Browser, identity: CandidateId) -> str:
     if number not in context.review.image_order:
         raise HTTPException(404, "this image is a copy of another one, which is asked about in its place.")
     visitor = Visitor(context, browser)
-    visitor.take(context.review.of_image(number))
-    made = partial(image_context, context.review, number, visitor.held())
+    context.leases.take(visitor.holder, context.review.of_image(number))
+    made = partial(views.image_context, context.review, number, visitor.held())
     return render_page(context, "image.html", None, lambda: {**made(), "lease": visitor.page})
 
 
@@ -135,12 +106,8 @@ def image(context: Context, browser: Browser, identity: CandidateId) -> str:
 def detail(context: Context, identity: CandidateId) -> str:
     """Return the text beside an enlarged image."""
     number = find_candidate(context, identity)
-    known = known_labels(context.review, int(context.review.candidates.columns.image[number]))
-    return render("detail.html", tile=make_tile(context.review, number), known=known)
-
-
-Page = Annotated[int, Query(ge=1, le=10**7)]
-Size = Annotated[int, Query(ge=1, le=max(PAGE_SIZES))]
+    known = views.known_labels(context.review, int(context.review.candidates.columns.image[number]))
+    return views.render("detail.html", tile=views.make_tile(context.review, number), known=known)
 
 
 @router.get("/wrong", response_class=HTMLResponse)
@@ -148,7 +115,7 @@ def wrong(
     context: Context,
     browser: Browser,
     page: Page = 1,
-    size: Size = PAGE_SIZES[0],
+    size: Size = views.PAGE_SIZES[0],
     show: Literal["open", "away", "decided"] = "open",
 ) -> str:
     """Show the known labels that look wrong."""
@@ -163,21 +130,20 @@ def ask(
     aim: Literal["classifier", "random"],
     number: ClassNumber = None,
     page: Page = 1,
-    size: Size = PAGE_SIZES[0],
+    size: Size = views.PAGE_SIZES[0],
 ) -> str:
     """Show the candidates for an aim, of all classes or of one."""
-    if number is not None and number >= len(context.review.candidates.classes):
-        raise HTTPException(404, "there is no such class.")
+    check_class(context, number)
     visitor = Visitor(context, browser)
     return render_page(context, "ask.html", number, lambda: _ask_context(visitor, aim, number, page, size))
 
 
 @router.get("/plan", response_class=HTMLResponse)
-def plan(context: Context, reviewer: Annotated[Reviewer | None, Query()] = None) -> str:
+def plan(context: Context, reviewer: ReviewerName = None) -> str:
     """Return where the next minutes of a person bring most."""
-    if not has_aims(context.review):
+    if not queues.has_aims(context.review):
         return ""
-    return render("plan.html", plan=plan_context(context.review, reviewer or context.reviewer))
+    return views.render("plan.html", plan=queues.plan_context(context.review, reviewer or context.reviewer))
 
 
 def _wrong_context(visitor: Visitor, show: str, page: int, size: int) -> dict[str, Any]:
@@ -186,22 +152,19 @@ def _wrong_context(visitor: Visitor, show: str, page: int, size: int) -> dict[st
     if queue is None:
         raise HTTPException(404, "no known label looks wrong.")
     rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
-    feed = Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
-    select = partial(visitor.select_from, None) if show == "open" else paginate
+    feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
+    select = partial(visitor.select_from, None) if show == "open" else queues.paginate
     lease = visitor.page if show == "open" else ""
-    return feed_context(review, feed, page, size, select) | {"queue": queue, "show": show, "lease": lease}
+    return views.feed_context(review, feed, page, size, select) | {"queue": queue, "show": show, "lease": lease}
 
 
 def _ask_context(visitor: Visitor, aim: Aim, number: int | None, page: int, size: int) -> dict[str, Any]:
     review = visitor.context.review
     review.current.refresh()
     name = "" if number is None else review.candidates.classes[number]
-    context = feed_context(review, aim_feed(review, aim, number), page, size, partial(visitor.select_from, number))
+    feed = queues.aim_feed(review, aim, number)
+    context = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
     return context | {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
-
-
-_CACHEABLE: Final = {"cache-control": "private, max-age=3600"}
-"""For images and static files; the address of a static file changes with its content."""
 
 
 @router.get("/thumbnail/{identity}")
@@ -227,9 +190,9 @@ def heat(context: Context, identity: CandidateId) -> Response:
 @router.get("/static/{version}/{name}")
 def static(version: str, name: str) -> Response:
     """Return a script or a style sheet by its name; the version only keeps addresses of old files apart."""
-    if name not in static_files():
+    if name not in views.static_files():
         raise HTTPException(404, "there is no such file.")
-    data, media_type = static_files()[name]
+    data, media_type = views.static_files()[name]
     return Response(data, media_type=media_type, headers=_CACHEABLE)
 
 
@@ -239,9 +202,6 @@ def _image_response(make: Callable[[], bytes], image_format: str) -> Response:
     except (LabelGapError, OSError, RuntimeError, ImportError) as error:
         raise HTTPException(404, single_line(str(error))) from None
     return Response(data, media_type=f"image/{image_format}", headers=_CACHEABLE)
-
-
-_MAX_CHANGES: Final = 5000
 
 
 @router.get("/api/session")
@@ -255,10 +215,10 @@ def changes(
     context: Context,
     browser: Browser,
     since: Annotated[int, Query(ge=0, le=2**53)],
-    reviewer: Annotated[Reviewer | None, Query()] = None,
+    reviewer: ReviewerName = None,
     number: ClassNumber = None,
     ranking: Annotated[int | None, Query(ge=0, le=2**53)] = None,
-    size: Annotated[int, Query(ge=1, le=max(PAGE_SIZES))] = PAGE_SIZES[0],
+    size: Size = views.PAGE_SIZES[0],
     aim: Aim = "missing",
     lease: Annotated[Token | None, Query()] = None,
 ) -> dict[str, Any]:
@@ -272,7 +232,7 @@ def changes(
         rows = np.flatnonzero(current.last_event > since)
         rows = rows[np.argsort(current.last_event[rows])][:_MAX_CHANGES]
         last_id = int(current.last_event[rows[-1]]) if len(rows) == _MAX_CHANGES else current.last_id
-        tiles = [make_tile(context.review, int(row)) for row in rows]
+        tiles = [views.make_tile(context.review, int(row)) for row in rows]
         reload = since < current.reload_before
     changed = [{name: each[name] for name in ("id", "value", "version", "who")} for each in tiles]
     parts = status_parts(context, number, reviewer)
@@ -284,14 +244,17 @@ def changes(
 def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: int) -> dict[str, Any] | None:
     """Return the ids of the next page in the order of a newer ranking than the page has; None where there is none."""
     review = visitor.context.review
-    if number is not None and number < len(review.candidates.classes) and lacks_examples(review, number):
+    if number is not None and (number >= len(review.candidates.classes) or queues.lacks_examples(review, number)):
         return None
     newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
-    if newest is None or newest.number == ranking or (number or 0) >= len(review.candidates.classes):
+    if newest is None or newest.number == ranking:
         return None
-    feed = class_feed(review, number) if aim == "missing" and number is not None else aim_feed(review, aim, number)
+    if aim == "missing" and number is not None:
+        feed = queues.class_feed(review, number)
+    else:
+        feed = queues.aim_feed(review, aim, number)
     numbers = feed.numbers[~np.isin(feed.numbers, visitor.held())][:size]
-    ids = [f"{identity:016x}" for identity in review.candidates.columns.ids[numbers].tolist()]
+    ids = [review.candidates.id(each) for each in numbers.tolist()]
     return {"ranking": newest.number, "decisions": newest.decisions, "ids": ids}
 
 
@@ -336,7 +299,7 @@ def _result(review: Review, outcome: DecisionOutcome) -> dict[str, Any]:
     return {
         "request_id": outcome.request_id,
         "status": outcome.status,
-        "id": "" if number is None else f"{int(review.candidates.columns.ids[number]):016x}",
+        "id": "" if number is None else review.candidates.id(number),
         "value": "" if current is None else str(current.value),
         "version": 0 if current is None else current.id,
         "who": "" if current is None else current.reviewer,
@@ -377,37 +340,7 @@ def lease(context: Context, browser: Browser, message: LeaseMessage) -> dict[str
     return {"refused": [found[number] for number in found.keys() - set(granted.tolist())]}
 
 
-_PAGE_SIZE: Final = 60
-
-
 @router.get("/settle", response_class=HTMLResponse)
 def settle(context: Context) -> str:
     """Show the labels that two people answered differently, and how well people agree."""
-    return render_page(context, "settle.html", None, lambda: settle_context(context.review))
-
-
-def settle_context(review: Review) -> dict[str, Any]:
-    """Return the open disagreements, a page of them, and the agreement by class and by people.
-
-    A tile is shown without the decision in force, and with the version of it: any answer settles.
-    """
-    pairs = review.opinions.pairs()
-    tiles = []
-    for pair in (pair for pair in pairs if pair.is_open):
-        number = review.candidates.number_of(pair.first.key)
-        if number is not None:
-            answers = [_given_answer(pair.first), _given_answer(pair.second)]
-            tiles.append({**make_tile(review, number), "value": "", "who": "", "answers": answers})
-    agreement = measure_agreement(pairs)
-    named = [*agreement.by_class.items(), *((" and ".join(each), found) for each, found in agreement.by_people.items())]
-    return {
-        "tiles": tiles[:_PAGE_SIZE],
-        "total": len(tiles),
-        "agreement": describe_agreement(agreement.total),
-        "rows": [(name, found.pairs, found.agreed, found.unsure, describe_kappa(found)) for name, found in named],
-    }
-
-
-def _given_answer(event: DecisionEvent) -> tuple[str, str]:
-    assert event.value is not None
-    return event.reviewer, ANSWER_TEXT[event.value]
+    return render_page(context, "settle.html", None, lambda: views.settle_context(context.review))

@@ -1,4 +1,4 @@
-"""The checks in front of every request, and the security headers of every response.
+"""The checks in front of every request, the security headers of every response, and the limits of connections.
 
 The page shows private photos and accepts decisions. Another web site that is open in the same browser must neither
 read nor write here, and another machine reaches the page only when its owner asked for that:
@@ -13,12 +13,11 @@ read nor write here, and another machine reaches the page only when its owner as
 Every user of this machine can connect to an address of this machine: the page is meant for machines whose users trust
 each other.
 
-Limits of the connections to the review server, so that clients that never finish cannot stop the others.
-
-Every phase of a connection has a time limit, counted from its start: waiting for a request, receiving its body, and
-sending an answer that the client does not read. Bytes that trickle in do not extend it. The number of connections is
-limited in all and per address. Beyond the limit, the connection that has waited longest for its client is closed in
-favor of the new one: an honest client waits for milliseconds, and is let in however many others are stalled.
+Clients that never finish cannot stop the others. Every phase of a connection has a time limit, counted from its start:
+waiting for a request, receiving its body, and sending an answer that the client does not read. Bytes that trickle in do
+not extend it. The number of connections is limited in all and per address. Beyond the limit, the connection that has
+waited longest for its client is closed in favor of the new one: an honest client waits for milliseconds, and is let in
+however many others are stalled.
 """
 
 from __future__ import annotations
@@ -44,6 +43,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_BODY_BYTES: Final = 256 * 1024
 CSRF_HEADER: Final = "x-csrf-token"
+_QUEUE: Final = 512
+_SEND: Final = "send"
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _IP_HOST: Final = re.compile(r"([\d.]+|\[[\da-f:.]+\])(?::\d+)?", re.IGNORECASE)
@@ -62,20 +63,14 @@ _RESPONSE_HEADERS: Final = {
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Which requests are accepted.
+    """Which requests are accepted."""
 
-    Attributes:
-        hosts: accepted names in the ``Host`` header.
-        allow_ip_hosts: whether any IP address is accepted as well; unlike a name, it cannot be pointed elsewhere.
-        token: required from every client; None when only this machine can connect.
-        cookie: name of the cookie that stores the token.
-        csrf_token: required for every change; new with every start of the server.
-    """
-
-    hosts: frozenset[str]
+    hosts: frozenset[str]  # accepted names in the `Host` header
+    # whether any IP address is accepted as well; unlike a name, it cannot be pointed elsewhere
     allow_ip_hosts: bool = False
-    token: str | None = None
-    cookie: str = "labelgap"
+    token: str | None = None  # required from every client; None when only this machine can connect
+    cookie: str = "labelgap"  # name of the cookie that stores the token
+    # required for every change; new with every start of the server
     csrf_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
 
@@ -93,8 +88,9 @@ class SecurityMiddleware:
     """An ASGI application in front of another one; see the head of this file."""
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        limited = RequestBodyLimitMiddleware(app, MAX_BODY_BYTES)
-        self.app = _HostCheck(_RequestCheck(limited, policy), policy)
+        self.policy = policy
+        self.limited = RequestBodyLimitMiddleware(app, MAX_BODY_BYTES)
+        self.app = _HostCheck(self._check, policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with an error, or pass it on."""
@@ -112,33 +108,13 @@ class SecurityMiddleware:
 
         await self.app(scope, receive, send_with_headers)
 
-
-class _HostCheck(TrustedHostMiddleware):
-    """Starlette's check of the ``Host`` header, which has no rule for "any IP address"."""
-
-    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        super().__init__(app, sorted(policy.hosts), www_redirect=False)
-        self.allow_ip_hosts = policy.allow_ip_hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.allow_ip_hosts and _is_ip_address(Headers(scope=scope).get("host", "")):
-            await self.app(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
-class _RequestCheck:
-    """The checks of the token, and of what a change needs."""
-
-    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        self.app, self.policy = app, policy
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the token, and what a change needs."""
         request = Request(scope)
         response = self._check_site(request) or self._check_token(request)
         if response is None and request.method not in ("GET", "HEAD"):
             response = self._check_change(request)
-        await (self.app if response is None else response)(scope, receive, send)
+        await (self.limited if response is None else response)(scope, receive, send)
 
     def _check_site(self, request: Request) -> Response | None:
         """Refuse what another site loads, for example an image: it could measure what is here, and how fast."""
@@ -177,17 +153,26 @@ class _RequestCheck:
         return None
 
 
+class _HostCheck(TrustedHostMiddleware):
+    """Starlette's check of the ``Host`` header, which has no rule for "any IP address"."""
+
+    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
+        super().__init__(app, sorted(policy.hosts), www_redirect=False)
+        self.allow_ip_hosts = policy.allow_ip_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.allow_ip_hosts and _is_ip_address(Headers(scope=scope).get("host", "")):
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def _refusal(status: int, problem: str, detail: str) -> JSONResponse:
     return JSONResponse({"problem": problem, "detail": detail}, status, {"connection": "close"})
 
 
 def _is_ip_address(host: str) -> bool:
-    """Whether a ``Host`` header names an IP address.
-
-    Example:
-        >>> [_is_ip_address(host) for host in ("192.168.7.7:80", "[::1]", "999.1.1.1", "1.2.3.4.example", "")]
-        [True, True, False, False, False]
-    """
+    """Whether a ``Host`` header names an IP address."""
     match = _IP_HOST.fullmatch(host)
     try:
         return match is not None and bool(ipaddress.ip_address(match[1].strip("[]")))
@@ -195,29 +180,16 @@ def _is_ip_address(host: str) -> bool:
         return False
 
 
-_QUEUE: Final = 512
-_SEND: Final = "send"
-
-
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """The limits of a server.
+    """The limits of a server."""
 
-    Attributes:
-        connections: open at the same time.
-        per_address: of these, from one address; a browser opens about six, and a network may share one address.
-        accepted_at_once: accepted in one turn of the event loop, before the first of them is counted.
-        request_seconds: from the start of a connection, or from the last answer, to the end of the headers.
-        body_seconds: from the end of the headers to the end of the body.
-        send_seconds: for a client to read what was sent.
-    """
-
-    connections: int = 512
-    per_address: int = 128
-    accepted_at_once: int = 64
-    request_seconds: float = 15.0
-    body_seconds: float = 30.0
-    send_seconds: float = 30.0
+    connections: int = 512  # open at the same time
+    per_address: int = 128  # of these, from one address; a browser opens about six, and a network may share one address
+    accepted_at_once: int = 64  # accepted in one turn of the event loop, before the first of them is counted
+    request_seconds: float = 15.0  # from the start of a connection, or from the last answer, to the end of the headers
+    body_seconds: float = 30.0  # from the end of the headers to the end of the body
+    send_seconds: float = 30.0  # for a client to read what was sent
 
     def within_open_files(self) -> ConnectionLimits:
         """Return limits that leave this process enough files to open."""
@@ -251,13 +223,7 @@ class LimitedServer(Server):
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection with limits.
-
-    Args:
-        limits: of the server.
-        connections: all connections of the server, in the order in which their phases began.
-        **named: as uvicorn passes them.
-    """
+    """A connection with limits; ``connections`` are all of the server, in the order in which their phases began."""
 
     def __init__(self, *, limits: ConnectionLimits, connections: dict[LimitedProtocol, None], **named: Any) -> None:
         super().__init__(**named)

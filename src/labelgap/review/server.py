@@ -46,12 +46,12 @@ def serve(
         review: the review.
         host: the address to listen on; beyond this machine clients need a token.
         port: the first free one from 8765 on when not given, any free one for 0.
-        browser: open the page in a browser.
-        reviewer: author of the decisions until another name is typed in the page.
-        budget: seconds that the review is meant to take.
-        double: share of the labels that are asked of a second person.
-        live: rank what is open again while people decide.
-        on_start: called with the address of the page once the server listens.
+        browser: whether to open the page in a browser.
+        reviewer: the author of the decisions until another name is typed in the page.
+        budget: the seconds that the review is meant to take.
+        double: the share of the labels that are asked of a second person.
+        live: whether to rank what is open again while people decide.
+        on_start: is called with the address of the page once the server listens.
     """
     server, listener, address = create_server(
         review, host=host, port=port, reviewer=reviewer, budget=budget, double=double

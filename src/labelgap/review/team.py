@@ -1,34 +1,4 @@
-r"""What each person did: how many labels, and how fast.
-
-How well people agree who answered the same question, each without seeing the other's answer.
-
-A share of the labels is asked of two people. Cohen's :math:`\kappa` compares how often they agree, :math:`p_o`, with
-how often they would if each answered at random with his own share of yes, :math:`p_e`:
-
-.. math:: \kappa = \frac{p_o - p_e}{1 - p_e}
-
-1 is perfect agreement, 0 is that of chance. It is undefined where nobody ever answers differently, e.g. always no.
-
-Reference: J. Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological Measurement, 1960.
-
-Which labels are asked of a second person, and what became of them.
-
-The labels are a random share, chosen by a hash of the label with the id of the store. So they are the same on every
-server and after every restart, nobody can influence the choice, and a larger share contains a smaller one.
-
-The second person sees the question as any other, among others, and neither the first answer nor who gave it. The second
-answer is stored and never in force, so it changes no table and no estimate.
-
-What a team has done, for ``labelgap review --summary`` and ``--json``.
-
-Leases of candidates, so that two people at one review are not asked the same question at the same time.
-
-A page that shows candidates holds a lease of them. While it is open its polls renew the lease; closed, asleep or
-disconnected, it expires. Leases are in the memory of the server: after a restart, open pages ask for theirs again.
-
-A lease decides which candidates a list of open ones shows, and nothing else. A decision without a lease is stored as
-any other, since it may have waited in a browser; the store guards against contradictions.
-"""
+"""Several people at one review: who looks at what, second opinions, how well people agree, and how fast they are."""
 
 from __future__ import annotations
 
@@ -38,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -47,48 +17,48 @@ from numpy.typing import NDArray
 
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review.store import ANSWER_TEXT, SECOND, DecisionEvent, DecisionStore, LabelKey
+from labelgap.review.store import SECOND, DecisionEvent, DecisionStore, LabelKey
 
-_PAUSE: Final = timedelta(seconds=60)
-"""Between two answers; a longer time is a pause and does not count as work."""
-_MIN_SECONDS: Final = 10.0
-"""Of work, after which a speed is meaningful."""
+PAUSE: Final = 60.0  # seconds between two answers; a longer time is a pause and does not count as work
+_MIN_SECONDS: Final = 10.0  # of work, after which a speed is meaningful
+MIN_PAIRS: Final = 20  # pairs of answers from which an interval of κ is given
+_DRAWS: Final = 4000
+_PRIOR: Final = 0.5
+_MAX_CLASSES: Final = 5
+LEASE_SECONDS: Final = 60.0  # from the last renewal; a visible page polls every 3 seconds, a hidden one every 15
+# From the request of a page to its first poll: a client that only loads pages holds nothing for long.
+UNCONFIRMED_SECONDS: Final = 20.0
+_MAX_OF_BROWSER: Final = 4000  # candidates of one browser, two of the largest pages; beyond, its oldest page loses
+_MAX_LEASES: Final = 1000  # pages with a lease; beyond, the one whose renewal is longest ago loses it
+_Key = TypeVar("_Key", str, tuple[str, str])
 
 
 @dataclass(frozen=True)
 class PersonProgress:
-    """What one person did.
-
-    Attributes:
-        name: of the person.
-        decided: labels on which the person's decision is in force.
-        answers: questions that the person answered, also those that were undone or decided otherwise since.
-        second: of these, second opinions.
-        minutes: of work, without pauses.
-        per_minute: answers per minute of work; None after too little work.
-    """
+    """What one person did."""
 
     name: str
-    decided: int
-    answers: int
-    second: int
-    minutes: float
-    per_minute: float | None
+    decided: int  # labels on which the person's decision is in force
+    answers: int  # questions that the person answered, also those that were undone or decided otherwise since
+    second: int  # of these, second opinions
+    minutes: float  # of work, without pauses
+    per_minute: float | None  # answers per minute of work; None after too little work
+
+
+def answer_seconds(times: Sequence[datetime]) -> list[float | None]:
+    """Return the seconds that each answer of a person took, from the second one on; None for one after a pause."""
+    steps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+    return [step if 0 <= step <= PAUSE else None for step in steps]
 
 
 def answers_per_minute(times: Sequence[datetime]) -> float | None:
     """Return the speed of somebody who answered at these times, without pauses; None after too little work."""
-    steps, seconds = _work(times)
-    return 60 * steps / seconds if seconds >= _MIN_SECONDS else None
+    work = [step for step in answer_seconds(times) if step is not None]
+    return 60 * len(work) / sum(work) if sum(work) >= _MIN_SECONDS else None
 
 
 def count_people(events: Iterable[DecisionEvent], current: Iterable[DecisionEvent]) -> list[PersonProgress]:
-    """Count what each person did, who decided most labels first.
-
-    Args:
-        events: all events, in order.
-        current: the decision in force for each label.
-    """
+    """Count what each person did, by all events in order and those in force; who decided most labels is the first."""
     decided = Counter(event.reviewer for event in current)
     times: dict[str, list[datetime]] = defaultdict(list)
     second: Counter[str] = Counter()
@@ -96,47 +66,21 @@ def count_people(events: Iterable[DecisionEvent], current: Iterable[DecisionEven
         if event.is_answer:
             times[event.reviewer].append(event.time)
             second[event.reviewer] += event.kind == SECOND
-    people = [
-        PersonProgress(
-            name,
-            decided[name],
-            len(times[name]),
-            second[name],
-            _work(times[name])[1] / 60,
-            answers_per_minute(times[name]),
-        )
-        for name in {**times, **decided}
-    ]
+    people = []
+    for name in {**times, **decided}:
+        own = times[name]
+        minutes = sum(step or 0.0 for step in answer_seconds(own)) / 60
+        people.append(PersonProgress(name, decided[name], len(own), second[name], minutes, answers_per_minute(own)))
     return sorted(people, key=lambda person: (-person.decided, -person.answers, person.name))
-
-
-def _work(times: Sequence[datetime]) -> tuple[int, float]:
-    """Return how many answers followed another one without a pause, and the seconds that they took."""
-    steps = [later - earlier for earlier, later in pairwise(times)]
-    active = [step.total_seconds() for step in steps if step <= _PAUSE]
-    return len(active), sum(active)
-
-
-MIN_PAIRS: Final = 20
-"""Pairs from which an interval is given."""
-_DRAWS: Final = 4000
-_PRIOR: Final = 0.5
-_Key = TypeVar("_Key", str, tuple[str, str])
 
 
 @dataclass(frozen=True)
 class OpinionPair:
-    """A label that two people answered independently.
+    """A label that two people answered independently."""
 
-    Attributes:
-        first: the decision that was in force when the second person was asked.
-        second: the second opinion.
-        settled: the decision on the label that was made after both; None as long as there is none.
-    """
-
-    first: DecisionEvent
-    second: DecisionEvent
-    settled: DecisionEvent | None
+    first: DecisionEvent  # the decision that was in force when the second person was asked
+    second: DecisionEvent  # the second opinion
+    settled: DecisionEvent | None  # the decision on the label that was made after both; None as long as there is none
 
     @property
     def agrees(self) -> bool:
@@ -156,11 +100,10 @@ class OpinionPair:
 
 
 def opinion_pairs(events: Iterable[DecisionEvent]) -> list[OpinionPair]:
-    """Return the pairs of answers to one label.
+    """Return the pairs of answers to one label, given all events about it in order.
 
-    Args:
-        events: all events about the label, in order. What was undone does not count, nobody is his own second, and of
-            several second opinions of one person only the newest counts: the person changed the answer.
+    What was undone does not count, nobody is his own second, and of several second opinions of one person only the
+    newest counts: the person changed the answer.
     """
     events = list(events)
     undone = {event.undoes for event in events}
@@ -178,35 +121,22 @@ def opinion_pairs(events: Iterable[DecisionEvent]) -> list[OpinionPair]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well two answers to the same question agree.
+    """How well two answers to the same question agree."""
 
-    Attributes:
-        pairs: questions that both answered with yes or no.
-        agreed: of these, with the same answer.
-        unsure: further questions to which one or both answered "can't tell".
-        kappa: Cohen's κ; None where it is undefined.
-        interval: of κ, 95 %; None with fewer than 20 pairs, and where κ is undefined.
-    """
-
-    pairs: int
-    agreed: int
-    unsure: int
-    kappa: float | None
-    interval: tuple[float, float] | None
+    pairs: int  # questions that both answered with yes or no
+    agreed: int  # of these, with the same answer
+    unsure: int  # further questions to which one or both answered "can't tell"
+    kappa: float | None  # Cohen's κ; None where it is undefined
+    interval: tuple[float, float] | None  # of κ, 95 %; None with fewer than 20 pairs, and where κ is undefined
 
 
 @dataclass(frozen=True)
 class TeamAgreement:
-    """The agreement of a team.
+    """The agreement of a team."""
 
-    Attributes:
-        total: of first and second answers, over all labels.
-        by_class: of the classes that two people answered.
-        by_people: of every two people that answered the same labels; their names are sorted.
-    """
-
-    total: Agreement
-    by_class: Mapping[str, Agreement]
+    total: Agreement  # of first and second answers, over all labels
+    by_class: Mapping[str, Agreement]  # of the classes that two people answered
+    # of every two people that answered the same labels; their names are sorted
     by_people: Mapping[tuple[str, str], Agreement]
 
 
@@ -239,11 +169,17 @@ def _agreement(answers: Sequence[tuple[int, int]]) -> Agreement:
 
 
 def cohen_kappa(counts: NDArray[np.int64]) -> float | None:
-    """Return κ of a table of counts, first answers by second answers; None where it is undefined.
+    r"""Return Cohen's κ of a table of counts, first answers by second answers; None where it is undefined.
 
-    Example:
-        >>> cohen_kappa(np.array([[20, 5], [10, 15]])), cohen_kappa(np.array([[9, 0], [0, 0]]))
-        (0.4, None)
+    It compares how often people agree, :math:`p_o`, with how often they would if each answered at random with his own
+    share of yes, :math:`p_e`:
+
+    .. math:: \kappa = \frac{p_o - p_e}{1 - p_e}
+
+    1 is perfect agreement, 0 is that of chance. It is undefined where nobody ever answers differently, e.g. always no.
+
+    Reference: J. Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological Measurement,
+    1960.
     """
     total = int(counts.sum())
     chance = int(counts.sum(0) @ counts.sum(1))  # p_e and p_o, multiplied by the square of the total
@@ -258,11 +194,6 @@ def kappa_interval(counts: NDArray[np.int64]) -> tuple[float, float]:
     It is that of the posterior under Jeffreys' prior for four shares, a Dirichlet distribution with ½ each, drawn 4,000
     times with a fixed seed; unlike the normal interval it has a width where everybody agreed. In simulations with 1 to
     15 % of errors and 5 to 50 % yes it held in 93 to 99 % of cases with 20, 50 and 200 pairs (600 repetitions each).
-
-    Example:
-        >>> low, high = kappa_interval(np.array([[15, 0], [0, 15]]))
-        >>> (round(low, 1), round(high, 1))
-        (0.8, 1.0)
     """
     drawn = np.random.default_rng(0).standard_gamma(counts.ravel() + _PRIOR, size=(_DRAWS, 4))
     share = drawn / drawn.sum(1, keepdims=True)
@@ -274,14 +205,7 @@ def kappa_interval(counts: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def describe_agreement(agreement: Agreement) -> str:
-    """Return an agreement in words.
-
-    Example:
-        >>> describe_agreement(Agreement(30, 29, 2, 0.913, (0.71, 0.98)))
-        '29 of 30 the same, κ 0.91 (0.71–0.98); 2 more with "can\\'t tell"'
-        >>> describe_agreement(Agreement(8, 8, 0, None, None))
-        '8 of 8 the same; κ is undefined, since every answer is the same'
-    """
+    """Return an agreement in words, e.g. ``29 of 30 the same, κ 0.91 (0.71–0.98); 2 more with "can't tell"``."""
     if not agreement.pairs:
         text = "no label has two answers of yes or no yet"
     else:
@@ -295,33 +219,18 @@ def describe_agreement(agreement: Agreement) -> str:
 
 
 def describe_kappa(agreement: Agreement) -> str:
-    """Return κ with its interval, shortly.
-
-    Example:
-        >>> describe_kappa(Agreement(30, 29, 2, 0.913, (0.71, 0.98))), describe_kappa(Agreement(8, 8, 0, None, None))
-        ('κ 0.91 (0.71–0.98)', 'κ undefined from 8')
-    """
+    """Return κ with its interval, shortly."""
     if agreement.kappa is None:
         return f"κ undefined from {agreement.pairs:,}"
     interval = "" if agreement.interval is None else " ({:.2f}–{:.2f})".format(*agreement.interval)
     return f"κ {agreement.kappa:.2f}{interval}"
 
 
-_ALL: Final = 2.0**64
-
-
 def is_doubled(ids: NDArray[np.uint64], store: str, share: float) -> NDArray[np.bool_]:
-    """Return which labels are asked of two people.
+    """Return which labels are asked of two people: a random share, by a hash of the label with the id of the store.
 
-    Args:
-        ids: ``(C,)`` of the labels, evenly distributed hashes.
-        store: id of the store.
-        share: of all labels, from 0 to 1.
-
-    Example:
-        >>> ids = np.random.default_rng(0).integers(0, 2**64, 10_000, dtype=np.uint64)
-        >>> round(float(is_doubled(ids, "3f2a", 0.05).mean()), 2)
-        0.05
+    So they are the same on every server and after every restart, nobody can influence the choice, and a larger share
+    contains a smaller one. ``ids`` are evenly distributed hashes of the labels.
     """
     salt = int.from_bytes(hashlib.blake2b(store.encode(), digest_size=8).digest(), "big")
     with np.errstate(over="ignore"):
@@ -329,15 +238,15 @@ def is_doubled(ids: NDArray[np.uint64], store: str, share: float) -> NDArray[np.
         value = (value ^ (value >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
         value = (value ^ (value >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
         value = value ^ (value >> np.uint64(33))
-    chosen: NDArray[np.bool_] = value.astype(np.float64) < share * _ALL
+    chosen: NDArray[np.bool_] = value.astype(np.float64) < share * 2.0**64
     return chosen | (share >= 1)
 
 
 class SecondOpinions:
     """The pairs of answers to the labels that two people answered, as they come. Threads may share it.
 
-    Args:
-        store: the decisions.
+    The second person sees the question as any other, among others, and neither the first answer nor who gave it. The
+    second answer is stored and never in force, so it changes no table and no estimate.
     """
 
     def __init__(self, store: DecisionStore) -> None:
@@ -349,49 +258,24 @@ class SecondOpinions:
     def pairs(self) -> list[OpinionPair]:
         """Return all pairs, in the order of the second answers."""
         with self._lock:
-            self._refresh()
+            events = self._store.events(self._last_id)
+            for key in {event.key for event in events if event.kind == SECOND or event.key in self._pairs}:
+                self._pairs[key] = opinion_pairs(self._store.history(key))
+            self._last_id = events[-1].id if events else self._last_id
             return sorted((pair for pairs in self._pairs.values() for pair in pairs), key=lambda pair: pair.second.id)
-
-    def open_pairs(self) -> list[OpinionPair]:
-        """Return the pairs of different answers that nobody has settled yet."""
-        return [pair for pair in self.pairs() if pair.is_open]
 
     def answered(self) -> set[LabelKey]:
         """Return the labels that have a second opinion."""
-        with self._lock:
-            self._refresh()
-            return {key for key, pairs in self._pairs.items() if pairs}
-
-    def _refresh(self) -> None:
-        last_id = self._store.last_id()
-        if last_id == self._last_id:
-            return
-        for key in self._store.second_keys() if not self._last_id else self._changed():
-            self._pairs[key] = opinion_pairs(self._store.history(key))
-        self._last_id = last_id
-
-    def _changed(self) -> set[LabelKey]:
-        """Return the labels with a second opinion that new events are about."""
-        events = self._store.events(self._last_id)
-        return {event.key for event in events if event.kind == SECOND or event.key in self._pairs}
-
-
-_MAX_CLASSES: Final = 5
+        return {pair.first.key for pair in self.pairs()}
 
 
 @dataclass(frozen=True)
 class TeamSummary:
-    """What a team has done.
+    """What a team has done."""
 
-    Attributes:
-        people: who decided most labels first.
-        agreement: of first and second answers.
-        open: pairs of different answers that nobody has settled yet.
-    """
-
-    people: list[PersonProgress]
-    agreement: TeamAgreement
-    open: list[OpinionPair]
+    people: list[PersonProgress]  # who decided most labels first
+    agreement: TeamAgreement  # of first and second answers
+    open: list[OpinionPair]  # pairs of different answers that nobody has settled yet
 
     def to_json(self) -> dict[str, Any]:
         """Return the parts of the summary as JSON."""
@@ -404,7 +288,11 @@ class TeamSummary:
                 "people": [{"people": list(names), **asdict(each)} for names, each in found.by_people.items()],
             },
             "disagreements": [
-                {**pair.first.key._asdict(), "first": _answer(pair.first), "second": _answer(pair.second)}
+                {
+                    **pair.first.key._asdict(),
+                    "first": {"reviewer": pair.first.reviewer, "answer": pair.first.answer},
+                    "second": {"reviewer": pair.second.reviewer, "answer": pair.second.answer},
+                }
                 for pair in self.open
             ],
         }
@@ -443,31 +331,11 @@ def _describe_person(person: PersonProgress) -> str:
     return f"{person.name} {person.decided:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _answer(event: DecisionEvent) -> dict[str, str]:
-    assert event.value is not None
-    return {"reviewer": event.reviewer, "answer": ANSWER_TEXT[event.value]}
-
-
-LEASE_SECONDS: Final = 60.0
-"""From the last renewal; a visible page polls every 3 seconds, a hidden one every 15."""
-UNCONFIRMED_SECONDS: Final = 20.0
-"""From the request of a page to its first poll: a client that only loads pages holds nothing for long."""
-_MAX_OF_BROWSER: Final = 4000
-"""Candidates that one browser holds, two of the largest pages; beyond that its oldest page loses its lease."""
-_MAX_LEASES: Final = 1000
-"""Pages that hold a lease; beyond that the one whose renewal is longest ago loses it."""
-
-
 class Holder(NamedTuple):
-    """A page that is open in a browser.
+    """A page that is open in a browser."""
 
-    Attributes:
-        browser: id of the browser; its pages belong to one person and never exclude each other.
-        page: id of the page.
-    """
-
-    browser: str
-    page: str
+    browser: str  # id of the browser; its pages belong to one person and never exclude each other
+    page: str  # id of the page
 
 
 @dataclass(frozen=True, eq=False)
@@ -479,31 +347,27 @@ class _Lease:
 
 
 class Leases:
-    """Which candidates the open pages show. Threads may share it.
+    """Which candidates the open pages show, so that two people are not asked the same question at the same time.
 
-    Args:
-        clock: seconds that never go back.
+    A page that shows candidates holds a lease of them. While it is open its polls renew the lease; closed, asleep or
+    disconnected, it expires. Leases are in the memory of the server: after a restart, open pages ask for theirs again.
+    A lease decides which candidates a list of open ones shows, and nothing else. A decision without a lease is stored
+    as any other, since it may have waited in a browser; the store guards against contradictions. Threads may share it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._leases: dict[Holder, _Lease] = {}  # in the order of their last renewal
         self._reviewers: dict[str, str] = {}  # by browser, in the same order
 
     def take(
         self, holder: Holder, numbers: NDArray[np.int64], limit: int | None = None, *, place: int | None = None
     ) -> NDArray[np.int64]:
-        """Lease the first ``limit`` of ``numbers`` that no other browser holds, and return them.
+        """Lease the first ``limit`` of ``numbers`` that no other browser holds, or all of them, and return them.
 
         They replace what the page held before. Choosing and leasing are one step: two people who ask at the same
-        moment are given different candidates.
-
-        Args:
-            holder: the page.
-            numbers: candidates in the order in which they are asked about.
-            limit: None for all.
-            place: number of the class that the page is about; see ``people``.
+        moment are given different candidates. ``place`` is the class that the page is about; see ``people``.
         """
         with self._lock:
             self._expire()
@@ -520,7 +384,7 @@ class Leases:
         """Extend the lease of a page that is open; False when it has none, and has to take one again."""
         with self._lock:
             self._expire()
-            self._set_reviewer(holder.browser, reviewer)
+            self.set_reviewer(holder.browser, reviewer)
             lease = self._leases.pop(holder, None)
             if lease is None:
                 return False
@@ -555,18 +419,15 @@ class Leases:
     def set_reviewer(self, browser: str, reviewer: str) -> None:
         """Remember the name that a browser is used with."""
         with self._lock:
-            self._set_reviewer(browser, reviewer)
+            self._reviewers.pop(browser, None)
+            self._reviewers[browser] = reviewer
+            while len(self._reviewers) > _MAX_LEASES:
+                del self._reviewers[next(iter(self._reviewers))]
 
     def _expire(self) -> None:
         now = self._clock()
         for holder in [holder for holder, lease in self._leases.items() if lease.expires <= now]:
             del self._leases[holder]
-
-    def _set_reviewer(self, browser: str, reviewer: str) -> None:
-        self._reviewers.pop(browser, None)
-        self._reviewers[browser] = reviewer
-        while len(self._reviewers) > _MAX_LEASES:
-            del self._reviewers[next(iter(self._reviewers))]
 
     def _of_others(self, browser: str) -> NDArray[np.int64]:
         held = [lease.numbers for holder, lease in self._leases.items() if holder.browser != browser]

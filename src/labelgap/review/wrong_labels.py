@@ -15,14 +15,12 @@ The *precision* of a class is the mean of :math:`p_i` over its labels that nobod
 **The rule.** A class is put away once at least ``MIN_ANSWERS`` labels, of any class, are answered, and the upper end of
 its precision is below ``MIN_PRECISION``; or that of all classes is, and the class's precision is. The queue is put away
 once all its classes are.
-
-The queue of known labels that look wrong: what is left to ask, what was put away, and what it has brought.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,46 +30,35 @@ from scipy.special import expit, log_expit, ndtr
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.metrics.label_model import to_log_odds
+from labelgap.review.candidates import WRONG
 from labelgap.review.estimates import describe_left
-from labelgap.review.queues import wrong_rows
 from labelgap.review.session import Review
 
-MIN_PRECISION: Final = 0.10
-"""Below this share of wrong labels it is not worth asking."""
-MIN_ANSWERS: Final = 10
-"""Answers before anything is put away."""
-MEAN_SHIFT: Final = -4.0
-"""m, before any answer: about one label in fifty is wrong."""
-MEAN_SPREAD: Final = 3.0
-"""r, the standard deviation of the mean shift."""
+MIN_PRECISION: Final = 0.10  # below this share of wrong labels it is not worth asking
+MIN_ANSWERS: Final = 10  # answers before anything is put away
+MEAN_SHIFT: Final = -4.0  # m, before any answer: about one label in fifty is wrong
+MEAN_SPREAD: Final = 3.0  # r, the standard deviation of the mean shift
+# s, the standard deviation of the classes' shifts around it; docs/results/wrong-labels.md has the evidence
 CLASS_SPREAD: Final = 1.0
-"""s, the standard deviation of the classes' shifts around it; docs/results/wrong-labels.md has the evidence."""
 _GRID: Final = np.arange(-16.0, 8.01, 0.125)
 _LEVELS: Final = (0.025, 0.975)
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class WrongLabels:
-    """Known labels that look wrong, ``(S,)`` each, and the answers so far.
+    """Known labels that look wrong, ``(S,)`` each, and the answers so far."""
 
-    Attributes:
-        classes: K.
-        class_number: of each label.
-        implausibility: probability that the label is not what was observed, as the model has it.
-        decided: whether somebody answered.
-        wrong: whether the answer is that it is wrong.
-        right: whether the answer is that it is right; neither where the reviewer could not tell.
-    """
-
-    classes: int
-    class_number: NDArray[np.integer[Any]]
+    classes: int  # K
+    class_number: NDArray[np.integer[Any]]  # of each label
+    # probability that the label is not what was observed, as the model has it
     implausibility: NDArray[np.floating[Any]]
-    decided: Bools
-    wrong: Bools
-    right: Bools
+    decided: Bools  # whether somebody answered
+    wrong: Bools  # whether the answer is that it is wrong
+    right: Bools  # whether the answer is that it is right; neither where the reviewer could not tell
 
     def count(self, mask: Bools) -> NDArray[np.int64]:
         """Return how many labels of each class a mask selects, ``(K,)``."""
@@ -80,60 +67,38 @@ class WrongLabels:
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision of what is left, of a class or of all.
+    """The precision of what is left, of a class or of all."""
 
-    Attributes:
-        answered: labels that are answered, those that could not be told included.
-        wrong: of these, wrong ones.
-        left: labels that nobody has decided.
-        share: how many of these are wrong, as a share: expected; 0 where nothing is left.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        put_away: whether it is not worth asking about those that are left.
-    """
-
-    answered: int
-    wrong: int
-    left: int
-    share: float
-    low: float
-    high: float
-    put_away: bool
+    answered: int  # labels that are answered, those that could not be told included
+    wrong: int  # of these, wrong ones
+    left: int  # labels that nobody has decided
+    share: float  # how many of these are wrong, as a share: expected; 0 where nothing is left
+    low: float  # lower end of its 95 % interval
+    high: float  # upper end
+    put_away: bool  # whether it is not worth asking about those that are left
 
 
-@dataclass(frozen=True, eq=False)
-class WrongLabelEstimate:
-    """The precision of the suggestions.
-
-    Attributes:
-        total: of all classes.
-        by_class: of each class; None for one without suggestions.
-        probability: ``(S,)`` of each label to be wrong, given the answers.
-    """
+class WrongLabelEstimate(NamedTuple):
+    """The precision of the suggestions: of all classes, and of each; None for a class without suggestions."""
 
     total: Precision
     by_class: tuple[Precision | None, ...]
-    probability: Array
 
 
 def estimate_wrong_labels(labels: WrongLabels) -> WrongLabelEstimate:
-    """Estimate how many of the labels that look wrong are wrong, and decide which classes to put away.
-
-    Example:
-        >>> decided = np.arange(40) < 12
-        >>> labels = WrongLabels(1, np.zeros(40, int), np.linspace(0.9, 0.5, 40), decided, decided & False, decided)
-        >>> made = estimate_wrong_labels(labels)
-        >>> made.total.left, made.total.put_away, describe_put_away(made.total)
-        (28, True, '0 of 12 were wrong: the other 28 are probably right.')
-    """
+    """Estimate how many of the labels that look wrong are wrong, and decide which classes to put away."""
     odds, column = to_log_odds(np.asarray(labels.implausibility, dtype=np.float64)), labels.class_number
     numbers, left = np.arange(labels.classes), labels.count(~labels.decided)
-    posterior = _Posterior(_log_likelihood(labels, odds))
+    told = labels.wrong | labels.right
+    sign = np.where(labels.wrong, 1.0, -1.0)[told, None]
+    log_likelihood = _sum_by_class(log_expit(sign * (odds[told, None] + _GRID)), column[told], labels.classes)
+    posterior = _Posterior(log_likelihood)
     chances = expit(odds[:, None] + _GRID)
     wrong_left = _sum_by_class(chances * ~labels.decided[:, None], column, labels.classes)
     size = np.maximum(left, 1)
     share = (posterior.shift * wrong_left).sum(axis=1) / size
-    low, high = (wrong_left[numbers, at] / size for at in _quantiles(posterior.shift))
+    below = [(np.cumsum(posterior.shift, axis=1) < level).sum(axis=1) for level in _LEVELS]
+    low, high = (wrong_left[numbers, np.minimum(at, len(_GRID) - 1)] / size for at in below)
     total = posterior.total(wrong_left, int(left.sum()))
     answered, wrong = labels.count(labels.decided), labels.count(labels.wrong)
     away = (high < MIN_PRECISION) | ((total[2] < MIN_PRECISION) & (share < MIN_PRECISION))
@@ -143,16 +108,11 @@ def estimate_wrong_labels(labels: WrongLabels) -> WrongLabelEstimate:
     by_class = tuple(Precision(*row) if row[0] + row[2] else None for row in rows)
     hidden = bool(left.any()) and bool(away[left > 0].all())
     everything = Precision(int(answered.sum()), int(wrong.sum()), int(left.sum()), *total, hidden)
-    return WrongLabelEstimate(everything, by_class, (posterior.shift[column] * chances).sum(axis=1))
+    return WrongLabelEstimate(everything, by_class)
 
 
 def describe_put_away(precision: Precision) -> str:
-    """Return why labels are not asked about, as a sentence.
-
-    Example:
-        >>> describe_put_away(Precision(12, 1, 1, 0.03, 0.0, 0.08, True))
-        '1 of 12 was wrong: the other one is probably right.'
-    """
+    """Return why labels are not asked about, as a sentence."""
     left = f"{precision.left:,}"
     if not precision.answered:
         these = "this one is" if precision.left == 1 else f"these {left} are"
@@ -163,15 +123,7 @@ def describe_put_away(precision: Precision) -> str:
 
 
 class _Posterior:
-    """The distribution of the shifts on the grid of G points.
-
-    Args:
-        log_likelihood: ``(K, G)`` of the answers of each class.
-
-    Attributes:
-        mean: ``(G,)`` weights of μ.
-        shift: ``(K, G)`` weights of each class's shift.
-    """
+    """The distribution of the shifts on the grid of G points, given ``(K, G)`` log-likelihoods of the answers."""
 
     def __init__(self, log_likelihood: Array) -> None:
         kernel = np.exp(-0.5 * ((_GRID[:, None] - _GRID) / CLASS_SPREAD) ** 2)
@@ -180,7 +132,7 @@ class _Posterior:
         self.evidence: Array = np.maximum(self.likelihood @ self.kernel.T, 1e-300)  # (K, G): given μ
         log_weight = np.log(self.evidence).sum(axis=0) - 0.5 * ((_GRID - MEAN_SHIFT) / MEAN_SPREAD) ** 2
         weight = np.exp(log_weight - log_weight.max())
-        self.mean: Array = weight / weight.sum()
+        self.mean: Array = weight / weight.sum()  # (G,) of μ
         self.shift: Array = self.likelihood * ((self.mean / self.evidence) @ self.kernel)
 
     def total(self, values: Array, left: int) -> tuple[float, float, float]:
@@ -203,13 +155,6 @@ class _Posterior:
         return float(self.mean @ middle) / left, ends[0], ends[1]
 
 
-def _log_likelihood(labels: WrongLabels, odds: Array) -> Array:
-    """Return the log-likelihood of the answers of each class for every shift of the grid, ``(K, G)``."""
-    told = labels.wrong | labels.right
-    sign = np.where(labels.wrong, 1.0, -1.0)[told, None]
-    return _sum_by_class(log_expit(sign * (odds[told, None] + _GRID)), labels.class_number[told], labels.classes)
-
-
 def _sum_by_class(values: Array, column: NDArray[np.integer[Any]], classes: int) -> Array:
     """Return the sums of the rows of each class, ``(K, G)``."""
     ones = (np.ones(len(column)), (column, np.arange(len(column))))
@@ -217,32 +162,15 @@ def _sum_by_class(values: Array, column: NDArray[np.integer[Any]], classes: int)
     return sums
 
 
-def _quantiles(weight: Array) -> list[NDArray[np.int64]]:
-    """Return the grid positions of the ends of the intervals of K distributions, ``(K, G)`` → ``(K,)`` each."""
-    cumulated = np.cumsum(weight, axis=1)
-    return [np.minimum((cumulated < level).sum(axis=1), weight.shape[1] - 1) for level in _LEVELS]
-
-
-Numbers = NDArray[np.int64]
-
-
 @dataclass(frozen=True, eq=False)
 class WrongQueue:
-    """The queue at one moment.
+    """The queue at one moment."""
 
-    Attributes:
-        asked: labels to ask about, the least plausible first.
-        put_away: open labels of classes that were put away.
-        decided: labels that are answered, the newest first.
-        estimate: of the precision.
-        parts: number, name and sentence of each class that was put away.
-    """
-
-    asked: Numbers
-    put_away: Numbers
-    decided: Numbers
-    estimate: WrongLabelEstimate
-    parts: tuple[tuple[int, str, str], ...]
+    asked: Numbers  # labels to ask about, the least plausible first
+    put_away: Numbers  # open labels of classes that were put away
+    decided: Numbers  # labels that are answered, the newest first
+    estimate: WrongLabelEstimate  # of the precision
+    parts: tuple[tuple[int, str, str], ...]  # number, name and sentence of each class that was put away
 
     @property
     def total(self) -> Precision:
@@ -262,12 +190,7 @@ def wrong_queue(review: Review) -> WrongQueue | None:
 
 
 def describe_precision(precision: Precision) -> str:
-    """Return how many labels are wrong, answered and left, as a sentence.
-
-    Example:
-        >>> describe_precision(Precision(12, 3, 27, 0.3, 0.1, 0.52, False))
-        '12 answered, 3 wrong. About 8 of the 27 left are wrong (95 %: 2 to 15).'
-    """
+    """Return how many labels are wrong, answered and left, as a sentence."""
     if not precision.left:
         return f"All {pluralize(precision.answered, 'label')} answered: {precision.wrong:,} wrong."
     if not precision.answered:
@@ -278,7 +201,9 @@ def describe_precision(precision: Precision) -> str:
 
 
 def _make(review: Review) -> WrongQueue | None:
-    rows, columns, current = wrong_rows(review), review.candidates.columns, review.current
+    columns, current = review.candidates.columns, review.current
+    rows = np.flatnonzero((columns.kind == WRONG) & review.copies.shown)
+    rows = rows[np.argsort(columns.rank[rows], kind="stable")]  # the least plausible first
     if not len(rows):
         return None
     with current.lock:

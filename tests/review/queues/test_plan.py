@@ -10,7 +10,6 @@ import pytest
 
 from labelgap.labels.codes import PRESENT
 from labelgap.review.queues import (
-    PAUSE,
     PRIOR_ANSWERS,
     USUAL_SECONDS,
     AimCount,
@@ -21,6 +20,7 @@ from labelgap.review.queues import (
     next_minutes,
 )
 from labelgap.review.store import ASKED, DecisionEvent, LabelKey, copy_request
+from labelgap.review.team import PAUSE
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CLASSES = {"cat": 0, "dog": 1, "owl": 2}
