@@ -61,8 +61,8 @@ class Positions(NamedTuple):
     """Positions in the list of a class, ``(C,)`` each; a smaller number is shown earlier, the largest integer never."""
 
     shown: NDArray[np.int64]  # the earlier of the other two
-    sampled: NDArray[np.int64]  # in the random sample
-    ranked: NDArray[np.int64]  # among the ranked candidates
+    sampled: NDArray[np.int64]  # position in the random sample
+    ranked: NDArray[np.int64]  # position among the ranked candidates
 
 
 class Candidates:
@@ -264,7 +264,7 @@ def _merge_duplicates(
 class Copies:
     """The copies of images, and the candidates that are asked about."""
 
-    data: Dataset  # that the images are of
+    data: Dataset  # the data that the images are of
     # split and image → the names of its copies in that split, for images that have any
     others: dict[tuple[str, str], tuple[str, ...]]
     rows: dict[tuple[str, str], int]  # split and image → its row, for the same images

@@ -81,7 +81,7 @@ Mask = NDArray[np.bool_]
 class ReviewedLabels:
     """Labels that were unknown before a review, ``(C,)`` each, and how many there are in all."""
 
-    class_number: NDArray[np.integer[Any]]  # of the candidates
+    class_number: NDArray[np.integer[Any]]  # the class of each label
     # probability of being present by the audit, which no answer changes; NaN without a model
     score: NDArray[np.floating[Any]]
     decided: Mask  # whether somebody answered

@@ -85,9 +85,9 @@ def _backbone(folder: ReviewFolder) -> tuple[Callable[[], Backbone], dict[str, A
 class RankingJob:
     """What the worker is for: a review and its candidates, C of them."""
 
-    path: str  # of the review's folder
+    path: str  # the review's folder
     source: str | None  # where the user says that its data are
-    options: Mapping[str, Any]  # with which to read them
+    options: Mapping[str, Any]  # the options to read them with
     columns: CandidateColumns
     classes: int  # K
 
@@ -112,10 +112,10 @@ class RankingRequest:
 class RankingResult:
     """An order of open candidates."""
 
-    aim: Aim  # of the order
+    aim: Aim  # what the order is for
     model: str  # digest of the heads
     decisions: int  # how many they have learned from
-    last_event: int  # of the request
+    last_event: int  # that of the request
     numbers: Numbers  # (R,) candidates, the first to be decided first
     probability: NDArray[np.float32]  # (R,) that they are present
 
@@ -194,8 +194,8 @@ def _follow_parent() -> None:
 class Ranking:
     """An order of the candidates, C of them."""
 
-    number: int  # in the store
-    aim: Aim  # of the order
+    number: int  # its number in the store
+    aim: Aim  # what the order is for
     decisions: int  # how many the heads have learned from
     position: NDArray[np.int32]  # (C,) from 0; the largest integer for a candidate that it does not rank
     probability: NDArray[np.float32]  # (C,) of being present; NaN for a candidate that it does not rank
@@ -305,9 +305,9 @@ class LiveRankings:
 class _Asked:
     """The last request."""
 
-    aims: tuple[Aim, ...] = ()  # of the request
-    decisions: int = 0  # how many there were
-    last_event: int = -1  # of them; -1 before the first request
+    aims: tuple[Aim, ...] = ()  # the orders that it asked for
+    decisions: int = 0  # how many decisions there were
+    last_event: int = -1  # the last one's event; -1 before the first request
     waiting: int = 0  # answers that have not come yet
     seen: int = -1  # last event that was seen
     quiet_since: float = 0.0  # when it was seen first

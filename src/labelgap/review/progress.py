@@ -140,11 +140,11 @@ class ReviewProgress:
     """How far a review is."""
 
     total: int  # candidates that may be missing, the random ones included
-    decided: int  # of these
+    decided: int  # of these, decided ones
     found: int  # of these, missing labels that are present
     unsure: int  # of these, where the reviewer could not tell
     wrong: int  # candidates that look wrong
-    wrong_decided: int  # of these
+    wrong_decided: int  # of these, decided ones
     corrected: int  # of these, labels that were wrong
 
 
@@ -152,8 +152,8 @@ class ReviewProgress:
 class ClassProgress(ReviewProgress):
     """How far the review of one class is."""
 
-    number: int  # of the class
-    name: str  # of the class
+    number: int
+    name: str
 
 
 def count_progress(current: CurrentDecisions) -> ReviewProgress:

@@ -72,7 +72,7 @@ class FeedPage:
     """A page of a feed."""
 
     feed: Feed  # what the page shows
-    number: int  # of the page, from 1
+    number: int  # the number of the page, from 1
     pages: int  # how many there are
     held: int = 0  # how many open candidates are left out because others look at them
 
@@ -224,8 +224,8 @@ def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> 
 class AnswerSpeed:
     """How fast a person answers."""
 
-    answers: int  # that were timed
-    seconds: float  # of an answer
+    answers: int  # how many answers were timed
+    seconds: float  # how long an answer takes
     by_class: Array  # (K,) seconds of an answer of each class
 
     @property
@@ -238,7 +238,7 @@ class AnswerSpeed:
 class PlanStep:
     """Answers to give in a row."""
 
-    class_number: int  # of the class
+    class_number: int
     answers: int  # how many
     finds: float  # how many missing labels they probably find
     minutes: float  # how long they take

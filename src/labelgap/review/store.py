@@ -145,7 +145,7 @@ class StoredRanking(NamedTuple):
 
     number: int  # from 1 on
     time: datetime
-    aim: str  # of its order; see `audit.live`
+    aim: str  # what its order is for; see `audit.live`
     model: str  # digest of the heads
     decisions: int  # how many they have learned from
     last_event: int  # id of the last event that was taken into account
@@ -163,7 +163,7 @@ class AddedClass(NamedTuple):
 class DecisionOutcome:
     """What the store did with a decision or an undo."""
 
-    request_id: str  # of the decision or undo
+    request_id: str  # that of the decision or undo
     # "accepted"; "conflict": stored but not in force, another reviewer decided otherwise in the meantime;
     # "nothing_to_undo"
     status: Literal["accepted", "conflict", "nothing_to_undo"]

@@ -20,7 +20,7 @@ from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.store import SECOND, DecisionEvent, DecisionStore, LabelKey
 
 PAUSE: Final = 60.0  # seconds between two answers; a longer time is a pause and does not count as work
-_MIN_SECONDS: Final = 10.0  # of work, after which a speed is meaningful
+_MIN_SECONDS: Final = 10.0  # seconds of work after which a speed is meaningful
 MIN_PAIRS: Final = 20  # pairs of answers from which an interval of κ is given
 _DRAWS: Final = 4000
 _PRIOR: Final = 0.5
@@ -41,7 +41,7 @@ class PersonProgress:
     decided: int  # labels on which the person's decision is in force
     answers: int  # questions that the person answered, also those that were undone or decided otherwise since
     second: int  # of these, second opinions
-    minutes: float  # of work, without pauses
+    minutes: float  # minutes of work, without pauses
     per_minute: float | None  # answers per minute of work; None after too little work
 
 
@@ -127,17 +127,16 @@ class Agreement:
     agreed: int  # of these, with the same answer
     unsure: int  # further questions to which one or both answered "can't tell"
     kappa: float | None  # Cohen's κ; None where it is undefined
-    interval: tuple[float, float] | None  # of κ, 95 %; None with fewer than 20 pairs, and where κ is undefined
+    interval: tuple[float, float] | None  # 95 % interval of κ; None with fewer than 20 pairs, and where κ is undefined
 
 
 @dataclass(frozen=True)
 class TeamAgreement:
     """The agreement of a team."""
 
-    total: Agreement  # of first and second answers, over all labels
-    by_class: Mapping[str, Agreement]  # of the classes that two people answered
-    # of every two people that answered the same labels; their names are sorted
-    by_people: Mapping[tuple[str, str], Agreement]
+    total: Agreement  # first and second answers over all labels
+    by_class: Mapping[str, Agreement]  # the classes that two people answered
+    by_people: Mapping[tuple[str, str], Agreement]  # every two people with the same labels; names are sorted
 
 
 def measure_agreement(pairs: Iterable[OpinionPair]) -> TeamAgreement:
@@ -274,7 +273,7 @@ class TeamSummary:
     """What a team has done."""
 
     people: list[PersonProgress]  # who decided most labels first
-    agreement: TeamAgreement  # of first and second answers
+    agreement: TeamAgreement
     open: list[OpinionPair]  # pairs of different answers that nobody has settled yet
 
     def to_json(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class WrongLabels:
     """Known labels that look wrong, ``(S,)`` each, and the answers so far."""
 
     classes: int  # K
-    class_number: NDArray[np.integer[Any]]  # of each label
+    class_number: NDArray[np.integer[Any]]  # the class of each label
     # probability that the label is not what was observed, as the model has it
     implausibility: NDArray[np.floating[Any]]
     decided: Bools  # whether somebody answered
@@ -169,7 +169,7 @@ class WrongQueue:
     asked: Numbers  # labels to ask about, the least plausible first
     put_away: Numbers  # open labels of classes that were put away
     decided: Numbers  # labels that are answered, the newest first
-    estimate: WrongLabelEstimate  # of the precision
+    estimate: WrongLabelEstimate
     parts: tuple[tuple[int, str, str], ...]  # number, name and sentence of each class that was put away
 
     @property
