@@ -27,7 +27,7 @@ def order(features: np.ndarray, image: int) -> list[int]:
     """The images by their similarity to one."""
     places = SimilarImages(lambda: features.astype(np.float32)).positions(image, patience=60)
     assert places is not None
-    return np.argsort(places).tolist()
+    return [int(each) for each in np.argsort(places)]
 
 
 def test_the_cosine_is_that_of_the_formula() -> None:
