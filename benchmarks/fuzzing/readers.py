@@ -29,9 +29,9 @@ from labelgap.models import create_backbone
 from labelgap.models.weight_files import read_weight_file
 from labelgap.reporting.sections.examples import random_examples
 from labelgap.review.apply import apply_decisions
+from labelgap.review.database import FILE as STORE
 from labelgap.review.folder import check_review, open_review_folder
 from labelgap.review.session import Review
-from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore, decisions, read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison

@@ -21,10 +21,9 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.images import ImageSource
 from labelgap.inference.chunks import ChunkStore, chunk_folder, describe_prediction, plan_chunks
 from labelgap.models import create_backbone
+from labelgap.review.database import FILE as STORE
 from labelgap.review.folder import create_random_review
-from labelgap.review.store import FILE as STORE
-from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import Decision, LabelKey, Undo
+from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 from labelgap.studies.study import Study, StudyMember
 from labelgap.training.progress import Reporter
 

@@ -22,9 +22,8 @@ import labelgap.data.registry as dataset_registry
 import labelgap.losses.base.registry as loss_registry
 from labelgap.labels import ABSENT, PRESENT
 from labelgap.models.registry import BACKBONES
-from labelgap.review.store.database import FILE
-from labelgap.review.store.decision_store import DecisionStore
-from labelgap.review.store.events import Decision, LabelKey
+from labelgap.review.database import FILE
+from labelgap.review.store import Decision, DecisionStore, LabelKey
 
 ARRAYS = """
 import numpy as np, torch, labelgap as lg

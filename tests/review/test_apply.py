@@ -17,8 +17,8 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.revisions import read_provenance
 from labelgap.review import ReviewFolder, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.store.events import Decision, LabelKey, Undo
+from labelgap.review.database import FILE
+from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 from labelgap.training.config import RunConfig, write_config
 
 

@@ -22,8 +22,8 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.revisions import read_provenance
 from labelgap.review import ReviewFolder, create_random_review
 from labelgap.review.apply import apply_decisions, decided_images
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.store.events import Decision, LabelKey, Undo
+from labelgap.review.database import FILE
+from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 
 
 @pytest.fixture
