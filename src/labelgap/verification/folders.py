@@ -38,8 +38,8 @@ from labelgap.labels import Revisions
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.reporting.model_card import MODEL_CARD_FILE
 from labelgap.reporting.page import REPORT_FILE
-from labelgap.review.folder import open_review_folder
 from labelgap.review.database import FILE as DECISIONS
+from labelgap.review.folder import open_review_folder
 from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison
