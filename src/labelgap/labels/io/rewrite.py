@@ -87,9 +87,9 @@ def rewrite_csv(
         ):
             _copy_records(file, target, editor, *text)
     except UnicodeEncodeError as error:
-        lost = truncate_text(error.object[error.start : error.end])
+        letters = truncate_text(error.object[error.start : error.end])
         raise InputError(
-            f"{source} is in {codec}, which cannot write '{lost}'. Write to a .parquet file, or save the table in "
+            f"{source} is in {codec}, which cannot write '{letters}'. Write to a .parquet file, or save the table in "
             "UTF-8 first."
         ) from None
     return editor.result()
