@@ -5,27 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Context, Typer
 
 from labelgap.cli.options import AsJson, option, parse_duration
 from labelgap.cli.printing import print_fields, print_json, print_table
-from labelgap.core.cache import (
-    FEATURE_FOLDER,
-    CachedRows,
-    cache_folder,
-    cache_limit,
-    clear_cache,
-    folder_size,
-    list_rows,
-    other_files,
-    remove_old,
-    set_cache_limit,
-    shrink_cache,
-)
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
+
+if TYPE_CHECKING:
+    from labelgap.core.cache import CachedRows
 
 cache = Typer()
 
@@ -45,6 +35,17 @@ def list_cache(
     """List what is cached so that it need not be computed again; `clear` removes it."""
     if context.invoked_subcommand is not None:
         return
+    from labelgap.core.cache import (
+        FEATURE_FOLDER,
+        cache_folder,
+        cache_limit,
+        folder_size,
+        list_rows,
+        other_files,
+        set_cache_limit,
+        shrink_cache,
+    )
+
     folder = cache_folder()
     if limit is not None:
         removed = shrink_cache(set_cache_limit(limit).bytes)
@@ -79,6 +80,8 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove features from the cache; they are computed again when they are needed."""
+    from labelgap.core.cache import cache_folder, clear_cache, other_files, remove_old
+
     folder, age = cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
     removed = clear_cache(age)
     others = {name: remove_old(paths, age) for name, paths in other_files(folder).items()} if everything else {}
