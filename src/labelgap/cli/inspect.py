@@ -202,7 +202,7 @@ def _percent(part: int, whole: int) -> str:
 def _fix(data: str, out: Path, given: DataSource, force: bool, as_json: bool) -> None:
     """Write a clean table, and print every change with its line, and the next command."""
     read_with = data_arguments(options.without(given, "on_bad_image", "val", "test"))
-    fixed = lg.fix_table(data, out, read_with.pop("images", None), force=force, **read_with)
+    fixed = lg.clean_table(data, out, read_with.pop("images", None), force=force, **read_with)
     if as_json:
         return print_json(fixed.to_json())
     photos, tags = pluralize(sum(map(len, fixed.data.splits)), "photo"), pluralize(len(fixed.data.classes), "tag")

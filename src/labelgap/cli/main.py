@@ -31,7 +31,7 @@ _PANELS: Final = {
     "Train and evaluate": "demo train compare linear-eval evaluate predict export report verify",
     "Studies": "reproduce sweep",
     "Find missing labels": "audit review apply revisions",
-    "Data": "inspect convert shard",
+    "Data": "inspect convert features shard",
     "Lists": "methods datasets backbones cache",
 }
 """The commands; each is a function, or a group, of its name in the module of its name."""

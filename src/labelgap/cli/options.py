@@ -168,7 +168,7 @@ def training_arguments(settings: TrainingSettings) -> dict[str, Any]:
 
 
 def data_arguments(options: DataOptions) -> dict[str, Any]:
-    """Return the given options as arguments of ``labelgap.data.open_data``."""
+    """Return the given options as arguments of ``labelgap.data.load``."""
     parsed = {
         **{name: getattr(options, name) for name in DATA_OPTIONS},
         "classes": parse_names(options.classes, "--classes"),
@@ -217,10 +217,10 @@ def without(options: DataOptions, *names: str) -> DataOptions:
 
 def open_dataset(data: str, options: DataOptions) -> lg.Dataset:
     """Open DATA; an error names the command that cleans a table."""
-    from labelgap.data import open_data
+    from labelgap.data import load
 
     try:
-        return open_data(data, **data_arguments(options))
+        return load(data, **data_arguments(options))
     except ProblemsError as error:
         if error.fixable:
             error.add_note(f"a table without these problems:  {fix_command(data, str(error.path), options)}")

@@ -65,6 +65,7 @@ from labelgap.training.run_folder import (
     check_links,
     check_started,
     clean_folder,
+    default_folder,
     finish_folder,
     is_run_folder,
     write_data_identity,
@@ -95,7 +96,7 @@ def fit(
     options: Mapping[str, Any] | None = None,
     backbone: str | nn.Module | None = None,
     protocol: str | None = None,
-    out: str | os.PathLike[str] = "runs/latest",
+    out: str | os.PathLike[str] | None = None,
     *,
     preset: str | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -121,7 +122,8 @@ def fit(
         options: of the method.
         backbone: a name, or a module that returns features; by default the data's, for linear heads a pretrained one.
         protocol: "linear", "end-to-end" or "linear-init"; by default that of the data and the device.
-        out: the run folder; it must not hold a run yet, unless ``resume``.
+        out: the run folder; it must not hold a run yet, unless ``resume``. By default the first free one of
+            runs/latest, runs/latest-2, …; to resume, the last of these.
         preset: a paper whose settings replace the defaults: one of ``PRESETS``.
         weights: a file of weights of the backbone; "none" for random ones.
         head: "linear"; "boostlu", which amplifies class activations; "zero-shot", linear, from the class names.
@@ -142,7 +144,8 @@ def fit(
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
     init_distributed(torch_device := choose_device(device))
-    folder, workers, logs = Path(out), choose_workers(workers, torch_device), check_loggers(log)
+    folder = Path(broadcast_object(os.fspath(out or default_folder(resume=resume))))
+    workers, logs = choose_workers(workers, torch_device), check_loggers(log)
     execution = _Execution(folder, torch_device, workers, Reporter(quiet), resume, accept_changes, on_epoch, logs)
     with lock_together(folder, "training"):
         check_links(folder)

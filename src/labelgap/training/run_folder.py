@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +63,13 @@ def is_run_folder(folder: Path) -> bool:
         return (folder / CONFIG_FILE).exists()
     except OSError as error:
         raise RunError(f"{folder} cannot be read ({error.strerror}): choose another --out.") from None
+
+
+def default_folder(*, resume: bool = False) -> Path:
+    """Return the first of runs/latest, runs/latest-2, … that holds no run; to resume, the last one that does."""
+    folders = (Path("runs/latest" if number == 1 else f"runs/latest-{number}") for number in count(1))
+    taken = list(takewhile(is_run_folder, folders))
+    return taken[-1] if resume and taken else Path(f"runs/latest-{len(taken) + 1}" if taken else "runs/latest")
 
 
 def check_folder(folder: Path, resume: bool) -> None:

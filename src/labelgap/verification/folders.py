@@ -122,7 +122,7 @@ class Verification:
         return not self.problems
 
 
-def verify(path: str | os.PathLike[str]) -> Verification:
+def verify_run(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
     Args:
@@ -140,7 +140,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     finished = (folder / MANIFEST_FILE).exists()
     for name, member in _members(folder, kind):
         try:
-            part = verify(member())
+            part = verify_run(member())
         except RunError as error:
             files.append(FileCheck(name, str(error)))
         else:

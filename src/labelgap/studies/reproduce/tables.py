@@ -21,9 +21,9 @@ from labelgap.core.errors import InputError, UnknownNameError, describe_missing_
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.identity import DataIdentity
-from labelgap.data.opening import open_data
+from labelgap.data.opening import load
 from labelgap.data.readers.features import is_feature_file
-from labelgap.data.registry import dataset_names, describe_dataset, load
+from labelgap.data.registry import dataset_names, describe_dataset
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.compare.settings import LabelView, LabelViews, label_view_for
 
@@ -281,8 +281,8 @@ def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSourc
 def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
     """Open a folder as the data set of that name, or as the papers' arrays; other files by what they are."""
     if name not in dataset_names() or describe_dataset(SPML).recognizes(path):
-        return open_data(path)
-    return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else open_data(path)
+        return load(path)
+    return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else load(path)
 
 
 def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:
