@@ -21,7 +21,7 @@ from labelgap.audit.candidates import (
     write_candidates,
     write_review_file,
 )
-from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
+from labelgap.audit.candidates import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError

@@ -34,7 +34,7 @@ from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import CandidateList
 from labelgap.core.errors import InputError
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.label_model import to_log_odds

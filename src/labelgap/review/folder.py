@@ -23,7 +23,7 @@ from labelgap.audit.candidates import (
     write_candidates,
     write_review_file,
 )
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import CandidateList
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from labelgap.audit import live as live_heads
 from labelgap.audit.live import Aim, Decisions, FeatureScale, LiveRanking, fit_decisions, rank_open
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import CandidateList
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 

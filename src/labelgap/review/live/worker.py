@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import CandidateList
 from labelgap.core.errors import LabelGapError
 from labelgap.review.candidates import MISSING, Candidates
 from labelgap.review.folder import ReviewFolder, open_review_folder
