@@ -41,7 +41,6 @@ ENTRIES_AT_ONCE: Final = 1 << 18
 DEVICE_ENTRIES_AT_ONCE: Final = 1 << 26
 RANKINGS_AT_ONCE: Final = 8
 MAX_RANKINGS_AT_ONCE: Final = 64
-LONG_RANKING: Final = 4096
 _COPIED_AT_ONCE: Final = 512
 
 Value = TypeVar("Value")
@@ -114,7 +113,11 @@ def average_precision(
         (0.9166666666666666, 2)
     """
     validate_options(average, empty, unknown)
-    measured = measure_on_device(scores, labels, average, unknown)
+    measured = None
+    if isinstance(scores, Tensor) and scores.is_cuda and scores.layout == torch.strided and scores.ndim == 2:
+        if not isinstance(labels, Tensor) or not labels.is_cuda or labels.layout != torch.strided:
+            labels = torch.from_numpy(format_labels(labels))
+        measured = measure_tensors(scores.detach(), labels.detach().to(scores.device), average, unknown)
     if measured is None:
         measured = _measure(*_rankings(*format_pair(scores, labels), average), unknown)
     return average_over(*measured, average, empty, return_counted)
@@ -143,8 +146,8 @@ def _measure(scores: Floats, codes: Codes, unknown: Unknown) -> Measured:
     return values, present, absent
 
 
-def _rankings(scores: Floats, codes: Codes, average: Average | None) -> tuple[Floats, Codes]:
-    """Return rankings ``(R, M)`` of ``(N, K)``: a row per class, per image, or one of all entries."""
+def _rankings(scores: Any, codes: Any, average: Average | None) -> tuple[Any, Any]:
+    """Return rankings ``(R, M)`` of arrays or tensors ``(N, K)``: a row per class, per image, or one of all entries."""
     if average == "samples":
         return scores, codes
     if average == "micro":
@@ -167,12 +170,27 @@ class Cuts:
 
 def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
     """Sort R rankings of M entries and cut each at each of its present entries; unknown entries are left out."""
-    if scores.shape[1] < LONG_RANKING:
-        return _cuts_of_short(scores, codes)
-    each = [_cuts_of_long(*ranking) for ranking in zip(scores, codes, strict=True)]
-    ranking = np.repeat(np.arange(len(each)), [len(taken) for taken, _ in each])
-    taken, hits = (np.concatenate([np.empty(0, dtype=np.int64), *parts]) for parts in zip(*each, strict=True))
-    return Cuts(ranking=ranking, taken=taken, hits=hits)
+    is_present, entries = codes == PRESENT, scores.shape[1]
+    ranked = np.where(codes != UNKNOWN, scores, scores.dtype.type(-np.inf))
+    ranked.sort(axis=1)
+    present = np.where(is_present, scores, scores.dtype.type(np.inf))
+    present.sort(axis=1)
+    count = np.count_nonzero(is_present, axis=1)
+    values, ranking = present[np.arange(entries) < count[:, None]], np.repeat(np.arange(len(count)), count)
+    taken = entries - _count_lower(ranked, ranking, values)
+    return Cuts(ranking, taken, count[ranking] - _count_lower(present, ranking, values))
+
+
+def _count_lower(ranked: Any, ranking: Any, values: Any) -> Any:
+    """Return how many entries of the sorted ranking of each value are lower, ``(P,)``: of arrays or of tensors."""
+    entries = ranked.shape[1]
+    flat, start = ranked.reshape(-1), ranking * entries
+    lower, last = start - 1, start + (entries - 1)
+    step = 1 << entries.bit_length()
+    while step := step >> 1:
+        probe = (lower + step).clip(max=last)
+        lower = lower + (probe - lower) * (flat[probe] < values)
+    return lower + 1 - start
 
 
 def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> Iterator[tuple[slice, Value]]:
@@ -206,53 +224,6 @@ def to_rows(rankings: NDArray[Number]) -> NDArray[Number]:
     return rows
 
 
-def _cuts_of_long(scores: Floats, codes: Codes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the taken entries and the hits at the present entries of one ranking."""
-    present, ranked = scores[codes == PRESENT], scores[codes != UNKNOWN]
-    present.sort()
-    if present.size:
-        ranked.sort()
-    return ranked.size - np.searchsorted(ranked, present), present.size - np.searchsorted(present, present)
-
-
-def _cuts_of_short(scores: Floats, codes: Codes) -> Cuts:
-    """Return the cuts of many rankings, sorted and searched at once."""
-    is_present, entries = codes == PRESENT, scores.shape[1]
-    ranked = np.where(codes != UNKNOWN, scores, scores.dtype.type(-np.inf))
-    ranked.sort(axis=1)
-    present = np.where(is_present, scores, scores.dtype.type(np.inf))
-    present.sort(axis=1)
-    count = np.count_nonzero(is_present, axis=1)
-    values, ranking = present[np.arange(entries) < count[:, None]], np.repeat(np.arange(len(count)), count)
-    new = np.ones(values.size, dtype=bool)
-    new[1:] = (values[1:] != values[:-1]) | (ranking[1:] != ranking[:-1])
-    first = np.maximum.accumulate(np.arange(values.size) * new)
-    taken = entries - _count_lower(ranked, ranking, values)
-    return Cuts(ranking=ranking, taken=taken, hits=np.cumsum(count)[ranking] - first)
-
-
-def _count_lower(ranked: Floats, ranking: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many entries of the sorted ranking of each value are lower than it, ``(P,)``, by binary search."""
-    entries = ranked.shape[1]
-    flat, start = ranked.ravel(), ranking * entries
-    lower, last = start - 1, start + entries - 1
-    step = 1 << entries.bit_length()
-    while step := step >> 1:
-        probe = np.minimum(lower + step, last)
-        lower = np.where(flat[probe] < values, probe, lower)
-    counts: NDArray[np.int64] = lower + 1 - start
-    return counts
-
-
-def measure_on_device(scores: Scores, labels: Labels, average: Average | None, unknown: Unknown) -> Measured | None:
-    """Return what :func:`measure_tensors` returns, or None for scores in main memory and for what is not valid."""
-    if not (isinstance(scores, Tensor) and scores.is_cuda and scores.layout == torch.strided and scores.ndim == 2):
-        return None
-    if not isinstance(labels, Tensor) or not labels.is_cuda or labels.layout != torch.strided:
-        labels = torch.from_numpy(format_labels(labels))
-    return measure_tensors(scores.detach(), labels.detach().to(scores.device), average, unknown)
-
-
 def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unknown: Unknown) -> Measured | None:
     """Return the average precision of each ranking, and its known present and known absent entries, ``(R,)`` each.
 
@@ -261,8 +232,7 @@ def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unk
     """
     if scores.shape != labels.shape or scores.is_complex() or labels.is_complex() or not scores.numel():
         return None
-    if not scores.is_floating_point():
-        scores = scores.double()
+    scores = scores if scores.is_floating_point() else scores.double()
     scores = scores.float() if scores.element_size() < 4 else scores
     if labels.is_floating_point():
         labels = labels.nan_to_num(nan=UNKNOWN)
@@ -270,10 +240,7 @@ def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unk
     are_codes = (codes == labels) & (codes >= UNKNOWN) & (codes <= PRESENT)
     if not bool(torch.stack([*scores.aminmax()]).isfinite().all() & are_codes.all()):
         return None
-    if average == "micro":
-        scores, codes = scores.reshape(1, -1), codes.reshape(1, -1)
-    elif average != "samples":
-        scores, codes = scores.T, codes.T
+    scores, codes = _rankings(scores, codes, average)
     step = max(1, DEVICE_ENTRIES_AT_ONCE // scores.shape[1])
     parts = []
     for part in (slice(start, start + step) for start in range(0, len(scores), step)):
@@ -302,18 +269,6 @@ def _measure_rankings(scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Te
     new = torch.ones_like(row, dtype=torch.bool)
     new[1:] = (values[1:] != values[:-1]) | (row[1:] != row[:-1])
     first = new.nonzero().squeeze(1)[new.cumsum(dim=0) - 1]
-    hits, taken = count.cumsum(dim=0)[row] - first, entries - _count_lower_tensors(ranked, row, values)
+    hits, taken = count.cumsum(dim=0)[row] - first, entries - _count_lower(ranked, row, values)
     total = torch.segment_reduce(hits.double() / taken, "sum", lengths=count, initial=0)
     return total / count.clamp(min=1), count, is_known.sum(dim=1) - count
-
-
-def _count_lower_tensors(ranked: Tensor, row: Tensor, values: Tensor) -> Tensor:
-    """Return how many entries of the sorted row of each value are lower than it, ``(P,)``, by binary search."""
-    entries = ranked.shape[1]
-    flat, start = ranked.flatten(), row * entries
-    lower, last = start - 1, start + (entries - 1)
-    step = 1 << entries.bit_length()
-    while step := step >> 1:
-        probe = torch.minimum(lower + step, last)
-        lower = torch.where(flat[probe] < values, probe, lower)
-    return lower + 1 - start

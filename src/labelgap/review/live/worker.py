@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
 from labelgap.audit.candidates import CandidateList
+from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
 from labelgap.core.errors import LabelGapError
 from labelgap.review.candidates import MISSING, Candidates
 from labelgap.review.folder import ReviewFolder, open_review_folder
