@@ -9,7 +9,7 @@ absent class, which differs on full labels only where every class is present.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, overload
@@ -139,10 +139,7 @@ def _measure(scores: Floats, codes: Codes, unknown: Unknown) -> Measured:
         total = np.bincount(cuts.ranking, weights=cuts.hits / cuts.taken, minlength=len(states))
         return total / np.maximum(present, 1), present, known - present
 
-    count = len(scores)
-    values, present, absent = np.zeros(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    for chunk, part in map_chunks(measure, *scores.shape):
-        values[chunk], present[chunk], absent[chunk] = part
+    values, present, absent = map(np.concatenate, zip(*map_chunks(measure, *scores.shape), strict=True))
     return values, present, absent
 
 
@@ -177,8 +174,10 @@ def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
     present.sort(axis=1)
     count = np.count_nonzero(is_present, axis=1)
     values, ranking = present[np.arange(entries) < count[:, None]], np.repeat(np.arange(len(count)), count)
-    taken = entries - _count_lower(ranked, ranking, values)
-    return Cuts(ranking, taken, count[ranking] - _count_lower(present, ranking, values))
+    new = np.ones(values.size, dtype=bool)
+    new[1:] = (values[1:] != values[:-1]) | (ranking[1:] != ranking[:-1])
+    first = np.maximum.accumulate(np.arange(values.size) * new)
+    return Cuts(ranking, entries - _count_lower(ranked, ranking, values), np.cumsum(count)[ranking] - first)
 
 
 def _count_lower(ranked: Any, ranking: Any, values: Any) -> Any:
@@ -193,21 +192,20 @@ def _count_lower(ranked: Any, ranking: Any, values: Any) -> Any:
     return lower + 1 - start
 
 
-def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> Iterator[tuple[slice, Value]]:
-    """Yield chunks of R rankings, and what the function returns for each, in order, computed on threads.
+def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> list[Value]:
+    """Return what the function returns for chunks of R rankings, at least for one, in order, computed on threads.
 
     A chunk has a bounded number of entries, so that memory does not grow with R, and 8 to 64 rankings where they are
     long: they are often columns, and memory is read by the cache line.
     """
     columns = max(RANKINGS_AT_ONCE, min(MAX_RANKINGS_AT_ONCE, rankings // 16))
     step = max(columns, ENTRIES_AT_ONCE // max(entries, 1))
-    chunks = [slice(start, min(start + step, rankings)) for start in range(0, rankings, step)]
+    chunks = [slice(start, min(start + step, rankings)) for start in range(0, max(rankings, 1), step)]
     threads = min(torch.get_num_threads(), len(chunks))
     if threads < 2:
-        yield from ((chunk, function(chunk)) for chunk in chunks)
-        return
+        return list(map(function, chunks))
     with ThreadPoolExecutor(threads) as pool:
-        yield from zip(chunks, pool.map(function, chunks), strict=True)
+        return list(pool.map(function, chunks))
 
 
 def to_rows(rankings: NDArray[Number]) -> NDArray[Number]:

@@ -18,7 +18,7 @@ from scipy.special import expit, logit, ndtri
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_array
-from labelgap.metrics.average_precision import average_precision
+from labelgap.metrics.average_precision import average_precision, map_chunks, to_rows
 from labelgap.metrics.classification import ConfusionCounts
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, Codes, Floats, Labels, Scores, format_pair
 
@@ -139,12 +139,15 @@ def average_precision_intervals(scores: Scores, labels: Labels, *, level: float 
     formatted, codes = format_pair(scores, labels)
     if not 0 < level < 1:
         raise InputError(f"the level ({level}) lies between 0 and 1.")
-    middle, spread = np.zeros(codes.shape[1]), np.zeros(codes.shape[1])  # no interval where nothing varies
     known = np.minimum((codes == PRESENT).sum(axis=0), (codes == ABSENT).sum(axis=0))
-    columns = np.flatnonzero(known >= MIN_KNOWN_LABELS).tolist()
-    for column in columns:
-        middle[column], spread[column] = _first_order_spread(formatted[:, column], codes[:, column])
-    return _logit_interval(middle, spread, level)
+
+    def measure(chunk: slice) -> NDArray[np.float64]:
+        rankings = zip(to_rows(formatted.T[chunk]), to_rows(codes.T[chunk]), known[chunk], strict=True)
+        few = (0.0, 0.0)  # nothing varies: no interval
+        found = [few if least < MIN_KNOWN_LABELS else _first_order_spread(*ranking) for *ranking, least in rankings]
+        return np.array(found).reshape(-1, 2)
+
+    return _logit_interval(*np.concatenate(map_chunks(measure, *codes.shape[::-1])).T, level)
 
 
 def _first_order_spread(scores: Floats, codes: Codes) -> tuple[float, float]:
@@ -155,16 +158,17 @@ def _first_order_spread(scores: Floats, codes: Codes) -> tuple[float, float]:
     derivative by the weight of an absent entry is :math:`-\alpha / P`, and by that of a present one
     :math:`(H/T + \beta - \alpha - \mathrm{AP}) / P`.
     """
-    known = np.flatnonzero(codes != UNKNOWN)
-    order = known[np.argsort(scores[known])]
-    ranked, present = scores[order], codes[order] == PRESENT
-    first, last = np.searchsorted(ranked, ranked), np.searchsorted(ranked, ranked, side="right")  # of equal scores
-    taken, lower = len(ranked) - first, np.concatenate([[0], np.cumsum(present)])
-    precision, count = (lower[-1] - lower[first]) / taken, lower[-1]
-    average = precision[present].sum() / count
-    alpha, beta = (np.cumsum(present * each)[last - 1] for each in (precision / taken, 1 / taken))
-    slopes = np.where(present, precision + beta - alpha - average, -alpha) / count
-    return float(average), math.sqrt(slopes @ slopes)
+    absent = np.sort(scores[codes == ABSENT])
+    values, number = np.unique(scores[codes == PRESENT], return_counts=True)
+    above = len(absent) - np.searchsorted(absent, values)
+    hits = np.cumsum(number[::-1])[::-1]
+    taken, count = hits + above, hits[0]
+    precision = hits / taken
+    average = (number * precision).sum() / count
+    alpha, beta = (np.cumsum(number * each) for each in (precision / taken, 1 / taken))
+    by_present = number * (precision + beta - alpha - average) ** 2
+    by_absent = -np.diff(above, append=0) * alpha**2
+    return float(average), math.sqrt((by_present + by_absent).sum()) / int(count)
 
 
 def _logit_interval(middle: NDArray[np.float64], spread: NDArray[np.float64], level: float) -> NDArray[np.float64]:

@@ -52,17 +52,6 @@ class ClassificationMetric(Protocol):
         *,
         return_counted: Literal[True],
     ) -> tuple[float, int]: ...
-    @overload
-    def __call__(
-        self,
-        scores: Scores,
-        labels: Labels,
-        threshold: ArrayLike = ...,
-        *,
-        average: None,
-        empty: Empty = ...,
-        return_counted: Literal[True],
-    ) -> tuple[NDArray[np.float64], int]: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,8 +52,7 @@ class Metric:
         formatted, codes = format_pair(scores, labels)
         if "threshold" in self.options:
             require_probabilities(formatted)
-        if self._codes and self._codes[0].shape[1] != codes.shape[1]:
-            before = self._codes[0].shape[1]
+        if self._codes and (before := self._codes[0].shape[1]) != codes.shape[1]:
             raise InputError(f"a batch has {codes.shape[1]} classes, the batches before it had {before}.")
         self._scores.append(torch.from_numpy(formatted.copy()))
         self._codes.append(torch.from_numpy(codes.copy()))
