@@ -258,10 +258,7 @@ def sample_scores(
     max_sampled: int = MAX_SAMPLED_SCORES,
     advance: Callable[[int], None] = lambda count: None,
 ) -> ScoreSample:
-    """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones.
-
-    ``advance`` is called with the number of images of each block.
-    """
+    """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones."""
     images = sum(map(len, tables.values()))
     classes = len(next(iter(tables.values())).classes)
     count = min(images, max(1, max_sampled // max(classes * len(scorers), 1)))

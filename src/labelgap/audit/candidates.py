@@ -146,8 +146,6 @@ def rank_candidates(
     Args:
         tables: labels of each split.
         scorers: one for each run.
-        limits: how many candidates to keep.
-        seed: of everything that is drawn.
         max_sampled: largest number of scores of unknown labels for the calibration.
         advance: called with the number of images of each block.
         reviewed: labels that a person decided, ``row · K + class``. None looks wrong, and the calibration takes them as
@@ -553,10 +551,8 @@ def write_review_file(folder: Path, about: StoredReview) -> None:
 
 def read_review_file(folder: Path) -> StoredReview:
     """Read the file of a folder; ``RunError`` where it is damaged."""
-    remedy = (
-        f"Restore it from a copy; `labelgap review DATA --random N --out {folder}` writes it again if it is deleted, "
-        "and so does an audit."
-    )
+    again = f"`labelgap review DATA --random N --out {folder}` writes it again if it is deleted, and so does an audit."
+    remedy = f"Restore it from a copy; {again}"
     about = read_json(folder / REVIEW_FILE, StoredReview, format=FORMAT, remedy=remedy)
     if len(set(about.classes)) != len(about.classes):
         raise damaged(folder / REVIEW_FILE, "a class is listed twice", remedy)

@@ -15,10 +15,9 @@ The heads are :math:`w_k = B v_k`: column j of :math:`B` is a principal directio
 ones), and by one number for all, such that :math:`B^\top \tilde{x}` has mean squared length 1. A few directions hold
 most of the variance, but not most of what tells classes apart; this lets a few hundred decisions use the others.
 
-Nothing leaks: :math:`z` is out-of-fold, so it has not seen the labels of its own image, and a decided label is never
-ranked again. Unknown labels are not trained on, so no head learns that an open label is absent. People decide the
-highest-scoring labels first, which does not bias the fit: given the features, the answer does not depend on having
-been asked.
+Nothing leaks: :math:`z` is out-of-fold, a decided label is never ranked again, and no head learns that an open label is
+absent. People decide the highest-scoring labels first, which does not bias the fit: given the features, the answer does
+not depend on having been asked.
 """
 
 from __future__ import annotations
@@ -39,19 +38,13 @@ from labelgap.core.errors import InputError
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.label_model import to_log_odds
 
-SLOPE_SPREAD: Final = 0.5
-OFFSET_SPREAD: Final = 0.5
-CLASS_SPREAD: Final = 0.5
-WEIGHT_SPREAD: Final = 2.0
+SLOPE_SPREAD, OFFSET_SPREAD, CLASS_SPREAD, WEIGHT_SPREAD = 0.5, 0.5, 0.5, 2.0
 """Standard deviations of the parameters before any decision; docs/results/review-loop.md has the evidence."""
-FLATTENING: Final = 0.4
-"""The exponent gamma."""
+FLATTENING: Final = 0.4  # the exponent gamma
 MAX_DIRECTIONS: Final = 512
-MAX_SAMPLED: Final = 8192
-"""Images from which the principal directions are computed."""
+MAX_SAMPLED: Final = 8192  # images from which the principal directions are computed
 MAX_ITERATIONS: Final = 60
-_BLOCK: Final = 4096
-"""Candidates whose features are read at a time."""
+_BLOCK: Final = 4096  # candidates whose features are read at a time
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -178,10 +171,8 @@ def fit_decisions(
 
 Aim = Literal["missing", "classifier", "random"]
 AIMS: Final[tuple[Aim, ...]] = get_args(Aim)
-POOL: Final = 4
-"""Of so many uncertain candidates of a class, one is chosen for the aim "classifier"."""
-DIVERSE_LIMIT: Final = 200
-"""How many are ranked for the aim "classifier" where no limit is given."""
+POOL: Final = 4  # of so many uncertain candidates of a class, one is chosen for the aim "classifier"
+DIVERSE_LIMIT: Final = 200  # are ranked for the aim "classifier" where no limit is given
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,12 +190,8 @@ class Decisions:
 class LiveRanking:
     """Open candidates in the order in which to decide them.
 
-    Attributes:
-        aim: of the order.
-        model: digest of the heads; empty for the random draw, which no model orders.
-        decisions: how many decisions the heads have learned from.
-        candidates: open ones, with the probability that they are present: the sum of the first n is how many of them
-            are expected to be.
+    ``model`` is the digest of the heads, empty for the random draw, which no model orders; ``decisions`` is how many
+    they have learned from. The scores are probabilities: their sum is how many are expected to be present.
     """
 
     aim: Aim
@@ -234,7 +221,7 @@ def rank_open(
         classes: K.
         aim: "missing", the most probable first; "classifier", uncertain ones that differ from each other, over all
             classes; "random", the draw as it is: what it estimates would be biased otherwise.
-        limit: how many to return; when None all, or ``DIVERSE_LIMIT`` for the aim "classifier".
+        limit: how many; when None all, or ``DIVERSE_LIMIT`` for the aim "classifier".
     """
     if aim not in AIMS:
         raise InputError(f"aim {aim!r}: it is {', '.join(AIMS[:-1])} or {AIMS[-1]}.")

@@ -1,9 +1,8 @@
 r"""Out-of-fold logits: every image is scored by models that have not seen its labels.
 
-For each fold, linear heads on the features of the runs' backbones *before* training. Features of an untrained network
-carry no information: such a run is repeated for each fold, on the images of the other folds, with the same settings.
-The run's folder keeps finished folds until the audit is done: a killed audit resumes, and a fold that was damaged is
-trained again. One audit at a time can use them.
+For each fold, linear heads on the features of the runs' backbones *before* training: a network that was trained on the
+labels carries them in its features. Those of an untrained one carry nothing: such a run is repeated for each fold, on
+the images of the other folds. The run's folder keeps finished folds until the audit is done: a killed audit resumes.
 
 A prior joins them if the user names a model: zero-shot logits :math:`x_{ik}` (``models.open_clip.zero_shot``), which no
 label trained. Between classes they are not comparable, since some names are close to every image; so each class is
@@ -125,9 +124,7 @@ def train_head_scorers(
     """Train heads of several configurations for each fold, and return a scorer for each configuration.
 
     Several processes divide the folds, and all get the heads of all folds. Where the training features of a fold do not
-    fit into a quarter of the free memory, its heads learn from a random part of them. Features, those of val too where
-    epochs are selected on it, are those of the backbone before training: a network that was trained on the labels
-    carries them in its features.
+    fit into a quarter of the free memory, its heads learn from a random part of them.
     """
     folds, (images, width), processes = int(fold.max()) + 1, features["train"].shape, world_size()
     free = available_memory()
@@ -219,9 +216,9 @@ class FoldNetworks:
         classes, stored = len(self.data.classes), {}
         if is_main_process():
             make_folder(self.folder)
-            for split in splits:
-                file, shape = self.folder / f"{split}.npy", (len(self.data.split(split)), classes)
-                stored[split] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+            for name in splits:
+                file, shape = self.folder / f"{name}.npy", (len(self.data.split(name)), classes)
+                stored[name] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
         folds, step = int(self.fold.max()) + 1, max(1, BLOCK_SIZE // max(classes, 1))
         for number in range(folds):
             run = self._train(number, lambda _: advance(0))

@@ -1,10 +1,8 @@
 """Average precision, with labels that may be unknown.
 
-Six papers on partial labels compute it in five ways: ties grouped or broken by the order of the input, classes without
-a positive counted as 0 or left out. On the same prediction that makes a difference of several points. Here ties are
-grouped, and a class is counted only where the known labels support a value: with known positives alone it would always
-score 1, and with none always 0. So does an image when its classes are ranked; Kobayashi also counts those without an
-absent class, which differs on full labels only where every class is present.
+Six papers on partial labels compute it in five ways, several points apart: ties grouped or broken by the order of the
+input, classes without a positive counted as 0 or left out. Here ties are grouped, and a class (or image) counts only
+where the known labels support a value: with known positives alone it would always score 1, and with none always 0.
 """
 
 from __future__ import annotations
@@ -102,10 +100,7 @@ def average_precision(
         unknown: ``"ignore"`` leaves unknown entries out of their ranking; ``"absent"`` takes them as absent: the
             "observed" score, for choosing epochs, never an accuracy.
         return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted. It belongs beside
-            every mean that is shown.
-
-    Returns:
-        A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``, NaN for a class that is not.
+            every mean that is shown. What is not counted is NaN.
 
     Example:
         >>> scores = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.4, 0.6, 0.5]]

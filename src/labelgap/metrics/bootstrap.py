@@ -64,17 +64,11 @@ def bootstrap_intervals(
     for 95 %. The scale of the logit keeps the ends between 0 and 1; in simulations of one class with 10 to 100 known
     presents such intervals contained the true value in 91 to 95 % of cases, plain percentiles in 87 to 94 %.
 
-    Args:
-        scores: ``(N, K)`` finite numbers, probabilities or logits alike.
-        labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
-        decisions: ``(N, K)``, what is predicted present; without it there is no interval of F1.
-        resamples: number of resamples. Fewer are drawn, at least 100, where known labels × resamples exceed 10¹⁰.
-        seed: of the draws.
-        level: from 0 to 1.
-
-    A class with fewer than 5 known presents or 5 known absents has no interval: so few are not representative. A mean
-    over classes has one if any class has. A metric that is the same in every resample (a perfect ranking) has none. In
-    a resample, a mean is over the classes that have both states in it.
+    All of scores, labels and decisions (what is predicted present) are ``(N, K)``. Fewer ``resamples`` are drawn, at
+    least 100, where known labels × resamples exceed 10¹⁰. A class with fewer than 5 known presents or 5 known absents
+    has no interval: so few are not representative. A mean over classes has one if any class has. A metric that is the
+    same in every resample (a perfect ranking) has none. In a resample, a mean is over the classes that have both states
+    in it.
     """
     formatted, codes = format_pair(scores, labels)
     if resamples < 2 or not 0 < level < 1:
@@ -147,7 +141,8 @@ def average_precision_intervals(scores: Scores, labels: Labels, *, level: float 
         found = [few if least < MIN_KNOWN_LABELS else _first_order_spread(*ranking) for *ranking, least in rankings]
         return np.array(found).reshape(-1, 2)
 
-    return _logit_interval(*np.concatenate(map_chunks(measure, *codes.shape[::-1])).T, level)
+    middle, spread = np.concatenate(map_chunks(measure, *codes.shape[::-1])).T
+    return _logit_interval(middle, spread, level)
 
 
 def _first_order_spread(scores: Floats, codes: Codes) -> tuple[float, float]:

@@ -1,8 +1,4 @@
-"""Precision, recall and F1 of the decisions at a threshold.
-
-Average precision depends on the order only. These metrics need probabilities and a threshold; only entries whose label
-is known count.
-"""
+"""Precision, recall and F1 of the decisions at a threshold; only entries whose label is known count."""
 
 from __future__ import annotations
 
@@ -52,6 +48,17 @@ class ClassificationMetric(Protocol):
         *,
         return_counted: Literal[True],
     ) -> tuple[float, int]: ...
+    @overload
+    def __call__(
+        self,
+        scores: Scores,
+        labels: Labels,
+        threshold: ArrayLike = ...,
+        *,
+        average: None,
+        empty: Empty = ...,
+        return_counted: Literal[True],
+    ) -> tuple[NDArray[np.float64], int]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +119,8 @@ def f1(counts: ConfusionCounts) -> NDArray[np.float64]:
         empty: ``"skip"`` counts a class (an image for ``"samples"``, all entries together for ``"micro"``) only if it
             has at least one known present *and* one known absent label: with positives alone no prediction can be
             wrong. ``"zero"`` counts all; 0/0 is 0, as in scikit-learn with ``zero_division=0``.
-        return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted.
-
-    Returns:
-        A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``; with ``return_counted`` a pair.
+        return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted. What is not counted
+            is NaN.
 
     Example:
         >>> f1([[0.9, 0.2], [0.6, 0.7], [0.8, 0.9]], [[1, 0], [0, 1], [-1, -1]], return_counted=True)

@@ -90,25 +90,15 @@ _ENDS: Final = (0.025, 0.975)
 
 @dataclass(frozen=True, eq=False)
 class LabelModel:
-    """The parameters; see the module's docstring.
+    """The parameters; see the module's docstring."""
 
-    Attributes:
-        scale: a, above 0.
-        offset: ``(K,)`` b.
-        present_known: ``(K,)`` e, the share of the present labels that is known.
-        absent_known: ``(K,)`` f, that of the absent labels.
-        stopping: κ.
-        spread: of u, downwards and upwards.
-        slope: a for logits of deviation 1: near 0 for scores that do not rank.
-    """
-
-    scale: float
-    offset: Array
-    present_known: Array
-    absent_known: Array
-    stopping: float = 1.0
-    spread: tuple[float, float] = MODEL_SPREAD
-    slope: float = math.nan
+    scale: float  # a, above 0
+    offset: Array  # (K,) b
+    present_known: Array  # (K,) e, the share of the present labels that is known
+    absent_known: Array  # (K,) f, that of the absent labels
+    stopping: float = 1.0  # κ
+    spread: tuple[float, float] = MODEL_SPREAD  # of u, downwards and upwards
+    slope: float = math.nan  # a for logits of deviation 1: near 0 for scores that do not rank
 
     @property
     def is_informative(self) -> bool:
@@ -246,20 +236,18 @@ def _histograms(logits: Floats, codes: Codes, present: NDArray[np.int64]) -> tup
 
 
 def stopping_ratio(beside: float, expected: float) -> float:
-    """Return κ, from 0.4 to 1, for the known present labels beside another one of their image, and those expected.
+    """Return κ, from 0.4 to 1, by how many known present labels stand beside another one, and how many are expected.
 
-    Expected is the sum of σ(z) over all labels beside a known present one. A few pseudo-counts keep κ near 1 where
-    hardly any label stands beside a known one.
+    A few pseudo-counts keep κ near 1 where hardly any label stands beside a known one.
     """
     ratio = min(1.0, (beside / INDEPENDENT_RATIO + 2) / (expected + 2))
     return MIN_STOPPING + (1 - MIN_STOPPING) * ratio
 
 
 def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> LabelModel:
-    """Fit the model to z of each class's bins, ``(K, G)``, and how many labels are in each bin, ``(3, K, G)``.
+    """Fit the model to z of bins ``(K, G)`` and how many labels are in each: present, absent, unknown, ``(3, K, G)``.
 
-    These are known present, known absent and unknown. A class without a known label has the mean parameters: perhaps
-    nobody looked for it.
+    A class without a known label has the mean parameters: perhaps nobody looked for it.
     """
     used = np.flatnonzero(counts[:2].any(axis=(0, 2)))
     problem = _Problem(z[used], counts[:, used])
@@ -513,8 +501,8 @@ def draw_shifts(
         cumulative = np.cumsum(density, axis=1)
         drawn = random.random((count, len(nodes))) * cumulative[:, -1]
         index.append(np.stack([np.searchsorted(cumulative[k], drawn[:, k]) for k in range(len(nodes))], axis=1))
-    middle = np.cumsum(marginal, axis=1) - marginal / 2
-    median = np.array([np.interp(0.5, each, at) for each, at in zip(middle, nodes, strict=True)])
+    halves = np.cumsum(marginal, axis=1) - marginal / 2
+    median = np.array([np.interp(0.5, each, at) for each, at in zip(halves, nodes, strict=True)])
     return ShiftDraws(nodes, np.concatenate(index), median if len(answers.column) else 0 * median)
 
 
@@ -636,9 +624,8 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
     as high; :math:`\pi` is the share of *all* images in which the class is present, by the label model. Over the known
     labels alone, average precision depends on :math:`P / (P + A)`, which says how people label, not how often the class
     occurs: with 50 known presents and one known absent even random scores reach 0.98. No known absent is needed. On
-    complete labels this is the plain average precision. For scores that hardly rank nothing can tell presents from
-    absents: :math:`\pi = P / (P + A)` then, and so is chance. Scores are logits, or other finite numbers that rise with
-    them.
+    complete labels this is the plain average precision. For scores (logits, or what rises with them) that hardly rank
+    nothing can tell presents from absents: :math:`\pi = P / (P + A)` then, and so is chance.
     """
     formatted, codes = format_pair(scores, labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))

@@ -16,14 +16,9 @@ from labelgap.labels.codes import PRESENT, UNKNOWN
 class RevisionQuality:
     """Revisions compared with the truth.
 
-    Attributes:
-        revised: number of revised labels; the last revision of each counts.
-        known_truth: those whose truth is known.
-        correct: those of these whose value is true; a soft target has the state beside it.
-        precision: correct / known_truth; None where nothing can be compared.
-        hidden_present: truly present labels that were not observed.
-        found: those of these that a hard revision sets to present.
-        recall: found / hidden_present; None where nothing was hidden.
+    Of the ``revised`` labels the last revision of each counts. ``correct`` are those of ``known_truth`` whose value is
+    true (a soft target has the state beside it); ``found`` are the truly present labels that were not observed,
+    ``hidden_present``, and that a hard revision sets to present. A ratio is None where nothing can be compared.
     """
 
     revised: int

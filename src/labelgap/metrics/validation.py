@@ -10,7 +10,7 @@ from scipy.special import digamma
 from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.labels.codes import ABSENT, PRESENT, as_array, as_codes
+from labelgap.labels.codes import ABSENT, as_array, as_codes
 from labelgap.labels.table import LabelTable
 
 Average: TypeAlias = Literal["macro", "samples", "micro"]
@@ -116,8 +116,7 @@ def supports_accuracy(
 ) -> NDArray[np.bool_]:
     """Return which classes' known labels, ``(K,)`` of each state, support an accuracy.
 
-    A class needs a known present and a known absent label. Unless every label is known, random scores must not reach
-    more than ``MAX_CHANCE`` on the average.
+    Each state must be known and, unless every label is, random scores must not reach more than ``MAX_CHANCE``.
     """
     known, chance = present + absent, expected_random_precision(present, absent)
     supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (chance <= MAX_CHANCE))
@@ -126,7 +125,7 @@ def supports_accuracy(
 
 def unknown_as_absent(codes: Codes) -> Codes:
     """Return the codes with ABSENT for UNKNOWN."""
-    return np.where(codes == PRESENT, np.int8(PRESENT), np.int8(ABSENT))
+    return np.maximum(codes, np.int8(ABSENT))
 
 
 def average_over(
