@@ -39,7 +39,7 @@ from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.label_model import to_log_odds
 
 SLOPE_SPREAD, OFFSET_SPREAD, CLASS_SPREAD, WEIGHT_SPREAD = 0.5, 0.5, 0.5, 2.0
-"""Standard deviations of the parameters before any decision; docs/results/review-loop.md has the evidence."""
+"""Standard deviations of the parameters before any decision; docs/results/review.md has the evidence."""
 FLATTENING: Final = 0.4  # the exponent gamma
 MAX_DIRECTIONS: Final = 512
 MAX_SAMPLED: Final = 8192  # images from which the principal directions are computed
