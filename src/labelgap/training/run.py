@@ -1,8 +1,7 @@
-"""``Run``: a run folder as an object, and as HTML for notebooks: a small table and a sparkline of the scores."""
+"""``Run``: a run folder as an object, and as a small HTML table for notebooks."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -61,15 +60,7 @@ from labelgap.training.settings import PROTOCOLS
 
 _MIN_SCORE: Final = 1e-6
 """Stored scores have a finite logit: one of 0 counts as this."""
-_WIDTH: Final = 220
-_HEIGHT: Final = 44
-_EDGE: Final = 5
 _NO_ACCURACY: Final = "the known labels support no accuracy"
-_SCORES: Final = {
-    "clean": "val mAP by epoch",
-    "known": "val mAP by epoch, over the classes with known presents and absents",
-    "observed": "how high the observed labels of val rank, by epoch; this orders epochs and is no accuracy",
-}
 
 
 class Run:
@@ -237,20 +228,19 @@ class Run:
     ) -> dict[str, Any]:
         """Measure the run on a split of a data set, against the truth where it is known, else the known labels.
 
-        Features come from the cache as far as they are there. Images that a cross-fitted run was trained on, under
-        whatever name, are scored by the models of the folds that have not seen them, as ``predictions.parquet`` has it.
+        Images that a cross-fitted run was trained on, under whatever name, are scored by the models of the folds that
+        have not seen them, as ``predictions.parquet`` has it.
 
         Args:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
-                out; ``classes_missing`` and ``classes_extra`` name them.
+                out; ``classes_missing`` and ``classes_extra`` of the result name them.
             split: "train", "val", "test", or "all" of them; test by default, all where there is none.
             device, workers, quiet: as for ``fit``.
             resamples: of the bootstrap intervals; 0 for none.
 
         Returns:
-            The measures of ``evaluate_in_full``, the names of the classes that are not in both, and
-            ``trained_images``, how many of the images were scored by a model that was trained on them (None where the
-            run does not know); ``out_of_fold_images``, how many by a model of another fold.
+            The measures of ``evaluate_in_full``; ``trained_images``, how many were scored by a model that was trained
+            on them (None where the run does not know), and ``out_of_fold_images``, by a model of another fold.
         """
         split = split or ("all" if data.test is None else "test")
         chosen = data.splits if split == "all" else (data.split(split),)
@@ -325,7 +315,7 @@ class Run:
             *(("to measure it", command) for command in commands),
             ("folder", str(self.path)),
         ]
-        return html_facts("run", rows, _sparkline(config.select, self.history, metrics.get("best_epoch")))
+        return html_facts("run", rows)
 
     def __repr__(self) -> str:
         test = self.metrics.get("test") or {}
@@ -350,25 +340,3 @@ def _measured(measured: Mapping[str, Any]) -> str:
         if (value := measured[f"f1_{average}"]) is not None
     )
     return f"mAP {100 * measured['map']:.1f} over {counted}; {f1}"
-
-
-def _sparkline(rule: str, history: Sequence[Mapping[str, Any]], best_epoch: int | None) -> str:
-    """Draw the score of every epoch, with a dot at the best one; nothing with fewer than two scores."""
-    scores = {record["epoch"]: record.get("score") for record in history}
-    points = {epoch: float(score) for epoch, score in scores.items() if score is not None and math.isfinite(score)}
-    if rule not in _SCORES or len(points) < 2:
-        return ""
-    low, high = min(points.values()), max(points.values())
-    across = np.interp(list(points), (min(points), max(points)), (_EDGE, _WIDTH - _EDGE))
-    down = np.interp(list(points.values()), (low, max(high, low + 1e-9)), (_HEIGHT - _EDGE, _EDGE))
-    places = {epoch: (f"{x:.1f}", f"{y:.1f}") for epoch, x, y in zip(points, across, down, strict=True)}
-    line = " ".join(map(",".join, places.values()))
-    best = max(points, key=lambda epoch: points[epoch]) if best_epoch is None else best_epoch
-    dot = '<circle cx="{}" cy="{}" r="3" fill="currentColor"/>'.format(*places[best]) if best in places else ""
-    numbers = "" if rule == "observed" else f": {100 * low:.1f} to {100 * high:.1f}"
-    caption = f"{_SCORES[rule]}{numbers}"
-    return (
-        f'<svg role="img" aria-label="{caption}" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
-        f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>{dot}</svg>'
-        f'<div style="font-size:smaller">{caption}</div>'
-    )

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from labelgap.core.errors import RunError
@@ -38,15 +38,12 @@ from labelgap.training.folds import (
     select_rows,
     train_configs,
 )
-from labelgap.training.history import finite
+from labelgap.training.history import ComparedSettings, SearchedSettings, finite
 from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
-from labelgap.training.settings import Name, Options, Rate
 
 SEARCH_FILE: Final = "search.safetensors"
-CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
-"""The settings that a search chooses."""
 MIN_SEARCH_IMAGES: Final = 2000
 """Of more images, so many are enough to compare settings: the best penalty hardly depends on their number."""
 MAX_SEARCH_VALUES: Final = 80_000_000
@@ -60,25 +57,9 @@ CLOSED: Final = SearchSpace()
 _REMEDY: Final = "Train into a new folder."
 
 
-class _StoredSettings(BaseModel):
-    """The settings that a search chooses, as a file has them."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    method: Name
-    options: Options
-    lr: Rate
-    backbone_lr: Rate
-    weight_decay: float = Field(ge=0, allow_inf_nan=False)
-
-
-class _StoredCandidate(_StoredSettings):
-    score: float | None = Field(ge=0, le=1)
-
-
 class _StoredSearch(BaseModel):
-    settings: _StoredSettings
-    compared: list[_StoredCandidate] = Field(min_length=1)
+    settings: SearchedSettings
+    compared: list[ComparedSettings] = Field(min_length=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +67,12 @@ class Search:
     """The settings that were found, and what they were compared with.
 
     ``compared`` has a line for each candidate: its settings and score (None where nothing can be ranked). ``logits``
-    are the ``(N, K)`` out-of-fold logits of the chosen one, ``fold`` that of every image; None where val chose.
+    are the ``(N, K)`` out-of-fold logits of the chosen one; None where val chose.
     """
 
     settings: Mapping[str, Any]
     compared: Sequence[Mapping[str, Any]]
     logits: NDArray[np.float32] | None = None
-    fold: NDArray[np.int64] | None = None
 
     @property
     def best_score(self) -> float | None:
@@ -109,7 +89,7 @@ class Search:
             if line["score"] is not None:
                 best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
         scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
-        by = "on val" if self.fold is None else "by cross-validation on the known labels"
+        by = "on val" if self.logits is None else "by cross-validation on the known labels"
         chosen = f"it was the best of {len(self.compared)} settings {by}"
         if best.get(self.settings["method"], 1.0) < max(best.values(), default=0.0):
             chosen = f"no other of {len(self.compared)} settings was ahead {by} by more than chance"
@@ -117,8 +97,7 @@ class Search:
 
     def save(self, folder: Path, fingerprint: str) -> None:
         """Write it to the folder of a run."""
-        arrays = {"logits": self.logits, "fold": self.fold}
-        tensors = {name: torch.from_numpy(values) for name, values in arrays.items() if values is not None}
+        tensors = {} if self.logits is None else {"logits": torch.from_numpy(self.logits)}
         about = {"settings": dict(self.settings), "compared": [dict(each) for each in self.compared]}
         metadata = {"fingerprint": fingerprint, **{name: json.dumps(value) for name, value in about.items()}}
         write_tensors(folder / SEARCH_FILE, tensors, metadata)
@@ -137,14 +116,11 @@ class Search:
             return None
         with reading(path, _REMEDY):
             about = {name: parse_json(metadata[name].encode()) for name in ("settings", "compared")}
-            logits, fold = (tensors[name].numpy() if tensors else None for name in ("logits", "fold"))
+            logits = tensors["logits"].numpy() if tensors else None
         stored = validate(about, _StoredSearch, path, _REMEDY)
-        shapes = None if logits is None or fold is None else (logits.shape, fold.shape)
-        expected = (len(labels), len(labels.classes)), (len(labels),)
-        if stored.settings.method not in methods or shapes not in (None, expected):
+        if stored.settings.method not in methods or (logits is not None and logits.shape != labels.shape):
             raise damaged(path, "it is of other images, classes or methods", _REMEDY)
-        lines = [each.model_dump() for each in (stored.settings, *stored.compared)]
-        return cls(lines[0], lines[1:], logits, fold)
+        return cls(stored.settings.model_dump(), [line.model_dump() for line in stored.compared], logits)
 
 
 def stored_logits(folder: Path, labels: LabelTable) -> NDArray[np.float32] | None:
@@ -301,7 +277,7 @@ def search_by_folds(
     logits = next(logits for config, logits in best if config is chosen)
     if len(rows) < len(labels) or quick_configs([chosen], part, labels) != [chosen]:
         (logits,) = out_of_fold_logits(features, [FoldTask(chosen, labels, fold)], device)
-    return Search(_searched(chosen), compared, logits, fold)
+    return Search(_searched(chosen), compared, logits)
 
 
 def score_folds(
@@ -366,4 +342,4 @@ def quick_configs(configs: Sequence[RunConfig], features: Tensor, labels: LabelT
 
 
 def _searched(config: RunConfig) -> dict[str, Any]:
-    return config.model_dump(include=set(CHOSEN))
+    return config.model_dump(include=set(SearchedSettings.model_fields))

@@ -108,20 +108,20 @@ class LinearEngine:
     """Linear heads in training.
 
     A head has the number of its plan; a *slot* in logits and losses, where heads that share a loss are adjacent; and a
-    *row* in the weights, where heads of the same learning rate are adjacent.
+    *row* in the weights, where heads of the same learning rate are adjacent. The initial weights are those that
+    ``LinearHead`` draws with the plan's seed. Methods that draw in every step (`warp` with sampled ranks) use torch's
+    global generator; only they differ between training together and alone.
 
     Args:
         features: ``(N, D)`` of the training images, a row for each row of the label tables; or ``(P, N, D)``, and each
             plan says which part it is trained on: those of several folds.
-        plans: the heads; the number of a head is its position in this list.
+        plans: the heads.
         epochs: how many will be trained; some methods depend on it.
         batch_size: images per step. The last batch of an epoch may be smaller.
         order_seed: of the order of the images, which all heads share.
-        device: of all tensors.
-        dtype: float32 or float64.
+        device, dtype: of all tensors; float32 or float64.
         optimizer: "adam", "sgd", or "newton", which steps on all images at once, ten times in an epoch.
-        momentum: of "sgd".
-        nesterov: of "sgd".
+        momentum, nesterov: of "sgd".
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
         basis: the coordinates of the features, where several engines share them; else they are fitted here.
         graphs: whether to capture the step in a CUDA graph, where the device has them.
@@ -129,17 +129,11 @@ class LinearEngine:
     Attributes:
         groups: heads that share a loss, in the order of their slots.
         features: ``(N, R)`` or ``(P, N, R)`` coordinates of the training images.
-        weight: ``(M · K, R)``, by row, as is ``bias``, ``(M · K,)``.
+        weight, bias: ``(M · K, R)`` and ``(M · K,)``, by row.
         active: ``(M,)`` bool by slot; False for frozen heads.
-        failed_epoch: ``(M,)`` by slot, the epoch in which the loss was not finite; 0 where it always was.
-        failed_step: ``(M,)`` by slot, the step of that epoch, counted from 1.
+        failed_epoch, failed_step: ``(M,)`` by slot, where the loss was not finite, counted from 1; else 0.
         host_syncs: whether the host reads the losses; it does not where it would have to wait for the device.
         all_active: whether no head is frozen, as far as the host knows.
-        graph_runner: replays steps from a CUDA graph; None where there are none.
-
-    The initial weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator is not
-    changed. Methods that draw in every step (`warp` with sampled ranks) use the global generator; only they differ
-    between training together and alone.
     """
 
     def __init__(
@@ -213,7 +207,8 @@ class LinearEngine:
         self.host_syncs = self.all_active = device.type == "cpu"
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
         if self.full_batch:
-            start = torch.from_numpy(np.stack([_frequency_logits(plan) for plan in self.plans]))
+            present = np.stack([plan.labels.counts().present for plan in self.plans])
+            start = torch.from_numpy(np.log((present + 0.5) / (self.features.shape[-2] - present + 0.5)))
             self._set_weights(torch.zeros(*start.shape, width), start)
             return
         first = {seed: initial_head(width, self.classes, seed) for seed in {plan.seed for plan in self.plans}}
@@ -280,12 +275,6 @@ class LinearEngine:
     @torch.no_grad()
     def set_heads(self, weight: Tensor, bias: Tensor) -> None:
         """Replace the weights ``(M, K, D)`` and biases ``(M, K)`` on the features, in the order of the plans."""
-        shape = len(self.plans), self.classes, self.width
-        if tuple(weight.shape) != shape or tuple(bias.shape) != shape[:2]:
-            raise InputError(
-                f"the heads' weights have shape {shape} and their biases {shape[:2]}; "
-                f"not {tuple(weight.shape)} and {tuple(bias.shape)}."
-            )
         weight, bias = (values.detach().to(self.device, self.dtype) for values in (weight, bias))
         self._set_weights(*((weight, bias) if self.basis is None else self.basis.from_features(weight, bias)))
 
@@ -560,9 +549,3 @@ def _check_memory(features: Tensor, rows: int, device: torch.device, dtype: torc
             f"{rows:,} rows of weights × {features.shape[-1]:,} features and their optimizer state take "
             f"{format_bytes(needed)}, and {format_bytes(free)} are free. Train fewer heads at a time."
         )
-
-
-def _frequency_logits(plan: HeadPlan) -> NDArray[np.float64]:
-    """Return the logits ``(K,)`` of how often each class is known to be present."""
-    present, images = plan.labels.counts().present, len(plan.labels)
-    return np.asarray(np.log((present + 0.5) / (images - present + 0.5)))

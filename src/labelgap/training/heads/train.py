@@ -60,13 +60,8 @@ def train_heads(
     A head that has converged under the optimizer "newton" stops early.
 
     Args:
-        features: ``(N, D)`` of the training images, or ``(P, N, D)``: see ``LinearEngine``.
-        plans: the heads.
-        epochs: how many, counted from 1.
-        batch_size: images per step; all heads see the same batches.
-        order_seed: of the order of the images.
-        val_features: of val; without them the last epoch is kept.
-        val_labels: of val, a table or codes.
+        features, plans, epochs, batch_size, order_seed: see ``LinearEngine``.
+        val_features, val_labels: of val, a table or codes; without them the last epoch is kept.
         select: "auto", "clean", "known", "observed" or "last": how the epoch is selected, see ``training.selection``.
         stop_below: a head whose score falls by more than this below its best stops; 0.03 in Kim et al.
         progress: called with the number of epochs done and of all epochs.

@@ -1,9 +1,7 @@
 """A training that diverges: how that is noticed, without a synchronization in every step, and what follows.
 
-A training has diverged when a loss, its weights or its scores are not finite; when the val score of an epoch is more
-than ``MAX_FALL`` of the linear head's, epoch 0 of linear-init, below it; or when the mean loss of an epoch is more than
-``MAX_GROWTH`` times that of the first one and its val score is below the first. A network then halves its rates and
-restarts from the best epoch. After ``MAX_HALVINGS`` halvings the next divergence ends the training.
+It has diverged when a loss, a weight or a score is not finite, and by ``describe_divergence``. A network then halves
+its rates and restarts from the best epoch; after ``MAX_HALVINGS`` halvings the next divergence ends the training.
 """
 
 from __future__ import annotations
@@ -137,12 +135,12 @@ class RestartPoint:
     """
 
     def __init__(self, loss_fn: nn.Module, network: nn.Module) -> None:
-        self.loss_state = _copy(loss_fn)
-        self.weights: dict[str, Tensor] | None = _copy(network)
+        self.update(loss_fn)
+        self.weights: dict[str, Tensor] | None = _copy(network.state_dict())
 
     def update(self, loss_fn: nn.Module) -> None:
         """Take the state of the loss; the weights of the epoch are in ``best.safetensors``."""
-        self.loss_state, self.weights = _copy(loss_fn), None
+        self.loss_state, self.weights = _copy(loss_fn.state_dict()), None
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state of the loss."""
@@ -150,11 +148,11 @@ class RestartPoint:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Restore the state of the loss; the weights are those that it was made with."""
-        self.loss_state = {name: value.cpu() for name, value in state_dict.items()}
+        self.loss_state = _copy(state_dict)
 
 
-def _copy(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().clone() for name, value in state.items()}
 
 
 def halve_rates(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, step: int) -> None:

@@ -18,7 +18,7 @@ from labelgap.core.errors import LabelGapError
 from labelgap.core.system import available_memory
 from labelgap.data.augmentation import Augmentation, smallest_crop
 from labelgap.data.counter_rng import flip_mask
-from labelgap.data.images import ArrayImages, ImageSource
+from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.scanning.file_check import name_unreadable
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
@@ -85,15 +85,14 @@ class ImageInputs:
     seed: int = 0  # of the augmentation
     workers: int = 0
     transform: str = "resize"
-    flips_on_device: bool = False  # whether "resize" mirrors on a CPU as on a GPU, where bytes are, not in the loader
+    stored: bool = False  # whether "resize" mirrors on a CPU as on a GPU, where the bytes are, not in the loader
 
     def __len__(self) -> int:
         return len(self.images)
 
     def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield normalized images; to a GPU, bytes are copied ahead of their use."""
-        pixels = self._from_memory(rows, batch_size) or self._load(rows, batch_size, epoch)
-        return self.prepared(_copy_ahead(pixels, self.device), rows, batch_size, epoch)
+        return self.prepared(_copy_ahead(self._load(rows, batch_size, epoch), self.device), rows, batch_size, epoch)
 
     def _load(self, order: Rows | None, batch_size: int, epoch: int | None) -> Batches:
         """Return batches of the loader, or an error that names the images which cannot be read."""
@@ -136,7 +135,10 @@ class ImageInputs:
         for index, values in pixels:
             if random and epoch is not None:
                 if start % block == 0:
-                    drawn = tuple(to_device(part, self.device) for part in self._draw(order[start:][:block], epoch))
+                    part = order[start:][:block]
+                    mask = torch.from_numpy(flip_mask(self.seed, epoch, part))
+                    parts = (mask,) if change is None else change.draw(part, epoch)
+                    drawn = tuple(to_device(each, self.device) for each in parts)
                 own = [part[start % block :][: len(index)] for part in drawn]
                 if change is not None:
                     values = change.apply(values, *own)
@@ -146,29 +148,9 @@ class ImageInputs:
             images = self.backbone.normalize(values)
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
-    def _draw(self, rows: Rows, epoch: int) -> tuple[Tensor, ...]:
-        """Return what is random of these rows, on the CPU."""
-        change = self.augmentation
-        return (torch.from_numpy(flip_mask(self.seed, epoch, rows)),) if change is None else change.draw(rows, epoch)
-
     @property
     def _mirrors_on_device(self) -> bool:
-        return self.flips_on_device or self.device.type == "cuda"
-
-    def _from_memory(self, order: Rows, batch_size: int) -> Batches | None:
-        """Return batches of an array of resized images, in page-locked memory; None for other images or no GPU."""
-        images, spec = self.images, self.backbone.input_spec
-        if self.device.type != "cuda" or self.transform == "crop" or not isinstance(images, ArrayImages):
-            return None
-        if images.array.shape[1:] != (spec.size, spec.size, spec.channels) or not images.array.flags.writeable:
-            return None
-        array = torch.from_numpy(images.array)
-
-        def gather(index: Tensor) -> Tensor:
-            page_locked = torch.empty((len(index), *array.shape[1:]), dtype=array.dtype, pin_memory=True)
-            return torch.index_select(array, 0, index, out=page_locked).permute(0, 3, 1, 2)
-
-        return ((index, gather(index)) for index in torch.split(torch.from_numpy(order), batch_size))
+        return self.stored or self.device.type == "cuda"
 
     def in_memory(self) -> ImageInputs | DeviceInputs:
         """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
@@ -177,31 +159,27 @@ class ImageInputs:
         """
         spec, processes = self.backbone.input_spec, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         needed = len(self) * spec.channels * spec.size**2  # of each process, which has a GPU of its own
-        if self.device.type == "cuda" and self.transform != "crop" and fits_on_gpu(needed, self.device):
-            return self.on_device()
-        if isinstance(self.images, ArrayImages):
-            return replace(self, workers=0)
-        free = available_memory()
-        if self.transform == "crop" or free is None or needed * processes > MEMORY_SHARE * free:
+        if self.transform == "crop":
             return self
-        array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
-        for index, values in self._load(None, 32, None):
-            array[index.numpy()] = values.permute(0, 2, 3, 1).numpy()
-        return replace(self, images=ArrayImages(array, self.images.names), workers=0)
+        if self.device.type == "cuda" and fits_on_gpu(needed, self.device):
+            return self.store(self.device)
+        free = available_memory()
+        return self if free is None or needed * processes > MEMORY_SHARE * free else self.store(torch.device("cpu"))
 
-    def on_device(self) -> DeviceInputs:
-        """Return inputs with the same pixels, decoded and stored on the device."""
+    def store(self, device: torch.device) -> DeviceInputs:
+        """Return inputs with the same pixels, decoded and stored on a device."""
         spec = self.backbone.input_spec
+        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
         shape = (len(self), spec.channels, spec.size, spec.size)
-        pixels = torch.empty(shape, dtype=torch.uint8, device=self.device, memory_format=torch.channels_last)
+        pixels = torch.empty(shape, dtype=torch.uint8, device=device, memory_format=layout)
         for index, values in self._load(None, 32, None):
-            pixels[index.to(self.device)] = values.to(self.device)
-        return DeviceInputs(pixels, replace(self, flips_on_device=True))
+            pixels[index.to(device)] = values.to(device)
+        return DeviceInputs(pixels, replace(self, stored=True))
 
 
 @dataclass(frozen=True)
 class DeviceInputs:
-    """Decoded images on the device, uint8 ``(N, C, size, size)``: batches are gathered, changed, normalized there."""
+    """Decoded images on the device, or in main memory: uint8 ``(N, C, size, size)``."""
 
     pixels: Tensor
     source: ImageInputs
@@ -210,8 +188,10 @@ class DeviceInputs:
         return len(self.pixels)
 
     def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
-        """Yield normalized images."""
+        """Yield normalized images; batches of main memory are copied to a GPU ahead of their use."""
         pixels = ((index, self.pixels[there]) for index, there in _split(rows, batch_size, self.pixels.device))
+        if self.pixels.device.type != self.source.device.type:
+            pixels = _copy_ahead(((index, values.pin_memory()) for index, values in pixels), self.source.device)
         return self.source.prepared(pixels, rows, batch_size, epoch)
 
 
