@@ -116,7 +116,7 @@ class GraphedStep(_CapturedSteps):
 
     ``modules`` are the network, whose gradients are computed, and whatever else has a part in a step: the loss. Nothing
     is captured where the host has a part in a step that a replay would leave out: it draws random numbers, or a module
-    counts its calls; and where launching does not take long (but ``always``). A ``lasting`` graph serves all epochs;
+    counts its calls; and where launching does not take long, unless ``always``. A ``lasting`` graph serves all epochs;
     else each captures its own, because what the loss reads changes between them, or because processes are forked, which
     must not inherit a graph. ``log`` says that a capture failed.
     """
@@ -130,11 +130,10 @@ class GraphedStep(_CapturedSteps):
         disabled: str | None = None,
         lasting: bool = False,
         log: Callable[[str], None] = lambda _: None,
-        always: bool = False,
     ) -> None:
         super().__init__(device, batch_size, disabled)
         self.modules, self.parameters = modules, list(modules[0].parameters())
-        self.lasting, self.log, self.always = lasting, log, always
+        self.lasting, self.log, self.always = lasting, log, False
         self._stream: torch.cuda.Stream | None = None
         self._batch: tuple[Tensor, ...] = ()
         self._gradients: list[Tensor | None] = []

@@ -81,11 +81,8 @@ class TrainingRequest:
         """Return the settings of ``training`` that are not left open."""
         return {name: value for name, value in self.training.items() if value is not None and value != "auto"}
 
-    def check(self) -> None:
-        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
-        self.check_options()
-        if isinstance(self.method, str) and self.method != "auto":
-            loss(self.method, **self.options)
+    def check_names(self) -> None:
+        """Raise an error for an unknown name, and for options without a method."""
         for kind, name, known in (
             ("preset", self.preset, PRESETS),
             ("protocol", self.protocol, PROTOCOLS),
@@ -93,6 +90,14 @@ class TrainingRequest:
         ):
             if name is not None and name not in known:
                 raise UnknownNameError(kind, name, known)
+        if self.method == "auto" and self.options:
+            raise InputError("options belong to a method: name it with --method, or leave the options out.")
+
+    def check(self) -> None:
+        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
+        self.check_names()
+        if isinstance(self.method, str) and self.method != "auto":
+            loss(self.method, **self.options)
         if isinstance(self.backbone, str) and self.backbone != FEATURES:
             check_backbone(self.backbone)
         if self.weights not in (None, NO_WEIGHTS):
@@ -100,11 +105,6 @@ class TrainingRequest:
         check_rule(self.select)
         parse_trace(self.trace, entries=1)
         check_settings(self.given_settings())
-
-    def check_options(self) -> None:
-        """Raise an error for options without a method."""
-        if self.method == "auto" and self.options:
-            raise InputError("options belong to a method: name it with --method, or leave the options out.")
 
     def as_started(self, stored: RunConfig) -> TrainingRequest:
         """Return the request with the choices of a run that were made by its data, which have changed since."""
@@ -157,6 +157,7 @@ def plan_training(
     A GPU as device has other defaults; what depends on the device stays as it is in the ``stored`` configuration of a
     run to resume.
     """
+    request.check_names()
     _check_labels(data)
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
@@ -257,8 +258,6 @@ def _protocol(
         images = data.protocol == "linear" and data.backbone != FEATURES
         images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
         protocol = "linear-init" if images and _is_cuda(device) else data.protocol
-    if protocol not in PROTOCOLS:
-        raise UnknownNameError("protocol", protocol, PROTOCOLS)
     return protocol, from_preset
 
 
@@ -394,7 +393,6 @@ def _method(
     elif request.method != "auto":
         method, given = request.method, dict(request.options)
     else:
-        request.check_options()
         (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
         if searched:
             compared, judge = list(auto_methods(data)), "cross-validation" if data.val is None else "val"

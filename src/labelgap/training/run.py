@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
@@ -245,32 +245,22 @@ class Run:
         split = split or ("all" if data.test is None else "test")
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
-        thresholds = self.thresholds
-        reporter, out_of_fold, parts = Reporter(quiet), 0, list[NDArray[np.float32]]()
+        thresholds, reporter = self.thresholds, Reporter(quiet)
         options: dict[str, Any] = {"device": device, "workers": workers, "cached": True, "reporter": reporter}
         trained = find_training_images(self.path, data, split, reporter)
-        for each in chosen:
-            start = sum(map(len, parts))
-            rows, stored = self._out_of_fold((trained or [])[start : start + len(each)])
-            scored = np.setdiff1d(np.arange(len(each)), rows)
-            part = np.empty((len(each), len(self.config.classes)), dtype=np.float32)
-            part[scored] = self.logits(each.images.select(scored) if len(rows) else each.images, **options)
-            if stored is not None:
-                part[rows] = stored
-            parts.append(part)
-            out_of_fold += len(rows)
-        groups = self.metrics.get("class_groups")
-        measured = evaluate_in_full(np.concatenate(parts), labels, thresholds, resamples=resamples, groups=groups)
-        names = {"classes_missing": list(missing), "classes_extra": list(extra)}
-        seen = None if trained is None else sum(name is not None for name in trained) - out_of_fold
-        return {**measured, **names, "trained_images": seen, "out_of_fold_images": out_of_fold}
-
-    def _out_of_fold(self, trained: Sequence[str | None]) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-        """Return the rows of images that the run was trained on, by their names there, and their out-of-fold logits."""
-        rows = np.flatnonzero([name is not None for name in trained])
-        names = [name for name in trained if name is not None]
-        scores = read_predictions(self.path, "train", names, self.config.classes) if names else None
-        return (rows[:0], None) if scores is None else (rows, logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
+        logits = np.concatenate([self.logits(each.images, **options) for each in chosen])
+        names = {row: name for row, name in enumerate(trained or ()) if name is not None}
+        unseen = read_predictions(self.path, "train", [*names.values()], self.config.classes) if names else None
+        if unseen is not None:
+            logits[list(names)] = logit(np.clip(unseen, _MIN_SCORE, 1 - _MIN_SCORE))
+        groups, out_of_fold = self.metrics.get("class_groups"), 0 if unseen is None else len(unseen)
+        return {
+            **evaluate_in_full(logits, labels, thresholds, resamples=resamples, groups=groups),
+            "classes_missing": list(missing),
+            "classes_extra": list(extra),
+            "trained_images": None if trained is None else len(names) - out_of_fold,
+            "out_of_fold_images": out_of_fold,
+        }
 
     def load_data(self) -> Dataset:
         """Load the data set that the run was trained on again, and hide the same labels.

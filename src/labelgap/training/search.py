@@ -1,9 +1,8 @@
 """The search for the settings of a linear head that were left open: its method, penalty and learning rate.
 
-Where there is a val, each candidate is trained on all training images and scored on it. Without one the candidates are
-cross-validated: nothing is held out, every image is scored by a head that has not seen its labels, and thresholds,
-calibration and, where the labels support one, an accuracy come from these scores. The final head is trained on all
-images in both cases.
+Each candidate is trained on all training images and scored on val. Without val the candidates are cross-validated:
+nothing is held out, every image is scored by a head that has not seen its labels, and thresholds, calibration and,
+where the labels support one, an accuracy come from these scores. The final head is trained on all images.
 """
 
 from __future__ import annotations
@@ -30,14 +29,7 @@ from labelgap.metrics import average_precision
 from labelgap.metrics.bootstrap import bootstrap_weights, resampled_average_precision
 from labelgap.training.auto import SearchSpace, candidate_configs, neighbors
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import (
-    FoldTask,
-    assign_folds,
-    fold_groups,
-    out_of_fold_logits,
-    select_rows,
-    train_configs,
-)
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows, train_configs
 from labelgap.training.history import ComparedSettings, SearchedSettings, finite
 from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
@@ -292,10 +284,7 @@ def score_folds(
 
 
 def _search(
-    candidates: Sequence[RunConfig],
-    score: Callable[[Sequence[RunConfig]], list[float]],
-    space: SearchSpace,
-    where: str,
+    candidates: Sequence[RunConfig], score: Callable[[Sequence[RunConfig]], list[float]], space: SearchSpace, where: str
 ) -> tuple[list[dict[str, Any]], RunConfig]:
     """Search around candidates; return a line for each that was compared, and the best configuration."""
     found = search_rounds({"": (candidates, space)}, lambda rows: score([config for _, config in rows]))
@@ -332,13 +321,9 @@ def searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig
 
 def quick_configs(configs: Sequence[RunConfig], features: Tensor, labels: LabelTable) -> list[RunConfig]:
     """Return configurations with as many epochs as a comparison needs; those of Adam are part of what is compared."""
-    epochs = QUICK_EPOCHS[2 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
-    return [
-        config.model_copy(update={"epochs": epochs})
-        if config.optimizer == "newton" and config.epochs > epochs
-        else config
-        for config in configs
-    ]
+    most = QUICK_EPOCHS[2 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
+    epochs = [min(config.epochs, most) if config.optimizer == "newton" else config.epochs for config in configs]
+    return [config.model_copy(update={"epochs": each}) for config, each in zip(configs, epochs, strict=True)]
 
 
 def _searched(config: RunConfig) -> dict[str, Any]:
