@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -12,6 +11,7 @@ from typing import Any, Final
 from labelgap.core.class_path import is_class_path
 from labelgap.core.data_options import DATA_OPTIONS, PATH_OPTIONS
 from labelgap.core.files import display_path
+from labelgap.core.text import parse_scalar
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.training.config import RunConfig
@@ -19,10 +19,6 @@ from labelgap.training.settings import ARGUMENTS, KEYWORDS, SETTINGS
 
 RERUN_OUT: Final = "runs/rerun"
 """The default folder of the repeated run: a folder that holds a run is not overwritten."""
-
-_NUMBER: Final = re.compile(
-    r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf(inity)?)|true|false", re.IGNORECASE
-)
 
 
 def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
@@ -112,18 +108,17 @@ def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
 
 
 def _data_option(name: str, value: Any) -> list[str] | None:
-    """Return an option as arguments; None where the command cannot express its value."""
+    """Return an option as arguments; None where the command would read another value."""
     if isinstance(value, list):
-        expressible = value and all(
-            isinstance(each, str) and each and each == each.strip() and "," not in each for each in value
+        text = ",".join(map(str, value))
+        return (
+            _flag(name, text) if value and [part.strip() for part in text.split(",") if part.strip()] == value else None
         )
-        return _flag(name, ",".join(value)) if expressible else None
     if isinstance(value, Mapping):
-        expressible = all(
-            isinstance(new, str) and old == old.strip() != "" and new == new.strip() != "" and "=" not in old
-            for old, new in value.items()
-        )
-        return [word for old, new in value.items() for word in _flag(name, f"{old}={new}")] if expressible else None
+        texts = [f"{old}={new}" for old, new in value.items()]
+        pairs = [tuple(part.strip() for part in text.split("=", 1)) for text in texts]
+        same = pairs == list(value.items()) and all(map(all, pairs))
+        return [word for text in texts for word in _flag(name, text)] if same else None
     return _flag(name, value)
 
 
@@ -139,7 +134,6 @@ def _observed(steps: list[Mapping[str, Any]]) -> list[str] | None:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """Return an option of a command with its value."""
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{dashed}" if value else f"--no-{dashed}"]
@@ -148,15 +142,10 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def _text(value: Any) -> str | None:
     """Return the text of a method's option that the command parses to the same value; None where there is none."""
-    if isinstance(value, list):
-        parts = [_text(part) for part in value]
-        return None if len(parts) < 2 or None in parts or list in map(type, value) else ",".join(map(str, parts))
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    plain = isinstance(value, str) and value == value.strip() and "," not in value and not _NUMBER.fullmatch(value)
-    return str(value) if plain else None
+    values = value if isinstance(value, list) else [value]
+    text = ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in values)
+    read = [parse_scalar(part.strip()) for part in text.split(",")]
+    return text if (read if len(read) > 1 else read[0]) == value else None
 
 
 def _loading(recipe: Mapping[str, Any]) -> str:

@@ -225,13 +225,6 @@ class LinearEngine:
         decay = [plan.weight_decay for plan in plans] if decays else ()
         return StackedParameter(values.view(len(slots), -1), [plan.lr for plan in plans], slots, decay)
 
-    @property
-    def graph_disabled(self) -> str | None:
-        """Why steps are not replayed from a CUDA graph; None where they are."""
-        if self.graph_runner is not None:
-            return self.graph_runner.disabled
-        return "graphs=False" if self.device.type == "cuda" else f"a '{self.device.type}' device has no CUDA graphs"
-
     def make_graph_runner(self) -> CudaGraphRunner:
         """Return what trains an epoch without the host."""
         disabled = "the labels do not fit on the device" if self.tables.dense is None else None
