@@ -111,9 +111,8 @@ def _data_option(name: str, value: Any) -> list[str] | None:
     """Return an option as arguments; None where the command would read another value."""
     if isinstance(value, list):
         text = ",".join(map(str, value))
-        return (
-            _flag(name, text) if value and [part.strip() for part in text.split(",") if part.strip()] == value else None
-        )
+        same = bool(value) and [part.strip() for part in text.split(",") if part.strip()] == value
+        return _flag(name, text) if same else None
     if isinstance(value, Mapping):
         texts = [f"{old}={new}" for old, new in value.items()]
         pairs = [tuple(part.strip() for part in text.split("=", 1)) for text in texts]

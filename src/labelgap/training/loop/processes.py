@@ -105,15 +105,10 @@ def gather_own_rows(own: NDArray[Any], count: int, *, everywhere: bool = True) -
         return own
     result = np.empty((count if everywhere or is_main_process() else 0, *own.shape[1:]), dtype=own.dtype)
     step, processes = max(1, _BLOCK_BYTES // (own.itemsize * math.prod(own.shape[1:]) or 1)), world_size()
-    for process in range(processes):
-        length = len(range(process, count, processes))
-        for start in range(0, length, step):
-            stop = min(start + step, length)
-            shape = (stop - start, *own.shape[1:])
-            block = np.array(own[start:stop]) if process == rank() else np.empty(shape, dtype=own.dtype)
-            broadcast_array(block, process)
+    for start in range(0, -(-count // processes), step):
+        for process, block in enumerate(gather_objects(own[start : start + step])):
             if len(result):
-                result[process::processes][start:stop] = block
+                result[process::processes][start : start + len(block)] = block
     return result
 
 
