@@ -5,7 +5,7 @@ A head on the principal components :math:`z = V^\top (f - \mu) / \sigma` is a he
 .. math:: W z + b = W' f + b', \qquad W' = (W V^\top) / \sigma, \qquad b' = b - W' \mu
 
 so what is stored are :math:`W'` and :math:`b'`. In these coordinates the curvature of a logistic loss is nearly
-diagonal. ``StackedNewton`` divides by a bound of it, for heads of any loss and for early stopping; ``fit_logistic_path``
+diagonal. ``StackedNewton`` divides by a bound of it, for heads of any loss and early stopping; ``fit_logistic_path``
 solves logistic regression for many penalties to the end, by L-BFGS, 13 times as fast.
 """
 
