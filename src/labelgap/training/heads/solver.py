@@ -69,10 +69,7 @@ class FeatureBasis:
         ``standardize`` also divides by the standard deviation, ``center`` only subtracts the mean. ``rotate`` takes the
         principal components, without those of a smaller share of the largest variance than ``rank_tolerance``.
         """
-        if features.ndim != 2 or not len(features):
-            raise InputError(f"features have shape {tuple(features.shape)}: a row for every image is needed.")
-        values = features.detach()
-        values = values if values.dtype == torch.float64 else values.to(torch.float32)
+        values = features.detach().to(torch.float64 if features.dtype == torch.float64 else torch.float32)
         mean, scale = values.new_zeros(values.shape[1]), values.new_ones(values.shape[1])
         if standardize:
             mean, deviation = values.mean(dim=0), values.std(dim=0, correction=0)
