@@ -76,7 +76,6 @@ NEWTON: Final = {"optimizer": "newton", "lr": 1.0, "epochs": 15}
 STRENGTHS: Final = (0.015, 0.15, 1.5)
 """The first penalties that are compared, as s; ``neighbors`` has those between and beyond them."""
 STEP: Final = 10**0.5
-"""The ratio of a penalty and the next one."""
 CLOSE: Final = 0.01
 """Penalties of a method are refined while its score is so close to that of the best one."""
 FEW_PRESENT: Final = 10

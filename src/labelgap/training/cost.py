@@ -28,7 +28,6 @@ from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
 
 MAX_SECONDS = 4.0
-"""After which a measurement stops."""
 BATCHES = 4
 
 

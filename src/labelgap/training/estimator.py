@@ -35,12 +35,9 @@ _Val = tuple[NDArray[np.float32], LabelTable]
 
 
 class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear multi-label classifier for labels of which some, or most, are unknown.
+    """A linear multi-label classifier for labels of which some, or most, are unknown, behind scikit-learn's contract.
 
-    Every method of ``labelgap.methods()`` behind scikit-learn's contract: ``clone``, ``get_params``, pipelines, grid
-    search, ``pickle``. X are feature vectors; the numbers are those of a run of the ``linear`` protocol.
-
-    Y is one of
+    X are feature vectors; the numbers are those of a run of the ``linear`` protocol. Y is one of
 
     - a matrix of 1 (present), 0 (absent) and −1 or NaN (unknown);
     - a pandas ``DataFrame`` of these: its columns name the classes;

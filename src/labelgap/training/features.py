@@ -208,10 +208,10 @@ _Batch = tuple[int, Rows]
 
 
 class _MissingFeatures:
-    """Fills the rows of ``features`` that the cache lacks, a block of about ten seconds at a time.
+    """Fills the rows of ``features``, counted over all sources, that the cache lacks, a block at a time.
 
     A complete block is stored, and then the cache is searched again: several processes that want the same images take
-    short blocks in a random order and so share the work. Rows are counted over all sources.
+    short blocks in a random order and so share the work.
     """
 
     def __init__(

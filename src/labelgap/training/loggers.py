@@ -50,7 +50,6 @@ _WANDB_SETTINGS: Final = {
 
 Scalars = Mapping[str, float]
 Row = tuple[int, Scalars]
-"""An epoch and its scalars."""
 History = Sequence[Mapping[str, Any]]
 Callback = Callable[[History], None]
 

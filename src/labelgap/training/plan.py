@@ -247,9 +247,8 @@ def _protocol(
 ) -> tuple[str, dict[str, Any]]:
     """Return the protocol, and the settings of the preset.
 
-    By default it is that of the data; for many images on a GPU, linear-init instead of linear. On 1,280 photos training
-    the whole network gains little or nothing (docs/training.md), and it needs a val; so few images without a split are
-    all trained on, by a linear head.
+    By default it is that of the data; for many images on a GPU, linear-init instead of linear. For 1,280 photos
+    training the whole network gains little or nothing (docs/training.md), and it needs a val.
     """
     protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
     from_preset = _preset_settings(data, request, protocol)

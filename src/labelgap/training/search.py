@@ -221,8 +221,7 @@ class _Best(NamedTuple):
 def _simplest(best: Mapping[str, _Best], first: str, features: Tensor, selection: Selection) -> RunConfig:
     """Return the first method's best configuration, unless another is ahead on val by more than half a standard error.
 
-    The score of a small val is partly chance, and the best of several is chosen by it. In 126 draws of seven sets this
-    rule brought what taking the best brings in the mean, without its losses where methods are level.
+    In 126 draws of seven sets that brought what taking the best brings, without its losses where methods are level.
     """
     assert selection.labels is not None
     vectors, codes = features.float().cpu().numpy(), selection.labels.to_dense()

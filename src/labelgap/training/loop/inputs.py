@@ -40,7 +40,6 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 S = TypeVar("S")
 T = TypeVar("T")
 Autocast = Callable[[torch.device], AbstractContextManager[Any]]
-"""Returns the context of a precision."""
 
 
 class Inputs(Protocol):
@@ -213,11 +212,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 def _copy_ahead(batches: Batches, device: torch.device) -> Batches:
-    """Yield ``(index, pixels)`` with the pixels on the device.
-
-    To a GPU, ``COPIED_AHEAD`` batches are copied before they are needed, on a stream of their own: neither the host nor
-    the computation waits for a copy.
-    """
+    """Yield ``(index, pixels)`` with the pixels on the device; copies to a GPU are ahead, on a stream of their own."""
     if device.type != "cuda":
         yield from ((index, values.to(device)) for index, values in batches)
         return
@@ -240,17 +235,15 @@ def start_ahead(items: Iterable[T], start: Callable[[T], S], count: int) -> Iter
     Where an item cannot be read, those before it are yielded first.
     """
     waiting = deque[S]()
-    failure: LabelGapError | None = None
     try:
         for item in items:
             waiting.append(start(item))
             if len(waiting) > count:
                 yield waiting.popleft()
-    except LabelGapError as error:
-        failure = error
+    except LabelGapError:
+        yield from waiting
+        raise
     yield from waiting
-    if failure is not None:
-        raise failure
 
 
 def iterate_batches(inputs: Inputs, rows: Rows, batch_size: int, epoch: int | None = None) -> Batches:
