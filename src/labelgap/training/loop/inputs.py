@@ -188,7 +188,8 @@ class DeviceInputs:
 
     def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield normalized images; batches of main memory are copied to a GPU ahead of their use."""
-        pixels = ((index, self.pixels[there]) for index, there in _split(rows, batch_size, self.pixels.device))
+        batches = _split(rows, batch_size, self.pixels.device)
+        pixels: Batches = ((index, self.pixels[there]) for index, there in batches)
         if self.pixels.device.type != self.source.device.type:
             pixels = _copy_ahead(((index, values.pin_memory()) for index, values in pixels), self.source.device)
         return self.source.prepared(pixels, rows, batch_size, epoch)
