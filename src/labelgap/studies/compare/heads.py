@@ -335,7 +335,7 @@ def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
 def damaged_heads(folder: Path) -> list[str]:
     """Return the files of heads in the folder of a comparison that are damaged or missing, relative to it."""
     heads, listed = folder / HEADS_FOLDER, (folder / MANIFEST_FILE).exists()
-    damaged = {each.name for each in (verify_folder(folder) if listed else ()) if each.state == "missing"}
+    damaged = {name for name, state in (verify_folder(folder).items() if listed else ()) if state == "missing"}
     for path in heads.glob("*.safetensors"):
         try:
             StoredHead.load(path)
