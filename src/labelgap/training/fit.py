@@ -279,12 +279,8 @@ class PhaseResult:
     loss_state: dict[str, Tensor] = field(default_factory=dict)  # what the loss passes to the next phase
 
 
-@dataclass(frozen=True)
-class Handoff:
-    """What the linear phase passes to the next one: its duration, and the ``handoff_state`` of its loss."""
-
-    seconds: float
-    loss_state: dict[str, Tensor]
+Handoff = tuple[float, dict[str, Tensor]]
+"""What the linear phase passes to the next one: its duration, and the ``handoff_state`` of its loss."""
 
 
 def linear_init_phase(context: TrainingContext) -> Handoff | None:
@@ -300,11 +296,10 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     with fail_together(), single_process():
         if is_main_process():
             handoff = _linear_init(context, first, features)
-    shared = broadcast_object(handoff and (handoff.seconds, bool(handoff.loss_state)))
+    shared = broadcast_object(handoff and (handoff[0], bool(handoff[1])))
     if is_main_process() or shared is None:
         return handoff
-    seconds, has_state = shared
-    return Handoff(seconds, read_tensors(first.folder / HANDOFF_FILE)[0] if has_state else {})
+    return shared[0], read_tensors(first.folder / HANDOFF_FILE)[0] if shared[1] else {}
 
 
 def _linear_init(context: TrainingContext, first: TrainingContext, features: dict[str, Tensor]) -> Handoff | None:
@@ -316,7 +311,7 @@ def _linear_init(context: TrainingContext, first: TrainingContext, features: dic
     score = "" if state.best_score is None else f", val score {100 * state.best_score:.1f}"
     context.reporter.log(f"linear phase complete: best epoch {state.best_epoch} of {state.epoch}{score}")
     remove_previous(first.folder)
-    handoff = Handoff(sum(record["seconds"] for record in state.history), result.loss_state)
+    handoff = sum(record["seconds"] for record in state.history), result.loss_state
     del result
     gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
     return handoff
@@ -346,7 +341,7 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if handoff is not None:
         loss_fn.to(context.device).prepare(context.data.train.labels, epochs=config.epochs, seed=config.seed)
-        loss_fn.load_handoff_state(handoff.loss_state)
+        loss_fn.load_handoff_state(handoff[1])
     inputs: dict[str, Inputs] = {
         split.name: ImageInputs(
             split.images, network.backbone, context.device, config.flip, config.seed, context.workers, config.transform
@@ -363,7 +358,7 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
         state,
         trainer.revisions,
         lambda split: predict_logits(network, inputs[split], autocast=trainer.autocast),
-        0.0 if handoff is None else handoff.seconds,
+        0.0 if handoff is None else handoff[0],
     )
 
 
