@@ -74,11 +74,6 @@ class Column:
         """``PROTOCOL:DATA``, and ``:METRIC`` if it is not the test mAP."""
         return ":".join([self.protocol, self.data, *([] if self.metric == "map" else [self.metric])])
 
-    @classmethod
-    def parse(cls, text: str) -> Column:
-        """Return the column of a name."""
-        return cls(*text.split(":"))
-
 
 @dataclass(frozen=True, eq=False)
 class Row:
@@ -221,7 +216,7 @@ def _table(
     cells = []
     for definition in rows:
         row = Row(**{"name": definition["method"], **definition})
-        for column in map(Column.parse, columns):
+        for column in (Column(*text.split(":")) for text in columns):
             if (row.metrics and column.metric not in row.metrics) or (row.protocol and column.protocol == "linear"):
                 continue
             training = Training(
@@ -253,8 +248,7 @@ def source_data(source: DataSource, protocol: str) -> tuple[Dataset, str] | None
 def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSource]:
     """Open the data of ``NAME=PATH`` texts; a name may be given twice, for its images and for a file of features.
 
-    A folder is read as the data set of that name. Where labelgap has no reader of that name, or the path is a file of
-    another kind, it is recognized: a CSV of all labels will do. Names that belong to another table are left out.
+    Names that belong to another table are left out.
     """
     sources: dict[str, DataSource] = {}
     known = list(dict.fromkeys(name for each in paper_tables().values() for name in each.datasets))
