@@ -1,9 +1,8 @@
 """``compare``: train every method on the same features, each at the setting that val or a cross-validation selects.
 
-The settings of all methods are searched side by side. A round trains candidates of all methods together: first those
-that ``fit`` compares first, then those around the best of each method, which also extends a grid whose edge is the
-best. On val a setting is chosen by its mean score over the seeds. Without val the folds of the first seed choose it;
-then every seed has folds of its own, and a final head on all images.
+A round trains candidates of all methods together: first those that ``fit`` compares first, then those around the best
+of each method. On val a setting is chosen by its mean score over the seeds. Without val the folds of the first seed
+choose it; then every seed has folds of its own, and a final head on all images.
 """
 
 from __future__ import annotations
@@ -105,14 +104,12 @@ def compare(
     Val selects epochs and settings (one setting for all seeds, by its mean). Without val, cross-validation over all
     training images selects the setting, and final heads are trained on all of them. Test is evaluated once, for the
     selected heads. A seed changes the initial weights, the method's own draws and the folds; with ``observe`` also the
-    hidden labels. The order of the batches is the same for all, unless ``shuffle``. Plain logistic regression, with
-    unknown labels as absent, is compared in any case.
+    hidden labels. Heads that the folder has are not trained again.
 
     Args:
         data: the data set; its table is used as it is, unless ``observe`` is given.
         methods: "short", a list of eight or nine that are worth a try; "all"; or names of methods.
-        out: folder; heads that are stored in it are not trained again.
-        device, workers, quiet: as for ``fit``; a ``reporter`` can be given instead of ``quiet``.
+        out, device, workers, quiet: as for ``fit``; a ``reporter`` can be given instead of ``quiet``.
         **settings: seeds, observe, grid and so on: see ``CompareSettings``.
     """
     methods = methods if isinstance(methods, str) else list(methods)
@@ -123,7 +120,19 @@ def compare(
     ):
         started = time.perf_counter()
         prepared = _prepare(data, methods, chosen, folder, choose_device(device), workers, reporter)
-        comparison = replace(_compare(prepared, data), seconds=time.perf_counter() - started)
+        chosen, plans, skipped, setup, folds = prepared
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
+            if not reporter.silent:
+                reporter.log(_describe(plans, _estimate_seconds(prepared)))
+            if folds:
+                groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
+                heads = _search_by_folds(plans, folds, groups, setup)
+            else:
+                heads = _search_on_val(plans, setup, shuffle=chosen.shuffle)
+        found = evaluate_methods(heads, data, setup)
+        about = {"metadata": _metadata(data, chosen, setup, folds), "skipped": (*skipped, *found.skipped)}
+        comparison = replace(found, **about, seconds=time.perf_counter() - started)  # type: ignore[arg-type]
         comparison.write()
     return comparison
 
@@ -169,23 +178,6 @@ def _prepare(
     return _Prepared(chosen, plans, skipped, setup, folds)
 
 
-def _compare(prepared: _Prepared, data: Dataset) -> Comparison:
-    """Train and evaluate in a folder that this process has locked."""
-    chosen, plans, skipped, setup, folds = prepared
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
-        if not setup.reporter.silent:
-            setup.reporter.log(_describe(plans, _estimate_seconds(prepared)))
-        if folds:
-            groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
-            heads = _search_by_folds(plans, folds, groups, setup)
-        else:
-            heads = _search_on_val(plans, setup, shuffle=chosen.shuffle)
-    comparison = evaluate_methods(heads, data, setup)
-    metadata = {**_metadata(data, chosen, setup.device.type), "folds": folds}
-    return replace(comparison, metadata=metadata, skipped=(*skipped, *comparison.skipped))
-
-
 def estimate_comparison(
     data: Dataset, methods: Sequence[str], *, out: Path, device: str, workers: int | None, **settings: Any
 ) -> float:
@@ -194,7 +186,8 @@ def estimate_comparison(
     return _estimate_seconds(_prepare(data, methods, chosen, out, choose_device(device), workers, quiet))
 
 
-def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str, Any]:
+def _metadata(data: Dataset, settings: CompareSettings, setup: HeadTrainingSetup, folds: int) -> dict[str, Any]:
+    """Return what is needed to repeat a comparison."""
     hidden = settings.observe is not None
     return {
         "data": data.name,
@@ -206,7 +199,8 @@ def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str
         "epochs": settings.adam_epochs,
         "observe": dict(settings.observe or {}) if hidden else None,
         "label_seed": settings.label_seed if hidden else None,
-        "device": device,
+        "device": setup.device.type,
+        "folds": folds,
     }
 
 
@@ -225,18 +219,16 @@ def _plan_methods(
         request = replace(settings.for_variant(variant).request(), method=name, options=fixed)
         try:
             config = _resolve_method(view, request, reporter)
+            plans.append(MethodPlan(name, view, config, variant, settings.first_seed))
         except InputError as error:
             skipped.append(SkippedMethod(variant_name(name, variant), str(error)))
-            continue
-        plans.append(MethodPlan(name, view, config, variant, settings.first_seed))
     if settings.baseline:
         request = replace(settings.request(), training=BASELINE_TRAINING)  # type: ignore[arg-type]
         try:
             config = plan_training(views.observed().datasets[0], request).config
+            plans.append(MethodPlan("an", views.observed(), config, {}, settings.first_seed, baseline=True))
         except InputError as error:
             skipped.append(SkippedMethod(BASELINE, str(error)))
-        else:
-            plans.append(MethodPlan("an", views.observed(), config, {}, settings.first_seed, baseline=True))
     return plans, skipped
 
 

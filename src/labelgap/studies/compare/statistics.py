@@ -1,8 +1,7 @@
 r"""The selected heads of a comparison, measured: the metric that its labels support, and which gaps are significant.
 
-Two things vary a mean: the seeds (initial weights, and which labels are hidden where they are hidden on purpose) and
-the test images. Both are paired: all methods have the same seeds and the same images. For the difference :math:`d` of
-two methods, over :math:`S` seeds,
+A mean varies with the seeds and with the test images. Both are paired: all methods have the same. For the difference
+:math:`d` of two methods, over :math:`S` seeds,
 
 .. math:: d \pm \sqrt{(t_{0.975,\,S-1} \; s / \sqrt S)^2 + (1.96 \; b)^2}
 
@@ -117,9 +116,8 @@ class MetricEvaluator(NamedTuple):
 def choose_metric(data: Dataset, selection: Selection) -> MetricEvaluator:
     """Choose the best metric that the known labels support.
 
-    Test mAP, if the known labels of at least half of the classes support an accuracy on test; else val mAP, if
-    it was good enough to select epochs; else the observed ranking (unknown counts as absent), which is not an accuracy.
-    Without val it is that of the training images, by out-of-fold scores.
+    Test mAP, if the known labels of at least half of the classes support an accuracy on test; else val mAP, if it was
+    good enough to select epochs; else the observed ranking (unknown counts as absent), which is not an accuracy.
     """
     classes, reason = len(data.classes), "there is no test split"
     if data.test is not None:
@@ -281,10 +279,7 @@ def gaps_to_best(
 
 
 def draw_resamples(images: int, classes: int, rankings: int) -> NDArray[np.float32]:
-    """Draw images with replacement: how often each is in every resample, ``(N, R)``.
-
-    R is smaller for large data: ``rankings`` score matrices of images × classes will be resampled.
-    """
+    """Draw images with replacement: how often each is in every resample, ``(N, R)``, which are fewer of large data."""
     count = int(np.clip(_MAX_ENTRIES / max(images * classes * rankings, 1), MIN_RESAMPLES, MAX_RESAMPLES))
     weights = bootstrap_weights(images, count, numpy_generator(0, "bootstrap"))
     return np.ascontiguousarray(np.concatenate(list(weights), axis=1))
