@@ -35,8 +35,7 @@ def list_cache(
     """List what is cached so that it need not be computed again; `clear` removes it."""
     if context.invoked_subcommand is not None:
         return
-    folder = cache_folder()
-    features = folder / FEATURE_FOLDER
+    folder, features = cache_folder(), cache_folder() / FEATURE_FOLDER
     if limit is not None:
         removed = evict(features, 0, size_limit.set_cache_limit(limit).bytes)
         _print_removed(() if as_json else removed)
@@ -72,10 +71,8 @@ def clear(
 ) -> None:
     """Remove features from the cache; they are computed again when they are needed."""
     folder, age = cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
-    removed = clear_cache(folder / FEATURE_FOLDER, age)
-    others = (
-        {name: size_limit.remove_old(paths, age) for name, paths in other_files(folder).items()} if everything else {}
-    )
+    removed, files = clear_cache(folder / FEATURE_FOLDER, age), other_files(folder) if everything else {}
+    others = {name: size_limit.remove_old(paths, age) for name, paths in files.items()}
     if as_json:
         return print_json({"removed": [*map(_entry_json, removed)], "others_removed": others})
     _print_removed(removed)

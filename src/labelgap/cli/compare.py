@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import (
-    DataSource,
-    option,
-    parse_numbers,
-    parse_options,
-    parse_pairs,
-    setting_option,
-    with_options,
-)
+from labelgap.cli.options import DataSource, option, parse_numbers, parse_pairs, setting_option, with_options
 from labelgap.cli.printing import print_data, print_fields, print_rich
 from labelgap.core.errors import InputError
 from labelgap.core.text import parse_scalar
@@ -53,7 +45,6 @@ class CompareOptions:
     epochs: Annotated[int | None, _setting("epochs", "25; newton: 15")] = None
     backbone: Annotated[str | None, _setting("backbone")] = None
     weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None
-    protocol: Annotated[str, _grid("linear; compare has no other.")] = "linear"
     select: Annotated[str, _grid("How to select epochs and settings: auto, clean, known or observed.")] = "auto"
 
     def method_names(self) -> str | list[str]:
@@ -63,11 +54,6 @@ class CompareOptions:
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
-        if self.protocol != "linear":
-            raise InputError(
-                f"--protocol {self.protocol}: compare trains linear heads on features that are computed once, so that "
-                "all methods take minutes. For whole networks: `labelgap train --protocol end-to-end`, one by one."
-            )
         same = ("seeds", "grid", "epochs", "backbone", "weights", "select", "standardize")
         return {
             **{name: getattr(self, name) for name in same},
@@ -113,7 +99,6 @@ def compare(
 
 
 def _print(comparison: Comparison) -> None:
-    """Print the table, its summary, the methods that did not run, and the written files."""
     from labelgap.reporting import comparison_summary, comparison_table
     from labelgap.studies.compare.results import TABLE
 
@@ -133,13 +118,11 @@ def _print(comparison: Comparison) -> None:
 
 
 def _print_shares(found: ShareComparison) -> None:
-    """Print the mean of every method with every share, the methods that did not run, and the written files."""
     from labelgap.reporting import share_table
     from labelgap.studies.shares import FILES
 
-    report = lg.write_report(found)
+    skipped, report = (("skipped", f"{row.method}: {row.reason}") for row in found.skipped), lg.write_report(found)
     print_rich("", share_table(found), "")
-    skipped = (("skipped", f"{row.method}: {row.reason}") for row in found.skipped)
     print_fields(*skipped, ("report", report), ("table", found.path / FILES[1]))
 
 
@@ -148,8 +131,8 @@ def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
     found = {}
     for key, text in (parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5") or {}).items():
         owner, dot, name = key.rpartition(".")
-        values = [parse_scalar(part) for part in text.split(",") if part.strip()]
-        found[f"{owner}{dot}{name.replace('-', '_')}"] = values
+        name = name.replace("-", "_")
+        found[f"{owner}{dot}{name}"] = [parse_scalar(part) for part in text.split(",") if part.strip()]
     return found
 
 
@@ -160,5 +143,5 @@ def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
         method, dot, rest = pair.partition(".")
         if not dot or "=" in method:
             raise InputError(f"--option {pair}: name the method, e.g. --option role.expected_positives=1.5")
-        found.setdefault(method, {}).update(parse_options([rest]))
+        found.setdefault(method, {}).update(options.parse_options([rest]))
     return found

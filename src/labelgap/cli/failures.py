@@ -56,11 +56,9 @@ def describe_failure(error: BaseException) -> str | None:
         if what := _what_ran_out(each):
             return f"{what} {_INTACT}"
         each = each.__cause__ or each.__context__
-    if isinstance(error, OSError) and error.errno is not None:
-        return (
-            _LOST_FOLDER if _lost_current_folder() else f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
-        )
-    return None
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    return _LOST_FOLDER if _lost_current_folder() else f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
 
 
 def _what_ran_out(error: BaseException) -> str | None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
 _SECONDS: Final = (7 * 86400, 86400, 3600, 60, 1)
-_MOVED: Final = "Where the data of RUN are, if somebody else made it or it was moved"
 
 
 def option(about: str, default: str | bool = True, name: str | None = None, **more: Any) -> Any:
@@ -52,7 +51,8 @@ Data = Annotated[
 Device = Annotated[str, option("auto, cpu, cuda or mps.")]
 Force = Annotated[bool, option("Replace existing files.")]
 NoImages = Annotated[bool, option("Leave images out of the page.")]
-RunData = Annotated[str | None, option(f"{_MOVED}.", name="--data", rich_help_panel=DATA, metavar="DATA")]
+_MOVED: Final = "Where the data of RUN are, if somebody else made it or it was moved."
+RunData = Annotated[str | None, option(_MOVED, name="--data", rich_help_panel=DATA, metavar="DATA")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 Workers = Annotated[int | None, option("Processes that decode images.", "depends on the device")]
 
@@ -91,9 +91,8 @@ class RunDataOptions(DataPaths):
 
     def given(self) -> dict[str, Any]:
         """Return the given options but ``data`` as arguments of ``labelgap.data.load_moved``."""
-        return check_moved(
-            self.data, {name: path for name in PATH_OPTIONS if (path := getattr(self, name)) is not None}
-        )
+        paths = {name: getattr(self, name) for name in PATH_OPTIONS}
+        return check_moved(self.data, {name: path for name, path in paths.items() if path is not None})
 
 
 def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -104,10 +103,7 @@ def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_options(**groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options to a command for every field of some dataclasses or models of settings.
-
-    The command gets an instance of each by name; that of a model has None for a setting that is not given.
-    """
+    """Add options for every field of dataclasses or models of settings to a command, which gets an instance of each."""
     names = {name: _parameters(group) for name, group in groups.items()}
     added = [parameter for parameters in names.values() for parameter in parameters]
 
@@ -179,12 +175,7 @@ def data_arguments(options: DataOptions) -> dict[str, Any]:
 
 
 def format_arguments(data: str, options: DataOptions) -> str:
-    """Return DATA and its options as arguments of another command, quoted for a shell.
-
-    Example:
-        >>> format_arguments("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
-        "'my tags.csv' --images photos --rename dog=Dog --allow-leaks"
-    """
+    """Return DATA and its options as arguments of another command, quoted for a shell."""
     words = [data]
     for name, value in vars(options).items():
         if value is not None and value is not False:
@@ -194,12 +185,7 @@ def format_arguments(data: str, options: DataOptions) -> str:
 
 
 def fix_command(data: str, path: str | os.PathLike[str], options: DataOptions) -> str:
-    """Return the command that writes a clean copy of a table beside it: of DATA, or of a table of val or test.
-
-    Example:
-        >>> fix_command("old/tags.csv", "test.csv", DataOptions(test=Path("test.csv")))
-        'labelgap inspect test.csv --images old --fix test-clean.csv'
-    """
+    """Return the command that writes a clean copy of a table beside it: of DATA, or of a table of val or test."""
     path, left = Path(path), without(options, "val", "test", "observe", "label_seed")
     if path in (options.val, options.test):
         place = Path(data.partition("=")[2] or data).parent  # images are relative to DATA
@@ -268,10 +254,9 @@ def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
     """Parse comma-separated names from one or several options; None when no option was given."""
     if texts is None:
         return None
-    names = [part.strip() for text in texts for part in text.split(",") if part.strip()]
-    if not names:
-        raise InputError(f"{name}: name at least one, e.g. {name} cat,dog")
-    return names
+    if names := [part.strip() for text in texts for part in text.split(",") if part.strip()]:
+        return names
+    raise InputError(f"{name}: name at least one, e.g. {name} cat,dog")
 
 
 def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str] | None:
