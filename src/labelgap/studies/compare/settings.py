@@ -75,11 +75,7 @@ class LabelView:
 
 
 class LabelViews:
-    """The labels of a comparison, hidden as ``observe`` says, and other labels drawn from their truth.
-
-    Each seed draws its own, from ``label_seed`` on; without ``observe`` the table is the same for all seeds, and so are
-    the labels drawn beside it.
-    """
+    """The labels of a comparison, hidden as ``observe`` says for each seed anew, and others drawn from their truth."""
 
     def __init__(self, data: Dataset, seeds: int, observe: Mapping[str, Any] | None, label_seed: int) -> None:
         self.data, self.seeds, self.observe, self.label_seed = data, seeds, observe, label_seed
@@ -132,9 +128,8 @@ def label_view_for(method: str, views: LabelViews) -> LabelView | SkippedMethod:
     if method in NEED_ABSENT and not absent:
         reason = "no label is known to be absent, and it would call everything present"
         return SkippedMethod(method, reason) if truth is None else views.drawn(1, 1)
-    if method in CONTRAST and not absent and present:
-        return replace(view, options={"unknown": "negative"})
-    return view
+    negative = method in CONTRAST and not absent and present
+    return replace(view, options={"unknown": "negative"}) if negative else view
 
 
 def describe_draw(positives: Any = 1, negatives: Any = 0, **options: Any) -> str:

@@ -39,7 +39,6 @@ from labelgap.studies.compare.results import (
     MethodResult,
     SeedResult,
     SkippedMethod,
-    Trial,
     variant_name,
 )
 from labelgap.studies.compare.settings import LabelView
@@ -158,7 +157,7 @@ def classes_with_both(table: LabelTable) -> int:
 def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, setup: HeadTrainingSetup) -> Comparison:
     """Evaluate the selected heads of every method on the features of every split, and compare the methods."""
     evaluator = choose_metric(data, setup.selection)
-    results, skipped, trials = list[MethodResult](), list[SkippedMethod](), list[Trial]()
+    results, skipped, trials = list[MethodResult](), list[SkippedMethod](), list[dict[str, Any]]()
     logits: dict[str, list[NDArray[np.float32]]] = {}
     with setup.reporter.bar("measuring", len(heads)):
         for plan, trained in heads.items():
@@ -171,8 +170,9 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
             results.append(result)
             for number, (setting, seeds) in enumerate(zip(trained.settings, trained.grid, strict=True)):
                 for seed, head in enumerate(seeds, plan.first_seed):
-                    told: dict[str, Any] = {"epoch": head.epoch, "score": head.score, "failed": head.failed}
-                    trials.append(Trial(plan.label, **setting, seed=seed, selected=number == trained.best, **told))
+                    told = {"seed": seed, "epoch": head.epoch, "score": head.score}
+                    told |= {"selected": number == trained.best, "failed": head.failed or ""}
+                    trials.append({"method": plan.label, **setting, **told})
             if not plan.view.extra_labels and evaluator.codes is not None:
                 logits[plan.name] = [each[evaluator.split] for each in own_logits]
     gaps, resampled, codes = dict[str, GapToBest](), None, evaluator.codes

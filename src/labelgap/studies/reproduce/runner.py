@@ -107,10 +107,7 @@ def plan_reproduction(
     jobs: int = 1,
     **settings: Any,
 ) -> Plan:
-    """Check everything, and return what there is to train; writes nothing.
-
-    ``InputError`` where no cell can be filled; ``RunError`` where the folder holds something else, or other settings.
-    """
+    """Check everything, and return what there is to train; writes nothing."""
     paper_table, chosen = find_table(table), ReproductionSettings(**settings)
     asked = paper_table.select(cells)
     for name, count in (("seeds", seeds), ("jobs", jobs)):
@@ -204,14 +201,11 @@ def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
 
 
 def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images.
-
-    Tables of papers that used another version of a data set, which other options load, are not compared.
-    """
+    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images."""
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
     for (table, name), stored in plan.reproduction.by_name.items():
         protocol, data = stored.column.split(":")[:2]
-        options = paper_tables().get(table, plan.table).data_options.get(data)
+        options = paper_tables().get(table, plan.table).data_options.get(data)  # which load a version of the data set
         same_version = options == plan.table.data_options.get(data)
         if same_version and stored.data != given.get((protocol, data), stored.data):
             raise RunError(
@@ -274,10 +268,8 @@ def _train_heads(plan: Plan, group: Sequence[Training], execution: Mapping[str, 
         raise RunError(f"{comparison.skipped[0].method}: {comparison.skipped[0].reason}")
     rows = {row.method: row for row in comparison.methods}
     for training in group:
-        row = rows[training.method]
-        values = {
-            cell: [_measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in plan.cells[training]
-        }
+        row, cells = rows[training.method], plan.cells[training]
+        values = {cell: [_measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in cells}
         setting = {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
         about = {"setting": setting, "settings_tried": row.settings_tried, "seconds": row.seconds}
         trained.append(_Trained(training, values, {**about, "epochs": tuple(seed.epoch for seed in row.seeds)}))

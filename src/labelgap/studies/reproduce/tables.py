@@ -27,22 +27,6 @@ from labelgap.data.registry import dataset_names, describe_dataset, load
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.compare.settings import LabelView, LabelViews, label_view_for
 
-METRICS: Final = {
-    "map": "test mAP",
-    "val_map": "val mAP",
-    "train_map": "train mAP",
-    "map_samples": "test mAP per image",
-    "f1_micro": "micro-F1",
-    "f1_macro": "macro-F1",
-    "epoch": "best epoch",
-    "pointing": "pointing game",
-    "accuracy": "test accuracy",
-    "best_accuracy": "test accuracy, the best of all penalties",
-    "positive_precision": "precision of positive pseudo-labels",
-    **{f"g{number}": f"test mAP of group {number}" for number in range(1, 6)},
-    **{f"warmup_{label}": f"highest loss in epoch 1, {label.upper()}" for label in ("tp", "tn", "fn")},
-}
-"""What a cell can measure, with its name in reports."""
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
 SPML: Final = "spml"
