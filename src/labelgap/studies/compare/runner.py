@@ -33,15 +33,7 @@ from labelgap.studies.compare.heads import (
     train_or_load_heads,
     training_seconds,
 )
-from labelgap.studies.compare.results import (
-    BASELINE,
-    FILE,
-    HEADS_FOLDER,
-    Comparison,
-    SkippedMethod,
-    has_heads,
-    variant_name,
-)
+from labelgap.studies.compare.results import BASELINE, HEADS_FOLDER, Comparison, SkippedMethod, has_heads, variant_name
 from labelgap.studies.compare.settings import (
     GRID_SETTINGS,
     CompareSettings,
@@ -56,6 +48,7 @@ from labelgap.studies.compare.settings import (
 )
 from labelgap.studies.compare.statistics import DIVERGED, MethodHeads, MethodPlan, evaluate_methods
 from labelgap.studies.study import study_folder
+from labelgap.training import search
 from labelgap.training.auto import SearchSpace, candidate_configs
 from labelgap.training.config import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
@@ -64,15 +57,6 @@ from labelgap.training.heads import HeadPlan
 from labelgap.training.history import finite
 from labelgap.training.plan import FOLDS_REASON, TrainingRequest, default_linear_backbone, plan_training
 from labelgap.training.progress import Reporter
-from labelgap.training.search import (
-    ROUNDS,
-    best_of,
-    quick_configs,
-    score_folds,
-    search_rounds,
-    searched_rows,
-    selection_score,
-)
 from labelgap.training.selection import choose_selection
 
 BASELINE_TRAINING: Final = {"optimizer": "newton", "standardize": True, "epochs": 30}
@@ -115,7 +99,7 @@ def compare(
     methods = methods if isinstance(methods, str) else list(methods)
     chosen, folder, reporter = check_settings(methods, settings), Path(out), reporter or Reporter(quiet)
     with (
-        study_folder(folder, "comparing methods", "a comparison", (FILE, HEADS_FOLDER)),
+        study_folder(folder, "comparing methods", Comparison.KIND, (Comparison.FILE, HEADS_FOLDER)),
         reporter.resumable(partial(has_heads, folder)),
     ):
         started = time.perf_counter()
@@ -331,8 +315,8 @@ def _search_on_val(
             scores.append(math.nan if failed else float(np.mean([head.score or 0.0 for head in seeds])))
         return scores
 
-    compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
-    return {plan: MethodHeads(grids[plan], found, best_of(scores)) for plan, (found, scores) in compared.items()}
+    compared = search.search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
+    return {plan: MethodHeads(grids[plan], found, search.best_of(scores)) for plan, (found, scores) in compared.items()}
 
 
 def _search_by_folds(
@@ -343,7 +327,7 @@ def _search_by_folds(
     tables = {plan: [data.train.labels for data in plan.view.datasets] for plan in plans}
     views = {id(table): table for each in tables.values() for table in each}
     most = max((plan.candidates for plan in plans), key=len)
-    rows = searched_rows(tables[plans[0]][0], features.shape[1], most, seed=first)
+    rows = search.searched_rows(tables[plans[0]][0], features.shape[1], most, seed=first)
     part, parts = select_rows(features, rows), {key: table.select(rows) for key, table in views.items()}
     seeds = range(first, first + len(tables[plans[0]]))
     fold = {(seed, key): assign_folds(table, folds, seed, groups) for seed in seeds for key, table in views.items()}
@@ -352,16 +336,16 @@ def _search_by_folds(
     def score(candidates: Sequence[Candidate]) -> list[float]:
         keys = [id(tables[plan][0]) for plan, _ in candidates]
         configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
-        configs = quick_configs(configs, part, views[keys[0]])
+        configs = search.quick_configs(configs, part, views[keys[0]])
         tasks = [FoldTask(config, parts[key], part_fold[key]) for config, key in zip(configs, keys, strict=True)]
-        scores, _ = score_folds(part, tasks, setup.device, images=len(groups))
+        scores, _ = search.score_folds(part, tasks, setup.device, images=len(groups))
         setup.reporter.advance()
         return scores
 
     started = time.perf_counter()
-    with setup.reporter.bar("cross-validation", ROUNDS + 1):
-        compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
-        best = {plan: best_of(scores) for plan, (_, scores) in compared.items()}
+    with setup.reporter.bar("cross-validation", search.ROUNDS + 1):
+        compared = search.search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
+        best = {plan: search.best_of(scores) for plan, (_, scores) in compared.items()}
         chosen = {plan: compared[plan][0][number] for plan, number in best.items() if number is not None}
         tasks = [
             FoldTask(config.model_copy(update={"seed": seed}), table, fold[seed, id(table)])
@@ -380,7 +364,7 @@ def _search_by_folds(
         if number is not None:
             own, trained = [next(logits) for _ in seeds], [next(heads) for _ in seeds]
             grid[number] = [
-                replace(head, seconds=head.seconds + spent, score=finite(selection_score(setup.selection, each)))
+                replace(head, seconds=head.seconds + spent, score=finite(search.selection_score(setup.selection, each)))
                 for head, each in zip(trained, own, strict=True)
             ]
             usable = all(head.failed is None for head in trained) and all(np.isfinite(each).all() for each in own)

@@ -198,7 +198,7 @@ def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> fl
     return float(np.mean(known)) if known else None
 
 
-def known_absents(metric: str, data: Dataset) -> int | None:
+def known_absent(metric: str, data: Dataset) -> int | None:
     """Return how many absent labels are known of the classes that a mAP of test is over; None where all labels are."""
     test, group = data.test, metric.removeprefix("g")
     if test is None or test.evaluation_labels.complete or not (metric == "map" or group.isdigit()):

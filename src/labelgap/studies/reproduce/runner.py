@@ -32,29 +32,10 @@ from labelgap.studies.compare.heads import damaged_heads
 from labelgap.studies.compare.results import SeedResult
 from labelgap.studies.compare.runner import compare, estimate_comparison
 from labelgap.studies.linear_eval import linear_eval
+from labelgap.studies.reproduce import tables
 from labelgap.studies.reproduce.networks import NetworkRun, TrainedNetworks, count_left, network_runs, train_networks
-from labelgap.studies.reproduce.results import (
-    FILE,
-    CellResult,
-    Reproduction,
-    ReproductionSettings,
-    is_reproduction,
-    known_absents,
-    measure_run,
-)
-from labelgap.studies.reproduce.tables import (
-    Cell,
-    DataSource,
-    PaperTable,
-    Training,
-    data_digest,
-    find_table,
-    observed,
-    open_sources,
-    paper_tables,
-    source_data,
-    unmet_need,
-)
+from labelgap.studies.reproduce.results import CellResult, Reproduction, ReproductionSettings, known_absent, measure_run
+from labelgap.studies.reproduce.tables import Cell, DataSource, PaperTable, Training, data_digest
 from labelgap.studies.study import check_contents
 from labelgap.training import Run
 from labelgap.training.devices import choose_device
@@ -83,7 +64,7 @@ class Plan:
 
     def data(self, training: Training) -> Dataset:
         """Return the data of a training, with all labels."""
-        found = source_data(self.sources[training.data], training.protocol)
+        found = tables.source_data(self.sources[training.data], training.protocol)
         assert found is not None  # else its cells are missing
         return found[0]
 
@@ -108,13 +89,13 @@ def plan_reproduction(
     **settings: Any,
 ) -> Plan:
     """Check everything, and return what there is to train; writes nothing."""
-    paper_table, chosen = find_table(table), ReproductionSettings(**settings)
+    paper_table, chosen = tables.find_table(table), ReproductionSettings(**settings)
     asked = paper_table.select(cells)
     for name, count in (("seeds", seeds), ("jobs", jobs)):
         if count < 1:
             raise InputError(f"--{name} {count}: at least one is needed.")
-    sources = open_sources(data, paper_table)
-    needs = {cell.name: unmet_need(cell, sources) for cell in asked}
+    sources = tables.open_sources(data, paper_table)
+    needs = {cell.name: tables.unmet_need(cell, sources) for cell in asked}
     missing = {name: need for name, need in needs.items() if need is not None}
     if len(missing) == len(asked):
         reasons = "\n".join(f"  {text}" for text in describe_missing(missing))
@@ -188,12 +169,12 @@ def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
 
 def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     """Return what a folder has; refuse one that holds something else, or was filled with other settings."""
-    check_contents(folder, "tables of papers", [FILE])
-    if is_reproduction(folder):
+    check_contents(folder, "tables of papers", [Reproduction.FILE])
+    if Reproduction.is_in(folder):
         found = Reproduction.open(folder)
         if found.settings != settings:
             raise RunError(
-                f"{folder / FILE}: it was made with {found.settings.describe()}, and this command asks for "
+                f"{folder / Reproduction.FILE}: it was made with {found.settings.describe()}, and this command asks for "
                 f"{settings.describe()}. Repeat the settings, or choose another --out."
             )
         return found
@@ -205,11 +186,13 @@ def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
     for (table, name), stored in plan.reproduction.by_name.items():
         protocol, data = stored.column.split(":")[:2]
-        options = paper_tables().get(table, plan.table).data_options.get(data)  # which load a version of the data set
+        options = (
+            tables.paper_tables().get(table, plan.table).data_options.get(data)
+        )  # which load a version of the data set
         same_version = options == plan.table.data_options.get(data)
         if same_version and stored.data != given.get((protocol, data), stored.data):
             raise RunError(
-                f"{plan.reproduction.path / FILE}: {name} of {table} was trained on other data than --data {data}=… "
+                f"{plan.reproduction.path / Reproduction.FILE}: {name} of {table} was trained on other data than --data {data}=… "
                 "now has. Give those, or choose another --out."
             )
 
@@ -242,7 +225,7 @@ def _train(plan: Plan, execution: Mapping[str, Any], failed: dict[str, str]) -> 
                     failed[cell.name] = "the labels do not support this measure"
                     continue
                 values = tuple(value if metric == "epoch" else 100 * value for value in known)
-                own: dict[str, Any] = {"values": values, "known_absent": known_absents(metric, data)}
+                own: dict[str, Any] = {"values": values, "known_absent": known_absent(metric, data)}
                 results.append(CellResult(row=cell.row.name, column=cell.column.name, **own, **shared))
             yield results
 
@@ -322,7 +305,7 @@ def _comparison(plan: Plan, group: Sequence[Training]) -> dict[str, Any]:
     own = {"backbone": settings.backbone or network["backbone"], "weights": settings.weights}
     own |= {"size": settings.size or network["size"]}
     return {
-        "data": observed(first.labels, data),
+        "data": tables.observed(first.labels, data),
         "methods": [training.method for training in group],
         "out": plan.reproduction.path / LINEAR_FOLDER / first.data,
         "seeds": plan.seeds,

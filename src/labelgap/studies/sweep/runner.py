@@ -31,15 +31,7 @@ from labelgap.losses import method_options
 from labelgap.studies.compare.statistics import DIVERGED
 from labelgap.studies.jobs import is_trained, train_run
 from labelgap.studies.study import check_contents
-from labelgap.studies.sweep.results import (
-    AUTO_FOLDER,
-    BEST_FOLDER,
-    Sweep,
-    SweepTrial,
-    format_values,
-    is_sweep,
-    trial_name,
-)
+from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER, Sweep, SweepTrial, format_values, trial_name
 from labelgap.studies.sweep.search_space import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
 from labelgap.training.checkpoint import LAST
 from labelgap.training.config import RunConfig, read_config
@@ -149,7 +141,7 @@ def check_optuna() -> None:
 def _check_folder(folder: Path, plan: SweepPlan) -> None:
     """Refuse a folder that holds something else, or a sweep of something else."""
     check_contents(folder, "a sweep", ("sweep.*", TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER))
-    if not is_sweep(folder):
+    if not Sweep.is_in(folder):
         return
     stored = Sweep.open(folder).identity
     for name, text in plan.identity.items():
@@ -174,7 +166,7 @@ def _run_trials(
         results = partial(_results, plan, queue, auto, folder, hide_password(storage.url), data)
         with lock_folder(folder, "starting a sweep", wait=60):
             _check_folder(folder, plan)
-            if not is_sweep(folder):
+            if not Sweep.is_in(folder):
                 results().write()
         queue.suggest(plan.first)
 
