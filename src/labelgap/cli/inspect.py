@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import labelgap as lg
 from labelgap.cli import options
@@ -197,7 +197,7 @@ def _fix(data: str, out: Path, given: DataSource, force: bool, as_json: bool) ->
     photos, tags = pluralize(sum(map(len, fixed.data.splits)), "photo"), pluralize(len(fixed.data.classes), "tag")
     print(f"{fixed.source}: {pluralize(fixed.rows, 'row')}; {fixed.path}: {photos}, {tags}")
     moved = fixed.source.parent.resolve() != out.parent.resolve()
-    kept = {"images": given.images or (fixed.source.parent if moved else None)}
+    kept: dict[str, Any] = {"images": given.images or (fixed.source.parent if moved else None)}
     kept |= {"classes": list(fixed.data.classes) if given.classes else None}
     left = options.without(given, "rename", "aliases", "on_bad_image").model_copy(update=kept)
     perhaps = [*map(str, fixed.proposals), "nothing was done about these: repeat the command with --force and --rename"]

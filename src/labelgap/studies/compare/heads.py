@@ -222,25 +222,18 @@ def _table_digest(table: LabelTable | None) -> str:
 
 
 def _groups(tasks: Mapping[T, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[T, HeadTask]]:
-    """Yield groups of heads that are trained together: those with the same settings that fit into memory.
-
-    Under "newton" a method is trained on its own, until it has converged.
-    """
+    """Yield heads that are trained together: those of equal settings that fit into memory; newton's by method."""
     groups: dict[tuple[Any, ...], list[T]] = {}
     for key, task in tasks.items():
         groups.setdefault((*task[1:], task.plan.method if task.optimizer == "newton" else ""), []).append(key)
     for _, keys in sorted(groups.items(), key=lambda group: group[0]):
-        size = _group_size(setup, tasks[keys[0]].plan.labels)
+        images, classes = tasks[keys[0]].plan.labels.shape
+        # Weights, gradients, best weights, Adam's two, and per-image state.
+        head = 5 * 4 * classes * (setup.features["train"].shape[1] + 1) + 16 * images * classes
+        free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else available_memory()
+        size = _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
         for first in range(0, len(keys), size):
             yield {key: tasks[key] for key in keys[first : first + size]}
-
-
-def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
-    """Return how many heads fit into memory: weights, gradients, best weights, Adam's two, and per-image state."""
-    images, classes = labels.shape
-    head = 5 * 4 * classes * (setup.features["train"].shape[1] + 1) + 16 * images * classes
-    free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else available_memory()
-    return _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
 
 
 def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> dict[Path, StoredHead]:
@@ -312,14 +305,14 @@ def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
 
 def damaged_heads(folder: Path) -> list[str]:
     """Return the files of heads in the folder of a comparison that are damaged or missing, relative to it."""
-    heads, listed = folder / HEADS_FOLDER, (folder / MANIFEST_FILE).exists()
-    damaged = {each.name for each in (verify_folder(folder) if listed else ()) if each.state == "missing"}
-    for path in heads.glob("*.safetensors"):
+    listed = verify_folder(folder) if (folder / MANIFEST_FILE).exists() else ()
+    names = {each.name for each in listed if each.state == "missing" and each.name.startswith(f"{HEADS_FOLDER}/")}
+    for path in (folder / HEADS_FOLDER).glob("*.safetensors"):
         try:
             StoredHead.load(path)
         except RunError:
-            damaged.add(f"{HEADS_FOLDER}/{path.name}")
-    return sorted(name for name in damaged if name.startswith(f"{HEADS_FOLDER}/"))
+            names.add(f"{HEADS_FOLDER}/{path.name}")
+    return sorted(names)
 
 
 def _read(path: Path, shape: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, _HeadMetadata]:

@@ -133,12 +133,7 @@ def label_view_for(method: str, views: LabelViews) -> LabelView | SkippedMethod:
 
 
 def describe_draw(positives: Any = 1, negatives: Any = 0, **options: Any) -> str:
-    """Describe the labels that are drawn of each image.
-
-    Example:
-        >>> describe_draw(1, "all")
-        '1 present and all absent labels of each image'
-    """
+    """Describe the labels that are drawn of each image, e.g. "1 present and all absent labels of each image"."""
     if (gap := check_draw(positives, options)) is not None:
         absent = f", and {describe_draw(0, negatives)}" if negatives else ""
         return f"{gap.name}: {gap.description}{absent}"

@@ -170,7 +170,7 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
             results.append(result)
             for number, (setting, seeds) in enumerate(zip(trained.settings, trained.grid, strict=True)):
                 for seed, head in enumerate(seeds, plan.first_seed):
-                    told = {"seed": seed, "epoch": head.epoch, "score": head.score}
+                    told: dict[str, Any] = {"seed": seed, "epoch": head.epoch, "score": head.score}
                     told |= {"selected": number == trained.best, "failed": head.failed or ""}
                     trials.append({"method": plan.label, **setting, **told})
             if not plan.view.extra_labels and evaluator.codes is not None:
@@ -255,20 +255,13 @@ def gaps_to_best(
 
     ``values`` are the metric with each seed, ``resampled`` that over resampled images, ``(R,)``, averaged over seeds;
     None to leave images out.
-
-    Example:
-        >>> gaps = gaps_to_best({"a": [0.8, 0.81, 0.8], "b": [0.7, 0.71, 0.7], "c": [0.6, 0.95, 0.7]}, None)
-        >>> [(name, gap.significant) for name, gap in gaps.items()]
-        [('a', False), ('c', False), ('b', True)]
     """
     order = sorted(values, key=lambda name: -float(np.mean(values[name])))
     best, gaps = np.asarray(values[order[0]], dtype=np.float64), dict[str, GapToBest]()
     for name in order:
-        difference = best - np.asarray(values[name], dtype=np.float64)
-        count, half_width = len(difference), None
-        if count > 1:
+        difference, half_width, images = best - np.asarray(values[name], dtype=np.float64), None, 0.0
+        if (count := len(difference)) > 1:
             seeds = float(stdtrit(count - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(count)
-            images = 0.0
             if resampled is not None:  # a resample has a value where it has both states of a class
                 found = resampled[order[0]] - resampled[name]
                 found = found[np.isfinite(found)]

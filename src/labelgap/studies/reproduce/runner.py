@@ -170,15 +170,13 @@ def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
 def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     """Return what a folder has; refuse one that holds something else, or was filled with other settings."""
     check_contents(folder, "tables of papers", [Reproduction.FILE])
-    if Reproduction.is_in(folder):
-        found = Reproduction.open(folder)
-        if found.settings != settings:
-            raise RunError(
-                f"{folder / Reproduction.FILE}: it was made with {found.settings.describe()}, and this command asks for "
-                f"{settings.describe()}. Repeat the settings, or choose another --out."
-            )
-        return found
-    return Reproduction(folder, settings)
+    found = Reproduction.open(folder) if Reproduction.is_in(folder) else Reproduction(folder, settings)
+    if found.settings != settings:
+        raise RunError(
+            f"{folder} was made with {found.settings.describe()}, and this command asks for {settings.describe()}. "
+            "Repeat the settings, or choose another --out."
+        )
+    return found
 
 
 def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
@@ -186,14 +184,12 @@ def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
     for (table, name), stored in plan.reproduction.by_name.items():
         protocol, data = stored.column.split(":")[:2]
-        options = (
-            tables.paper_tables().get(table, plan.table).data_options.get(data)
-        )  # which load a version of the data set
-        same_version = options == plan.table.data_options.get(data)
+        options = tables.paper_tables().get(table, plan.table).data_options.get(data)
+        same_version = options == plan.table.data_options.get(data)  # other options load another version of the data
         if same_version and stored.data != given.get((protocol, data), stored.data):
             raise RunError(
-                f"{plan.reproduction.path / Reproduction.FILE}: {name} of {table} was trained on other data than --data {data}=… "
-                "now has. Give those, or choose another --out."
+                f"{plan.reproduction.path}: {name} of {table} was trained on other data than --data {data}=… now has. "
+                "Give those, or choose another --out."
             )
 
 

@@ -166,12 +166,18 @@ def parse_search(method: str, search: Search, fixed: Mapping[str, Any]) -> list[
 def parse_parameter(name: str, values: str | Sequence[Value]) -> Parameter:
     """Parse a range, such as "1e-5..1e-2:log", or a list of values."""
     where = f"--search {name}={values if isinstance(values, str) else list(values)}"
-    if not isinstance(values, str):
-        return _choices(name, list(values), where)
-    text, colon, scale = values.partition(":")
+    text, colon, scale = values.partition(":") if isinstance(values, str) else ("", "", "")
     low, dots, high = text.partition("..")
     if not dots and not colon:
-        return _choices(name, [parse_scalar(part.strip()) for part in text.split(",") if part.strip()], where)
+        parts = [parse_scalar(part.strip()) for part in text.split(",") if part.strip()]
+        choices = parts if isinstance(values, str) else list(values)
+        if not choices:
+            raise InputError(f"{where} is empty: {_SYNTAX}.")
+        if any(not isinstance(each, bool | int | float | str) for each in choices):
+            raise InputError(f"{where}: values are numbers, texts, true or false.")
+        if any(isinstance(each, float) and not math.isfinite(each) for each in choices):
+            raise InputError(f"{where}: numbers must be finite.")
+        return Parameter(name, tuple(dict.fromkeys(choices)))
     first, last = parse_scalar(low), parse_scalar(high)
     if isinstance(first, str | bool) or isinstance(last, str | bool) or (colon and scale != "log"):
         raise InputError(f"{where}: {_SYNTAX}.")
@@ -180,16 +186,6 @@ def parse_parameter(name: str, values: str | Sequence[Value]) -> Parameter:
     if scale == "log" and first <= 0:
         raise InputError(f"{where}: a logarithmic range begins above 0.")
     return Parameter(name, (), first, last, scale == "log")
-
-
-def _choices(name: str, values: list[Any], where: str) -> Parameter:
-    if not values:
-        raise InputError(f"{where} is empty: {_SYNTAX}.")
-    if any(not isinstance(value, bool | int | float | str) for value in values):
-        raise InputError(f"{where}: values are numbers, texts, true or false.")
-    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
-        raise InputError(f"{where}: numbers must be finite.")
-    return Parameter(name, tuple(dict.fromkeys(values)))
 
 
 @dataclass(frozen=True)
