@@ -36,7 +36,7 @@ def apply(
     decided = [read_decisions(folder.path) for folder in folders]
     if not source and not any(decided):
         raise InputError(f"{runs[0]} has no decisions yet: labelgap review {runs[0]}. Nothing was written.")
-    result = apply_decisions(folders, out, parse_names(source, "--source") or (), force=force, decided=decided)
+    result = apply_decisions(folders, out, parse_names(source, "--source"), force=force, decided=decided)
     counts = [split.labels.counts().total for split in result.data.splits]
     present, absent, unknown = map(sum, zip(*counts, strict=True))
     changed = ", ".join(f"{count:,} by {name}" for name, count in result.changed.items()) or "none"

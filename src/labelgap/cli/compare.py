@@ -50,7 +50,7 @@ class CompareOptions:
     def method_names(self) -> str | list[str]:
         """Return the methods: "short", "all", or their names."""
         names = self.methods
-        return names if names in ("short", "all") else options.parse_names([names], "--methods") or []
+        return names if names in ("short", "all") else options.parse_names([names], "--methods")
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
@@ -58,7 +58,7 @@ class CompareOptions:
         return {
             **{name: getattr(self, name) for name in same},
             "options": _parse_method_options(self.option or ()),
-            "vary": _parse_variation(self.vary or ()),
+            "vary": _parse_variation(self.vary),
             "learning_rates": parse_numbers(self.lr, "--lr", float),
             "batch_sizes": parse_numbers(self.batch_size, "--batch-size", int),
             "weight_decays": parse_numbers(self.weight_decay, "--weight-decay", float),
@@ -126,10 +126,10 @@ def _print_shares(found: ShareComparison) -> None:
     print_fields(*skipped, ("report", report), ("table", found.path / FILES[1]))
 
 
-def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
+def _parse_variation(pairs: Sequence[str] | None) -> dict[str, list[Any]]:
     """Parse ``NAME=VALUE,VALUE`` and ``METHOD.NAME=VALUE,VALUE``."""
     found = {}
-    for key, text in (parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5") or {}).items():
+    for key, text in parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5").items():
         owner, dot, name = key.rpartition(".")
         name = name.replace("-", "_")
         found[f"{owner}{dot}{name}"] = [parse_scalar(part) for part in text.split(",") if part.strip()]

@@ -61,10 +61,9 @@ def inspect(
         if check_images and not error.unit:  # the images of a table are decoded, whatever else is wrong
             error.add_note("--check-images decodes the images once these problems are solved")
         raise
-    image_check = _check_images(opened, check_images)
+    image_check, page = _check_images(opened, check_images), None
     seconds = time.perf_counter() - started
     summary = summarize(opened, format_arguments(data, source))
-    page = None
     if report or out is not None:
         from labelgap.reporting.pages.contact_sheet import write_contact_sheet
 

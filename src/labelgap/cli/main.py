@@ -160,8 +160,7 @@ def _describe(error: Exception) -> tuple[str, int]:
         return "\n".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code
     if isinstance(error, _USAGE_ERROR):
         command = getattr(getattr(error, "ctx", None), "command_path", "labelgap")
-        message = error.format_message()
-        if not message:  # the help was printed instead
+        if not (message := error.format_message()):  # the help was printed instead
             return "", error.exit_code
         about = getattr(getattr(error, "param", None), "help", None)
         if about and message.startswith("Missing"):

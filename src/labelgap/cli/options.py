@@ -171,7 +171,11 @@ def data_arguments(options: DataOptions) -> dict[str, Any]:
         "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns"),
         "rename": parse_pairs(options.rename, "--rename"),
     }
-    return {name: value for name, value in parsed.items() if value is not None and value is not False}
+    return {
+        name: value
+        for name, value in parsed.items()
+        if value is not None and value is not False and value not in ([], {})
+    }
 
 
 def format_arguments(data: str, options: DataOptions) -> str:
@@ -245,26 +249,23 @@ def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any
         >>> parse_options(["delta-rel=0.2", "base=all", "range=0.1,0.9"])
         {'delta_rel': 0.2, 'base': 'all', 'range': [0.1, 0.9]}
     """
-    found = parse_pairs(pairs, name, "delta_rel=0.2") or {}
+    found = parse_pairs(pairs, name, "delta_rel=0.2")
     values = {key: [parse_scalar(part.strip()) for part in value.split(",")] for key, value in found.items()}
     return {key.replace("-", "_"): value if len(value) > 1 else value[0] for key, value in values.items()}
 
 
-def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
-    """Parse comma-separated names from one or several options; None when no option was given."""
-    if texts is None:
-        return None
-    if names := [part.strip() for text in texts for part in text.split(",") if part.strip()]:
-        return names
-    raise InputError(f"{name}: name at least one, e.g. {name} cat,dog")
+def parse_names(texts: Iterable[str] | None, name: str) -> list[str]:
+    """Parse comma-separated names from one or several options; an empty list when no option was given."""
+    names = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
+    if texts is not None and not names:
+        raise InputError(f"{name}: name at least one, e.g. {name} cat,dog")
+    return names
 
 
-def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str] | None:
-    """Parse ``key=value`` pairs of names; None when no option was given."""
-    if pairs is None:
-        return None
+def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str]:
+    """Parse ``key=value`` pairs of names."""
     found: dict[str, str] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key or not value:
             raise InputError(f"{name} {pair}: write it as key=value, e.g. {name} {example}")

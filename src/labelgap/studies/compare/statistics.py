@@ -107,10 +107,6 @@ class MetricEvaluator(NamedTuple):
     split: str
     codes: NDArray[np.int8] | None
 
-    def value(self, logits: Logits) -> float | None:
-        """Return the metric of a head from its logits on every split."""
-        return None if self.codes is None else float(average_precision(logits[self.split], self.codes))
-
 
 def choose_metric(data: Dataset, selection: Selection) -> MetricEvaluator:
     """Choose the best metric that the known labels support.
@@ -199,18 +195,20 @@ def _evaluate_method(
     for seed, (head, data) in enumerate(zip(trained.grid[best], plan.view.datasets, strict=True)):
         weight, bias = (values.to(features["train"].device) for values in head.weights())
         scores = {name: torch.addmm(bias, values, weight.t()).cpu().numpy() for name, values in features.items()}
-        cuts = Thresholds.default(len(data.classes))
         if trained.out_of_fold is not None:
             scores["train"] = trained.out_of_fold[seed]
-            cuts = choose_thresholds(expit(scores["train"]), data.train.labels.to_dense())
-        elif data.val is not None:
-            cuts = choose_thresholds(expit(scores["val"]), data.val.labels.to_dense())
+        chosen_on = data.val if trained.out_of_fold is None else data.train
+        cuts = Thresholds.default(len(data.classes))
+        if chosen_on is not None:
+            cuts = choose_thresholds(expit(scores[chosen_on.name]), chosen_on.labels.to_dense())
         test = None if data.test is None else evaluate_scores(scores["test"], data.test.evaluation_labels, cuts)
         train_map = None
         if data.train.truth is not None:
-            value, counted = average_precision(scores["train"], data.train.truth.to_dense(), return_counted=True)
-            train_map = float(value) if counted else None
-        measured = (evaluator.value(scores), head.epoch, head.score, test, train_map, head.seconds, head.scores)
+            found, counted = average_precision(scores["train"], data.train.truth.to_dense(), return_counted=True)
+            train_map = float(found) if counted else None
+        _, split, codes = evaluator
+        value = None if codes is None else float(average_precision(scores[split], codes))
+        measured = (value, head.epoch, head.score, test, train_map, head.seconds, head.scores)
         known = int(sum(data.train.labels.counts().total[:2]))
         seeds.append(SeedResult(plan.first_seed + seed, plan.view.label_seeds[seed], *measured, known))
         logits.append(scores)

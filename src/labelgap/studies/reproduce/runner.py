@@ -333,26 +333,22 @@ def _linear_grid(training: Training, settings: ReproductionSettings) -> tuple[tu
 def describe_cost(
     plan: Plan, *, device: str = "auto", workers: int | None = None, tolerate_missing: bool = False
 ) -> Iterator[str]:
-    """Yield what will be trained, and about how long it takes; a few steps are measured for that.
-
-    What networks cannot be trained without, e.g. weights, is named if ``tolerate_missing``; else it is an error.
-    """
+    """Yield what will be trained, and about how long it takes; missing weights are named, or else an error."""
     settings, execution = plan.reproduction.settings, dict[str, Any](device=device, workers=workers)
     for group in linear_groups(plan.trainings("linear"), settings):
         comparison, data = _comparison(plan, group), plan.data(group[0])
-        grids = [_linear_grid(each, settings) for each in group]
-        heads = plan.seeds * sum(max(len(rates) * len(batches), 1) for rates, batches in grids)
-        batches = " and ".join(map(str, sorted({batch for _, sizes in grids for batch in sizes})))
-        text = f"{pluralize(heads, 'linear head')} on {data.name} ({', '.join(each.method for each in group)}; "
-        text += f"batch {batches})"
+        rates, batches = _linear_grid(group[0], settings)
+        heads = pluralize(plan.seeds * len(group) * max(len(rates) * len(batches), 1), "linear head")
+        names, sizes = ", ".join(each.method for each in group), " and ".join(map(str, sorted(set(batches))))
+        about = ""
         if data.backbone == FEATURES:
-            text += f": about {format_duration(estimate_comparison(**comparison, **execution))}"
-        yield f"cost      {text}"
+            about = f": about {format_duration(estimate_comparison(**comparison, **execution))}"
+        yield f"cost      {heads} on {data.name} ({names}; batch {sizes}){about}"
         if tolerate_missing and "backbone" in comparison:
             try:
                 create_backbone(comparison["backbone"], weights=comparison["weights"], size=comparison["size"])
             except LabelGapError as error:
-                yield f"missing   for {pluralize(heads, 'linear head')}: {error}"
+                yield f"missing   for {heads}: {error}"
     costs, processor = dict[tuple[str, str], _NetworkCost](), choose_device(device).type
     for training in plan.trainings(*NETWORKS):
         runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)

@@ -256,15 +256,12 @@ def _line(ended: SweepTrial) -> str:
 
 def _results(plan: SweepPlan, queue: TrialQueue, auto: TrialQueue, folder: Path, storage: str, data: Dataset) -> Sweep:
     """Return the sweep as the storage has it now, without the importance of settings, which takes a while."""
-    config = plan.config
+    same = {name: getattr(plan.config, name) for name in ("method", "protocol", "backbone", "epochs", "folds")}
     return Sweep(
         folder,
-        method=config.method,
+        **same,
         data=data.name,
         images={split.name: len(split) for split in (*plan.data.splits, *((data.test,) if data.test else ()))},
-        protocol=config.protocol,
-        backbone=config.backbone,
-        epochs=config.epochs,
         rule=plan.selection.rule,
         space=plan.space,
         asked=queue.total,
@@ -272,7 +269,6 @@ def _results(plan: SweepPlan, queue: TrialQueue, auto: TrialQueue, folder: Path,
         study=plan.study_name,
         identity=plan.identity,
         trials=queue.results(),
-        folds=config.folds,
         auto=next((replace(each, number=0) for each in auto.results()), None),
     )
 
@@ -412,8 +408,7 @@ def train_auto(data: Dataset, plan: SweepPlan, folder: Path, execution: _Executi
 def run_score(run: Run, plan: SweepPlan) -> float | None:
     """Return the score of a run by which it is compared with the trials; None where it has none."""
     score: float | None = run.metrics["score"]
-    if not run.config.folds:
-        return score
-    tensors, _ = read_tensors(run.path / SEARCH_FILE)
-    score = finite(selection_score(plan.selection, tensors["logits"].numpy()))
+    if run.config.folds:
+        tensors, _ = read_tensors(run.path / SEARCH_FILE)
+        score = finite(selection_score(plan.selection, tensors["logits"].numpy()))
     return score
