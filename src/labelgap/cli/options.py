@@ -167,9 +167,9 @@ def data_arguments(options: DataOptions) -> dict[str, Any]:
     """Return the given options as arguments of ``labelgap.data.open_data``."""
     parsed = {
         **{name: getattr(options, name) for name in DATA_OPTIONS},
-        "classes": parse_names(options.classes, "--classes"),
-        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns"),
-        "rename": parse_pairs(options.rename, "--rename"),
+        "classes": parse_names(options.classes, "--classes") or None,
+        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns") or None,
+        "rename": parse_pairs(options.rename, "--rename") or None,
     }
     return {
         name: value
