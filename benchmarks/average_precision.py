@@ -29,7 +29,7 @@ from sklearn.metrics import average_precision_score
 
 import labelgap as lg
 from labelgap.core.system import available_memory
-from labelgap.models.timm.library import import_timm
+from labelgap.models.timm import import_timm
 
 SMALL: Final = ((40_137, 80), (5_000, 1_000))
 LARGE: Final = (125_000, 5_000)

@@ -19,7 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import labelgap as lg
 from labelgap.models import InputSpec
-from labelgap.models.timm.library import import_timm
+from labelgap.models.timm import import_timm
 
 CLASSES: Final = 20
 

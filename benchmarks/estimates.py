@@ -31,7 +31,8 @@ import labelgap as lg
 from labelgap.audit.ranking import CandidateLimits, rank_candidates
 from labelgap.audit.scorers import StoredScorer
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review, order_fixed_list
+from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review
+from labelgap.review.progress import order_fixed_list
 from labelgap.training.folds import assign_folds
 
 FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"

@@ -35,10 +35,8 @@ from PIL import Image
 
 from labelgap.core.errors import LabelGapError
 from labelgap.data import load, load_from_recipe
-from labelgap.data.writers.fiftyone import read_fiftyone, write_fiftyone
-from labelgap.data.writers.label_studio import read_label_studio
-from labelgap.labels.io.class_names import read_name_pairs, resolve_aliases
-from labelgap.labels.io.hierarchy import implied_labels
+from labelgap.data.writers.formats import read_fiftyone, read_label_studio, write_fiftyone
+from labelgap.labels.io.classes import implied_labels, read_name_pairs, resolve_aliases
 
 CLASSES: Final = ("cat", "dog", "owl")
 MEMORY: Final = 1 << 30

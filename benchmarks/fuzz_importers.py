@@ -28,10 +28,9 @@ from PIL import Image
 from labelgap.core.errors import LabelGapError, ProblemsError
 from labelgap.data import load
 from labelgap.data.findings import ImagesSkipped
-from labelgap.labels.io.csv import read_csv
 from labelgap.labels.io.dialect import detect_dialect
-from labelgap.labels.io.header import is_header
-from labelgap.labels.io.parquet import read_parquet
+from labelgap.labels.io.formats import read_csv, read_parquet
+from labelgap.labels.io.parse import is_header
 from labelgap.labels.io.table_file import TableFile, TableOptions
 
 REAL: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "VOCdevkit"

@@ -4,7 +4,7 @@
     python benchmarks/gaps.py --annotations VOCdevkit --draws 3 --results gaps.jsonl      # the whole of VOC 2012
 
 Linear heads on features of a ResNet-50, trained by `lg.compare` with every method under every kind of gap (see
-``labelgap.labels.gaps``). Labels of train are hidden, val and test stay complete; val selects the learning rate, the
+``labelgap.labels.masking``). Labels of train are hidden, val and test stay complete; val selects the learning rate, the
 weight decay and the epoch, and test is evaluated once, for what was selected. `iu` sees one absent label of every image
 beside, `bce` every label. With a devkit that has the boxes of some images only (the sample), the others are left out.
 

@@ -163,7 +163,7 @@ def main() -> None:
             (folder / f"{name}.svg").write_text(text, encoding="utf-8")
             reference = describe_method(name).reference
             lines += [f"### `{name}` ({reference})", "", sentence + conditions(regimes), ""]
-            lines += [f"![Gradient of {name} against the logit](gallery/{name}.svg)", ""]
+            lines += [f"![Gradient of {name}](gallery/{name}.svg)", ""]
     lines += ["## Settings side by side", ""]
     for name, (sentence, recipe) in CONTRASTS.items():
         text = svg_document(gradient_comparison_figure(contrast(recipe)), f"Gradients compared: {recipe}")
@@ -175,20 +175,18 @@ def main() -> None:
 
 INTRODUCTION = """# What every method does to a logit
 
-Made by `python benchmarks/gradient_gallery.py`; do not edit. Each figure shows the derivative of the loss with respect
-to the logit of one entry, for a present, an absent and an unknown label, taken from the code by automatic
-differentiation. **Above zero, training lowers the logit; below zero, it raises it.** The numbers are the derivative of
-the mean loss times the number of entries B·K, so that binary cross-entropy has p − 1 on a present and p on an absent
-label. Losses that average over images rather than entries (two-way, softmax, ranking) have numbers about K times as
-large, those that sum over pairs still larger ones: the same learning rate is another step for them. Where the gradient
-of an unknown label is small, a second panel shows it on its own scale.
+Made by `python benchmarks/gradient_gallery.py`; do not edit. Each figure shows the derivative of the loss with
+respect to the logit of one entry, for a present, an absent and an unknown label, by automatic differentiation.
+**Above zero, training lowers the logit; below zero, it raises it.** It is the derivative of the mean loss times the
+number of entries B·K, so that binary cross-entropy has p − 1 on a present and p on an absent label; losses that
+average over images (two-way, softmax, ranking) have numbers about K times as large. Where the gradient of an unknown
+label is small, a second panel shows it on its own scale.
 
-Options have their defaults unless the title names them. Some gradients depend on the other entries of the batch, on
-the epoch, or on earlier epochs; it was measured, by changing them, and the figure and the text say so. Those are shown
-in this **context**: a batch of 16 images and 20 classes; the entry is class 0 of image 0; every image has one present
-label and one absent label (besides the entry), and all others are unknown; the other logits are normally distributed
-with mean 2 (present) or −3 and standard deviation 1.5; epoch 6 of 10. Each earlier epoch was one step on the same
-batch, with the entry at logit 0; "revised" is the unknown label after a logit of 6 (−6 in `em-apl`) in those epochs.
+Options have their defaults unless the title names them. Gradients that depend on the other entries, on the epoch, or
+on earlier epochs are shown in this **context**: a batch of 16 images and 20 classes; every image has one present
+label and one absent label besides the entry, all others are unknown; the other logits are normally distributed with
+mean 2 (present) or −3 and standard deviation 1.5; epoch 6 of 10, each earlier one a step on the same batch with the
+entry at logit 0; "revised" is the unknown label after a logit of 6 (−6 in `em-apl`) in those epochs.
 
 Of any method, option, batch and epoch, and of a loss of your own:
 

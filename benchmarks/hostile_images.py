@@ -33,9 +33,9 @@ from PIL import Image, PngImagePlugin
 
 import labelgap as lg
 from labelgap.core.errors import LabelGapError
+from labelgap.data import scanning
 from labelgap.data.decoding import decode, decoded
 from labelgap.data.images import FileImages
-from labelgap.data.scanning import image_scan
 from labelgap.review import Review, create_random_review
 from labelgap.review.server import create_server
 
@@ -135,8 +135,8 @@ def page(folder: Path, names: list[str]) -> int:
     for name in "vt":
         smooth(9, 9).save(folder / f"{name}.png")
     (folder / "tags.csv").write_text("image,split,cat,dog\n" + rows)
-    nothing = image_scan.ImageSignature(0, 0.0, (0.0, 0.0))
-    image_scan._scan_image = lambda images, row: nothing  # the scan is measured by itself
+    nothing = scanning.ImageSignature(0, 0.0, (0.0, 0.0))
+    scanning._scan_image = lambda images, row: nothing  # the scan is measured by itself
     data = lg.load("csv", folder / "tags.csv", duplicates="off")
     server, listener, address = create_server(
         Review(create_random_review(data, "train", len(names), 0, folder / "r")), port=0
@@ -164,7 +164,7 @@ def measure(name: str, folder: Path) -> None:
     elif name == "array":
         decode(folder / names[0])
     elif name == "scan":
-        image_scan.scan_images(FileImages(folder, ["large.png"]))
+        scanning.scan_images(FileImages(folder, ["large.png"]))
     else:
         kept = f", kept {page(folder, names)} MB, {len(names)} images"
     print(f"{name}: peak {memory('VmHWM') - before} MB above {before} MB{kept}", flush=True)

@@ -28,8 +28,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelgap.data import Dataset as LabeledImages
-from labelgap.data import FileImages, ImageSource, Split, load
-from labelgap.data.decoding import decoder
+from labelgap.data import FileImages, ImageSource, Split, decoding, load
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
 from labelgap.data.writers.shards import ShardOptions, write_shards
@@ -105,7 +104,7 @@ def by_pillow(work: Callable[[], None]) -> Callable[[], None]:
     """Return the work as it is without simplejpeg."""
 
     def done() -> None:
-        with patch.object(decoder, "simplejpeg", None):
+        with patch.object(decoding, "simplejpeg", None):
             work()
 
     return done

@@ -30,8 +30,8 @@ import numpy as np
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, open_review_folder
+from labelgap.review.database import FILE
 from labelgap.review.server import create_server
-from labelgap.review.store import FILE
 
 DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "VOCdevkit"
 CLASSES: Final = "bird,boat,chair,cow,pottedplant,tvmonitor"

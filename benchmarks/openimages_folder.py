@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelgap.data.readers.digits.glyphs import ink_box, render_digits, sklearn_digits
+from labelgap.data.readers.digits import ink_box, render_digits, sklearn_digits
 
 FORMS: Final = ("large upright", "large lying", "small upright", "small lying")
 CLASSES: Final = [f"{form} {digit}" for digit in range(10) for form in FORMS]

@@ -32,8 +32,7 @@ from labelgap.audit.live import FeatureScale, fit_decisions
 from labelgap.audit.ranking import CandidateLimits
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review, expect_next
-from labelgap.review.estimates.counting import count_random
+from labelgap.review.estimates import ReviewedLabels, count_random, estimate_review
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.review_loop import FEATURES, SETTINGS, hide, load
@@ -42,7 +41,7 @@ from benchmarks.simulated_review import audit_once, linear_config
 STOPS = (100, 500, 2000)
 LABEL_SEEDS = (4, 5, 6)
 """The method and its constants were chosen on the label seeds 1 to 3."""
-PAGE, RANDOM_SLOTS, RANKING, NEXT = 20, 2, 100, 50
+PAGE, RANDOM_SLOTS, RANKING = 20, 2, 100
 PER_CLASS, DRAWN, COMPONENTS = 2000, 0.1, 64
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -148,8 +147,8 @@ class Simulation:
         moved = album.scale.rows(np.arange(len(album.truth))) @ heads.weight.T
         self.odds = heads.slope * album.log_odds + heads.offset + moved
 
-    def reviewed(self) -> tuple[ReviewedLabels, NDArray[np.int64]]:
-        """Return the labels as an estimate takes them, and their places."""
+    def reviewed(self) -> ReviewedLabels:
+        """Return the labels as an estimate takes them."""
         decided, order = ~self.open & self.album.unknown, np.zeros(self.open.size, dtype=np.int64)
         order[self.places], asked = np.arange(len(self.places)), np.zeros(self.open.size, dtype=np.bool_)
         asked[self.places] = self.random
@@ -159,7 +158,7 @@ class Simulation:
         value = np.where(decided, self.album.truth, UNKNOWN).astype(np.int8).flat[places]
         score, unknown = expit(self.album.log_odds.flat[places]), self.album.unknown.sum(axis=0)
         parts = (places % self.classes, score, decided.flat[places], value, asked[places], order[places], unknown)
-        return ReviewedLabels(*parts, self.album.expected, self.album.spread), places
+        return ReviewedLabels(*parts, self.album.expected, self.album.spread)
 
 
 class Outcome(NamedTuple):
@@ -171,17 +170,16 @@ class Outcome(NamedTuple):
     classes: list[bool]
     widths: list[float]
     fewer: list[bool]
-    following: bool
 
 
 def check(simulation: Simulation) -> Outcome:
     """Compare the estimates with the truth."""
-    labels, places = simulation.reviewed()
+    labels = simulation.reviewed()
     made = estimate_review(labels)
     left = (simulation.album.truth & simulation.open).sum(axis=0).tolist()
     assert made.total is not None
-    total, answered = made.total, labels.answered()
-    counted = [count_random(answered, number) for number in range(len(left))]
+    total = made.total
+    counted = [count_random(labels, number) for number in range(len(left))]
     squares = sum((each.high - each.low) ** 2 for each in counted)
     classes, widths, fewer = list[bool](), list[float](), list[bool]()
     for each, count, true in zip(made.by_class, counted, left, strict=True):
@@ -191,19 +189,7 @@ def check(simulation: Simulation) -> Outcome:
                 widths.append((each.high - each.low) / max(count.high - count.low, 1))
     holds = total.low <= sum(left) <= total.high
     error = total.still_missing / max(sum(left), 1) - 1
-    following = check_next(simulation, made, places)
-    return Outcome(holds, (total.high - total.low) / squares**0.5, error, classes, widths, fewer, following)
-
-
-def check_next(simulation: Simulation, made: ReviewEstimate, places: NDArray[np.int64]) -> bool:
-    """Whether the next candidates of the class that was decided last hold as many as expected."""
-    number = simulation.places[-1] % simulation.classes
-    mine = np.flatnonzero((places % simulation.classes == number) & simulation.open.flat[places])
-    odds = simulation.odds.flat[places[mine]]
-    order = np.argsort(-odds, kind="stable")[:NEXT]
-    expected = expect_next(made, mine[order], expit(odds[order]) if simulation.is_live else None)
-    true = int(simulation.album.truth.flat[places[mine[order]]].sum())
-    return expected is not None and expected.low <= true <= expected.high
+    return Outcome(holds, (total.high - total.low) / squares**0.5, error, classes, widths, fewer)
 
 
 def describe(name: str, order: str, stop: int, outcomes: list[Outcome]) -> tuple[str, float]:
@@ -217,7 +203,6 @@ def describe(name: str, order: str, stop: int, outcomes: list[Outcome]) -> tuple
         f"{100 * np.mean(totals):.1f} %",
         f"{100 * np.mean(classes):.1f} % of {len(classes):,}" if classes else "none yet",
         f"{100 * np.mean(fewer):.1f} % of {len(fewer):,}" if fewer else "",
-        f"{100 * np.mean([each.following for each in outcomes]):.1f} %",
         f"{np.mean([each.width for each in outcomes]):.2f}",
         f"{np.mean(widths):.2f}, {np.max(widths):.2f}" if widths else "",
         f"{100 * np.median(np.abs([each.error for each in outcomes])):.0f} %",
@@ -234,8 +219,8 @@ def main() -> None:
     parser.add_argument("--features", type=Path, default=FEATURES)
     arguments = parser.parse_args()
     started, lowest = time.perf_counter(), 1.0
-    head = "data | order | decisions | all classes | classes | classes, fewer than 10 random | next 50 | width"
-    print(f"| {head} | of classes: mean, largest | error of the total |\n" + "|---" * 10 + "|")
+    head = "data | order | decisions | all classes | classes | classes, fewer than 10 random | width"
+    print(f"| {head} | of classes: mean, largest | error of the total |\n" + "|---" * 9 + "|")
     for name in arguments.data.split(","):
         data = load(name, arguments.features)
         albums = [make_album(data, name, seed) for seed in LABEL_SEEDS]

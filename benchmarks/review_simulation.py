@@ -48,8 +48,7 @@ def reviews_needed(points: Sequence[SimulationPoint], test: float) -> float | No
 
 def draw(path: Path, curves: dict[str, dict[str, list[SimulationPoint]]], ceilings: dict[str, float]) -> None:
     """Draw mAP against reviewed labels."""
-    from labelgap.reporting.colors import COLOR_CYCLE, MUTED_COLOR
-    from labelgap.reporting.style import make_figure
+    from labelgap.reporting.style import COLOR_CYCLE, MUTED_COLOR, make_figure
 
     figure, (axis,) = make_figure(width=7.6, height=4.4)
     figure.patch.set(alpha=1, facecolor="white")

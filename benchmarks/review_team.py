@@ -27,7 +27,8 @@ import numpy as np
 from tests.review.sample_run import make_run
 from tests.review.team.simulated_people import Plan, Work, simulate
 
-from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.database import FILE
+from labelgap.review.store import DecisionStore
 
 
 @contextmanager

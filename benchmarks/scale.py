@@ -38,11 +38,9 @@ from scipy.sparse import csr_matrix
 
 from labelgap.audit.ranking import rank_candidates
 from labelgap.audit.scorers import HeadScorer
-from labelgap.data.readers.openimages.blocks import format_ids
-from labelgap.data.readers.openimages.classes import ClassList
-from labelgap.data.readers.openimages.labels import read_labels
+from labelgap.data.readers.openimages import ClassList, format_ids, read_labels
 from labelgap.labels import PRESENT, LabelTable, Revisions, paper_split
-from labelgap.labels.io.problems import ProblemList
+from labelgap.labels.io.table_file import ProblemList
 from labelgap.losses import loss
 
 IMAGES, CLASSES, KNOWN = 3_400_000, 5_000, 30_000_000

@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import labelgap as lg
-from labelgap.inference.predict.columns import LABELS, labels_from_scores
+from labelgap.inference.columns import LABELS, labels_from_scores
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.label_model import LabelModel, fit_platt_calibration, read_calibration
 

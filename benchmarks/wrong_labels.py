@@ -5,7 +5,7 @@
 A share of the known labels is made wrong: 0, 2 or 5 %. Where only presents are known (digits, voc-one), the present of
 an image is moved to a class that the image does not show; else (voc-tenth) a label is inverted. An audit ranks the
 known labels that look wrong, and a simulated reviewer answers from the truth in the order of the page, one label after
-the other, until the page puts the queue away (``review.queues.wrong_labels``). The data are those of
+the other, until the page puts the queue away (``review.wrong_labels``). The data are those of
 ``benchmarks/review_loop.py``.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import labelgap as lg
 from labelgap.audit.ranking import CandidateList
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.queues.wrong_labels import WrongLabels, estimate_wrong_labels
+from labelgap.review.wrong_labels import WrongLabels, estimate_wrong_labels
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.review_loop import LIMITS, SETTINGS, hide, load, parse_arguments

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 import torch
 
-from labelgap.models.open_clip.library import import_open_clip
+from labelgap.models.open_clip import import_open_clip
 
 TINY: Final = "open_clip:tiny-for-tests"
 SIZE: Final = 32

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labelgap.models.timm.library import import_timm
+from labelgap.models.timm import import_timm
 
 
 class _Timm:

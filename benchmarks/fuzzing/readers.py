@@ -20,19 +20,18 @@ from benchmarks.fuzzing import samples
 import labelgap as lg
 from labelgap.audit.candidates import Audit
 from labelgap.cli.main import main
-from labelgap.core.cache.limit import FEATURE_FOLDER, cache_limit
-from labelgap.core.cache.segments import list_folders
+from labelgap.core.cache import cache_limit, list_rows
 from labelgap.core.errors import LabelGapError
 from labelgap.data import open_data
-from labelgap.inference.predict.chunks import plan_chunks
-from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.inference.chunks import plan_chunks
+from labelgap.inference.predict import predict_to_file
 from labelgap.models import create_backbone
 from labelgap.models.weight_files import read_weight_file
-from labelgap.reporting.example_images import random_examples
+from labelgap.reporting.sections.examples import random_examples
 from labelgap.review.apply import apply_decisions
+from labelgap.review.database import FILE as STORE
 from labelgap.review.folder import check_review, open_review_folder
 from labelgap.review.session import Review
-from labelgap.review.store import FILE as STORE
 from labelgap.review.store import DecisionStore, decisions, read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare import Comparison
@@ -102,7 +101,7 @@ def _apply(folder: Path, sources: Sequence[str] = ()) -> Any:
 def _examples(folder: Path) -> Any:
     """Read ``predictions.parquet``, as a report does that shows images."""
     run, data = lg.open_run(folder), _digits()
-    return [example.predictions for example in random_examples(run, data)]
+    return [example["predictions"] for example in random_examples(run, data)]
 
 
 @cache
@@ -182,7 +181,7 @@ def _cached(folder: Path) -> Any:
 
 def _cache(folder: Path) -> Any:
     os.environ["LABELGAP_CACHE"] = str(folder)
-    return [cache_limit(), [(entry.path, entry.size, entry.count) for entry in list_folders(folder / FEATURE_FOLDER)]]
+    return [cache_limit(), [(entry.name, entry.size, entry.count) for entry in list_rows()]]
 
 
 def _command(*words: str) -> Reader:

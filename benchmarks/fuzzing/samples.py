@@ -16,16 +16,14 @@ import torch
 from PIL import Image
 
 import labelgap as lg
-from labelgap.core.cache.limit import FEATURE_FOLDER
-from labelgap.core.cache.row_store import KEY_BYTES, RowStore
+from labelgap.core.cache import KEY_BYTES, RowStore
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import ImageSource
-from labelgap.inference.predict.chunks import ChunkStore, chunk_folder, describe_prediction, plan_chunks
+from labelgap.inference.chunks import ChunkStore, chunk_folder, describe_prediction, plan_chunks
 from labelgap.models import create_backbone
+from labelgap.review.database import FILE as STORE
 from labelgap.review.folder import create_random_review
-from labelgap.review.store import FILE as STORE
-from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import Decision, LabelKey, Undo
+from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 from labelgap.studies.study import Study, StudyMember
 from labelgap.training.progress import Reporter
 
@@ -178,7 +176,7 @@ def _weights(folder: Path) -> None:
 def feature_store(folder: Path) -> RowStore:
     """Open the cached features of a network in the cache at ``folder``."""
     os.environ["LABELGAP_CACHE"] = str(folder)
-    return RowStore(folder / FEATURE_FOLDER / "network", CACHED_ROWS.shape[1], {"backbone": "Tiny", "size": 8})
+    return RowStore("network", CACHED_ROWS.shape[1], {"backbone": "Tiny", "size": 8})
 
 
 def _cache(folder: Path) -> None:

@@ -78,9 +78,7 @@ TARGETS: Final = (
     Target("scores.parquet.partial/chunk-*", {"chunks": 1.0, "predict": 0.1}, weight=6),
     Target("weights.safetensors", {"weights": 1.0, "backbone": 0.2}, covered=False),
     Target("weights.pth", {"weights": 1.0, "backbone": 0.2}, covered=False),
-    Target("cache/features/*/*.rows", {"cached features": 1.0, "cache": 0.5}, weight=3),
-    Target("cache/features/*/*.keys", {"cached features": 1.0, "cache": 0.5, "labelgap cache": 0.2}, weight=3),
-    Target("cache/features/*/about.json", {"cached features": 0.2, "cache": 0.5, "labelgap cache": 0.5}, weight=1),
+    Target("cache/features/rows.sqlite", {"cached features": 1.0, "cache": 0.5, "labelgap cache": 0.2}, weight=3),
     Target("cache/settings.json", {"cache": 1.0, "labelgap cache": 0.2}, covered=False, weight=2),
     Target("features.npz", {"features": 1.0, "open data": 0.2, "labelgap inspect": 0.03}, covered=False, weight=8),
     Target(

@@ -46,13 +46,13 @@ RESULTS = {
     "albums.md": "Small albums",
     "results/logistic-regression.md": "Beside logistic regression",
     "results/reproduce.md": "Tables of papers",
-    "results/hyperparameters.md": "Hyper-parameters",
-    "results/fewer-labels.md": "Fewer labels",
+    "results/recipe.md": "Whole networks",
+    "results/auto.md": "Which method auto takes",
+    "results/gaps.md": "Kinds of gaps",
+    "results/review.md": "What a review finds",
     "results/pointing.md": "Pointing game",
-    "results/review-loop.md": "A review that learns",
-    "results/wrong-labels.md": "Labels that look wrong",
-    "results/review-coverage.md": "When to stop a review",
-    "results/new-class.md": "A class that nobody labeled",
+    "results/linear-voc.md": "Behind the paper on VOC",
+    "results/real-partial-labels.md": "Real-like partial labels",
 }
 PROJECT = {
     "untested.md": "What is untested",
@@ -78,7 +78,7 @@ def make_navigation(pages: Iterable[str]) -> list[dict[str, Any]]:
         return found
 
     navigation: dict[str, list[Any]] = {
-        "Start": take({"index.md": "What labelgap does", "start.md": "Start in five minutes"}),
+        "Start": take({"index.md": "Start in five minutes"}),
         "Tutorials": take(TUTORIALS),
         "How-to": [
             {group: take(entries)} for group, entries in HOW_TO.items() if any(path in left for path in entries)

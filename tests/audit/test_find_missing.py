@@ -19,7 +19,7 @@ from labelgap.audit import Audit, find_missing
 from labelgap.audit.scorers import FOLDER
 from labelgap.core.errors import InputError, RunError
 from labelgap.labels import Revision
-from labelgap.labels.provenance import ProvenanceEntry, provenance_path, write_provenance
+from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.models import InputSpec
 
 

@@ -16,7 +16,7 @@ import labelgap as lg
 from labelgap.audit import find_missing
 from labelgap.audit.scorers import AuditContext, HeadScorer, zero_shot_scorers
 from labelgap.core.errors import InputError
-from labelgap.models.open_clip.zero_shot import zero_shot_classifier
+from labelgap.models.open_clip import zero_shot_classifier
 from labelgap.training.progress import Reporter
 
 

@@ -32,7 +32,7 @@ def call(*arguments: str) -> int:
 
 def undraw(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the drawings out of the pages that are written from now on: those of one run take a second or two."""
-    monkeypatch.setattr("labelgap.reporting.html.both_screens", lambda *given: (Markup("<svg/>"), Markup("<svg/>")))
+    monkeypatch.setattr("labelgap.reporting.page.both_screens", lambda *given: (Markup("<svg/>"), Markup("<svg/>")))
 
 
 @pytest.fixture

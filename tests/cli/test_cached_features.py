@@ -12,7 +12,7 @@ from tests.cli.conftest import call
 
 import labelgap as lg
 from labelgap.models import Backbone, InputSpec, WeightsInfo
-from labelgap.models.factories import BACKBONES
+from labelgap.models.registry import BACKBONES
 from labelgap.training import features
 
 

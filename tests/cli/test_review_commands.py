@@ -20,8 +20,8 @@ from labelgap.data import load_csv
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, decisions, open_review_folder
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.store.events import SECOND, Decision, LabelKey
+from labelgap.review.database import FILE
+from labelgap.review.store import SECOND, Decision, DecisionStore, LabelKey
 from labelgap.training.config import RunConfig, write_config
 
 

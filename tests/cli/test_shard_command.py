@@ -14,7 +14,7 @@ from tests.cli.conftest import Screen, call
 from tests.data.readers.shards.shard_server import serve
 
 import labelgap as lg
-from labelgap.data.readers.shards import location
+from labelgap.data.readers import shards as location
 
 SETTINGS = ("--backbone", "small-cnn", "--protocol", "end-to-end", "--epochs", "2", "--batch-size", "3", "--no-images")
 

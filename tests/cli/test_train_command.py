@@ -41,7 +41,7 @@ def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
     run = lg.open_run(out)
     assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
     assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()
-    assert {file.state for file in verify_folder(out)} == {"intact"}
+    assert set(verify_folder(out).values()) == {"intact"}
 
 
 def test_a_dry_run_says_how_val_is_made_and_writes_no_run(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

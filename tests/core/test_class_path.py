@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labelgap.core import class_path as class_path_module
-from labelgap.core.class_path import ALLOWED_VARIABLE, class_path, find_class, is_class_path
+from labelgap.core import trust
 from labelgap.core.errors import RunError
+from labelgap.core.trust import ALLOWED_VARIABLE, class_path, find_class, is_class_path
 
 
 class Thing:
@@ -69,7 +69,7 @@ def find_class_in_new_module(module: str) -> type:
 def forget(module: str) -> None:
     """What a new process knows: no module, and no object that was given."""
     sys.modules.pop(module, None)
-    class_path_module._GIVEN.clear()
+    trust._GIVEN.clear()
 
 
 @pytest.mark.parametrize(

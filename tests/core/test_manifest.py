@@ -11,7 +11,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.manifest import (
     MANIFEST_FILE,
     check_files,
-    update_manifest,
+    replacing,
     verify_folder,
     write_manifest,
 )
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def states(folder: Path) -> dict[str, str]:
-    return {each.name: each.state for each in verify_folder(folder)}
+    return dict(verify_folder(folder))
 
 
 def test_an_untouched_folder_is_intact(folder: Path) -> None:
@@ -49,15 +49,16 @@ def test_a_changed_and_a_missing_file_are_found_and_the_way_out_is_named(folder:
 
 
 def test_an_update_records_what_was_written_or_removed_since(folder: Path) -> None:
-    (folder / "report.html").write_text("new")
-    (folder / "config.json").unlink()
-    update_manifest(folder, ["report.html", "config.json"])
+    with replacing(folder, ["report.html", "config.json"]):
+        (folder / "report.html").write_text("new")
+        (folder / "config.json").unlink()
     assert states(folder) == dict.fromkeys(["best.safetensors", "heads/a.safetensors", "report.html"], "intact")
 
 
 def test_a_folder_without_manifest_is_not_checked_and_cannot_be_verified(tmp_path: Path) -> None:
     check_files(tmp_path, ["config.json"])
-    update_manifest(tmp_path, ["config.json"])
+    with replacing(tmp_path, ["config.json"]):
+        pass
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RunError, match="has no manifest"):
         verify_folder(tmp_path)
@@ -82,11 +83,11 @@ def test_a_damaged_manifest_is_one_error(folder: Path, text: str) -> None:
 ADD = """
 import sys
 from pathlib import Path
-from labelgap.core.manifest import update_manifest
+from labelgap.core.manifest import replacing
 folder, who = Path(sys.argv[1]), sys.argv[2]
 for number in range(30):
-    (folder / f"{who}{number}").write_text(who)
-    update_manifest(folder, [f"{who}{number}"])
+    with replacing(folder, [f"{who}{number}"]):
+        (folder / f"{who}{number}").write_text(who)
 """
 
 

@@ -12,8 +12,7 @@ from typing import TextIO, cast
 import pytest
 from rich.table import Table
 
-from labelgap.core.terminal.console import make_console
-from labelgap.core.terminal.streams import OutputError, TerminalStream, protect_streams, unescaped_output
+from labelgap.core.terminal import OutputError, TerminalStream, make_console, protect_streams, unescaped_output
 from labelgap.core.text import escape_control
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31mb\u202ec\u2066d\re\x00\udcff"
@@ -67,7 +66,7 @@ def test_a_closed_stream_keeps_its_number_from_the_next_file(monkeypatch: pytest
 
 def test_a_line_is_written_at_once_also_into_a_pipe() -> None:
     script = """if True:
-        from labelgap.core.terminal.streams import protect_streams
+        from labelgap.core.terminal import protect_streams
         with protect_streams():
             print("seen")
             input()

@@ -8,7 +8,19 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelgap.core.text import quote_formula, quote_formulas, truncate_text, unquote_formula
+from labelgap.core.text import (
+    escape_control,
+    format_duration,
+    format_option,
+    join_names,
+    parse_scalar,
+    plural,
+    pluralize,
+    quote_formula,
+    quote_formulas,
+    truncate_text,
+    unquote_formula,
+)
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 NAMES = st.text(st.sampled_from("'=+-@\t\r\n＝a1.e \"")) | st.text()
@@ -48,3 +60,15 @@ def test_a_long_name_is_cut_without_being_read_to_its_end() -> None:
     assert truncate_text("a" * 61) == "a" * 59 + "…" and truncate_text("a" * 60) == "a" * 60
     assert truncate_text("a b\n c\x1b") == "a b c\N{REPLACEMENT CHARACTER}"
     assert truncate_text("a" + " " * 10_000_000 + "b") == "a…"
+
+
+def test_parts_of_messages() -> None:
+    assert escape_control("cat\x1b[2J, \u202egod") == "cat\\x1b[2J, \\u202egod"
+    assert [parse_scalar(text) for text in ("3", "1e-3", "True", "all")] == [3, 0.001, True, "all"]
+    assert [plural(noun) for noun in ("tag", "class", "box")] == ["tags", "classes", "boxes"]
+    assert pluralize(1, "label") == "1 label" and pluralize(2_000, "label") == "2,000 labels"
+    assert pluralize(2, "label is", "labels are") == "2 labels are"
+    assert join_names(["cat", "dog", "owl"], 2) == "cat, dog and 1 more"
+    durations = [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
+    assert durations == ["5 s", "15 s", "30 s", "21 min", "2.2 h", "5 days"]
+    assert format_option("ignore-columns", "Image width") == "--ignore-columns 'Image width'"

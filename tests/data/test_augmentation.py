@@ -9,8 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from labelgap.data.augmentation import Augmentation, smallest_crop
-from labelgap.data.counter_rng import CounterRNG, uniform_rows
+from labelgap.data.transforms import Augmentation, CounterRNG, smallest_crop, uniform_rows
 
 
 def smooth_images(count: int, size: int) -> torch.Tensor:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from numpy.typing import ArrayLike
 
 from labelgap.data import ArrayImages, Dataset, Split, load
-from labelgap.data.capabilities import measurable_classes
-from labelgap.data.summary import summarize
+from labelgap.data.summary import measurable_classes, summarize
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 
@@ -158,7 +157,7 @@ def test_the_rarest_come_first_and_never_present_ones_not_at_all() -> None:
 
 
 def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_measured() -> None:
-    from labelgap.data.capabilities import describe_capabilities
+    from labelgap.data.summary import describe_capabilities
 
     images = ArrayImages(np.zeros((2, 4, 4), np.uint8))
     train = Split("train", images, LabelTable.from_dense([[1, 1, 1], [-1, -1, 1]]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.data.readers.csv import load_csv
+from labelgap.data.readers.table import load_csv
 from labelgap.data.split import hash_split
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 

@@ -13,7 +13,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.identity import COLUMNS, DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages
-from labelgap.data.readers.csv import load_csv
+from labelgap.data.readers.table import load_csv
 from labelgap.labels import LabelTable
 
 NAMES = tuple(f"{number}.png" for number in range(8))

@@ -11,10 +11,9 @@ from PIL import Image
 from tests.data.splitmix64 import MASK, mix
 
 from labelgap.core.errors import InputError
-from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, FileImages, to_channels
 from labelgap.data.loader import ImageLoader
-from labelgap.data.transforms import Resize
+from labelgap.data.transforms import Resize, flip_mask
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.data.decoding import decode, decoder
+from labelgap.data import decoding
+from labelgap.data.decoding import decode
 
 pytest.importorskip("simplejpeg")
 
@@ -24,7 +25,7 @@ def image() -> Image.Image:
 
 def by_pillow(path: Path, min_size: int | None, monkeypatch: pytest.MonkeyPatch) -> NDArray[np.uint8]:
     with monkeypatch.context() as patch:
-        patch.setattr(decoder, "simplejpeg", None)
+        patch.setattr(decoding, "simplejpeg", None)
         return decode(path, min_size)
 
 

@@ -11,7 +11,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.csv import load_csv
+from labelgap.data.readers.table import load_csv
 from labelgap.data.split import hold_out_val
 
 

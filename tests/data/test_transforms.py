@@ -14,10 +14,19 @@ from PIL import Image
 from tests.data.splitmix64 import MASK, STEP, mix
 
 from labelgap.core.errors import InputError
-from labelgap.data.counter_rng import CounterRNG, flip_mask, hash_rows
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.data.loader import ImageLoader
-from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform, random_crop_box, resize
+from labelgap.data.transforms import (
+    CenterCrop,
+    CounterRNG,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+    flip_mask,
+    hash_rows,
+    random_crop_box,
+    resize,
+)
 
 TRANSFORMS: list[Transform] = [Resize(16), Resize(16, flip_seed=3), RandomResizedCrop(16, seed=3), CenterCrop(16, 20)]
 

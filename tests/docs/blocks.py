@@ -9,7 +9,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)\n(?P<text>(?:.*\n)*?)(?P=indent)``` *$", re.MULTILINE)
-MARK = re.compile(r"<!-- (not run: .+|output) -->\n *\Z")
+MARK = re.compile(r"<!-- (not run: .+|output(?:, other numbers elsewhere)?) -->\n *\Z")
 TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -23,7 +23,7 @@ class Block:
         language: the first word after the fence.
         title: the name of the file that the block is, if it is one.
         text: what stands between the fences.
-        mark: ``not run: reason`` or ``output``, from the comment above it; else empty.
+        mark: ``not run: reason``, ``output`` or ``output, other numbers elsewhere``, from the comment above; or empty.
     """
 
     page: str

@@ -134,7 +134,6 @@ def test_an_equation_is_mathml() -> None:
 def test_the_site_opens_from_disk_and_finds_what_is_searched(site: Path) -> None:
     names = (
         "index",
-        "start",
         "tutorials/own-photos",
         "methods/role",
         "commands/train",

@@ -15,8 +15,8 @@ PLUGIN = Path(__file__).resolve().parents[2] / "examples" / "plugin"
 COMMANDS = """
 import sys
 from labelgap.cli.main import main
-from labelgap.reporting import html
-html.both_screens = lambda *given: ("", "")  # the reports need no drawings
+from labelgap.reporting import page
+page.both_screens = lambda *given: ("", "")  # the reports need no drawings
 for line in sys.stdin.read().splitlines():
     print("$", line, flush=True)
     sys.argv = ["labelgap", *line.split()]

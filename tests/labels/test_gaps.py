@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.labels.gaps import GAPS
+from labelgap.labels.masking import GAPS
 
 Codes = NDArray[np.int8]
 Sizes = NDArray[np.float64]
@@ -145,9 +145,9 @@ def test_every_class_has_an_annotator_who_knows_it_and_images_are_shared_evenly(
     [
         (("salint",), {}, "no rule for present labels called 'salint'. Did you mean 'salient'"),
         (("salient",), {"share": 0.5}, "no option of 'salient' called 'share'"),
-        (("random",), {"share": 0}, "share=0: it is a share"),
+        (("random",), {"share": 0}, "share=0: "),
         (("random",), {"share": float("nan")}, "share=nan"),
-        (("annotators",), {"annotators": 0}, "annotators=0: it is a whole number from 1"),
+        (("annotators",), {"annotators": 0}, "annotators=0: "),
         (("salient",), {"per_image": 1.0}, "per_image=1.0"),
         (("small-overlooked",), {"side": -1}, "side=-1"),
         (("small-overlooked",), {"side": "large"}, "side='large': the side of an object is a number of pixels"),

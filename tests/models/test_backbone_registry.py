@@ -28,9 +28,9 @@ from labelgap.models import (
     check_backbone,
     count_parameters,
     create_backbone,
-    factories,
     is_pretrained,
     list_backbones,
+    registry,
 )
 
 OURS = ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "small-cnn"]
@@ -39,8 +39,8 @@ OURS = ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "small
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave no registered name behind."""
-    monkeypatch.setattr(factories.BACKBONES, "_entries", dict(factories.BACKBONES._entries))
-    factories._load_plugins.cache_clear()
+    monkeypatch.setattr(registry.BACKBONES, "_entries", dict(registry.BACKBONES._entries))
+    registry._load_plugins.cache_clear()
 
 
 def tiny(pretrained: bool = True) -> nn.Module:
@@ -145,7 +145,7 @@ def test_a_name_that_is_used_or_has_a_colon_cannot_be_registered(name: str) -> N
 
 def test_entry_points_of_installed_packages_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[str, Any]] = [("tiny", tiny), ("small-cnn", tiny)]
-    monkeypatch.setattr(factories, "load_plugins", lambda group: found if group == "labelgap.backbones" else [])
+    monkeypatch.setattr(registry, "load_plugins", lambda group: found if group == "labelgap.backbones" else [])
     with pytest.warns(UserWarning, match=r"left out: there is a backbone 'small-cnn' already"):
         check_backbone("tiny")
     assert create_backbone("tiny").num_features == 6

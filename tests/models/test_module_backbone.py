@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.models import Classifier, InputSpec, ModuleBackbone, class_activation_maps
-from labelgap.models.module_backbone import IMAGENET_INPUT
+from labelgap.models.backbone import IMAGENET_INPUT
 
 SPEC = InputSpec(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
 

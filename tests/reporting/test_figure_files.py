@@ -17,22 +17,23 @@ from PIL import Image
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
-from labelgap.reporting import figure_files, html, write_report
-from labelgap.reporting.figure_files import check_figure_folder, write_figures
-from labelgap.reporting.figures.run import learning_curves
+from labelgap.reporting import write_report
+from labelgap.reporting.page import FigureRenderer, write_figures
+from labelgap.reporting.report import check_figure_folder
+from labelgap.reporting.sections.curves import learning_curves
 from labelgap.training import Run
 
 
 @pytest.fixture(autouse=True)
 def without_drawing_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "both_screens", lambda *arguments: (Markup(""), Markup("")))
+    monkeypatch.setattr("labelgap.reporting.page.both_screens", lambda *arguments: (Markup(""), Markup("")))
 
 
 def test_every_figure_of_a_page_is_written_for_a_paper_with_its_numbers(
     run_of: Callable[..., Run], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formats = {name: lambda figure, path: None for name in ("svg", "png", "pdf")}
-    monkeypatch.setattr(figure_files, "_SAVE", formats)  # the next test looks into the files
+    monkeypatch.setattr("labelgap.reporting.page._SAVE", formats)  # the next test looks into the files
     run, folder = run_of(select="last", method="an"), tmp_path / "new" / "figures"
     page = write_report(run, data=data, figures=folder).read_text(encoding="utf-8")
     names = re.findall(r'download="([\w-]+)\.csv"', page)
@@ -46,7 +47,7 @@ def test_every_figure_of_a_page_is_written_for_a_paper_with_its_numbers(
 
 
 def test_files_are_seven_inches_wide_on_white_with_fonts_and_the_same_every_time(tmp_path: Path) -> None:
-    renderer = html.FigureRenderer()
+    renderer = FigureRenderer()
     losses: dict[str, Any] = {"epoch": [1, 2], "loss": [2.0, 1.0]}
     renderer.render(lambda width: learning_curves(losses["loss"], width=width), "loss", name="loss", data=losses)
     paths = write_figures(renderer.figures, tmp_path)

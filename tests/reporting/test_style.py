@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from labelgap.reporting.colors import BLUE, TEXT_COLOR
-from labelgap.reporting.figures.run import average_precision_bars, learning_curves
 from labelgap.reporting.formatting import single_line, truncate_label
-from labelgap.reporting.style import inline_svg
+from labelgap.reporting.sections.classes import average_precision_bars
+from labelgap.reporting.sections.curves import learning_curves
+from labelgap.reporting.style import BLUE, TEXT_COLOR, inline_svg
 
 
 def test_an_inline_figure_names_no_address_and_no_font() -> None:

@@ -14,11 +14,11 @@ from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.provenance import read_provenance
+from labelgap.labels.revisions import read_provenance
 from labelgap.review import ReviewFolder, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.store.events import Decision, LabelKey, Undo
+from labelgap.review.database import FILE
+from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 from labelgap.training.config import RunConfig, write_config
 
 

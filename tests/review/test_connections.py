@@ -14,7 +14,7 @@ from tests.review.http_client import ReviewClient, run_server
 from tests.waiting import PATIENCE, wait_until
 
 from labelgap.review import Review
-from labelgap.review.connections import ConnectionLimits
+from labelgap.review.security import ConnectionLimits
 
 STALLED = 400
 ANSWERED = 60

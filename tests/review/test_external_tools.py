@@ -14,7 +14,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, create_random_review, decisions
 from labelgap.review.external_tools import export_candidates, import_decisions
-from labelgap.review.store.events import Decision, LabelKey
+from labelgap.review.store import Decision, LabelKey
 
 ROWS: list[Row] = [
     ("0.jpg", "train", "dog", 0.9, "missing", -1, 1, 1),

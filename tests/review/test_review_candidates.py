@@ -14,7 +14,7 @@ from tests.review.sample_run import SCHEMA, Row
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import MISSING, RANDOM, WRONG, Candidates, candidate_id
-from labelgap.review.store.events import LabelKey
+from labelgap.review.store import LabelKey
 
 ABOUT = {"format": 1, "runs": ["a"], "data": {}, "unknown_total": 10, "unknown_per_class": {}, "method": "an"}
 

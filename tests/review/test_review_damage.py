@@ -23,10 +23,9 @@ from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, ReviewFolder, check_review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
-from labelgap.review.panel import panel_context
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.store.events import Decision
-from labelgap.review.views import grid_context, image_context, overview_context
+from labelgap.review.database import FILE
+from labelgap.review.store import Decision, DecisionStore
+from labelgap.review.views import grid_context, image_context, overview_context, panel_context
 
 FILES = ("review.json", "candidates.parquet", FILE)
 

@@ -18,7 +18,7 @@ from labelgap.data.split import hold_out_val
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, is_review_folder, open_review_folder
 from labelgap.review.apply import apply_decisions, decided_images
-from labelgap.review.store.events import Decision
+from labelgap.review.store import Decision
 
 
 @pytest.fixture

@@ -12,11 +12,9 @@ import pytest
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING, WRONG
-from labelgap.review.panel import chart_context
-from labelgap.review.queues.outlook import class_rates
-from labelgap.review.queues.plan import STEP, USUAL_SECONDS
-from labelgap.review.store.events import Decision, Undo
-from labelgap.review.views import grid_context, image_context, overview_context, render
+from labelgap.review.queues import STEP, USUAL_SECONDS, class_rates
+from labelgap.review.store import Decision, Undo
+from labelgap.review.views import chart_context, grid_context, image_context, overview_context, render
 
 
 def decide(review: Review, number: int, value: int, by: str = "anna") -> str:

@@ -146,8 +146,8 @@ def test_an_undo_is_heard_by_the_others(client: ReviewClient) -> None:
 
 
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
-    from labelgap.review.store import FILE, DecisionStore
-    from labelgap.review.store.events import Decision
+    from labelgap.review.database import FILE
+    from labelgap.review.store import Decision, DecisionStore
 
     other = DecisionStore(folder / FILE)
     entry = review.candidates.key(0)
@@ -451,7 +451,7 @@ def test_a_store_that_is_damaged_while_it_is_served_is_told_in_words(
 
 def test_a_bug_is_told_in_words_too(client: ReviewClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.enter()
-    monkeypatch.setattr("labelgap.review.routes.pages.overview_context", lambda *_: 1 / 0)
+    monkeypatch.setattr("labelgap.review.views.overview_context", lambda *_: 1 / 0)
     page = client.request("/", headers={"Accept": "text/html"})
     assert (
         page.status == 500 and "has a bug (ZeroDivisionError)" in page.text and "This page cannot be shown" in page.text

@@ -19,7 +19,8 @@ from tests.review.http_client import ReviewClient, run_server
 from tests.review.sample_photos import make_photos
 
 from labelgap.core.errors import InputError
-from labelgap.data.decoding import DecodedImage, decoder
+from labelgap.data import decoding
+from labelgap.data.decoding import DecodedImage
 from labelgap.review import Review, create_random_review, thumbnails
 
 
@@ -94,7 +95,7 @@ def test_large_images_are_decoded_one_after_another_whoever_asks(
     review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A photo has 97,200 pixels: two at once would be more than the budget."""
-    monkeypatch.setattr(decoder, "_budget", decoder._PixelBudget(100_000))
+    monkeypatch.setattr(decoding, "_budget", decoding._PixelBudget(100_000))
     lock, active, most, made = threading.Lock(), 0, 0, DecodedImage.thumbnail
 
     def count(self: DecodedImage, size: int) -> Image.Image:

@@ -14,7 +14,7 @@ from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Dataset, Split
 from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
-from labelgap.labels.class_groups import group_numbers
+from labelgap.labels.table import group_numbers
 from labelgap.metrics import Thresholds, average_precision
 from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 import labelgap as lg
-from labelgap.core.cache.segments import list_folders
+from labelgap.core.cache import list_rows
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data import ArrayImages, load_csv
 from labelgap.data.dataset import Dataset
@@ -235,7 +235,7 @@ def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_com
     assert run.metrics["test"]["map"] == 1.0
 
     def cached() -> list[tuple[str, int]]:
-        entries = list_folders(photos / "cache" / "features")
+        entries = list_rows()
         return [(entry.metadata["backbone"], entry.count) for entry in entries if "backbone" in entry.metadata]
 
     assert cached() == [(run.model.backbone.name, sum(map(len, data.splits)))]

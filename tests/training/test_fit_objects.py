@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 import labelgap as lg
-from labelgap.core import class_path
+from labelgap.core import trust
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.losses import ElementwiseLoss, LargeLossRejection
@@ -63,8 +63,8 @@ def digits() -> Dataset:
 
 def forget(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Act as another user's process, which has neither made nor imported the classes of this file."""
-    monkeypatch.setattr(class_path, "_GIVEN", {})
-    monkeypatch.setattr(class_path, "_used_file", lambda: folder / "used_classes.txt")
+    monkeypatch.setattr(trust, "_GIVEN", {})
+    monkeypatch.setattr(trust, "_used_file", lambda: folder / "used_classes.txt")
     monkeypatch.delitem(sys.modules, __name__)
 
 

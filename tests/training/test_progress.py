@@ -31,7 +31,7 @@ with reporter.bar("trials", 4):
 reporter.advance()
 """
 IN_A_COMMAND = f"""
-from labelgap.core.terminal.streams import protect_streams
+from labelgap.core.terminal import protect_streams
 with protect_streams():
     exec({NESTED!r})
 """

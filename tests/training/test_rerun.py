@@ -15,7 +15,7 @@ import torch
 from tests.sample_photos import write_color_photos
 
 import labelgap as lg
-import labelgap.data.readers.digits.dataset as digits_of
+import labelgap.data.readers.digits as digits_of
 import labelgap.training
 from labelgap.cli.main import main
 from labelgap.data.dataset import Dataset

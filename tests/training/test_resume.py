@@ -17,7 +17,7 @@ from tests.killing import run_forked
 import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import EncodedImage
-from labelgap.data.readers.shards.images import ShardImages
+from labelgap.data.readers.shards import ShardImages
 from labelgap.training.checkpoint import LAST, TrainingState, save_checkpoint
 from labelgap.training.loop import network_trainer, trainer
 from labelgap.training.loop.inputs import ImageInputs

@@ -11,7 +11,7 @@ from tests.training.test_search import album
 
 import labelgap as lg
 from labelgap.labels import ABSENT, LabelTable, Revision
-from labelgap.labels.provenance import ProvenanceEntry, provenance_path, write_provenance
+from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.training.rerun import fit_arguments
 from labelgap.training.reviewed_labels import leave_out_ranked_absents
 

@@ -65,7 +65,7 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
     run = lg.open_run(out)
     assert (run.config.method, run.config.seed) == ("an", 1)
     assert run.model is not None
-    assert {file.state for file in verify_folder(out)} == {"intact"}
+    assert set(verify_folder(out).values()) == {"intact"}
     assert not (out / LOCK_FILE).exists()
 
 
@@ -160,7 +160,7 @@ def test_a_training_killed_before_any_operation_resumes_to_the_same_bytes(data: 
         for name in names(whole) - {"metrics.jsonl", MANIFEST_FILE}:
             if name != "last.pt":
                 assert (out / name).read_bytes() == (whole / name).read_bytes(), (number, name)
-        assert {file.state for file in verify_folder(out)} == {"intact"}
+        assert set(verify_folder(out).values()) == {"intact"}
         shutil.rmtree(out)
     assert finished, "the last process was not killed"
 
@@ -180,7 +180,7 @@ def test_an_interrupted_run_has_a_manifest_until_it_is_resumed(
     stopping_after(1, KeyboardInterrupt)
     run = train(tmp_path, data, "an", epochs=4, weight_decay=0.0)
     assert run.metrics["interrupted"] and (run.path / MANIFEST_FILE).exists()
-    assert (run.path / "last.previous.pt").exists() and {file.state for file in verify_folder(run.path)} == {"intact"}
+    assert (run.path / "last.previous.pt").exists() and set(verify_folder(run.path).values()) == {"intact"}
     stopping_after(1, RuntimeError)
     with pytest.raises(RuntimeError):
         train(tmp_path, data, "an", epochs=4, weight_decay=0.0, resume=True)
@@ -214,7 +214,7 @@ def test_what_a_kill_in_the_last_second_leaves_is_swept_by_whoever_writes_next(d
     os.utime(partial, (0, 0))
     assert call("audit", str(run.path)) == 0
     assert names(run.path) == before | {"candidates.parquet"}
-    assert {file.state for file in verify_folder(run.path)} == {"intact"}
+    assert set(verify_folder(run.path).values()) == {"intact"}
     kill()
     with lock_folder(run.path, "training"):
         sweep_run(run.path, interrupted=False)

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from labelgap.data import ArrayImages, ImageSource
-from labelgap.inference.predict import chunks
-from labelgap.inference.predict.prediction_file import predict_to_file
+from labelgap.inference import chunks
+from labelgap.inference.predict import predict_to_file
 from labelgap.models import Classifier, create_backbone
 from labelgap.training import Run
 from labelgap.training.checkpoint import save_weights

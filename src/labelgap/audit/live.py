@@ -43,7 +43,7 @@ SLOPE_SPREAD: Final = 0.5
 OFFSET_SPREAD: Final = 0.5
 CLASS_SPREAD: Final = 0.5
 WEIGHT_SPREAD: Final = 2.0
-"""Standard deviations of the parameters before any decision; docs/results/review-loop.md has the evidence."""
+"""Standard deviations of the parameters before any decision; docs/results/review.md has the evidence."""
 FLATTENING: Final = 0.4
 """The exponent gamma."""
 MAX_DIRECTIONS: Final = 512

@@ -5,7 +5,7 @@ carry no information: such a run is repeated for each fold, on the images of the
 The run's folder keeps finished folds until the audit is done: a killed audit resumes, and a fold that was damaged is
 trained again. One audit at a time can use them.
 
-A prior joins them if the user names a model: zero-shot logits :math:`x_{ik}` (``models.open_clip.zero_shot``), which no
+A prior joins them if the user names a model: zero-shot logits :math:`x_{ik}` (``models.open_clip``), which no
 label trained. Between classes they are not comparable, since some names are close to every image; so each class is
 standardized over the audited images to :math:`z_{ik} = (x_{ik} - \mu_k) / \sigma_k`. How much :math:`z` counts beside
 the runs, the known labels decide: ``calibration.prior_lines``.
@@ -38,7 +38,7 @@ from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.models.inference import inference_precision
-from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
+from labelgap.models.open_clip import standardize_head, zero_shot_classifier
 from labelgap.training import Run
 from labelgap.training.config import CONFIG_FILE, RunConfig
 from labelgap.training.devices import choose_device, choose_workers

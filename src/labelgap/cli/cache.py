@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Context, Typer
 
 from labelgap.cli.options import AsJson, option, parse_duration
 from labelgap.cli.printing import print_fields, print_json, print_table
-from labelgap.core.cache import limit as size_limit
-from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder, folder_size, other_files
-from labelgap.core.cache.segments import RowFolder, clear_cache, evict, list_folders, remove_orphans
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
+
+if TYPE_CHECKING:
+    from labelgap.core.cache import CachedRows
 
 cache = Typer()
 
@@ -35,16 +35,19 @@ def list_cache(
     """List what is cached so that it need not be computed again; `clear` removes it."""
     if context.invoked_subcommand is not None:
         return
-    folder, features = cache_folder(), cache_folder() / FEATURE_FOLDER
+    from labelgap.core import cache as files
+
+    folder = files.cache_folder()
     if limit is not None:
-        removed = evict(features, 0, size_limit.set_cache_limit(limit).bytes)
+        removed = files.shrink_cache(files.set_cache_limit(limit).bytes)
         _print_removed(() if as_json else removed)
-    remove_orphans(features)
-    entries, maximum, others = list_folders(features), size_limit.cache_limit(), other_files(folder)
-    size, total = folder_size(features), folder_size(folder)
+    entries, maximum, others = files.list_rows(), files.cache_limit(), files.other_files(folder)
+    size, total = files.folder_size(folder / files.FEATURE_FOLDER), files.folder_size(folder)
     if as_json:
         about = {"limit": maximum.bytes, "limit_from": maximum.source, "features": [*map(_entry_json, entries)]}
-        sizes = {name: {"files": len(paths), "bytes": folder_size(folder / name)} for name, paths in others.items()}
+        sizes = {
+            name: {"files": len(paths), "bytes": files.folder_size(folder / name)} for name, paths in others.items()
+        }
         return print_json({"folder": folder, "bytes": total, "features_bytes": size, **about, "others": sizes})
     rows = []
     for entry in entries:
@@ -52,7 +55,7 @@ def list_cache(
         rows.append((_title(entry), side, f"{entry.count:,}", format_bytes(entry.size), _age(entry.used)))
     for name, paths in others.items():
         age = _age(max(path.stat().st_mtime for path in paths))
-        rows.append((_SUBFOLDERS.get(name, name), "–", "–", format_bytes(folder_size(folder / name)), age))
+        rows.append((_SUBFOLDERS.get(name, name), "–", "–", format_bytes(files.folder_size(folder / name)), age))
     if rows:
         numbers = ("input", "images", "on disk")
         print_table(("features of", *numbers, "last used"), rows, right=numbers)
@@ -70,9 +73,12 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove features from the cache; they are computed again when they are needed."""
-    folder, age = cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
-    removed, files = clear_cache(folder / FEATURE_FOLDER, age), other_files(folder) if everything else {}
-    others = {name: size_limit.remove_old(paths, age) for name, paths in files.items()}
+    from labelgap.core import cache as files
+
+    folder, age = files.cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
+    removed = files.clear_cache(age)
+    listed = files.other_files(folder) if everything else {}
+    others = {name: files.remove_old(paths, age) for name, paths in listed.items()}
     if as_json:
         return print_json({"removed": [*map(_entry_json, removed)], "others_removed": others})
     _print_removed(removed)
@@ -88,19 +94,19 @@ def _age(used: float) -> str:
     return next((f"{pluralize(int(seconds // size), unit)} ago" for unit, size in units if seconds >= size), "just now")
 
 
-def _print_removed(removed: Sequence[RowFolder]) -> None:
+def _print_removed(removed: Sequence[CachedRows]) -> None:
     for entry in removed:
         print_fields(("removed", f"{_title(entry)}, {entry.count:,} images, {format_bytes(entry.size)}"))
     if len(removed) > 1:
         print_fields(("", f"{format_bytes(sum(entry.size for entry in removed))} in all"))
 
 
-def _title(entry: RowFolder) -> str:
+def _title(entry: CachedRows) -> str:
     """Return the network whose features these are."""
-    unknown = f"no description ({entry.path.name[:8]}…)"
+    unknown = f"no description ({entry.name[:8]}…)"
     return str(entry.metadata.get("backbone", entry.metadata.get("content", unknown)))
 
 
-def _entry_json(entry: RowFolder) -> dict[str, Any]:
+def _entry_json(entry: CachedRows) -> dict[str, Any]:
     used = datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")
-    return {**entry.metadata, "path": entry.path, "images": entry.count, "bytes": entry.size, "used": used}
+    return {**entry.metadata, "key": entry.name, "images": entry.count, "bytes": entry.size, "used": used}

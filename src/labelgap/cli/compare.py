@@ -99,20 +99,20 @@ def compare(
 
 
 def _print(comparison: Comparison) -> None:
-    from labelgap.reporting import comparison_summary, comparison_table
+    from labelgap.reporting.pages import comparison as page
     from labelgap.studies.compare.results import TABLE
 
     report = lg.write_report(comparison)
-    texts = (comparison_summary.ranking_summary(comparison), comparison_summary.missing_label_cost(comparison))
-    print_rich("", comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text))
+    texts = (page.ranking_summary(comparison), page.missing_label_cost(comparison))
+    print_rich("", page.comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text))
     best = next((row for row in comparison.competitors if row.mean is not None), None)
-    commands = comparison_summary.review_commands(comparison)
+    commands = page.review_commands(comparison)
     accuracy = ["not measured: label a few hundred random images in full, and compare again:", *commands]
     print_fields(
         *(("skipped", f"{row.method}: {row.reason}") for row in comparison.skipped),
         ("report", report),
         ("table", comparison.path / TABLE),
-        ("next", None if best is None else comparison_summary.method_command(comparison, best)),
+        ("next", None if best is None else page.method_command(comparison, best)),
         ("accuracy", accuracy if commands else None),
     )
 

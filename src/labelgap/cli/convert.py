@@ -19,8 +19,8 @@ def convert(
     force: Force = False,
 ) -> None:
     """Write labels for another tool; present, absent and unknown stay distinct."""
-    from labelgap.data.writers.exchange import merge_splits
     from labelgap.data.writers.formats import convert as write
+    from labelgap.data.writers.formats import merge_splits
 
     opened = source.open(data)
     written = write(opened, to, out, prefix=prefix, force=force)

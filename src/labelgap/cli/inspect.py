@@ -89,7 +89,7 @@ def inspect(
 def _further_commands(opened: lg.Dataset, summary: DatasetSummary, data: str, given: DataSource) -> Iterable[Field]:
     """Yield the commands that make an accuracy measurable and clean the table, where they help."""
     from labelgap.data.feature_vectors import FeatureVectors
-    from labelgap.labels.io.similar_names import fold_case
+    from labelgap.labels.io.classes import fold_case
     from labelgap.training.rerun import RANDOM_IMAGES, review_split
 
     if summary.cannot and summary.whole.unknown and not isinstance(opened.train.images, FeatureVectors):
@@ -108,7 +108,7 @@ def _check_images(data: lg.Dataset, decode: bool) -> str | None:
     None for data without stored images.
     """
     from labelgap.data.images import FileImages, StoredImages
-    from labelgap.data.scanning.file_check import MAX_QUICK_FILES, refuse_unreadable
+    from labelgap.data.scanning import MAX_QUICK_FILES, refuse_unreadable
     from labelgap.data.summary import OWN_FORMATS
     from labelgap.training.progress import Reporter
 

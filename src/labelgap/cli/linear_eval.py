@@ -30,7 +30,7 @@ class LinearOptions:
 @with_options(source=DataSource, asked=LinearOptions)
 def linear_eval(data: options.Data, source: DataSource, asked: LinearOptions, as_json: options.AsJson = False) -> None:
     """Measure features: logistic regression with 45 L2 penalties at once (L-BFGS), chosen on val."""
-    from labelgap.reporting.tables.linear_eval import linear_eval_table
+    from labelgap.reporting.pages.linear_eval import linear_eval_table
     from labelgap.studies import linear_eval as study
     from labelgap.studies.linear_eval import TABLE, check_settings
 

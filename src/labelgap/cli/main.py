@@ -25,7 +25,7 @@ import typer
 from labelgap import __version__
 from labelgap.cli.failures import DEBUG_VARIABLE, check_system, describe_failure, report_bug
 from labelgap.core.errors import InputError, LabelGapError
-from labelgap.core.terminal.streams import protect_streams
+from labelgap.core.terminal import protect_streams
 
 _PANELS: Final = {
     "Train and evaluate": "demo train compare linear-eval evaluate predict export report verify",

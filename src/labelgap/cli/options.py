@@ -281,7 +281,7 @@ def parse_observe(text: str) -> dict[str, Any]:
         >>> parse_observe("small-overlooked,share=0.3,negatives=1")
         {'positives': 'small-overlooked', 'share': 0.3, 'negatives': 1}
     """
-    from labelgap.labels.gaps import check_draw
+    from labelgap.labels.masking import check_draw
 
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if parts and "=" not in parts[0]:

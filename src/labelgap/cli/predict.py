@@ -20,7 +20,7 @@ from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
     from labelgap.data import ImageSource
-    from labelgap.inference.predict.assembly import PredictionSummary
+    from labelgap.inference.predict import PredictionSummary
 
 _IMAGES: Final = "Images, folders, a pattern, a text file with a path per line; or DATA: a CSV, features …"
 _LAYOUT: Final = (
@@ -51,7 +51,7 @@ def predict(
     split: Annotated[str, option("Split of DATA: train, val, test or all.")] = "all",
 ) -> None:
     """Write the tags of images, or their scores and probabilities. Called again after a kill, it resumes."""
-    from labelgap.inference.predict.prediction_file import predict_to_file
+    from labelgap.inference.predict import predict_to_file
 
     with joined_processes(writing.device):
         opened = lg.open_run(run)
@@ -64,7 +64,7 @@ def predict(
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
     """Return the given images, or those of DATA, and print which."""
-    from labelgap.inference.predict.image_arguments import find_images, is_dataset_argument
+    from labelgap.inference.image_arguments import find_images, is_dataset_argument
 
     tables = [text for text in texts if is_dataset_argument(text)]
     if tables and len(texts) > 1:

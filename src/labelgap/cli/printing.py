@@ -15,7 +15,7 @@ from rich.text import Text
 
 import labelgap as lg
 from labelgap.core.files import display_path
-from labelgap.core.terminal.console import make_console
+from labelgap.core.terminal import make_console
 from labelgap.core.text import escape_control, join_names, pluralize, truncate_text
 
 Field = tuple[str, str | Path | Iterable[str] | None]

@@ -162,7 +162,7 @@ def _next(opened: Review) -> Field:
 
 def _print_summary(opened: Review, as_json: bool) -> None:
     from labelgap.review.estimates import describe_estimate
-    from labelgap.review.team.summary import summarize_team
+    from labelgap.review.team import summarize_team
 
     progress, estimate, team = opened.progress(), opened.estimate(), summarize_team(opened.store)
     if as_json:

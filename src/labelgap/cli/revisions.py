@@ -18,7 +18,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
-    from labelgap.review.store.events import DecisionEvent
+    from labelgap.review.store import DecisionEvent
 
 
 _ACTIONS: Final = "List revisions, revert decisions, or save those of a damaged file."
@@ -56,8 +56,8 @@ def revisions(
 
 def _list(run: Path, matches: Callable[[DecisionEvent], bool], filtered: bool, limit: int, as_json: bool) -> None:
     from labelgap.review import open_review_folder
-    from labelgap.review.store import FILE, DecisionStore
-    from labelgap.review.store.events import ANSWER_TEXT
+    from labelgap.review.database import FILE
+    from labelgap.review.store import ANSWER_TEXT, DecisionStore
 
     folder = open_review_folder(run)
     with closing(DecisionStore(folder.path / FILE, read_only=True)) as store:
@@ -92,8 +92,8 @@ def _as_dict(event: DecisionEvent) -> dict[str, Any]:
 
 def _revert(run: Path, numbers: list[int], matches: Callable[[DecisionEvent], bool]) -> None:
     from labelgap.review import open_review_folder
-    from labelgap.review.store import FILE, DecisionStore
-    from labelgap.review.store.events import Undo
+    from labelgap.review.database import FILE
+    from labelgap.review.store import DecisionStore, Undo
 
     path = open_review_folder(run).path / FILE
     if not path.exists():
@@ -110,7 +110,7 @@ def _revert(run: Path, numbers: list[int], matches: Callable[[DecisionEvent], bo
 
 
 def _recover(run: Path) -> None:
-    from labelgap.review.store import FILE, recover_events
+    from labelgap.review.database import FILE, recover_events
 
     recovered = run / "recovered.sqlite"
     result = recover_events(run / FILE, recovered)

@@ -30,8 +30,7 @@ def sweep(
     out: Annotated[Path, option("Folder; a sweep that was stopped in it is resumed.")] = Path("runs/sweep"),
 ) -> None:
     """Search the settings of one method, by val or by cross-validation, and train the best ones."""
-    from labelgap.reporting import sweep_summary
-    from labelgap.reporting.tables.sweep import sweep_table
+    from labelgap.reporting.pages import sweep as page
     from labelgap.studies.sweep.results import TABLE
     from labelgap.studies.sweep.runner import check_optuna
     from labelgap.studies.sweep.search_space import check_sweep, make_request
@@ -52,8 +51,8 @@ def sweep(
     report = lg.write_report(result)
     print_rich("")
     if result.best is not None:
-        print_rich(sweep_table(result), "")
-    describe = (sweep_summary.describe_progress, sweep_summary.describe_auto, sweep_summary.describe_retraining)
+        print_rich(page.sweep_table(result), "")
+    describe = (page.describe_progress, page.describe_auto, page.describe_retraining)
     print("\n".join(text for text in (each(result) for each in describe) if text))
     if run is not None and run.metrics.get("test") is not None:
         print_metrics("test", run.metrics["test"])
@@ -63,5 +62,5 @@ def sweep(
     print_fields(
         ("run", None if run is None else run.path),
         *(("auto", trained), ("report", report), ("table", result.path / TABLE)),
-        ("again", sweep_summary.best_command(result)),
+        ("again", page.best_command(result)),
     )

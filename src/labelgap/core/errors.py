@@ -20,15 +20,11 @@ from labelgap.core.text import join_names, pluralize
 
 _MAX_LISTED: Final = 40
 """Names that a message lists when none is near; a table may have thousands of classes."""
-
 _MAX_COMPARED: Final = 200
 _MAX_CANDIDATES: Final = 50_000
 """Length and number of the names that are compared for the nearest: the time grows with the square of the length."""
-
-
 _MIN_SIMILARITY: Final = 0.7
 """Of the name of a file, without its suffix, to one that is suggested."""
-
 _VARIABLE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[0-9/\\._]\S*")
 
 
@@ -58,10 +54,6 @@ class UnknownNameError(InputError):
         known: the names that exist.
         hint: the last sentence, e.g. which command lists them all.
         about: a short description of each name, shown with the nearest.
-
-    Example:
-        >>> print(UnknownNameError("method", "ll-tc", ["an", "ll-ct"], about={"ll-ct": "temporary correction"}))
-        there is no method 'll-tc'. Did you mean 'll-ct' (temporary correction)?
     """
 
     def __init__(
@@ -71,7 +63,12 @@ class UnknownNameError(InputError):
         self.kind = kind
         self.name = name
         self.nearest = nearest(name, names)
-        sentences = [f"there is no {kind} '{name}'.", _suggestion(self.nearest, names, about or {}), hint]
+        description = (about or {}).get(self.nearest or "")
+        if self.nearest is not None:
+            suggestion = f"Did you mean '{self.nearest}'{f' ({description})' if description else ''}?"
+        else:
+            suggestion = f"There is: {join_names(names, _MAX_LISTED)}." if names else ""
+        sentences = [f"there is no {kind} '{name}'.", suggestion, hint]
         super().__init__(" ".join(sentence for sentence in sentences if sentence))
 
 
@@ -84,12 +81,7 @@ class Problem:
 
 
 def merge_repeated(problems: Sequence[Problem]) -> list[Problem]:
-    """Return one problem of each message, the first, which says how many more there are.
-
-    Example:
-        >>> merge_repeated([Problem(2, "bad"), Problem(3, "no image is named"), Problem(4, "bad")])
-        [Problem(line=2, message='bad (and 1 more like it)'), Problem(line=3, message='no image is named')]
-    """
+    """Return one problem of each message, the first, which says how many more there are."""
     more = Counter(problem.message for problem in problems)
     first: dict[str, Problem] = {}
     for problem in problems:
@@ -122,10 +114,7 @@ class ProblemsError(InputError):
         fixable: bool = False,
         notes: Sequence[str] = (),
     ) -> None:
-        self.path = path
-        self.fixable = fixable
-        self.problems = tuple(sorted(problems))
-        self.unit = unit
+        self.path, self.fixable, self.problems, self.unit = path, fixable, tuple(sorted(problems)), unit
         count = len(self.problems)
         lines = [f"{path} cannot be used yet: {pluralize(count, 'problem')}, {outcome}"]
         listed = self.problems if count <= shown else merge_repeated(self.problems)
@@ -162,12 +151,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to ``name``, ignoring case, or None when none is close.
 
     Of several that are equally close, one of the same letters wins, else the first in alphabetical order.
-
-    Example:
-        >>> nearest("ll-tc", ["an", "ll-ct", "role"])
-        'll-ct'
-        >>> nearest("DOG", ["dot", "Dog"])
-        'Dog'
     """
     if len(name) > _MAX_COMPARED:
         return None
@@ -182,12 +165,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def similarity(one: str, other: str) -> float:
-    """Return how similar two names are, ignoring case: from 0 to 1, which is equal.
-
-    Example:
-        >>> similarity("harbour", "Harbor"), similarity("labels", "tags")
-        (0.92..., 0.4)
-    """
+    """Return how similar two names are, ignoring case: from 0 to 1, which is equal."""
     return difflib.SequenceMatcher(a=one.lower(), b=other.lower()).ratio()
 
 
@@ -232,13 +210,6 @@ def _names(folder: Path) -> Iterator[str]:
     except OSError:
         return
     yield from sorted(name for name in names if not name.startswith("."))
-
-
-def _suggestion(close: str | None, names: Sequence[str], about: Mapping[str, str]) -> str:
-    if close is not None:
-        description = about.get(close)
-        return f"Did you mean '{close}'{f' ({description})' if description else ''}?"
-    return f"There is: {join_names(names, _MAX_LISTED)}." if names else ""
 
 
 def _restored(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:

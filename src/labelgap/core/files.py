@@ -67,14 +67,6 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
         path: the file to write.
         previous: path to which the old file is renamed; it is deleted when None. At every moment one of the two
             paths holds a complete file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with atomic_path(Path(folder) / "a.txt") as temporary:
-        ...         _ = temporary.write_text("whole")
-        ...     (Path(folder) / "a.txt").read_text()
-        'whole'
     """
     target = _target(Path(path))
     temporary = target.with_name(f".{target.stem[:_MAX_STEM]}-{secrets.token_hex(8)}.partial{target.suffix}")
@@ -195,23 +187,23 @@ def remove_partials(folder: Path, older_than: float = 0.0) -> None:
 
     It is 0 only where no other process writes to the folder.
     """
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if is_partial(path.name) and path.is_file():
-                with suppress(OSError):
-                    if time.time() - path.stat().st_mtime >= older_than:
-                        path.unlink()
+    _remove_matching(folder, _PARTIAL, older_than)
 
 
 def remove_partials_of(path: Path) -> None:
     """Remove the temporary files that killed writers of one file left; nothing else may write to it now."""
     target = path.resolve()
-    pattern = re.compile(rf"\.{re.escape(target.stem)}-[0-9a-f]{{16}}\.partial{re.escape(target.suffix)}")
+    if len(target.stem) <= _MAX_STEM:
+        name = rf"\.{re.escape(target.stem)}-[0-9a-f]{{16}}\.partial{re.escape(target.suffix)}"
+        _remove_matching(target.parent, re.compile(name))
+
+
+def _remove_matching(folder: Path, name: re.Pattern[str], older_than: float = 0.0) -> None:
     with suppress(OSError):
-        for other in target.parent.iterdir():
-            if len(target.stem) <= _MAX_STEM and pattern.fullmatch(other.name):
-                with suppress(OSError):
-                    other.unlink()
+        for path in folder.iterdir():
+            with suppress(OSError):
+                if name.fullmatch(path.name) and path.is_file() and time.time() - path.stat().st_mtime >= older_than:
+                    path.unlink()
 
 
 def remove_file(path: Path) -> None:
@@ -247,12 +239,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def display_path(path: str | os.PathLike[str]) -> str:
-    """Return a path for messages: relative to the current folder where it lies below it.
-
-    Example:
-        >>> display_path(Path.cwd() / "photos")
-        'photos'
-    """
+    """Return a path for messages: relative to the current folder where it lies below it."""
     try:
         return os.fspath(Path(path).relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -56,3 +56,8 @@ class Note(Finding, text="{sentence}"):
 
     sentence: str
     topic: Topic = "labels"  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Caution(Note, warning=True):
+    """A note about something that looks wrong, so that a person should see to it."""

@@ -1,4 +1,8 @@
-"""One process at a time in a folder: a lock that the system releases when its holder dies."""
+"""One process at a time in a folder: a lock that the system releases when its holder dies.
+
+It does what the package filelock does not: it says who holds it, leaves no file behind, and is free at once when its
+holder is killed, though forked workers live on.
+"""
 
 from __future__ import annotations
 
@@ -35,37 +39,20 @@ def lock_folder(folder: Path, purpose: str, *, wait: float = 0.0, name: str = LO
     empty at the end are removed.
 
     Args:
-        folder: the folder.
-        purpose: what the holder does ("training"), for the message that another process gets.
-        wait: seconds to wait for the lock.
-        name: of the file that is locked; it exists while the lock is held.
-
-    Raises:
-        RunError: another process holds the lock; the message names it.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as path:
-        ...     with lock_folder(Path(path), "training"), lock_folder(Path(path), "training"):
-        ...         pass
-        Traceback (most recent call last):
-        ...
-        labelgap.core.errors.RunError: ... is in use by another process (training, process ..., since ...). ...
+        folder: the folder to lock.
+        purpose: what the holder does ("training"), for the message of the ``RunError`` that another process gets.
+        wait: the seconds to wait for the lock.
+        name: the name of the file that is locked; it exists while the lock is held.
     """
-    created, deadline = _missing(folder), time.monotonic() + wait
+    created = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]  # the innermost first
     try:
         make_folder(folder)
-        with _locked(folder, name, purpose, deadline):
+        with _locked(folder, name, purpose, time.monotonic() + wait):
             yield
     finally:
         with suppress(OSError):
             for path in created:
                 path.rmdir()
-
-
-def _missing(folder: Path) -> list[Path]:
-    """Return a folder and its parents as far as they do not exist, the innermost first."""
-    return [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
 
 
 if fcntl is not None:
@@ -98,7 +85,7 @@ if fcntl is not None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise RunError(f"{path.parent} cannot be locked ({error.strerror}): choose another folder.") from None
+            raise _no_lock(path.parent, error) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_ino == path.stat().st_ino:  # else its last holder has removed it since
@@ -108,7 +95,7 @@ if fcntl is not None:
             pass
         except OSError as error:  # a file system without locks
             os.close(descriptor)
-            raise RunError(f"{path.parent} cannot be locked ({error.strerror}): choose another folder.") from None
+            raise _no_lock(path.parent, error) from None
         os.close(descriptor)
         return None
 
@@ -146,6 +133,10 @@ def _holder(path: Path) -> str:
             return f" ({str(about['purpose'])[:40]}, process {int(about['process'])}, since {str(about['since'])[:20]})"
         time.sleep(_INTERVAL / 5)
     return ""
+
+
+def _no_lock(folder: Path, error: OSError) -> RunError:
+    return RunError(f"{folder} cannot be locked ({error.strerror}): choose another folder.")
 
 
 def _in_use(folder: Path, holder: str) -> RunError:

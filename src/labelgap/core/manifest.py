@@ -1,19 +1,18 @@
 """``manifest.json``: size and SHA-256 of every file of a finished folder, so that damage is found when it is opened.
 
 An unfinished folder has no manifest. Whoever adds or replaces a file of a finished folder does it in a block of
-``replacing``, or calls ``update_manifest`` afterwards.
+``replacing``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import remove_partials_of, write_json
@@ -24,34 +23,19 @@ MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
 LOCK_FILE: Final = ".manifest.lock"
 _WAIT: Final = 60.0
-_SHA256: Final = r"^[0-9a-f]{64}$"
+
+State = Literal["intact", "changed", "missing"]
+"""What became of a file since the folder was finished."""
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Entry(BaseModel, extra="forbid", frozen=True):
     bytes: int = Field(ge=0)
-    sha256: str = Field(pattern=_SHA256)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class _Manifest(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class _Manifest(BaseModel, extra="forbid", frozen=True):
     format: Literal[1] = FORMAT
     files: dict[Annotated[str, StringConstraints(min_length=1, max_length=1000)], _Entry]
-
-
-@dataclass(frozen=True)
-class FileState:
-    """What became of a file since the folder was finished.
-
-    Attributes:
-        name: relative to the folder.
-        state: "intact", "changed" or "missing".
-    """
-
-    name: str
-    state: Literal["intact", "changed", "missing"]
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
@@ -60,38 +44,29 @@ def write_manifest(folder: Path, names: Iterable[str]) -> None:
         _write(folder, _entries(folder, names))
 
 
-def update_manifest(folder: Path, names: Iterable[str]) -> None:
-    """Record files that were written, replaced or removed in a finished folder; does nothing in an unfinished one."""
-    if not (folder / MANIFEST_FILE).exists():
-        return
-    with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
-        names = list(names)
-        kept = {name: entry for name, entry in _read(folder).files.items() if name not in names}
-        _write(folder, kept | _entries(folder, names))
-
-
 @contextmanager
 def replacing(folder: Path, names: Iterable[str]) -> Iterator[None]:
-    """Replace files of a finished folder in this block.
+    """Write, replace or remove files of a finished folder in this block; in an unfinished one nothing is recorded.
 
     Meanwhile the manifest does not list them: killed in the middle, the folder has unlisted files, not changed ones.
     """
     names = list(names)
+    _update(folder, names, [])
+    yield
+    _update(folder, names, names)
+
+
+def _update(folder: Path, removed: Collection[str], added: Collection[str]) -> None:
     if (folder / MANIFEST_FILE).exists():
         with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
             entries = _read(folder).files
-            if any(name in entries for name in names):
-                _write(folder, {name: entry for name, entry in entries.items() if name not in names})
-    yield
-    update_manifest(folder, names)
+            updated = {name: entry for name, entry in entries.items() if name not in removed} | _entries(folder, added)
+            if updated != entries:
+                _write(folder, updated)
 
 
 def check_files(folder: Path, names: Iterable[str]) -> None:
-    """Compare files with the manifest; a file that it does not list, or a folder without one, passes.
-
-    Raises:
-        RunError: a file is not as it was when the folder was finished.
-    """
+    """Compare files with the manifest; a file that it does not list, or a folder without one, passes."""
     if not (folder / MANIFEST_FILE).exists():
         return
     names, entries = list(names), _read(folder).files
@@ -103,17 +78,12 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
             )
 
 
-def verify_folder(folder: Path) -> list[FileState]:
-    """Compare every file that the manifest of a folder lists with it, in the order of their names.
-
-    Raises:
-        RunError: there is no manifest, or it is damaged.
-    """
+def verify_folder(folder: Path) -> dict[str, State]:
+    """Compare every file that the manifest of a folder lists with it, in the order of their names."""
     if not (folder / MANIFEST_FILE).exists():
         raise RunError(f"{folder} has no {MANIFEST_FILE}: it is not finished, or was made by an older version.")
     entries = _read(folder).files
-    found = {name: _state(folder, name, entry) for name, entry in entries.items()}
-    return [FileState(name, state) for name, state in sorted(found.items())]
+    return {name: _state(folder, name, entry) for name, entry in sorted(entries.items())}
 
 
 def _changed(folder: Path, names: Iterable[str], entries: Mapping[str, _Entry]) -> list[str]:
@@ -121,7 +91,7 @@ def _changed(folder: Path, names: Iterable[str], entries: Mapping[str, _Entry]) 
     return [name for name in listed if _state(folder, name, entries[name]) != "intact"]
 
 
-def _state(folder: Path, name: str, entry: _Entry) -> Literal["intact", "changed", "missing"]:
+def _state(folder: Path, name: str, entry: _Entry) -> State:
     path = folder / name
     if not path.is_file():
         return "missing"

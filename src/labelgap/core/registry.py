@@ -29,22 +29,10 @@ class Registry(Generic[T]):
     Args:
         kind: what it holds, as it reads in an error message: "method", "backbone".
         hint: last sentence of the error message, how to list all names; ``{count}`` is their number.
-
-    Example:
-        >>> greetings: Registry[str] = Registry("greeting")
-        >>> greetings.add("hello", "Hello!", summary="the plain one")
-        'Hello!'
-        >>> greetings.get("hello").value
-        'Hello!'
-        >>> greetings.get("helo")
-        Traceback (most recent call last):
-        ...
-        labelgap.core.errors.UnknownNameError: there is no greeting 'helo'. Did you mean 'hello' (the plain one)?
     """
 
     def __init__(self, kind: str, hint: str = "") -> None:
-        self.kind = kind
-        self.hint = hint
+        self.kind, self.hint = kind, hint
         self._entries: dict[str, RegistryEntry[T]] = {}
 
     def add(self, name: str, value: T, *, summary: str, reference: str = "") -> T:
@@ -81,10 +69,6 @@ def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
     """Yield the name and the object of every entry point that installed packages declare in a group.
 
     An entry point that cannot be loaded is skipped with a warning that names its package.
-
-    Example:
-        >>> list(load_plugins("labelgap.nothing"))
-        []
     """
     for entry_point in entry_points(group=group):
         try:

@@ -28,7 +28,7 @@ class Setting:
     Attributes:
         group: heading of the options of commands.
         default: text about the default where it is not the neutral value; None where that says it.
-        protocols: those in which the setting has an effect.
+        protocols: the protocols in which the setting has an effect.
         values: values with an effect in other protocols than the rest.
         varies: protocols in which the default depends on the data, the network or the method.
         needs: another setting and the value of it without which this one has no effect.

@@ -190,12 +190,7 @@ def read_arrays(path: Path, *, limit: int = MAX_ARRAY_BYTES, remedy: str = "") -
     """Read the arrays of an ``.npz``, or the one of an ``.npy`` under the name "array".
 
     Pickled objects are refused. What a header claims is compared with the size of the file before memory is allocated;
-    the checksums of an ``.npz`` are verified.
-
-    Args:
-        path: the file.
-        limit: bytes of all arrays together.
-        remedy: the last sentence of the error.
+    the checksums of an ``.npz`` are verified. All arrays together have at most ``limit`` bytes.
     """
     with reading(path, remedy), open_ordinary(path) as file:
         if file.read(4) != b"PK\x03\x04":
@@ -252,14 +247,8 @@ def read_table(
 ) -> pa.Table:
     """Read columns of a Parquet file, each of the type that ``schema`` gives; the text in them is valid.
 
-    The metadata of the file's schema is kept. Dictionaries are decoded.
-
-    Args:
-        path: the file.
-        schema: name → type of the columns.
-        optional: columns that are read as well if the file has them.
-        where: which rows to return; the others are in memory a part at a time.
-        remedy: the last sentence of the error.
+    The metadata of the file's schema is kept. Dictionaries are decoded. Columns of ``optional`` are read as well if the
+    file has them. Of the rows, those of ``where`` are returned; the others are in memory a part at a time.
     """
     with reading(path, remedy), open_ordinary(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -14,34 +14,19 @@ _UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 def available_memory() -> int:
-    """Return how many bytes of main memory can still be allocated.
-
-    Example:
-        >>> available_memory() > 0
-        True
-    """
+    """Return how many bytes of main memory can still be allocated."""
     import psutil
 
     return int(psutil.virtual_memory().available)
 
 
 def cpu_count() -> int:
-    """Return how many processors this process may use.
-
-    Example:
-        >>> cpu_count() > 0
-        True
-    """
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_disk_space(path: Path) -> int | None:
-    """Return the free bytes of the disk that holds, or would hold, a path; None where the system does not say.
-
-    Example:
-        >>> free_disk_space(Path("not", "there", "yet")) is None
-        False
-    """
+    """Return the free bytes of the disk that holds, or would hold, a path; None where the system does not say."""
     existing = next((folder for folder in (path, *path.absolute().parents) if folder.exists()), None)
     try:
         return None if existing is None else shutil.disk_usage(existing).free
@@ -50,12 +35,7 @@ def free_disk_space(path: Path) -> int | None:
 
 
 def parse_bytes(text: str) -> int:
-    """Parse an amount of bytes.
-
-    Example:
-        >>> parse_bytes("20GB"), parse_bytes("1.5 mb"), parse_bytes("2 KiB"), parse_bytes("300")
-        (20000000000, 1500000, 2048, 300)
-    """
+    """Parse an amount of bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)(?:b|bytes?)?", text.strip().lower())
     if match is None or (match[3] and not match[2]):
         raise InputError(f"'{text}' is no amount of memory: write it like 20GB or 500MB.")
@@ -64,24 +44,14 @@ def parse_bytes(text: str) -> int:
 
 
 def used_memory() -> int:
-    """Return how many bytes of main memory this process has at the moment.
-
-    Example:
-        >>> used_memory() > 0
-        True
-    """
+    """Return how many bytes of main memory this process has at the moment."""
     import psutil
 
     return int(psutil.Process().memory_info().rss)
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes.
-
-    Example:
-        >>> format_bytes(1_500_000), format_bytes(12)
-        ('1.5 MB', '12 bytes')
-    """
+    """Format a number of bytes."""
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= size:
             return f"{count / size:.1f} {unit}"

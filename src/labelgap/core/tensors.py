@@ -38,11 +38,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a file that ``write_tensors`` wrote, and its metadata.
-
-    Raises:
-        RunError: the file is missing, is no such file, or its content does not have the digest that it carries.
-    """
+    """Return the tensors of a file that ``write_tensors`` wrote, and its metadata."""
     metadata = read_tensor_metadata(path, remedy=remedy)
     try:
         tensors = safetensors.torch.load_file(path)

@@ -25,10 +25,6 @@ def escape_control(text: str) -> str:
     r"""Return a text with its control characters written as escapes, as Python writes them.
 
     Line ends and tabs stay.
-
-    Example:
-        >>> print(escape_control("cat\x1b[2J, \u202egod"))
-        cat\x1b[2J, \u202egod
     """
     return _CONTROL.sub(_escape, text)
 
@@ -39,16 +35,10 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def parse_scalar(text: str) -> bool | int | float | str:
-    """Parse an integer, a float, true or false; anything else stays a string.
-
-    Example:
-        >>> [parse_scalar(text) for text in ("3", "1e-3", "True", "all")]
-        [3, 0.001, True, 'all']
-    """
-    words = {"true": True, "false": False}
+    """Parse an integer, a float, true or false; anything else stays a string."""
     stripped = text.strip()
-    if stripped.lower() in words:
-        return words[stripped.lower()]
+    if stripped.lower() in ("true", "false"):
+        return stripped.lower() == "true"
     for kind in (int, float):
         try:
             return kind(stripped)
@@ -62,10 +52,6 @@ def quote_formula(text: str) -> str:
 
     A text that begins with ``=``, ``+``, ``-``, ``@`` (their full-width forms too), a tab or a line break gets an
     apostrophe in front; so does one that has apostrophes before these, which makes it reversible. Plain numbers stay.
-
-    Example:
-        >>> [quote_formula(text) for text in ("=1+1", "'=1", "dog", "'tis", "-0.5")]
-        ["'=1+1", "''=1", 'dog', "'tis", '-0.5']
     """
     return f"'{text}" if _FORMULA.match(text) else text
 
@@ -76,53 +62,28 @@ def quote_formulas(cells: Iterable[object]) -> list[object]:
 
 
 def unquote_formula(text: str) -> str:
-    """Return the text that ``quote_formula`` made a cell of.
-
-    Example:
-        >>> [unquote_formula(text) for text in ("'=1+1", "''=1", "dog", "'tis", "=1")]
-        ['=1+1', "'=1", 'dog', "'tis", '=1']
-    """
+    """Return the text that ``quote_formula`` made a cell of."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def plural(noun: str) -> str:
-    """Return the plural of a noun.
-
-    Example:
-        >>> plural("tag"), plural("class"), plural("box")
-        ('tags', 'classes', 'boxes')
-    """
+    """Return the plural of a noun."""
     return f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
 
 
 def pluralize(count: int, noun: str, several: str | None = None) -> str:
-    """Return a number and its noun, in the plural where needed; ``several`` is the plural where it is no -s or -es.
-
-    Example:
-        >>> pluralize(1, "label"), pluralize(2_000, "label"), pluralize(2, "label is", "labels are")
-        ('1 label', '2,000 labels', '2 labels are')
-    """
+    """Return a number and its noun, in the plural where needed; ``several`` is the plural where it is no -s or -es."""
     return f"{count:,} {noun if count == 1 else several or plural(noun)}"
 
 
 def join_names(names: Sequence[str], most: int = 20) -> str:
-    """Return names separated by commas, at most so many.
-
-    Example:
-        >>> join_names(["cat", "dog", "owl"], 2)
-        'cat, dog and 1 more'
-    """
+    """Return names separated by commas, at most so many."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as rounded text.
-
-    Example:
-        >>> [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
-        ['5 s', '15 s', '30 s', '21 min', '2.2 h', '5 days']
-    """
+    """Return a duration as rounded text: "15 s", "21 min", "2.2 h", "5 days"."""
     if seconds < 57.5:
         return f"{max(5 * math.ceil(seconds / 5), 5)} s"
     if seconds < 1.5 * HOUR:
@@ -131,17 +92,7 @@ def format_duration(seconds: float) -> str:
 
 
 def html_facts(kind: str, facts: Iterable[tuple[str, str]], rest: str = "") -> str:
-    """Return names and texts as a small HTML table for a notebook; both are escaped.
-
-    Args:
-        kind: of the thing, for the class of the element.
-        facts: a name and a text per row.
-        rest: HTML below the table.
-
-    Example:
-        >>> html_facts("run", [("method", "<an>")]).count("&lt;an&gt;")
-        1
-    """
+    """Return names and texts as a small HTML table for a notebook; both are escaped."""
     cells = "".join(
         f'<tr><th style="text-align:left;padding:2px 12px 2px 0">{escape(name)}</th>'
         f'<td style="text-align:left;padding:2px 0">{escape(text)}</td></tr>'
@@ -151,12 +102,7 @@ def html_facts(kind: str, facts: Iterable[tuple[str, str]], rest: str = "") -> s
 
 
 def format_option(name: str, value: str) -> str:
-    """Return a command-line option, quoted for a shell.
-
-    Example:
-        >>> format_option("ignore-columns", "Image width")
-        "--ignore-columns 'Image width'"
-    """
+    """Return a command-line option, quoted for a shell."""
     return f"--{name} {shlex.quote(truncate_text(value))}"
 
 

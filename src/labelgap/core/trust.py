@@ -1,4 +1,4 @@
-"""Whose folder is it? Folders that this user made may name data, weights and classes; those of others may not.
+"""What may a folder that somebody else made name? Whose it is, and which classes a run may load.
 
 The documents of a folder that name something (``config.json``, ``review.json`` …) carry a signature: an HMAC with a
 secret key that lies in the user's state folder and never leaves it. A document without a valid signature was made by
@@ -7,20 +7,33 @@ used until the user gives them himself, or says that he trusts the folder:
 
 - ``labelgap verify FOLDER --trust`` shows what it names, and signs it;
 - the environment variable ``LABELGAP_TRUST`` names folders whose content is trusted.
+
+A run that was trained with an object (``fit(method=MyLoss())``, ``fit(backbone=my_module)``) records its class as
+``package.module:Class``. labelgap never imports a module because a run folder names it. A class is found only if
+
+- an object of it was given to labelgap in this process, or
+- its module is already imported: ``import package.module`` before ``open_run`` is enough, or
+- this user has given an object of it to labelgap before: ``used_classes`` lists them, in a file of the user's, or
+- the environment variable ``LABELGAP_IMPORT`` names the module or a package above it.
+
+Either way it must be a subclass of what is expected in its place. Names that are registered (``register_method`` …) or
+come from the entry points of an installed package need none of this.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import importlib
 import json
 import os
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import platformdirs
 
@@ -31,6 +44,14 @@ from labelgap.core.text import truncate_text
 
 TRUST_VARIABLE: Final = "LABELGAP_TRUST"
 """Environment variable: folders, separated as in PATH, whose content is trusted."""
+ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"
+"""Environment variable: modules and packages, separated by commas, that may be imported when a run names them."""
+
+_MODEL_LIBRARIES: Final = ("timm", "open_clip")
+"""Before a colon they name a library's model, not a class."""
+
+T = TypeVar("T")
+_GIVEN: dict[str, type] = {}
 _KEY_BYTES: Final = 32
 
 
@@ -60,9 +81,6 @@ def require_trust(path: Path, named: Sequence[str], instead: str = "") -> None:
         path: the document.
         named: what it names, e.g. ``["the data /photos/tags.csv"]``; nothing is asked where it is empty.
         instead: how the user can give it himself, e.g. "name the data with --data".
-
-    Raises:
-        RunError: the document is not trusted.
     """
     if not named or is_trusted(path):
         return
@@ -95,9 +113,6 @@ def refuse_links(folder: Path) -> None:
     """Refuse a folder with symbolic links that lead out of it, unless ``LABELGAP_TRUST`` names the folder.
 
     A signature is not enough: it covers a document, not what else lies beside it in a folder that comes back.
-
-    Raises:
-        RunError: to read or to replace a file of the folder would be to read or replace one elsewhere.
     """
     if not is_named(folder) and (links := outside_links(folder)):
         raise RunError(
@@ -157,3 +172,73 @@ def _stored_key(path: Path) -> bytes | None:
         key = path.read_bytes()
         return key if len(key) == _KEY_BYTES else None
     return None
+
+
+def is_class_path(name: str) -> bool:
+    """Return whether a name is an import path of a class, not a registered name."""
+    module, _, qualified = name.partition(":")
+    if module in _MODEL_LIBRARIES:
+        return False
+    is_class = qualified.rpartition(".")[2][:1].isupper() and all(map(str.isidentifier, module.split(".")))
+    return is_class or name in _GIVEN or (":" in name and name in used_classes())
+
+
+def used_classes() -> frozenset[str]:
+    """Return the import paths of the classes whose objects this user has given to labelgap."""
+    with suppress(OSError, UnicodeDecodeError):
+        return frozenset(_used_file().read_text(encoding="utf-8").splitlines())
+    return frozenset()
+
+
+def class_path(cls: type) -> str:
+    """Return the import path of a class; ``find_class`` finds it from now on, in later processes of this user too."""
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    _GIVEN[path] = cls
+    if cls.__module__ != "__main__" and "<locals>" not in path and path not in used_classes():
+        with suppress(OSError):  # a home that cannot be written to: LABELGAP_IMPORT remains
+            _used_file().parent.mkdir(parents=True, exist_ok=True)
+            with _used_file().open("a", encoding="utf-8") as file:
+                file.write(f"{path}\n")
+    return path
+
+
+def find_class(path: str, base: type[T]) -> type[T]:
+    """Return the class of an import path ``package.module:Class``, by the rule of this module.
+
+    Raises:
+        RunError: the class may not be loaded, is not there, or does not derive from ``base``.
+    """
+    module, _, qualified = path.partition(":")
+    found: object = _GIVEN.get(path)
+    if found is None:
+        found = _module(path, module)
+        for part in qualified.split("."):
+            found = getattr(found, part, None)
+    if found is None:
+        raise RunError(f"the module {module} has no class {qualified}: another version of it was used for the run.")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise RunError(f"{path} is not a {base.__name__}: config.json was changed, or the class has changed.")
+    return found
+
+
+def _module(path: str, module: str) -> object:
+    """Return a module that is already imported, or import one that the user has used or allows."""
+    if module in sys.modules:
+        return sys.modules[module]
+    allowed = [name.strip() for name in os.environ.get(ALLOWED_VARIABLE, "").split(",")]
+    is_allowed = any(name and (module == name or module.startswith(f"{name}.")) for name in allowed)
+    if not is_allowed and path not in used_classes():
+        raise RunError(
+            f"the class {path} is not loaded. labelgap does not import code because a run folder names it: "
+            f"`import {module}` first, or for the commands set {ALLOWED_VARIABLE}={module}."
+        )
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise RunError(
+            f"the class {path} cannot be imported ({error}): install its package, or add its folder to PYTHONPATH."
+        ) from None
+
+
+def _used_file() -> Path:
+    return platformdirs.user_state_path("labelgap") / "used_classes.txt"

@@ -4,24 +4,29 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
 from labelgap.data.opening import load_from_recipe, load_moved, load_stored, open_data
-from labelgap.data.readers.arff.dataset import load_arff
-from labelgap.data.readers.builtin import DatasetReader
-from labelgap.data.readers.chexpert.dataset import load_chexpert
-from labelgap.data.readers.csv import load_csv
-from labelgap.data.readers.digits.dataset import load_digits
+from labelgap.data.readers.arff import load_arff
+from labelgap.data.readers.chexpert import load_chexpert
+from labelgap.data.readers.coco import load_coco2014, load_coco2017
+from labelgap.data.readers.common import DatasetLayout, RequiredFile
+from labelgap.data.readers.cub import load_cub, read_cub_certainty
+from labelgap.data.readers.digits import load_digits
 from labelgap.data.readers.features import load_features
 from labelgap.data.readers.folder import load_folder
-from labelgap.data.readers.huggingface.dataset import load_huggingface
-from labelgap.data.readers.layout import DatasetLayout, RequiredFile
-from labelgap.data.readers.official.coco import load_coco2014, load_coco2017
-from labelgap.data.readers.official.cub import load_cub, read_cub_certainty
-from labelgap.data.readers.official.nuswide import load_nuswide
-from labelgap.data.readers.official.spml import load_spml
-from labelgap.data.readers.official.voc import load_voc2007, load_voc2012
+from labelgap.data.readers.huggingface import load_huggingface
+from labelgap.data.readers.nuswide import load_nuswide
 from labelgap.data.readers.openimages import load_openimages
-from labelgap.data.readers.parquet import load_parquet
-from labelgap.data.readers.shards.dataset import load_shards
-from labelgap.data.registry import dataset_names, describe_dataset, describe_datasets, load, register_dataset
+from labelgap.data.readers.shards import load_shards
+from labelgap.data.readers.spml import load_spml
+from labelgap.data.readers.table import load_csv, load_parquet
+from labelgap.data.readers.voc import load_voc2007, load_voc2012
+from labelgap.data.registry import (
+    DatasetReader,
+    dataset_names,
+    describe_dataset,
+    describe_datasets,
+    load,
+    register_dataset,
+)
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 

@@ -16,11 +16,10 @@ from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
 from labelgap.core.text import html_facts, join_names, pluralize, truncate_text
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.findings import LabelsObserved, LabelsRevealed, LabelsSelected, LabelsShown
+from labelgap.data.findings import LabelsShown
 from labelgap.data.images import ImageSource
 from labelgap.labels import PRESENT, LabelTable, Revisions
-from labelgap.labels.gaps import GAPS, LabelGap, check_draw
-from labelgap.labels.masking import Amount
+from labelgap.labels.masking import GAPS, SIZE_RULES, Amount, LabelGap, check_draw
 from labelgap.labels.sparse import locate_entries
 
 _SHOWN_CLASSES: Final = 12
@@ -188,6 +187,13 @@ class Dataset:
         """The splits that exist."""
         return tuple(split for split in (self.train, self.val, self.test) if split is not None)
 
+    @classmethod
+    def of(cls, name: str, parts: Mapping[str, Split], findings: Sequence[Finding], **options: Any) -> Dataset:
+        """Return the data set of splits by their names; an error where no label of train is known."""
+        if "train" not in parts or not len(parts["train"].labels.values):
+            raise InputError(f"{name}: no label of a train image is known, so there is nothing to learn from.")
+        return cls(name, parts["train"], parts.get("val"), parts.get("test"), tuple(findings), **options)
+
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(split):,} {split.name}" for split in self.splits)
         return f"Dataset({self.name}: {sizes}; {len(self.classes):,} classes)"
@@ -217,7 +223,7 @@ class Dataset:
 
         Args:
             positives: how many of each image's positives to keep, "all", or a rule that is not random
-                (``labelgap.labels.gaps`` has the formulas): "rare-overlooked" (fewer of rare classes),
+                (``labelgap.labels.masking`` has the formulas): "rare-overlooked" (fewer of rare classes),
                 "small-overlooked" (fewer of small objects), "salient" (the largest object of each image),
                 "annotators" (each knows some classes); or "random", a share of all. Rules by size need boxes.
             negatives: how many of its negatives to keep, or "all".
@@ -233,7 +239,8 @@ class Dataset:
         """
         gap = check_draw(positives, options)
         hidden = [self._observed(self.split(name), positives, negatives, seed, gap) for name in splits]
-        shown: list[LabelsShown] = [LabelsObserved(name, positives, negatives, seed) for name in splits]
+        every = f"{positives} present and {negatives} absent labels of every image (seed {seed}), the rest is hidden"
+        shown = [LabelsShown(name, every) for name in splits]
         if gap is not None:
             shown = [_describe_gap(split, gap, negatives, seed) for split in hidden]
         step = {"positives": positives, "negatives": negatives, "seed": seed, "splits": list(splits)}
@@ -246,7 +253,8 @@ class Dataset:
             splits: which splits show their ``truth`` as labels; one without it stays as it is.
         """
         complete = [replace(split, labels=split.evaluation_labels) for split in map(self.split, splits)]
-        return self._with_splits(complete, list(map(LabelsRevealed, splits)), {"reveal": {"splits": list(splits)}})
+        shown = [LabelsShown(name, "every label that is known") for name in splits]
+        return self._with_splits(complete, shown, {"reveal": {"splits": list(splits)}})
 
     def split(self, name: str) -> Split:
         """Return a split by its name; an unknown name is an error that lists the splits."""
@@ -278,7 +286,7 @@ class Dataset:
         """Return the size of the object of every known label; an error without boxes."""
         sizes = None if boxes is None else boxes.largest_areas(table)
         if sizes is None or not sizes.any():
-            without = ", ".join(name for name, kind in GAPS.items() if not kind.needs_sizes)
+            without = ", ".join(name for name in GAPS if name not in SIZE_RULES)
             raise InputError(
                 f"{self.name}: {split} has no boxes, and '{rule}' draws by the size of the objects. VOC devkits, COCO, "
                 "CUB and the digits have boxes, Open Images with boxes=True (--boxes); a file of features takes those "
@@ -304,10 +312,11 @@ class Dataset:
         return pool, boxes, places[parts.index(split)]
 
 
-def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> LabelsSelected:
+def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> LabelsShown:
     truth, description = split.evaluation_labels, gap.description
     if gap.needs_sizes and split.boxes is not None:
         without = int((split.boxes.largest_areas(truth)[truth.values == PRESENT] == 0).sum())
         description += f"; {without:,} present labels have no box" if without else ""
     shown, known = split.labels.counts().total[0], truth.counts().total[0]
-    return LabelsSelected(split.name, gap.name, description, shown, known, negatives, seed)
+    rule = f"{shown:,} of {known:,} present labels ({gap.name}, seed {seed}: {description})"
+    return LabelsShown(split.name, f"{rule} and {negatives} absent labels of every image, the rest is hidden")

@@ -25,11 +25,6 @@ class FeatureVectors(NamedRows):
     Args:
         vectors: ``(N, D)`` floats, any precision. They are kept, not copied.
         names: ``N`` names; row numbers when left out.
-
-    Example:
-        >>> images = FeatureVectors(np.eye(3, dtype=np.float32), names="abc")
-        >>> images.width, images.select([2]).vectors
-        (3, array([[0., 0., 1.]], dtype=float32))
     """
 
     row_fields = ("vectors",)

@@ -1,4 +1,4 @@
-"""What the readers find out about a data set: where labels come from, how it is split, what is left out."""
+"""Facts about a data set that code acts on, and notes that several readers write."""
 
 from __future__ import annotations
 
@@ -8,61 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Finding, Note
 from labelgap.core.text import pluralize
 from labelgap.labels import LabelTable
-from labelgap.labels.masking import Amount
 
 _NAMES_SHOWN: Final = 5
-
-
-@dataclass(frozen=True)
-class FormatRecognized(Finding, topic="source"):
-    """A path was recognized as a format; ``others`` are further formats that it could be read as."""
-
-    name: str
-    path_to: str
-    path: str
-    others: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        others = "".join(f"; {other} is there too: {other}={self.path}" for other in self.others)
-        return f"recognized as {self.name}: {self.path_to}{others}"
-
-
-@dataclass(frozen=True)
-class LabelsCounted(Finding, topic="counts"):
-    """How many images, classes and labels of each state a table holds."""
-
-    images: int
-    classes: int
-    present: int
-    absent: int
-    unknown: int
-
-    @classmethod
-    def of(cls, tables: Sequence[LabelTable]) -> LabelsCounted:
-        """Return the counts of tables of the same classes together."""
-        states = np.sum([table.counts().total for table in tables], axis=0).tolist()
-        return cls(sum(map(len, tables)), len(tables[0].classes), *states)
-
-    def __str__(self) -> str:
-        counted = f"{pluralize(self.images, 'image')}, {pluralize(self.classes, 'class')}"
-        labels = f"{pluralize(self.present, 'label')} present, {self.absent:,} absent, {self.unknown:,} unknown"
-        return f"{counted}: {labels}"
-
-
-@dataclass(frozen=True)
-class ImageNamesCompleted(Finding, topic="images"):
-    """Image names of a table that lack a folder or a suffix; ``name`` and ``file`` are an example."""
-
-    count: int
-    name: str
-    file: str
-
-    def __str__(self) -> str:
-        names = pluralize(self.count, "image name was", "image names were")
-        return f"{names} completed: {self.name} is {self.file}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +23,7 @@ class ImagesSkipped(Finding, topic="images"):
 
     def __str__(self) -> str:
         images = pluralize(len(self.names), "image cannot be read and is", "images cannot be read and are")
-        return f"{images} left out: {_some(self.names)}"
+        return f"{images} left out: {some_names(self.names)}"
 
 
 @dataclass(frozen=True)
@@ -92,51 +42,6 @@ class ImagesNotListed(
 
 
 @dataclass(frozen=True)
-class BoxesWithoutArea(Finding, topic="images", warning=True):
-    """Boxes that are empty, negative or outside of the image, by where they are written."""
-
-    places: tuple[str, ...]
-
-    def __str__(self) -> str:
-        no_area = "no area inside the image, and"
-        boxes = pluralize(len(self.places), f"box has {no_area} counts", f"boxes have {no_area} count")
-        return f"{boxes} as one pixel: {_some(self.places)}"
-
-
-@dataclass(frozen=True)
-class BoxesOutsideImage(Finding, topic="images", warning=True):
-    """Boxes that reach beyond their image, by where they are written."""
-
-    places: tuple[str, ...]
-
-    def __str__(self) -> str:
-        boxes = pluralize(len(self.places), "box reaches beyond its image", "boxes reach beyond their images")
-        return f"{boxes}: {_some(self.places)}"
-
-
-@dataclass(frozen=True)
-class ObjectsOfNoClass(Finding, topic="images", warning=True):
-    """Objects with a box whose class has no labels, by where they are written; they are left out."""
-
-    places: tuple[str, ...]
-
-    def __str__(self) -> str:
-        no_class = "of no class of the lists, and"
-        objects = pluralize(len(self.places), f"object is {no_class} is", f"objects are {no_class} are")
-        return f"{objects} left out: {_some(self.places)}"
-
-
-@dataclass(frozen=True)
-class BoxFilesMissing(Finding, topic="images", warning=True):
-    """Images whose file of boxes is missing, by the name of that file."""
-
-    names: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{pluralize(len(self.names), 'image has', 'images have')} no file of boxes: {_some(self.names)}"
-
-
-@dataclass(frozen=True)
 class ShardsSkipped(Finding, topic="images"):
     """Shards that cannot be read and are left out, by name, with the number of their images where it is known."""
 
@@ -146,7 +51,7 @@ class ShardsSkipped(Finding, topic="images"):
     def __str__(self) -> str:
         shards = pluralize(len(self.names), "shard cannot be read and is", "shards cannot be read and are")
         with_images = f", with {pluralize(self.images, 'image')}" if self.images else ""
-        return f"{shards} left out{with_images}: {_some(self.names)}"
+        return f"{shards} left out{with_images}: {some_names(self.names)}"
 
 
 @dataclass(frozen=True)
@@ -158,16 +63,6 @@ class NoSplit(
     """The data have no split of their own: all images are train."""
 
     images: int
-
-
-@dataclass(frozen=True)
-class FileSplit(Finding, topic="split"):
-    """The data has a split of its own."""
-
-    sizes: Mapping[str, int]
-
-    def __str__(self) -> str:
-        return f"split as the file says: {format_sizes(self.sizes)}"
 
 
 @dataclass(frozen=True)
@@ -194,25 +89,6 @@ class ValidationHeldOut(
 
 
 @dataclass(frozen=True)
-class GroupsKeptTogether(Finding, topic="split", text="the images of each of {groups:,} groups are kept in one fold"):
-    """The images of a group are kept together."""
-
-    groups: int
-
-
-@dataclass(frozen=True)
-class DuplicatesFound(Finding, topic="split"):
-    """Images that are copies of others: ``exact`` with the same bytes, ``near`` that look the same."""
-
-    exact: int
-    near: int
-
-    def __str__(self) -> str:
-        counts = [f"{count:,} {kind}" for count, kind in ((self.exact, "exact"), (self.near, "near")) if count]
-        return f"{' and '.join(counts)} duplicate{'s' if self.exact + self.near > 1 else ''}: kept in one fold"
-
-
-@dataclass(frozen=True)
 class LeaksAllowed(Finding, topic="split", text="{images:,} images of one split are in another as well, as allowed"):
     """Images of one split that are in another as well, by the file's own split."""
 
@@ -220,61 +96,21 @@ class LeaksAllowed(Finding, topic="split", text="{images:,} images of one split 
 
 
 @dataclass(frozen=True)
-class LabelsShown(Finding):
+class LabelsShown(Finding, text="{split} shows {shown}"):
     """What a split shows of its labels; a data set has at most one such finding for each split."""
 
     split: str
+    shown: str
 
 
-@dataclass(frozen=True)
-class LabelsObserved(
-    LabelsShown,
-    text="{split} shows {positives} present and {negatives} absent labels of every image (seed {seed}), "
-    "the rest is hidden",
-):
-    """A split shows some labels of every image; see ``Dataset.observe``."""
-
-    positives: Amount | str
-    negatives: Amount
-    seed: int
+def count_labels(tables: Sequence[LabelTable]) -> Note:
+    """Return how many images, classes and labels of each state tables of the same classes have."""
+    present, absent, unknown = np.sum([table.counts().total for table in tables], axis=0).tolist()
+    counted = f"{pluralize(sum(map(len, tables)), 'image')}, {pluralize(len(tables[0].classes), 'class')}"
+    return Note(f"{counted}: {pluralize(present, 'label')} present, {absent:,} absent, {unknown:,} unknown", "counts")
 
 
-@dataclass(frozen=True)
-class LabelsSelected(
-    LabelsShown,
-    text="{split} shows {shown:,} of {present:,} present labels ({rule}, seed {seed}: {description}) and {negatives} "
-    "absent labels of every image, the rest is hidden",
-):
-    """A split shows the labels that a rule of ``labelgap.labels.gaps`` states."""
-
-    rule: str
-    description: str
-    shown: int
-    present: int
-    negatives: Amount
-    seed: int
-
-
-@dataclass(frozen=True)
-class LabelsRevealed(LabelsShown, text="{split} shows every label that is known"):
-    """A split shows all that is known; see ``Dataset.reveal``."""
-
-
-@dataclass(frozen=True)
-class PaperSplit(Finding, topic="split"):
-    """Train and val are the papers' 80/20 split of an official training set; ``sizes`` are of all three splits."""
-
-    sizes: Mapping[str, int]
-    seed: int
-
-    def __str__(self) -> str:
-        official = (
-            f"the papers' 80/20 split of the {self.sizes['train'] + self.sizes['val']:,} official training images"
-        )
-        return f"train and val are {official} (seed {self.seed}): {format_sizes(self.sizes)}"
-
-
-def _some(names: Sequence[str]) -> str:
+def some_names(names: Sequence[str]) -> str:
     """Return the first names of a list as text."""
     return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
 
@@ -283,7 +119,8 @@ def describe_splits(sizes: Mapping[str, int], given: bool) -> list[Finding]:
     """Return where the splits of data come from: the files say which (``given``), or all images are train."""
     if not given:
         return [NoSplit(sizes["train"])]
-    return [FileSplit(sizes), *([] if "val" in sizes else [NoValRows(sizes["train"])])]
+    split = Note(f"split as the file says: {format_sizes(sizes)}", "split")
+    return [split] if "val" in sizes else [split, NoValRows(sizes["train"])]
 
 
 def format_sizes(sizes: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -62,12 +63,7 @@ class DataChanges:
         return any(getattr(self, each.name) for each in fields(self))
 
     def __str__(self) -> str:
-        """Return the changes as a phrase.
-
-        Example:
-            >>> str(DataChanges(added=2, relabeled=1))
-            '2 images added, 1 image relabeled'
-        """
+        """Return the changes as a phrase."""
         counts = [(self.added, "added"), (self.removed, "removed"), (self.moved, "moved to another split")]
         counts += [(self.relabeled, "relabeled"), (self.replaced, "replaced")]
         texts = [f"{pluralize(count, 'image')} {what}" for count, what in counts if count]
@@ -228,19 +224,16 @@ def _table_digests(table: LabelTable, what: str) -> NDArray[np.uint64]:
 
 def _content_digests(images: ImageSource) -> NDArray[np.uint64]:
     if isinstance(images, StoredImages):
-        return np.array([_file_size(images, row) for row in range(len(images))], dtype=np.uint64)
+        sizes = np.zeros(len(images), dtype=np.uint64)
+        for row in range(len(images)):
+            with suppress(InputError):
+                sizes[row] = images.encoded_size(row)
+        return sizes
     if isinstance(images, FeatureVectors):
         return _digests(np.ascontiguousarray(row).data for row in images.vectors)
     if isinstance(images, ArrayImages):
         return _digests(np.ascontiguousarray(row).data for row in images.array)
     return np.repeat(_digests([images.fingerprint().encode()]), len(images))
-
-
-def _file_size(images: StoredImages, row: int) -> int:
-    try:
-        return images.encoded_size(row)
-    except InputError:
-        return 0
 
 
 def _digests(contents: Iterable[bytes | memoryview]) -> NDArray[np.uint64]:

@@ -82,11 +82,6 @@ class ArrayImages(NamedRows):
     Args:
         array: ``(N, H, W)`` or ``(N, H, W, C)`` uint8 with one or three channels. It is kept, not copied.
         names: ``N`` names; row numbers when left out.
-
-    Example:
-        >>> images = ArrayImages(np.zeros((5, 8, 6), np.uint8), names="abcde")
-        >>> images[4].shape, images.select([3, 1]).names
-        ((8, 6, 1), ('d', 'b'))
     """
 
     row_fields = ("array",)
@@ -258,10 +253,6 @@ def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
     """Convert images ``(…, 1 or 3)`` to 1 or 3 channels; the result may share memory with ``array``.
 
     Gray is ``(19595 R + 38470 G + 7471 B + 32768) // 65536``, the rounding of Pillow's mode L.
-
-    Example:
-        >>> to_channels(np.array([[255, 0, 0]], np.uint8), 1)
-        array([[76]], dtype=uint8)
     """
     if channels not in (1, 3):
         raise InputError(f"images have 1 or 3 channels, not {channels}.")

@@ -32,11 +32,6 @@ class InMemoryImages(NamedRows):
     Args:
         images: Pillow images, arrays ``(H, W)`` or ``(H, W, 1 or 3)``, or tensors ``(1 or 3, H, W)``, in any mix.
             Values are uint8, or floats from 0 to 1, which are rounded to uint8.
-
-    Example:
-        >>> images = InMemoryImages([Image.new("L", (5, 4)), np.zeros((2, 3, 3), np.uint8)])
-        >>> images[0].shape, images[1].shape
-        ((4, 5, 3), (2, 3, 3))
     """
 
     row_fields = ("images",)

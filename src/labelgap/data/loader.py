@@ -22,9 +22,8 @@ from torch.utils.data import DataLoader
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.system import cpu_count
-from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, ImageSource, StoredImages, check_rows, to_channels
-from labelgap.data.transforms import Resize, Transform
+from labelgap.data.transforms import Resize, Transform, flip_mask
 
 Batch = tuple[Tensor, Tensor]
 

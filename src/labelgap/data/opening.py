@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from labelgap.core.data_options import PATH_OPTIONS
 from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path, nearest_path
+from labelgap.core.findings import Note
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
-from labelgap.data.findings import FormatRecognized
-from labelgap.data.readers.image_names import is_image_name
-from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.recipe import SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
-from labelgap.data.readers.shards.location import is_shard_url
+from labelgap.data.readers.shards import is_shard_url
 from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load
 
 _GENERIC: Final = ("csv", "parquet", "folder")
@@ -55,15 +54,9 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
 
 
 def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
-    """Load the data that a document of a folder names, where this user made the document or trusts it.
+    """Load the data of a recipe in ``config.json`` or ``review.json``, where this user made the document or trusts it.
 
-    Args:
-        document: ``config.json`` of a run, or ``review.json``.
-        recipe: the recipe in it.
-
-    Raises:
-        RunError: somebody else made the document, and its recipe names paths.
-        InputError: a path of the recipe does not exist any more.
+    ``RunError`` where somebody else made it and its recipe names paths, ``InputError`` where such a path is lost.
     """
     if recipe:
         checked = Recipe.checked(recipe)
@@ -135,7 +128,8 @@ def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
     if path.exists():
         name, others = _recognize(path)
         data = load(name, path, **given)
-        recognized = FormatRecognized(name, describe_dataset(name).path_to, text, others)
+        also = "".join(f"; {other} is there too: {other}={text}" for other in others)
+        recognized = Note(f"recognized as {name}: {describe_dataset(name).path_to}{also}", "source")
         return replace(data, findings=(recognized, *data.findings))
     name, equals, place = text.partition("=")
     if equals and DATASET_NAME.fullmatch(name):

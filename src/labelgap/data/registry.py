@@ -1,8 +1,8 @@
 """The data sets that labelgap can read, by name; ``opening`` finds out which one a text or a recipe means.
 
-To add one to labelgap: write ``data/readers/NAME.py`` with a function from a path and options to a ``Dataset`` and a
-``DatasetLayout``, and add both to ``data/readers/builtin.py``. From outside: ``register_dataset``, or an entry
-point of the group "labelgap.datasets".
+To add one: write ``data/readers/NAME.py`` with a function from a path and options to a ``Dataset`` and a
+``DatasetLayout``, and add both to ``BUILTIN_READERS``. From outside: ``register_dataset``, or an entry point of the
+group "labelgap.datasets".
 """
 
 from __future__ import annotations
@@ -11,18 +11,234 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from labelgap.core.data_options import PATH_OPTIONS
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path
 from labelgap.core.registry import Registry, load_plugins
+from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.builtin import BUILTIN_READERS, DatasetReader
-from labelgap.data.readers.layout import DatasetLayout
-from labelgap.data.readers.recipe import to_stored_option, to_stored_path
+from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.readers.arff import ARFF_LAYOUT, load_arff
+from labelgap.data.readers.chexpert import CHEXPERT_LAYOUT, load_chexpert
+from labelgap.data.readers.coco import coco_layout, load_coco2014, load_coco2017
+from labelgap.data.readers.common import DatasetLayout, RequiredFile
+from labelgap.data.readers.cub import CUB_LAYOUT, load_cub
+from labelgap.data.readers.digits import load_digits
+from labelgap.data.readers.features import is_feature_file, load_features
+from labelgap.data.readers.folder import is_tag_folder, load_folder
+from labelgap.data.readers.huggingface import HUGGINGFACE_LAYOUT, load_huggingface
+from labelgap.data.readers.nuswide import NUSWIDE_LAYOUT, load_nuswide
+from labelgap.data.readers.openimages import OPENIMAGES_LAYOUT, load_openimages
+from labelgap.data.readers.recipe import SHARDS, to_stored_option, to_stored_path
+from labelgap.data.readers.shards import is_shard_folder, load_shards
+from labelgap.data.readers.spml import SPML_LAYOUT, load_spml
+from labelgap.data.readers.table import load_csv, load_parquet
+from labelgap.data.readers.voc import load_voc2007, load_voc2012, voc_layout
+
+_NO_LAYOUT: Final = DatasetLayout()
+
+
+@dataclass(frozen=True)
+class DatasetReader:
+    """How one kind of data is loaded: from a path (to ``path_to``, in words; empty for no path) and options."""
+
+    name: str
+    load: Callable[..., Dataset]
+    summary: str
+    path_to: str = ""
+    recognizes: Callable[[Path], bool] = lambda path: False
+    reference: str = ""
+    builtin: bool = True
+    layout: DatasetLayout = _NO_LAYOUT
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options, sorted."""
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = inspect.signature(self.load).parameters.values()
+        return tuple(sorted(each.name for each in parameters if each.kind in named and each.name != "path"))
+
+    @property
+    def takes_any_option(self) -> bool:
+        """Whether ``load`` takes options by ``**``."""
+        kinds = {each.kind for each in inspect.signature(self.load).parameters.values()}
+        return inspect.Parameter.VAR_KEYWORD in kinds
+
+    def problems(self, path: Path) -> list[str]:
+        """Return what is missing at a path or is of another version, as far as a quick look tells; or an empty list."""
+        if not self.path_to:
+            raise InputError(f"{self.name} takes no path; {os.fspath(path)!r} was given.")
+        if not path.exists():
+            raise InputError(describe_missing_path(path))
+        problems = self.layout.problems(path)
+        recognized = self.recognizes(path) or not self.builtin
+        return problems if problems or recognized else [f"this is not {self.path_to}"]
+
+    def check_stored_options(self, options: Mapping[str, Any]) -> None:
+        """Raise an error for options out of a stored file that do not have the types that ``load`` declares.
+
+        The types of a data set from outside may be any; its options are plain JSON values.
+        """
+        if not self.builtin:
+            return
+        hints = get_type_hints(self.load)
+        for name, value in options.items():
+            if name not in self.options:
+                continue  # ``load`` of the registry refuses it
+            try:
+                TypeAdapter(hints[name]).validate_python(value, strict=True)
+            except ValidationError as error:
+                message = error.errors(include_url=False)[0]["msg"]
+                raise InputError(f"{self.name} option {name}={truncate_text(repr(value))}: {message}.") from None
+
+
+def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
+    return lambda path: path.is_file() and path.suffix.lower() in suffixes
+
+
+def _published(
+    name: str, load: Callable[..., Dataset], summary: str, path_to: str, reference: str, layout: DatasetLayout
+) -> DatasetReader:
+    """Return the reader of published files: a path is recognized where the layout finds its root."""
+    find = layout.find
+    recognizes = (lambda path: False) if find is None else (lambda path: find(path) is not None)
+    return DatasetReader(name, load, summary, path_to, recognizes, reference, layout=layout)
+
+
+def _voc(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
+    return _published(f"voc{year}", load, summary, "a VOC devkit", "Everingham et al., IJCV 2010", voc_layout(year))
+
+
+def _coco(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
+    path_to = "a folder with COCO's annotations"
+    return _published(f"coco{year}", load, summary, path_to, "Lin et al., ECCV 2014", coco_layout(year))
+
+
+def _own(*files: RequiredFile, source: str = "your own", license: str = "yours") -> DatasetLayout:
+    """Return the layout of data that nobody published."""
+    return DatasetLayout(source, license, files=files)
+
+
+_PHOTOS: Final = RequiredFile("photos/*.jpg", "any folder: --images photos")
+
+BUILTIN_READERS: Final = (
+    DatasetReader(
+        "digits",
+        load_digits,
+        "scenes of handwritten digits, embedded in labelgap, one label shown of each",
+        layout=_own(
+            source="drawn by labelgap from the digits of scikit-learn (UCI, Optical Recognition of Handwritten Digits)",
+            license="CC BY 4.0 (the digits)",
+        ),
+    ),
+    DatasetReader(
+        "csv",
+        load_csv,
+        "your own photos: a table of tags and a folder of images",
+        "a .csv file",
+        _has_suffix(".csv", ".tsv"),
+        layout=_own(RequiredFile("tags.csv", "image,[split],class…: 1, 0 or blank; or image,[split],present"), _PHOTOS),
+    ),
+    DatasetReader(
+        FEATURES,
+        load_features,
+        "vectors that a network computed elsewhere, and their labels; no pixels",
+        "an .npz or .parquet file with features",
+        is_feature_file,
+        layout=_own(RequiredFile("x.npz", "classes, {train,val,test}_features, {train,val,test}_labels; or .parquet")),
+    ),
+    DatasetReader(
+        "parquet",
+        load_parquet,
+        "your own photos: as csv, in Parquet",
+        "a .parquet file",
+        _has_suffix(".parquet"),
+        layout=_own(RequiredFile("tags.parquet", "the columns of a csv"), _PHOTOS),
+    ),
+    _voc("2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes"),
+    _voc("2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
+    _coco("2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
+    _coco("2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
+    _published(
+        "nuswide",
+        load_nuswide,
+        "NUS-WIDE: 81 concepts, the official split",
+        "a folder with NUS-WIDE's lists",
+        "Chua et al., CIVR 2009",
+        NUSWIDE_LAYOUT,
+    ),
+    _published(
+        "cub",
+        load_cub,
+        "CUB-200-2011: 312 attributes of birds, certainties, the official split, boxes",
+        "a folder with CUB-200-2011",
+        "Wah et al., Caltech 2011",
+        CUB_LAYOUT,
+    ),
+    _published(
+        "spml",
+        load_spml,
+        "the single-positive papers' arrays: formatted_{train,val}_{images,labels,labels_obs}.npy",
+        "a folder with formatted_train_images.npy",
+        "Cole et al., CVPR 2021",
+        SPML_LAYOUT,
+    ),
+    _published(
+        "chexpert",
+        load_chexpert,
+        "chest radiographs, CheXpert or MIMIC-CXR: 1, 0, -1 = uncertain, blank = unknown",
+        "a folder with CheXpert's train.csv",
+        "Irvin et al., AAAI 2019; Johnson et al., 2019",
+        CHEXPERT_LAYOUT,
+    ),
+    _published(
+        "arff",
+        load_arff,
+        "multi-label tables of Mulan and MEKA, sparse or dense; features, no pixels",
+        "an .arff file, or a folder with NAME-train.arff",
+        "Tsoumakas et al., JMLR 2011; Read et al., JMLR 2016",
+        ARFF_LAYOUT,
+    ),
+    _published(
+        "openimages",
+        load_openimages,
+        "Open Images V3 and V4 to V7: labels that people verified, all others unknown; boxes on request",
+        "a folder with the CSV files of Open Images",
+        "Krasin et al. 2017; Kuznetsova et al., IJCV 2020",
+        OPENIMAGES_LAYOUT,
+    ),
+    _published(
+        "huggingface",
+        load_huggingface,
+        "a Hugging Face data set on a disk: save_to_disk, or Parquet files as on the Hub",
+        "a folder with dataset_dict.json, state.json or train-00000-of-00001.parquet",
+        "Lhoest et al., EMNLP 2021",
+        HUGGINGFACE_LAYOUT,
+    ),
+    DatasetReader(
+        SHARDS,
+        load_shards,
+        "images and labels in tar files, in a folder or at a URL: what `labelgap shard` writes",
+        "a folder or a URL of shards (.tar)",
+        is_shard_folder,
+        layout=_own(RequiredFile("shards/*.tar", "what `labelgap shard DATA` writes, or WebDataset files")),
+    ),
+    DatasetReader(
+        "folder",
+        load_folder,
+        "your own photos: sorted into a folder per tag, below train, val and test or not",
+        "a folder with a folder of photos per tag",
+        is_tag_folder,
+        layout=_own(RequiredFile("cat/*.jpg", "a folder per tag"), RequiredFile("dog/*.jpg", "or train/dog/*.jpg …")),
+    ),
+)
+
 
 ENTRY_POINTS: Final = "labelgap.datasets"
 DATASET_NAME: Final = re.compile(r"[A-Za-z][\w-]*")
@@ -94,12 +310,7 @@ def _readers() -> Registry[DatasetReader]:
 
 
 def dataset_names() -> list[str]:
-    """Return the names of all data sets.
-
-    Example:
-        >>> dataset_names()[:8]
-        ['digits', 'csv', 'features', 'parquet', 'voc2012', 'voc2007', 'coco2014', 'coco2017']
-    """
+    """Return the names of all data sets."""
     return _readers().names()
 
 

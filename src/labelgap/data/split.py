@@ -21,17 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.core.findings import Finding, Note
 from labelgap.data.dataset import Dataset
-from labelgap.data.findings import (
-    DuplicatesFound,
-    FileSplit,
-    GroupsKeptTogether,
-    LeaksAllowed,
-    NoSplit,
-    NoValRows,
-    ValidationHeldOut,
-    format_sizes,
-)
-from labelgap.data.scanning.duplicates import DuplicatePairs, cluster_ids
+from labelgap.data.findings import LeaksAllowed, NoSplit, NoValRows, ValidationHeldOut, format_sizes
+from labelgap.data.scanning import DuplicatePairs, cluster_ids
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
 
@@ -75,7 +66,7 @@ def assign_splits(
         return rows, groups, [NoSplit(len(table)), *_kept_together(file, pairs)]
     given = np.array(file.splits)
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}
-    findings: list[Finding] = [FileSplit(_sizes(rows))]
+    findings: list[Finding] = [Note(f"split as the file says: {format_sizes(_sizes(rows))}", "split")]
     if not len(rows["train"]):
         counts = format_sizes(_sizes(rows))
         raise InputError(f"{file.path}: no row has 'train' under split ({counts}), so there is nothing to learn from.")
@@ -99,13 +90,16 @@ def _kept_together(file: TableFile, pairs: DuplicatePairs) -> list[Finding]:
     """Return what is kept in one fold."""
     findings: list[Finding] = []
     if file.groups is not None:
-        findings.append(GroupsKeptTogether(len({group for group in file.groups if group.strip()})))
+        groups = len({group for group in file.groups if group.strip()})
+        findings.append(Note(f"the images of each of {groups:,} groups are kept in one fold", "split"))
     if not len(pairs):
         return findings
     count = len(file.table)
     exact = count - len(np.unique(cluster_ids(pairs.exact_only(), count)))
     near = count - len(np.unique(cluster_ids(pairs, count))) - exact
-    return [*findings, DuplicatesFound(exact, near)]
+    counts = " and ".join(f"{count:,} {kind}" for count, kind in ((exact, "exact"), (near, "near")) if count)
+    duplicates = "duplicates" if exact + near > 1 else "duplicate"
+    return [*findings, Note(f"{counts} {duplicates}: kept in one fold", "split")]
 
 
 def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allow_leaks: bool) -> list[Finding]:
@@ -116,9 +110,10 @@ def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allo
         "looks like": pairs,
         "is of one group with": _group_pairs(file),
     }
+    order = np.array([SPLITS.index(name) for name in given], dtype=np.int64)
     messages: dict[int, str] = {}
     for relation, connected in relations.items():
-        for row, other in _leaked_rows(cluster_ids(connected, count), given):
+        for row, other in leaked_rows(cluster_ids(connected, count), order).items():
             place = "" if file.sources is None else f"{file.sources[row].name}, line {file.lines[row]}: "
             message = f"{place}{_describe_row(file, row)} {relation} {_describe_row(file, other, line=True)}"
             messages.setdefault(row, message)
@@ -133,14 +128,13 @@ def _leaks(file: TableFile, pairs: DuplicatePairs, given: NDArray[np.str_], allo
     raise ProblemsError(file.path, problems, outcome, unit=unit, fixable=fixable)
 
 
-def _leaked_rows(clusters: NDArray[np.int64], given: NDArray[np.str_]) -> list[tuple[int, int]]:
-    """Return every row that is not in the first split of its cluster, with the first row that is."""
-    order = np.array([SPLITS.index(name) for name in given])
+def leaked_rows(clusters: NDArray[np.int64], rank: NDArray[np.int64]) -> dict[int, int]:
+    """Return every row that has another rank than the lowest of its cluster, with the first row that has that."""
     first: dict[int, int] = {}
-    for row in np.lexsort((np.arange(len(order)), order)).tolist():
+    for row in np.lexsort((np.arange(len(rank)), rank)).tolist():
         first.setdefault(int(clusters[row]), row)
     leaders = np.array([first[int(number)] for number in clusters], dtype=np.int64)
-    return [(int(row), int(leaders[row])) for row in np.flatnonzero(order > order[leaders])]
+    return {int(row): int(leaders[row]) for row in np.flatnonzero(rank != rank[leaders])}
 
 
 def _describe_row(file: TableFile, row: int, *, line: bool = False) -> str:
@@ -174,11 +168,6 @@ def hash_split(
 
     Returns:
         the row numbers of the first split and of each that is held out, ascending; every row is in exactly one.
-
-    Example:
-        >>> table = LabelTable.from_dense([[1]] * 40, images=[f"{number}.jpg" for number in range(40)])
-        >>> [len(part) for part in hash_split(table, 2)]
-        [36, 3, 1]
     """
     unit = np.arange(len(table)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     if unit.shape != (len(table),):

@@ -16,9 +16,82 @@ from numpy.typing import NDArray
 
 from labelgap.core.findings import Finding
 from labelgap.core.text import plural, pluralize
-from labelgap.data.capabilities import describe_capabilities, measurable_classes
-from labelgap.data.dataset import Dataset
+from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import PRESENT
+from labelgap.metrics.validation import supports_accuracy
+
+_PURPOSES = {"val": "choose epochs and thresholds by accuracy", "test": "measure accuracy"}
+_FEW_CLASSES = "choose thresholds by accuracy"
+_RANDOM_SAMPLE = 300
+
+
+def measurable_classes(split: Split) -> NDArray[np.bool_]:
+    """Return ``(K,)``: whether the known labels of a class support an accuracy, as a training counts it.
+
+    The truth counts where a split has one.
+    """
+    counts = split.evaluation_labels.counts()
+    return supports_accuracy(counts.present, counts.absent, len(split))
+
+
+def describe_capabilities(
+    data: Dataset, words: tuple[str, str] = ("image", "class")
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what can and what cannot be done with these labels; ``words`` are the owner's for image and class."""
+    image, tag = words
+    can, cannot = [], []
+    present, _, unknown = data.train.labels.counts().total
+    if not present:
+        cannot.append(f"train: no {tag} is known to be present in a train {image}")
+    else:
+        can.append("train and rank missing labels now" if unknown else "train now; no label is missing in train")
+    splits = {split.name: split for split in data.splits}
+    wanting = []
+    folds = {"train": "measure accuracy"} if data.val is None else {}
+    needed = {name: purpose for name, purpose in _PURPOSES.items() if not folds or name in splits}
+    for name, purpose in {**folds, **needed}.items():
+        if name not in splits:
+            cannot.append(f"{purpose}: there is no {name} split")
+            continue
+        counted, every = int(measurable_classes(splits[name]).sum()), len(data.classes)
+        if counted:
+            which = f"all {every:,}" if counted == every else f"{counted:,} of {every:,}"
+            too_few = name == "val" and 2 * counted < every
+            can.append(f"{_FEW_CLASSES if too_few else purpose} on {_place(name)}, over {which} {plural(tag)}")
+            if too_few:
+                cannot.append(
+                    f"choose epochs by accuracy: that takes half of the {plural(tag)}; the observed ranking will do"
+                )
+        if counted < every:
+            cannot.append(_lacking(splits[name], purpose, tag))
+            if splits[name].evaluation_labels.counts().unknown.any():
+                wanting.append(splits[name])
+    if wanting:
+        names, few = " and ".join(split.name for split in wanting), min(_RANDOM_SAMPLE, *map(len, wanting))
+        each = " each" if len(wanting) > 1 else ""
+        names = "" if names == "train" else f"{names} "
+        cannot[-1] += f"; to change that, label {few:,} random {names}{image}s{each} in full"
+    return tuple(can), tuple(cannot)
+
+
+def _place(split: str) -> str:
+    return "train, out of fold" if split == "train" else split
+
+
+def _lacking(split: Split, purpose: str, tag: str) -> str:
+    """Say how many classes cannot be measured, and which state they lack."""
+    counts = split.evaluation_labels.counts()
+    lacking = ~measurable_classes(split)
+    states = [name for name in ("present", "absent") if (getattr(counts, name)[lacking] == 0).all()]
+    few = bool(((counts.present > 0) & (counts.absent > 0))[lacking].any())
+    lack = f"lack a known present or {'enough known absents' if few else 'a known absent'}"
+    if states:
+        lack = f"have no known {' and no known '.join(states)}"
+    missing, every = int(lacking.sum()), len(lacking)
+    start = f"{purpose} on {_place(split.name)}"
+    start = start if missing == every else f"{purpose} of the others on {_place(split.name)}"
+    return f"{start}: {missing:,} of {every:,} {plural(tag)} {lack} there"
+
 
 OWN_FORMATS: Final = ("csv", "parquet", "folder")
 """Formats of people's own data: they speak of photos and tags, researchers of images and classes."""
@@ -59,15 +132,7 @@ class ClassSummary:
 
 @dataclass(frozen=True)
 class LabelWarning:
-    """Something that looks wrong with labels.
-
-    Attributes:
-        kind: what it is.
-        noun: what the data's owner calls the thing it is about: an image or a class.
-        count: of such things.
-        names: the classes, if it is about classes; the sentence leaves them out.
-        hint: what to do about it.
-    """
+    """Something that looks wrong with ``count`` images or classes; the sentence leaves out the names of classes."""
 
     kind: Literal["never_present", "few_present", "not_in_train", "no_label", "all_known"]
     noun: str
@@ -88,22 +153,9 @@ class LabelWarning:
 
 @dataclass(frozen=True)
 class DatasetSummary:
-    """What ``labelgap inspect`` says.
+    """What ``labelgap inspect`` says: labels of all splits, of each split and of each class, and what they allow.
 
-    Attributes:
-        name: of the data.
-        image_word: "photo" or "image", whichever its owner would say.
-        class_word: "tag" or "class".
-        whole: labels of all splits together.
-        splits: labels of each split.
-        classes: labels of each class, in the order of the columns.
-        present_per_image: how many classes are known to be in an image, on average.
-        most_present: how many in the image that has the most.
-        findings: how labels and splits were read.
-        warnings: what looks wrong.
-        can: what these labels allow.
-        cannot: what they do not, and why.
-        next: the command that trains on the data; empty where there is nothing to learn from.
+    Words are those of the owner ("photo" and "tag", or "image" and "class"); ``next`` is the command that trains.
     """
 
     name: str
@@ -160,7 +212,11 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         split.name: SplitSummary(len(split), *split.labels.counts().total, int(measurable_classes(split).sum()))
         for split in data.splits
     }
-    whole = _whole(splits, classes)
+    images, present_labels, absent, unknown = (
+        sum(getattr(split, name) for split in splits.values()) for name in ("images", "present", "absent", "unknown")
+    )
+    measurable = sum(bool(row.measurable) for row in classes)
+    whole = SplitSummary(images, present_labels, absent, unknown, measurable)
     can, cannot = describe_capabilities(data, words)
     return DatasetSummary(
         name=data.name,
@@ -177,14 +233,6 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
     )
-
-
-def _whole(splits: Mapping[str, SplitSummary], classes: tuple[ClassSummary, ...]) -> SplitSummary:
-    measurable = sum(bool(row.measurable) for row in classes)
-    images, present, absent, unknown = (
-        sum(getattr(split, name) for split in splits.values()) for name in ("images", "present", "absent", "unknown")
-    )
-    return SplitSummary(images, present, absent, unknown, measurable)
 
 
 def _classes(data: Dataset) -> tuple[ClassSummary, ...]:

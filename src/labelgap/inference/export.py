@@ -25,8 +25,8 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder, remove_partials_of, write_bytes, write_json, write_text
 from labelgap.data.images import ArrayImages
 from labelgap.data.transforms import CenterCrop, Resize
+from labelgap.inference.columns import UNSURE_WITHIN
 from labelgap.inference.export_script import SCRIPT
-from labelgap.inference.predict.columns import UNSURE_WITHIN
 from labelgap.models import Classifier
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.network import IdentityBackbone
@@ -49,7 +49,7 @@ class ExportedFiles:
         model: the ONNX file.
         preprocess: the preprocessing of an image, the classes and their thresholds.
         script: a program that needs neither labelgap nor PyTorch.
-        difference: the largest difference between scores of onnxruntime and PyTorch; None where it was not checked.
+        difference: the largest difference of scores to PyTorch's; None where it was not checked.
     """
 
     model: Path
@@ -175,11 +175,8 @@ def _strip(part: Any) -> None:
     """Remove the exporter's debugging information: names of source files, stack traces."""
     del part.metadata_props[:]
     part.doc_string = ""
-    for group in (
-        part.node,
-        part.value_info,
-        *(getattr(part, name, ()) for name in ("input", "output", "initializer")),
-    ):
+    groups = ("node", "value_info", "input", "output", "initializer")
+    for group in (getattr(part, name, ()) for name in groups):
         for item in group:
             if hasattr(item, "metadata_props"):
                 del item.metadata_props[:]
@@ -200,12 +197,8 @@ def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
         for column, name in enumerate(run.config.classes)
     ]
     unsure = {mark: None if np.isinf(odds) else odds for mark, odds in UNSURE_WITHIN.items()}
-    return {
-        "input": graph.input_name,
-        **_preprocess_images(run, graph),
-        "unsure_within_odds": unsure,
-        "classes": classes,
-    }
+    images = _preprocess_images(run, graph)
+    return {"input": graph.input_name, **images, "unsure_within_odds": unsure, "classes": classes}
 
 
 def _preprocess_images(run: Run, graph: _Graph) -> dict[str, Any]:

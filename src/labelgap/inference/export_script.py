@@ -6,7 +6,7 @@ from typing import Final
 
 from labelgap.core.text import FORMULA
 from labelgap.data.decoding import FORMATS
-from labelgap.data.readers.image_names import IMAGE_SUFFIX
+from labelgap.data.readers.image_paths import IMAGE_SUFFIX
 
 _TEMPLATE: Final = '''\
 """Labels of images by an exported network. Needs onnxruntime and Pillow: python predict_onnx.py photo.jpg folder/"""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.decoding.image_file import open_image
+from labelgap.data.decoding import open_image
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource, StoredImages
 from labelgap.metrics.localization import mean_class_rate, pointing_hits
@@ -26,6 +28,8 @@ from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.loop.inputs import ImageInputs
 
 _ENLARGED_AT_ONCE: Final = 64
+_COLOR: Final = (213, 94, 0)
+_MAX_ALPHA: Final = 170
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +81,8 @@ class PointingGame:
         return mean_class_rate(hits, self.class_counts)
 
 
-@overload
 def pointing_game(
-    runs: Run,
+    run: Run,
     data: Dataset | Split,
     *,
     images: int | None = None,
@@ -87,32 +90,7 @@ def pointing_game(
     device: str = "auto",
     workers: int | None = None,
     batch_size: int = 16,
-) -> PointingGame: ...
-
-
-@overload
-def pointing_game(
-    runs: Mapping[str, Run],
-    data: Dataset | Split,
-    *,
-    images: int | None = None,
-    tolerance: float = 0.0,
-    device: str = "auto",
-    workers: int | None = None,
-    batch_size: int = 16,
-) -> dict[str, PointingGame]: ...
-
-
-def pointing_game(
-    runs: Run | Mapping[str, Run],
-    data: Dataset | Split,
-    *,
-    images: int | None = None,
-    tolerance: float = 0.0,
-    device: str = "auto",
-    workers: int | None = None,
-    batch_size: int = 16,
-) -> PointingGame | dict[str, PointingGame]:
+) -> PointingGame:
     """Return how often the maximum of a class's activation map falls inside a box of the class (Kim et al. 2022).
 
     Every class that has a box in an image is tested there; difficult objects are left out. The maps have no bias, are
@@ -120,7 +98,7 @@ def pointing_game(
     first one counts, from the top left. Edges are inside of a box.
 
     Args:
-        runs: finished, trained on images that were resized as a whole; one, or several by label.
+        run: a finished run, trained on images that were resized as a whole.
         data: a split with boxes, or a data set: its test split, else val.
         images: how many images to take at random, the same for every run; None for all that have a box.
         tolerance: how many pixels outside of a box still count as a hit; 15 in Zhang et al. 2016.
@@ -131,20 +109,17 @@ def pointing_game(
     split = unseen_split(data) if isinstance(data, Dataset) else data
     if split.boxes is None:
         raise InputError(f"{split.name} has no boxes, and the pointing game needs them.")
+    if run.config.classes != split.labels.classes:
+        raise InputError(f"{split.name} has other classes than {run.path} was trained on.")
     pairs, of_pair, corners, available = _tested_pairs(split.boxes, images)
     known = {row: image_size(split.images, row) for row in np.unique(pairs[:, 0]).tolist()}
     sizes = np.array([known[row] for row in pairs[:, 0].tolist()], dtype=np.int64).reshape(-1, 2)
     center_hits = pointing_hits(_to_image(np.array([0.5, 0.5]), sizes), of_pair, corners, tolerance=tolerance)
-    found = {}
-    for label, run in {"": runs}.items() if isinstance(runs, Run) else runs.items():
-        if run.config.classes != split.labels.classes:
-            raise InputError(f"{split.name} has other classes than {run.path} was trained on.")
-        maps = _maps(run, split.images, pairs, choose_device(device), workers, batch_size)
-        parts = [np.zeros((0, 2)), *(_maxima(each, run.model.backbone.input_spec.size) for each in maps)]
-        points = _to_image(np.concatenate(parts), sizes)
-        hits = pointing_hits(points, of_pair, corners, tolerance=tolerance)
-        found[label] = PointingGame(run.config.classes, pairs[:, 0], pairs[:, 1], points, hits, center_hits, available)
-    return found[""] if isinstance(runs, Run) else found
+    maps = _maps(run, split.images, pairs, choose_device(device), workers, batch_size)
+    parts = [np.zeros((0, 2)), *(_maxima(each, run.model.backbone.input_spec.size) for each in maps)]
+    points = _to_image(np.concatenate(parts), sizes)
+    hits = pointing_hits(points, of_pair, corners, tolerance=tolerance)
+    return PointingGame(run.config.classes, pairs[:, 0], pairs[:, 1], points, hits, center_hits, available)
 
 
 def unseen_split(data: Dataset) -> Split:
@@ -164,15 +139,7 @@ def without_maps(run: Run) -> str:
 def activation_maps(
     run: Run, images: ImageSource, pairs: NDArray[np.int64], *, device: str = "auto", workers: int | None = None
 ) -> list[NDArray[np.float32]]:
-    """Return the class activation map ``(h, w)`` of each of some pairs of an image and a class, without the bias.
-
-    Args:
-        run: finished, trained on images that were resized as a whole.
-        images: the source.
-        pairs: ``(P, 2)`` row and class number; rows ascend.
-        device: "auto", "cpu", "cuda", "mps".
-        workers: processes that decode images.
-    """
+    """Return the class activation map ``(h, w)`` of each of ``(P, 2)`` pairs of a row, which ascend, and a class."""
     maps = _maps(run, images, pairs, choose_device(device), workers, batch_size=16)
     return [each for batch in maps for each in batch.cpu().numpy()]
 
@@ -240,3 +207,25 @@ def _maxima(maps: Tensor, side: int) -> NDArray[np.float64]:
 def _to_image(shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return positions in pixels, of whole numbers at the centers, from shares of the width and the height."""
     return shares * sizes - 0.5
+
+
+def heat_map_png(activations: NDArray[np.float32], size: tuple[int, int], side: int = 256) -> bytes:
+    """Return a map ``(h, w)`` as one color whose opacity grows with the activation, a transparent PNG.
+
+    The average of the map and what is below it is transparent.
+
+    Args:
+        activations: the map.
+        size: width and height of the image, whose shape the PNG has.
+        side: the longer side of the PNG.
+    """
+    above = np.clip(activations - activations.mean(), 0, None)
+    share = above / max(float(above.max()), 1e-12)
+    width, height = (max(1, round(side * length / max(size))) for length in size)
+    alpha = Image.fromarray(np.rint(share * _MAX_ALPHA).astype(np.uint8))
+    alpha = alpha.resize((width, height), Image.Resampling.BICUBIC)
+    overlay = Image.new("RGBA", alpha.size, (*_COLOR, 0))
+    overlay.putalpha(alpha)
+    buffer = io.BytesIO()
+    overlay.save(buffer, "PNG")
+    return buffer.getvalue()

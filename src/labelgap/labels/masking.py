@@ -1,21 +1,53 @@
-"""Hiding labels of a full table at random: which known labels stay; ``gaps`` has draws that are not at random.
+r"""Hiding labels of a full table: which known labels stay, at random or as people leave labels out (``LabelGap``).
 
 The single-positive papers (Cole 2021, Kim 2022, Zhou 2022) share one draw and one split. Both are reproduced here bit
 for bit: results can be compared with theirs only on the same labels.
+
+Hiding present labels as people leave them out: not at random.
+
+What an annotator names depends on the object (its size), on the class (how common it is) and on the annotator (Berg et
+al., "Understanding and predicting importance in images", CVPR 2012; Misra et al., "Seeing through the human reporting
+bias", CVPR 2016). Every rule here states which known labels of a table stay. Three of them keep a share s of all P
+present labels, each with a weight w of its own. With u = ``RandomState(seed).random_sample(P)``, one number for each
+present label in the order of the table (row after row, classes ascending),
+
+.. math:: \text{kept} = \text{the } \operatorname{round}(sP) \text{ labels with the lowest } u / w
+
+(sequential Poisson sampling, Ohlsson 1998). If t is the highest u / w that is kept, a label is kept with a probability
+of about min(1, t w): labels of twice the weight are kept twice as often, up to all of them. Labels of weight 0, e.g. of
+an object without a box, are never kept, even if fewer than round(sP) are left. Only additions, multiplications,
+divisions and numpy's legacy generator are used, whose results are the same on every platform.
+
+======================  ===================================================================================
+rule                    weight w of a present label of class c
+======================  ===================================================================================
+``random``              1
+``rare-overlooked``     n_c, the number of present labels of c in the table
+``small-overlooked``    a / (a + side²), a = the size of the label: the area of the largest object of c, in pixels
+======================  ===================================================================================
+
+``salient`` keeps the ``per_image`` labels of every image with the largest sizes; u decides between equal ones.
+``annotators`` gives every image to one of A annotators, who know m = round(known · K) of the K classes each, and at
+least one: with π = ``permutation(K)`` annotator j knows π[(⌊jK / A⌋ + i) mod K] for i = 0 … m − 1, and then
+``randint(0, A, N)`` is the annotator of every image, both of one ``RandomState(seed)``. What is known of classes that
+the annotator does not know, present or absent, is hidden.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.text import pluralize
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.labels.sparse import starts_from_lengths
+from labelgap.labels.sparse import KnownLabels, starts_from_lengths
 
 Amount = int | Literal["all"]
 BLOCK_LABELS: Final = 1 << 22
@@ -154,3 +186,132 @@ def _amount(amount: Amount | str, name: str) -> int | None:
     if isinstance(amount, bool) or not isinstance(amount, int | np.integer) or amount < 0:
         raise InputError(f"{name}={amount!r}: give a number of labels per image, or 'all'.")
     return int(amount)
+
+
+GAPS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "random": {"share": 0.5},
+    "rare-overlooked": {"share": 0.5},
+    "small-overlooked": {"share": 0.5, "side": 96.0},
+    "salient": {"per_image": 1},
+    "annotators": {"annotators": 5, "known": 0.5},
+}
+"""The options of every rule, with their defaults."""
+SIZE_RULES: Final = ("small-overlooked", "salient")
+"""Those that draw by the size of the labelled objects."""
+
+
+@dataclass(frozen=True)
+class LabelGap:
+    """A rule that states which known labels of a table stay, and all of its options."""
+
+    name: str
+    options: dict[str, Any]
+
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether it draws by the size of the labelled objects."""
+        return self.name in SIZE_RULES
+
+    @property
+    def description(self) -> str:
+        """Which present labels stay, in words."""
+        options = self.options
+        if self.name == "annotators":
+            people = f"{pluralize(options['annotators'], 'annotator')}, {100 * options['known']:g} % each"
+            return f"those of the classes that the annotator of an image knows ({people})"
+        if self.name == "salient":
+            count = options["per_image"]
+            which = "largest object" if count == 1 else f"{count:,} classes with the largest objects"
+            return f"those of the {which} of every image"
+        which = {
+            "random": "all alike",
+            "rare-overlooked": "fewer of rare classes",
+            "small-overlooked": f"fewer of small objects (side {options.get('side', 0):g} px)",
+        }[self.name]
+        return f"{100 * options['share']:g} % of the present labels, {which}"
+
+    def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Return which known labels may stay: all such present labels do, and absent ones are drawn from.
+
+        Rules that draw by size need ``sizes``: that of the object of every known label, in the order of
+        ``table.values``.
+        """
+        if self.name == "annotators":
+            return _known_to_annotators(table, seed, **self.options)
+        kept: NDArray[np.bool_] = table.values != PRESENT
+        present = np.flatnonzero(~kept)
+        drawn = random_state(seed).random_sample(len(present))
+        areas = self._check_sizes(table, sizes)[present] if self.needs_sizes else np.ones(len(present))
+        if self.name == "salient":
+            rows = table.rows[present]
+            order = np.lexsort((drawn, -areas, rows))
+            first = np.searchsorted(rows, rows)  # rows ascend, before and after sorting
+            kept[present[order[np.arange(len(rows)) - first < self.options["per_image"]]]] = True
+            return kept
+        weights = areas
+        if self.name == "rare-overlooked":
+            weights = table.counts().present[table.columns[present]].astype(np.float64)
+        elif self.name == "small-overlooked":
+            weights = areas / (areas + float(self.options["side"]) * float(self.options["side"]))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            keys = drawn / weights
+        keys[weights == 0] = np.inf
+        count = min(round(Fraction(str(self.options["share"])) * len(present)), int((weights > 0).sum()))
+        kept[present[lowest_mask(keys, count)]] = True
+        return kept
+
+    def _check_sizes(self, table: KnownLabels, sizes: ArrayLike | None) -> NDArray[np.float64]:
+        if sizes is None:
+            raise InputError(f"'{self.name}' draws by the sizes of the objects: give sizes, one for each known label.")
+        checked = np.asarray(sizes, dtype=np.float64)
+        if checked.shape != table.values.shape or not (np.isfinite(checked) & (checked >= 0)).all():
+            raise InputError(f"sizes: {len(table.values):,} numbers from 0 are needed, one for each known label.")
+        return checked
+
+
+def _known_to_annotators(table: KnownLabels, seed: int, annotators: int, known: float) -> NDArray[np.bool_]:
+    """Return the labels of classes that the annotator of the image knows."""
+    images, classes = table.shape
+    random = random_state(seed)
+    order = random.permutation(classes)
+    annotator = random.randint(0, annotators, images, dtype=np.int64)
+    # class order[p] is the first that annotator j knows where p = ⌊jK / A⌋; he knows the next m - 1 as well
+    place = np.empty(classes, dtype=np.int64)
+    place[order] = np.arange(classes)
+    first = annotator * classes // annotators
+    count = max(1, round(Fraction(str(known)) * classes))
+    return np.asarray((place[table.columns] - first[table.rows]) % max(classes, 1) < count)
+
+
+def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap | None:
+    """Return the rule that ``positives`` names, or None for a number or "all", which take no options.
+
+    An error for a name, an option or a value that does not exist.
+    """
+    if isinstance(positives, str) and positives != "all":
+        if positives not in GAPS:
+            hint = "Or give a number of labels per image."
+            raise UnknownNameError("rule for present labels called", positives, ["all", *GAPS], hint)
+        for name, value in options.items():
+            if name not in GAPS[positives]:
+                raise UnknownNameError(f"option of '{positives}' called", name, GAPS[positives])
+            _check_option(name, value)
+        return LabelGap(positives, {**GAPS[positives], **options})
+    if options:
+        option = next(iter(options))
+        rules = [name for name, known in GAPS.items() if option in known]
+        hint = f"it belongs to {' and '.join(map(repr, rules))}" if rules else f"rules are {', '.join(GAPS)}"
+        raise InputError(f"positives={positives!r} takes no option '{option}': {hint}.")
+    return None
+
+
+def _check_option(name: str, value: Any) -> None:
+    """Raise an error for a value that an option of a rule cannot have."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in ("share", "known") and not (number and 0 < value <= 1):
+        raise InputError(f"{name}={value!r}: a share is a number above 0, at most 1.")
+    if name == "side" and not (number and 0 < value < 1e6):
+        raise InputError(f"side={value!r}: the side of an object is a number of pixels, above 0 and below 1e6.")
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
+    if name in ("per_image", "annotators") and not whole:
+        raise InputError(f"{name}={value!r}: it must be a whole number from 1.")

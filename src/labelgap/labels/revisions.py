@@ -8,6 +8,7 @@ Precedence: a person's decision, then the observation, then a model's revision. 
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import read_table, reading
+from labelgap.core.text import quote_formulas, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.sparse import NamedTable, as_indices
 
@@ -70,14 +72,7 @@ class Revision:
 
 
 class ResolvedRevisions(NamedTuple):
-    """The value of every revised label; each array is ``(P,)``.
-
-    Attributes:
-        rows: row numbers, ascending.
-        columns: class numbers, ascending within a row.
-        values: PRESENT, ABSENT or UNKNOWN.
-        by_person: whether a person decided it, rather than a model.
-    """
+    """The value of every revised label, rows and classes ascending, and whether a person decided it: each ``(P,)``."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
@@ -129,14 +124,8 @@ class Revisions(Sequence[Revision]):
     ) -> Revisions:
         """Create revisions from row and class numbers of a table, without a Python loop.
 
-        Args:
-            table: whose images and classes are numbered.
-            rows: ``(R,)``
-            columns: ``(R,)``
-            values: one code, or ``(R,)`` of them; None for PRESENT, or for the state nearer to a soft target.
-            targets: ``(R,)`` soft targets; None for hard values.
-            source: the method.
-            epoch: one epoch, or ``(R,)`` of them; None where it is not a model's.
+        ``values`` and ``epoch`` are one number or ``(R,)``; without values a label is PRESENT, or the state nearer to
+        its soft target.
         """
         rows = as_indices(rows, "row", len(table.images))
         columns = as_indices(columns, "class number", len(table.classes))
@@ -204,11 +193,7 @@ class Revisions(Sequence[Revision]):
     def resolve(self, table: NamedTable, sources: Iterable[str] | None = None) -> ResolvedRevisions:
         """Return the final value of every revised label: a person's last decision, else a model's last revision.
 
-        Soft targets are not labels and are skipped.
-
-        Args:
-            table: whose images and classes the revisions name.
-            sources: sources that count; all when None.
+        Soft targets are not labels and are skipped; only ``sources`` count where they are given.
         """
         hard = self._table.filter(self._table["target"].is_null())
         if sources is not None:
@@ -278,3 +263,80 @@ def _row(revision: Revision) -> dict[str, Any]:
 
 def _revision(row: dict[str, Any]) -> Revision:
     return Revision(class_name=row.pop("class"), **row)
+
+
+_COLUMNS: Final = ("image", "split", "class", "before", "after", "source", "author", "time", "epoch", "run")
+_STATES: Final = {PRESENT: "present", ABSENT: "absent", UNKNOWN: "unknown"}
+_CODES: Final = {text: code for code, text in _STATES.items()}
+
+
+@dataclass(frozen=True)
+class ProvenanceEntry:
+    """A label that was decided by a person, or changed by a model: its revision, and the observed code ``before``."""
+
+    split: str
+    revision: Revision
+    before: int
+    run: str = ""
+
+    @property
+    def by_person(self) -> bool:
+        """Whether a person decided the label."""
+        return self.revision.source in HUMAN_SOURCES
+
+
+def provenance_path(path: Path) -> Path:
+    """Return the path of the list that belongs to a table."""
+    return path.with_name(f"{path.stem}.provenance.csv")
+
+
+def write_provenance(path: Path, entries: Iterable[ProvenanceEntry]) -> None:
+    """Write ``NAME.provenance.csv`` beside a table that ``labelgap apply`` wrote.
+
+    Who decided which of its labels, and when.
+
+    An audit reads it: a label that a person decided does not look wrong, whatever a model says.
+    """
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        for entry in entries:
+            revision = entry.revision
+            time = "" if revision.time is None else revision.time.isoformat(timespec="seconds")
+            epoch = "" if revision.epoch is None else revision.epoch
+            states = (_STATES[entry.before], _STATES[revision.value])
+            label = (revision.image, entry.split, revision.class_name, *states)
+            origin = (revision.source, revision.author or "", time, epoch, entry.run)
+            writer.writerow(quote_formulas([*label, *origin]))
+
+
+def read_provenance(path: Path) -> list[ProvenanceEntry]:
+    """Return the entries of a list; none where the file does not exist, ``InputError`` for another file."""
+    if not path.is_file():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, restval="")
+            return [_entry(row, path, reader.line_num) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(path, str(error)) from None
+
+
+def _entry(row: dict[str, str], path: Path, line: int) -> ProvenanceEntry:
+    cells = {name: unquote_formula(row.get(name) or "") for name in _COLUMNS}
+    try:
+        time = datetime.fromisoformat(cells["time"]) if cells["time"] else None
+        epoch = int(cells["epoch"]) if cells["epoch"] else None
+        value, before = _CODES[cells["after"]], _CODES[cells["before"]]
+    except (KeyError, ValueError) as error:
+        raise _unreadable(path, f"line {line}: {truncate_text(str(error))}") from None
+    author = cells["author"] or None
+    revision = Revision(cells["image"], cells["class"], value, cells["source"], epoch=epoch, time=time, author=author)
+    return ProvenanceEntry(cells["split"], revision, before, cells["run"])
+
+
+def _unreadable(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{path} is not a list that `labelgap apply` wrote ({reason}). Restore it, or move it away: without it nothing "
+        "is known of which labels people decided."
+    )

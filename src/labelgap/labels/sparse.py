@@ -6,17 +6,20 @@ entries ``starts[i]:starts[i + 1]``.
 
 from __future__ import annotations
 
+from abc import ABC
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import truncate_text
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
 MAX_KNOWN_LABELS: Final = 100_000_000
 """Labels that a rule such as "what is not listed is absent" may fill in."""
@@ -36,13 +39,7 @@ class NamedTable(Protocol):
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How many labels of each state there are, per class.
-
-    Attributes:
-        present: ``(K,)``
-        absent: ``(K,)``
-        unknown: ``(K,)``
-    """
+    """How many labels of each state there are, per class: ``(K,)`` each."""
 
     present: NDArray[np.int64]
     absent: NDArray[np.int64]
@@ -55,12 +52,7 @@ class LabelCounts:
 
 
 def starts_from_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
-    """Return where rows of these lengths start, and where the last one ends.
-
-    Example:
-        >>> starts_from_lengths([2, 0, 1])
-        array([0, 2, 2, 3])
-    """
+    """Return where rows of these lengths start, and where the last one ends."""
     counts = np.asarray(lengths, dtype=np.int64)
     starts = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=starts[1:])
@@ -70,13 +62,7 @@ def starts_from_lengths(lengths: ArrayLike) -> NDArray[np.int64]:
 def entries_of_rows(
     starts: NDArray[np.int64], index: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the entries of some rows, the number of entries of each row, and where those of each row start.
-
-    Example:
-        >>> entries, lengths, first = entries_of_rows(starts_from_lengths([2, 0, 1]), np.array([2, 0]))
-        >>> entries, lengths, first
-        (array([2, 0, 1]), array([1, 2]), array([0, 1]))
-    """
+    """Return the entries of some rows, the number of entries of each row, and where those of each row start."""
     lengths = starts[index + 1] - starts[index]
     first = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) + np.repeat(starts[index] - first, lengths), lengths, first
@@ -92,11 +78,6 @@ def locate_entries(
     """Return where the entries of labels (row, class number) are, or would be inserted, and whether they exist.
 
     Only the rows in ``rows`` are searched, so a few labels of a table of millions cost little.
-
-    Example:
-        >>> starts, columns = starts_from_lengths([2, 0, 1]), np.array([0, 3, 1], np.int32)
-        >>> locate_entries(starts, columns, np.array([2, 0, 0, 1]), np.array([1, 3, 2, 0]), 4)
-        (array([2, 1, 1, 2]), array([ True,  True, False, False]))
     """
     touched, which = np.unique(rows, return_inverse=True)
     entries, lengths, first = entries_of_rows(starts, touched)
@@ -187,3 +168,151 @@ def is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+class KnownLabels(ABC):
+    """Known labels of N images and K classes, immutable; what can be read from them.
+
+    ``starts`` ``(N + 1,)`` say where the entries of each row lie in ``columns``, class numbers ascending within a row,
+    and in ``values``, PRESENT or ABSENT. ``LabelTable`` adds how tables are made, and the tables that follow from one.
+    """
+
+    classes: tuple[str, ...]
+    images: tuple[str, ...]
+    __slots__ = ("classes", "columns", "images", "starts", "values")
+
+    def __init__(
+        self,
+        starts: NDArray[np.int64],
+        columns: NDArray[np.int32],
+        values: NDArray[np.int8],
+        classes: Sequence[str],
+        images: Sequence[str] | None = None,
+    ) -> None:
+        self.starts = np.array(starts, dtype=np.int64)  # copies: the caller may write to his arrays
+        self.columns = np.array(columns, dtype=np.int32)
+        self.values = np.array(values, dtype=np.int8)
+        self.classes = unique_names(classes, "class")
+        self.images = unique_names(range(len(starts) - 1) if images is None else images, "image")
+        if len(self.images) != len(self):
+            raise InputError(f"{len(self.images)} image names were given for {len(self)} rows of labels.")
+        if not len(self.columns) == len(self.values) == self.starts[-1]:
+            raise InputError("the known labels are not as many as the starts of the rows say.")
+        for array in (self.starts, self.columns, self.values):
+            array.flags.writeable = False
+
+    def to_dense(self) -> NDArray[np.int8]:
+        """Return the (N, K) matrix of codes."""
+        dense = np.full(self.shape, UNKNOWN, dtype=np.int8)
+        dense[self.rows, self.columns] = self.values
+        return dense
+
+    def batch(self, rows: ArrayLike) -> torch.Tensor:
+        """Return the observed codes of some rows as a (B, K) int8 tensor."""
+        index = as_row_indices(rows, len(self))
+        codes = np.full((len(index), len(self.classes)), UNKNOWN, dtype=np.int8)
+        entries, lengths, _ = entries_of_rows(self.starts, index)
+        codes[np.repeat(np.arange(len(index)), lengths), self.columns[entries]] = self.values[entries]
+        return torch.from_numpy(codes)
+
+    def codes_at(self, rows: ArrayLike, columns: ArrayLike) -> NDArray[np.int8]:
+        """Return the codes ``(P,)`` of single labels, without the dense matrix."""
+        row, column = as_indices(rows, "row", len(self)), as_indices(columns, "class number", len(self.classes))
+        if len(row) != len(column):
+            raise InputError(f"{len(row)} rows and {len(column)} class numbers: one of each for a label.")
+        entries, known = locate_entries(self.starts, self.columns, row, column, len(self.classes))
+        codes = np.full(len(row), UNKNOWN, dtype=np.int8)
+        codes[known] = self.values[entries[known]]
+        return codes
+
+    def counts(self) -> LabelCounts:
+        """Count present, absent and unknown labels per class."""
+        present = np.bincount(self.columns[self.values == PRESENT], minlength=len(self.classes))
+        absent = np.bincount(self.columns[self.values == ABSENT], minlength=len(self.classes))
+        return LabelCounts(present, absent, len(self) - present - absent)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Row number of every known label."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.starts))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images, classes."""
+        return len(self), len(self.classes)
+
+    @property
+    def complete(self) -> bool:
+        """Whether no label is unknown."""
+        return len(self.values) == len(self) * len(self.classes)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the labels, without the names."""
+        return self.starts.nbytes + self.columns.nbytes + self.values.nbytes
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+def entries_from_lists(
+    present: Iterable[Iterable[str]],
+    absent: Iterable[Iterable[str]] | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    images: Sequence[str] | None = None,
+    unlisted: str = "unknown",
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8], Sequence[str], Sequence[str] | int]:
+    """Return the arguments of ``LabelTable.from_entries``; a name twice in one list counts once."""
+    if unlisted not in ("unknown", "absent"):
+        raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
+    lengths, names = _flat_names(present)
+    absent_lengths, absent_names = _flat_names(absent) if absent is not None else (np.zeros_like(lengths), [])
+    count = len(lengths)
+    if len(absent_lengths) != count:
+        raise InputError(f"present lists {count} images, absent {len(absent_lengths)}: one entry per image in each.")
+    if images is not None and len(images) != count:
+        raise InputError(f"{len(images)} image names were given for {count} rows of labels.")
+    classes = sorted({*names, *absent_names}) if classes is None else unique_names(classes, "class")
+    present_places = _places(lengths, names, classes)
+    absent_places = _places(absent_lengths, absent_names, classes)
+    both = np.intersect1d(present_places, absent_places, assume_unique=True)
+    if len(both):
+        row, column = divmod(int(both[0]), len(classes))
+        image = images[row] if images is not None else row
+        raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
+    if unlisted == "absent":
+        check_size(count, len(classes))
+        every = np.full(count * len(classes), ABSENT, dtype=np.int8)
+        every[present_places] = PRESENT
+        rows, columns = np.repeat(np.arange(count), len(classes)), np.tile(np.arange(len(classes)), count)
+        return rows, columns, every, classes, count if images is None else images
+    rows, columns = np.divmod(np.concatenate([present_places, absent_places]), max(len(classes), 1))
+    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(present_places), len(absent_places)])
+    return rows, columns, values, classes, count if images is None else images
+
+
+def _flat_names(lists: Iterable[Iterable[str]]) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the number of names of each image, and all names in one list; no Python code runs for each image."""
+    rows = list(lists)
+    kinds = set(map(type, rows))
+    if any(issubclass(kind, str) for kind in kinds):
+        single = next(row for row in rows if isinstance(row, str))
+        raise InputError(f"the classes of an image come as a list of names; {single!r} is a single text.")
+    listed: list[Sequence[str]] = rows if kinds <= {list, tuple} else list(map(list, rows))  # type: ignore[assignment]
+    names = list(chain.from_iterable(listed))
+    if not set(map(type, names)) <= {str}:
+        names = list(map(str, names))
+    return np.fromiter(map(len, listed), dtype=np.int64, count=len(listed)), names
+
+
+def _places(lengths: NDArray[np.int64], names: list[str], classes: Sequence[str]) -> NDArray[np.int64]:
+    """Return the unique ``row · K + class number`` of all listed names, ascending."""
+    number = {name: column for column, name in enumerate(classes)}
+    try:
+        columns = np.fromiter(map(number.__getitem__, names), dtype=np.int64, count=len(names))
+    except KeyError as error:
+        raise UnknownNameError("class", error.args[0], number) from None
+    places = np.repeat(np.arange(len(lengths), dtype=np.int64) * len(classes), lengths) + columns
+    places.sort(kind="stable")  # nearly sorted already; np.unique would hash
+    return places[np.diff(places, prepend=-1) > 0]

@@ -17,14 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import UNKNOWN, as_codes
-from labelgap.labels.gaps import check_draw
-from labelgap.labels.known_labels import KnownLabels
-from labelgap.labels.lists import entries_from_lists
-from labelgap.labels.masking import Amount, drop_mask, observe_mask
+from labelgap.labels.masking import Amount, check_draw, drop_mask, observe_mask
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.sparse import (
+    KnownLabels,
     as_indices,
     as_row_indices,
+    entries_from_lists,
     entries_of_rows,
     locate_entries,
     sort_entries,
@@ -48,13 +47,6 @@ class LabelTable(KnownLabels):
     """Labels of N images and K classes in three states: sparse, immutable.
 
     Create one with ``from_dense``, ``from_lists``, ``from_csv`` or ``from_parquet``.
-
-    Args:
-        starts: ``(N + 1,)``; the known labels of row i lie at ``starts[i]:starts[i + 1]``.
-        columns: class number of every known label, ascending within a row.
-        values: PRESENT or ABSENT of every known label.
-        classes: K unique names.
-        images: N unique names; numbers from 0 when None.
     """
 
     __slots__ = ()
@@ -68,14 +60,9 @@ class LabelTable(KnownLabels):
         classes: Sequence[str],
         images: Sequence[str] | int,
     ) -> LabelTable:
-        """Create a table from its known labels, one (row, class number, value) each, in any order.
+        """Create a table of N named images, or just N, from its known labels (row, class number, value), in any order.
 
-        Args:
-            rows: row number of every entry.
-            columns: class number of every entry.
-            values: PRESENT, ABSENT or UNKNOWN of every entry; unknown ones are not stored.
-            classes: K names.
-            images: N names, or just N.
+        Unknown values are not stored.
         """
         classes = unique_names(classes, "class")
         count = int(images) if isinstance(images, int | np.integer) else len(images)
@@ -207,7 +194,7 @@ class LabelTable(KnownLabels):
     ) -> LabelTable:
         """Keep some positives and negatives of every image, as the papers draw them, or as people do; hide the rest.
 
-        See ``labelgap.labels.masking.observe_mask`` and ``labelgap.labels.gaps``; what is unknown stays unknown.
+        See ``labelgap.labels.masking.observe_mask`` and ``labelgap.labels.masking``; what is unknown stays unknown.
 
         Args:
             positives: how many of every image, "all", or a rule: "random", "rare-overlooked", "small-overlooked",
@@ -241,14 +228,12 @@ class LabelTable(KnownLabels):
         return self.keep(drop_mask(self.columns, fraction, seed, per_class=per_class))
 
     def revised(self, revisions: Revisions, sources: Iterable[str] | None = None) -> LabelTable:
-        """Return a new table with the hard revisions applied.
+        """Return a new table with the hard revisions applied, in their order.
+
+        Only those of ``sources`` where they are given.
 
         A person's decision replaces anything; the last one counts. A model's revision fills only what is unknown, the
         last one again. Soft targets are not labels and are skipped.
-
-        Args:
-            revisions: in the order they were made.
-            sources: whose revisions to apply; everybody's when None.
         """
         rows, columns, values, by_person = revisions.resolve(self, sources)
         entries, known = locate_entries(self.starts, self.columns, rows, columns, len(self.classes))
@@ -278,3 +263,24 @@ class LabelTable(KnownLabels):
             f"LabelTable({len(self):,} images, {len(self.classes):,} classes: "
             f"{present:,} present, {absent:,} absent, {unknown:,} unknown)"
         )
+
+
+GROUPS: Final = 5
+MIN_CLASSES: Final = 25
+"""Fewer classes are not grouped: a mean over fewer than five says little."""
+
+
+def class_groups(labels: LabelTable) -> list[NDArray[np.int64]]:
+    """Return the classes in five groups of equal size, by the number of known training labels, the fewest first."""
+    counts = labels.counts()
+    return np.array_split(np.argsort(counts.present + counts.absent, kind="stable"), GROUPS)
+
+
+def group_numbers(labels: LabelTable) -> list[int] | None:
+    """Return the group of every class, 1 to 5; None where every label is known, or there are few classes."""
+    if labels.complete or len(labels.classes) < MIN_CLASSES:
+        return None
+    numbers = np.zeros(len(labels.classes), dtype=np.int64)
+    for number, group in enumerate(class_groups(labels), 1):
+        numbers[group] = number
+    return numbers.tolist()

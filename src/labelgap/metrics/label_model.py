@@ -553,8 +553,8 @@ def draw_shifts(
         cumulative = np.cumsum(density, axis=1)
         drawn = random.random((count, len(nodes))) * cumulative[:, -1]
         index.append(np.stack([np.searchsorted(cumulative[k], drawn[:, k]) for k in range(len(nodes))], axis=1))
-    middle = np.cumsum(marginal, axis=1) - marginal / 2
-    median = np.array([np.interp(0.5, each, at) for each, at in zip(middle, nodes, strict=True)])
+    halfway = np.cumsum(marginal, axis=1) - marginal / 2
+    median = np.array([np.interp(0.5, each, at) for each, at in zip(halfway, nodes, strict=True)])
     return ShiftDraws(nodes, np.concatenate(index), median if len(answers.column) else 0 * median)
 
 

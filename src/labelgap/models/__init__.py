@@ -8,17 +8,14 @@ from labelgap.models.backbone import (
     Backbone,
     BackboneInfo,
     InputSpec,
+    ModuleBackbone,
     WeightsInfo,
     count_parameters,
 )
 from labelgap.models.batch_norm import BatchNormMode, has_batch_norm
-from labelgap.models.class_activation import class_activation_maps
-from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import EfficientNetLite
-from labelgap.models.factories import register_backbone
-from labelgap.models.heads import BoostLU, Head, HeadName, LinearHead
-from labelgap.models.module_backbone import ModuleBackbone
-from labelgap.models.open_clip.backbone import OpenClipBackbone
+from labelgap.models.heads import BoostLU, Classifier, Head, HeadName, LinearHead, class_activation_maps
+from labelgap.models.open_clip import OpenClipBackbone
 from labelgap.models.registry import (
     as_backbone,
     backbone_info,
@@ -28,10 +25,10 @@ from labelgap.models.registry import (
     is_pretrained,
     list_backbones,
     names_address,
+    register_backbone,
 )
 from labelgap.models.small_cnn import SmallCNN
-from labelgap.models.timm.backbone import TimmBackbone
-from labelgap.models.timm.library import RECOMMENDED_MODELS, TIMM_PREFIX, count_timm_models
+from labelgap.models.timm import RECOMMENDED_MODELS, TIMM_PREFIX, TimmBackbone, count_timm_models
 
 __all__ = [
     "Backbone",

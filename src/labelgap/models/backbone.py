@@ -6,13 +6,15 @@ A backbone states what images it takes (``input_spec``) and where its weights co
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
+from labelgap.core.trust import class_path
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,6 @@ class InputSpec:
         std: each channel is divided by it afterwards, on the same scale.
         channels: 3 for color, 1 for gray.
         interpolation: how an image is resized to ``size``.
-
-    Example:
-        >>> InputSpec(size=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).channels
-        3
     """
 
     size: int
@@ -83,7 +81,7 @@ class Backbone(nn.Module, ABC):
         num_features: the dimension of the vectors, ``D``.
         input_spec: the images it takes.
         weights: where its weights come from.
-        name: of the architecture; the class name by default.
+        name: the name of the architecture; the class name by default.
 
     Attributes:
         reproducible: whether ``create_backbone(name)`` gives the same weights again. If not, a run stores them.
@@ -131,21 +129,9 @@ class Backbone(nn.Module, ABC):
         return self.features(images)
 
     def normalize(self, images: Tensor) -> Tensor:
-        r"""Scale and normalize bytes on their device, so that only bytes are copied to it.
+        r"""Scale and normalize bytes ``(B, C, H, W)`` on their device, so that only bytes are copied to it.
 
         .. math:: x = (b / 255 - \mathrm{mean}) / \mathrm{std}
-
-        Args:
-            images: ``(B, C, H, W)`` uint8, on the device of the backbone.
-
-        Returns:
-            ``(B, C, H, W)`` in the floating type of the backbone's buffers.
-
-        Example:
-            >>> from labelgap.models import SmallCNN
-            >>> white = torch.full((1, 1, 64, 64), 255, dtype=torch.uint8)
-            >>> bool(SmallCNN().normalize(white).max() > 0)
-            True
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.input_spec.channels:
             raise InputError(
@@ -156,14 +142,107 @@ class Backbone(nn.Module, ABC):
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Count the parameters of a module, frozen ones included.
-
-    Example:
-        >>> count_parameters(nn.Linear(3, 2))
-        8
-    """
+    """Count the parameters of a module, frozen ones included."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _per_channel(values: tuple[float, ...]) -> Tensor:
     return torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)
+
+
+IMAGENET_INPUT: Final = InputSpec(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+"""The input of a module that does not state its own."""
+FORWARD_ERRORS: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+)
+"""What a network may raise for images of a size or shape that it does not take."""
+
+Output = TypeVar("Output")
+
+
+@final
+class ModuleBackbone(Backbone):
+    """A module that gives vectors or feature maps.
+
+    ``D`` is found by a forward pass of one blank image, in eval mode.
+
+    Args:
+        network: the module.
+        input_spec: the images it takes. By default the module's attribute ``input_spec`` (an ``InputSpec``), else the
+            input that a timm model states in ``pretrained_cfg``, else ``IMAGENET_INPUT``.
+        weights: where its weights come from, for the model card.
+        name: by default the import path of the module's class.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU())
+        >>> backbone = ModuleBackbone(network, input_spec=InputSpec(32, (0.5,) * 3, (0.5,) * 3))
+        >>> backbone.num_features, backbone.feature_maps(torch.zeros(2, 3, 32, 32)).shape
+        (8, torch.Size([2, 8, 15, 15]))
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        input_spec: InputSpec | None = None,
+        weights: WeightsInfo = UNSTATED_WEIGHTS,
+        name: str | None = None,
+    ) -> None:
+        spec, name = input_spec or _stated_input(network), name or class_path(type(network))
+        remedy = " If it takes other images, give it an attribute `input_spec` (labelgap.models.InputSpec)."
+        output: Any = dry_forward(network, network, spec, name, remedy)
+        if not isinstance(output, Tensor) or output.ndim not in (2, 4):
+            found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
+            raise InputError(
+                f"{name} cannot be a backbone: for one image its output has {found}, and a backbone returns "
+                "(batch, features) or (batch, features, height, width)."
+            )
+        super().__init__(num_features=output.shape[1], input_spec=spec, weights=weights, name=name)
+        self.network = network
+        self.gives_maps = output.ndim == 4
+
+    def feature_maps(self, images: Tensor) -> Tensor:
+        """Return the module's output, ``(B, D, h, w)``."""
+        if not self.gives_maps:
+            raise InputError(
+                f"{self.name} returns one vector per image and no feature maps, so it has no class activation maps: "
+                "use the head 'linear', or a module that returns (batch, features, height, width)."
+            )
+        output: Tensor = self.network(images)
+        return output
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return the module's output ``(B, D)``, averaged over all positions where it gives feature maps."""
+        output: Tensor = self.network(images)
+        return self.pool(output) if self.gives_maps else output
+
+
+def _stated_input(network: nn.Module) -> InputSpec:
+    stated = getattr(network, "input_spec", None)
+    if isinstance(stated, InputSpec):
+        return stated
+    config = getattr(network, "pretrained_cfg", None)
+    if isinstance(config, dict) and {"input_size", "mean", "std"} <= config.keys():
+        channels, size, _ = config["input_size"]
+        interpolation = "bilinear" if config.get("interpolation") == "bilinear" else "bicubic"
+        return InputSpec(size, tuple(config["mean"]), tuple(config["std"]), channels, interpolation)  # type: ignore[arg-type]
+    return IMAGENET_INPUT
+
+
+def dry_forward(
+    forward: Callable[[Tensor], Output], network: nn.Module, spec: InputSpec, name: str, remedy: str = ""
+) -> Output:
+    """Return what a network makes of one blank image, in eval mode; its mode and its buffers are not changed."""
+    training, reference = network.training, next(network.parameters(), torch.zeros(0))
+    shape = (1, spec.channels, spec.size, spec.size)
+    blank = torch.zeros(shape, dtype=reference.dtype, device=reference.device)
+    network.eval()
+    try:
+        with torch.no_grad():
+            return forward(blank)
+    except FORWARD_ERRORS as error:
+        raise InputError(
+            f"{name} cannot be a backbone for images of {' × '.join(map(str, shape[1:]))}: {error}.{remedy}"
+        ) from error
+    finally:
+        network.train(training)

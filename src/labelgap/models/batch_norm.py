@@ -30,10 +30,6 @@ def has_batch_norm(backbone: str | nn.Module) -> bool:
     """Return whether a network has batch normalization; one that is given by its name is built for that.
 
     Models of timm and open_clip are built without memory for their weights: a large one takes a second.
-
-    Example:
-        >>> has_batch_norm("efficientnet-lite0"), has_batch_norm("small-cnn")
-        (True, False)
     """
     if isinstance(backbone, str):
         return _named_has_batch_norm(backbone)
@@ -48,14 +44,7 @@ def _named_has_batch_norm(name: str) -> bool:
 
 
 def check_batch_norm(mode: str, backbone: str | nn.Module, *, pretrained: bool) -> None:
-    """Refuse a mode that the network has no use for.
-
-    Example:
-        >>> check_batch_norm("sync", "small-cnn", pretrained=False)
-        Traceback (most recent call last):
-        ...
-        labelgap.core.errors.InputError: batchnorm=sync: small-cnn has no batch normalization: leave it out.
-    """
+    """Refuse a mode that the network has no use for."""
     if mode == "local":
         return
     if not has_batch_norm(backbone):

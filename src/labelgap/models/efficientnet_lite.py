@@ -131,7 +131,7 @@ class EfficientNetLite(Backbone):
         """Return ``(B, 1280, ⌈H/32⌉, ⌈W/32⌉)`` for ``(B, 3, H, W)``; for any image size.
 
         In eval mode without gradients, images on a CPU are laid out channels last, which takes 0.5 to 0.7 of the time
-        (docs/results/cpu.md); with it a backward pass would take twice as long.
+        (docs/scaling.md); with it a backward pass would take twice as long.
         """
         if images.device.type == "cpu" and not self.training and not torch.is_grad_enabled():
             images = images.contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""Heads: from features to one logit per class.
+"""Heads, from features to one logit per class; the classifier of a backbone and a head; class activation maps.
 
 ``linear`` is a linear layer on the pooled features. ``boostlu`` (Kim et al., "Bridging the Gap between Model
 Explanations in Partially Annotated Multi-label Classification", CVPR 2023) applies it at every position, which gives a
@@ -10,12 +10,14 @@ zero-shot scores of the class names (``training.loop.linear_trainer``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final, Literal, final
+from typing import ClassVar, Final, Literal, final, overload
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.models.backbone import Backbone
 
 BOOST_FACTOR: Final = 5.0
 
@@ -62,13 +64,7 @@ class Head(nn.Module, ABC):
 
 @final
 class LinearHead(Head):
-    r"""The papers' head, :math:`x = W f + b` of pooled features.
-
-    Example:
-        >>> import torch
-        >>> LinearHead(width=8, classes=3)(torch.zeros(2, 8)).shape
-        torch.Size([2, 3])
-    """
+    r"""The papers' head, :math:`x = W f + b` of pooled features."""
 
     needs_feature_maps = False
 
@@ -110,12 +106,108 @@ _HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU
 
 
 def create_head(name: str, width: int, classes: int) -> Head:
-    """Make the head "linear", "boostlu" or "zero-shot", which is linear.
-
-    Example:
-        >>> create_head("boostlu", width=8, classes=3)
-        BoostLU(width=8, classes=3)
-    """
+    """Make the head "linear", "boostlu" or "zero-shot", which is linear."""
     if name not in _HEADS:
         raise UnknownNameError("head", name, _HEADS)
     return _HEADS[name](width, classes)
+
+
+@final
+class Classifier(nn.Module):
+    """One logit per class for every image.
+
+    .. math:: x = W\\,\\mathrm{features}(\\mathrm{images}) + b
+
+    with the linear head; see ``BoostLU`` for the other. A head is initialized like ``nn.Linear``, uniform on
+    :math:`\\pm 1/\\sqrt D`, from torch's generator.
+
+    Args:
+        backbone: gives the features.
+        classes: how many logits, ``K``.
+        head: "linear", "boostlu" or "zero-shot".
+        average_flips: in eval mode, whether logits are the mean of those of an image and of its mirror image.
+
+    Example:
+        >>> import torch
+        >>> from labelgap.models import create_backbone
+        >>> model = Classifier(create_backbone("small-cnn"), classes=10)
+        >>> images = torch.zeros(2, 1, 64, 64, dtype=torch.uint8)
+        >>> model(model.normalize(images)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(self, backbone: Backbone, classes: int, head: str = "linear", *, average_flips: bool = False) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.average_flips = average_flips
+        self.head = create_head(head, backbone.num_features, classes)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the logits of an image are the head's of one vector: with averaged flips, the mean of two."""
+        return not self.head.needs_feature_maps
+
+    @overload
+    def forward(self, images: Tensor, *, return_features: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def forward(self, images: Tensor, *, return_features: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+    def forward(self, images: Tensor, *, return_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Return logits ``(B, K)`` of normalized images ``(B, C, H, W)``.
+
+        With ``return_features``, also the pooled vectors ``(B, D)``: both from one call of ``forward``, the only method
+        that ``DistributedDataParallel`` synchronizes.
+        """
+        if not self.head.needs_feature_maps:
+            inputs = features = self.backbone.features(images)
+        elif return_features:
+            inputs, features = self.backbone.maps_and_features(images)
+        else:
+            inputs = features = self.backbone.feature_maps(images)
+        logits = self._head_in_own_precision(inputs)
+        if self.average_flips and not self.training:
+            logits = (logits + self._logits(images.flip(-1))) / 2
+        return (logits, features) if return_features else logits
+
+    def _logits(self, images: Tensor) -> Tensor:
+        backbone = self.backbone
+        maps = self.head.needs_feature_maps
+        return self._head_in_own_precision(backbone.feature_maps(images) if maps else backbone.features(images))
+
+    def _head_in_own_precision(self, inputs: Tensor) -> Tensor:
+        """Apply the head outside autocast: logits rounded to bfloat16 would tie ranks."""
+        device = inputs.device.type
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+            logits: Tensor = self.head(inputs)
+            return logits
+        with torch.autocast(device, enabled=False):
+            logits = self.head(inputs.to(self.head.weight.dtype))
+        return logits
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Turn bytes ``(B, C, H, W)`` into what ``forward`` takes, on their device."""
+        return self.backbone.normalize(images)
+
+
+def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
+    r"""Return the contribution ``(B, K, h, w)`` of every position to every logit, without the bias.
+
+    .. math:: m_{kij} = \sum_d W_{kd} f_{dij}
+
+    and five times that where it is positive, for BoostLU. Where the backbone pools by the average, the average over all
+    positions plus the bias is the logit. A transformer that pools otherwise has maps of what the head would give for
+    each position alone. Where logits are averaged over an image and its mirror image, the maps are too.
+
+    Example:
+        >>> import torch
+        >>> from labelgap.models import create_backbone
+        >>> model = Classifier(create_backbone("small-cnn"), classes=10, head="boostlu")
+        >>> class_activation_maps(model, torch.zeros(2, 1, 64, 64)).shape
+        torch.Size([2, 10, 8, 8])
+    """
+    maps: Tensor = model.head.activations(model.backbone.feature_maps(images))
+    if not model.average_flips:
+        return maps
+    mirrored: Tensor = model.head.activations(model.backbone.feature_maps(images.flip(-1)))
+    return (maps + mirrored.flip(-1)) / 2

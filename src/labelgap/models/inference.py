@@ -1,6 +1,6 @@
 """Backbones for inference on a CPU, where computing features is what people wait for.
 
-Two changes make an EfficientNet-Lite two to five times as fast (docs/results/cpu.md):
+Two changes make an EfficientNet-Lite two to five times as fast (docs/scaling.md):
 
 - Batch norms are folded into the convolutions before them, and ReLU6 is computed in place.
 - Convolutions have 16-bit floats where the CPU computes with them: bfloat16 on x86 with AVX512-BF16 or AMX; float16 on
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from labelgap.models.backbone import Backbone, WeightsInfo
-from labelgap.models.classifier import Classifier
 from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, ConvNorm, EfficientNetLite, pad_same
+from labelgap.models.heads import Classifier
 
 Precision = Literal["float32", "float16", "bfloat16"]
 
@@ -41,12 +41,8 @@ _copies: WeakKeyDictionary[EfficientNetLite, tuple[object, FoldedEfficientNet]] 
 def inference_backbone(backbone: Backbone, device: torch.device, precision: Precision | None = None) -> Backbone:
     """Return a network with the features of a backbone in eval mode, faster where there is a faster one.
 
-    It is a copy without gradients, made anew when the weights of the backbone have changed.
-
-    Args:
-        backbone: on ``device``; not changed.
-        device: of the computation.
-        precision: of the features that the head was trained on; None for the fastest.
+    It is a copy without gradients, made anew when the weights of the backbone have changed; ``precision`` is that of
+    the features that the head was trained on, None for the fastest.
     """
     if not isinstance(backbone, EfficientNetLite) or device.type != "cpu":
         return backbone
@@ -104,8 +100,8 @@ class FoldedEfficientNet(Backbone):
     with batch norm's scale γ, shift β, mean μ and variance σ².
 
     Args:
-        backbone: is copied.
-        precision: of the convolutions; feature maps are float32. Weights that 16 bits cannot hold stay in 32.
+        backbone: the network to copy.
+        precision: the type of the convolutions; feature maps are float32. Weights that 16 bits cannot hold stay in 32.
     """
 
     def __init__(self, backbone: EfficientNetLite, precision: Precision = "float32") -> None:

@@ -2,34 +2,164 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from dataclasses import replace
-from typing import Final
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from labelgap.core.class_path import class_path, find_class, is_class_path
 from labelgap.core.errors import InputError, RunError
+from labelgap.core.registry import Registry, RegistryEntry, load_plugins
+from labelgap.core.trust import class_path, find_class, is_class_path
 from labelgap.models.backbone import (
+    IMAGENET_INPUT,
     RANDOM_WEIGHTS,
     UNSTATED_WEIGHTS,
     Backbone,
     BackboneInfo,
+    InputSpec,
+    ModuleBackbone,
     WeightsInfo,
     count_parameters,
 )
-from labelgap.models.factories import BACKBONES, find_backbone, registered_names
-from labelgap.models.module_backbone import ModuleBackbone
-from labelgap.models.open_clip.backbone import OpenClipBackbone
-from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX, load_clip, parse_name
-from labelgap.models.timm.backbone import TimmBackbone
-from labelgap.models.timm.library import TIMM_PREFIX, pretrained_config, weights_info
+from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, EfficientNetLite, LiteVariant, translate_state_dict
+from labelgap.models.open_clip import OPEN_CLIP_PREFIX, OpenClipBackbone, load_clip, parse_name
+from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
+from labelgap.models.timm import TIMM_PREFIX, TimmBackbone, import_timm, pretrained_config, weights_info
 from labelgap.models.weight_files import NO_WEIGHTS, WeightFile, load_tensors, match_tensors, read_weight_file
 
+PLUGIN_GROUP: Final = "labelgap.backbones"
+"""The entry points in which an installed package names its builders."""
 _LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
 _NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
 """Backbones that know the name by which they are made again."""
+
+
+@dataclass(frozen=True)
+class BackboneFactory:
+    """How a backbone is made.
+
+    Attributes:
+        build: takes ``pretrained`` and returns the network; None for a model of timm.
+        weights: the source of the pretrained weights.
+        facts: number of parameters, number of features and input, if they are known without building it.
+        timm_model: its name in timm.
+        translate: renames the tensors of a weight file.
+    """
+
+    build: Callable[[bool], nn.Module] | None
+    weights: WeightsInfo
+    facts: tuple[int, int, InputSpec] | None = None
+    timm_model: str | None = None
+    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] | None = None
+
+
+BACKBONES: Final[Registry[BackboneFactory]] = Registry(
+    "backbone",
+    hint=f"`labelgap backbones` lists them; {TIMM_PREFIX}MODEL is any model of timm, "
+    f"{OPEN_CLIP_PREFIX}MODEL/TAG one of open_clip.",
+)
+
+
+def register_backbone(
+    name: str, build: Callable[..., nn.Module], *, summary: str = "", weights: WeightsInfo | None = None
+) -> None:
+    """Make a backbone available by name, to ``fit`` and, in a plug-in, to the commands.
+
+    An installed package registers its builders by entry points of the group ``labelgap.backbones`` instead: the name
+    of the entry point is the name of the backbone, and an attribute ``summary`` or ``weights`` of the builder counts.
+
+    Args:
+        name: without a colon.
+        build: a function or class that returns a ``Backbone`` or an ``nn.Module`` (see ``ModuleBackbone``). It is
+            called with ``pretrained=True`` or ``False`` if it has such a parameter, else without arguments.
+        summary: one line for ``labelgap backbones``.
+        weights: where its weights come from. If given, ``build`` must return the same weights every time, and a linear
+            run does not store them.
+
+    Example:
+        >>> register_backbone("patches", lambda: nn.Conv2d(3, 64, 16, stride=16))  # doctest: +SKIP
+        >>> create_backbone("patches").num_features  # doctest: +SKIP
+        64
+    """
+    if not name or ":" in name or not callable(build):
+        raise InputError(f"a backbone is registered by a name without a colon and a builder: {name!r}, {build!r}.")
+    if name in BACKBONES:
+        raise InputError(f"there is a backbone '{name}' already: register yours under another name.")
+    takes_pretrained = "pretrained" in inspect.signature(build).parameters
+
+    def make(pretrained: bool) -> nn.Module:
+        return build(pretrained=pretrained) if takes_pretrained else build()
+
+    BACKBONES.add(name, BackboneFactory(make, weights or UNSTATED_WEIGHTS), summary=summary)
+
+
+def find_backbone(name: str) -> RegistryEntry[BackboneFactory]:
+    """Return a backbone of the table, also one of an installed package; an error if there is none of that name."""
+    if name not in BACKBONES:
+        _load_plugins()
+    return BACKBONES.get(name)
+
+
+@cache
+def _load_plugins() -> None:
+    for name, build in load_plugins(PLUGIN_GROUP):
+        options: dict[str, Any] = {key: getattr(build, key) for key in ("summary", "weights") if hasattr(build, key)}
+        try:
+            register_backbone(name, build, **options)
+        except InputError as error:
+            warnings.warn(f"the plug-in {build!r} is left out: {error}", stacklevel=2)
+
+
+def _add_lite(variant: LiteVariant, parameters: int, summary: str) -> None:
+    def build(pretrained: bool) -> Backbone:
+        return EfficientNetLite(variant, pretrained=pretrained)
+
+    facts = parameters, EfficientNetLite.NUM_FEATURES, variant.input_spec
+    factory = BackboneFactory(build, variant.weights, facts, translate=translate_state_dict)
+    BACKBONES.add(variant.name, factory, summary=summary)
+
+
+def _add_resnet(name: str, parameters: int, summary: str) -> None:
+    model = f"{name}.tv_in1k"
+    weights = WeightsInfo(f"timm/{model} on the Hugging Face hub", "BSD-3-Clause")
+    BACKBONES.add(name, BackboneFactory(None, weights, (parameters, 2048, IMAGENET_INPUT), model), summary=summary)
+
+
+def resnet50_v1() -> nn.Module:
+    """Return a ResNet-50 with random weights whose stages halve the size in the first convolution, as in its paper.
+
+    The weights that He et al. published, and Caffe's and Keras's copies of them, need it; those of torchvision and timm
+    were trained with the stride in the second convolution (v1.5, the backbone `resnet50`) and have the same names.
+    """
+    network: Any = import_timm().create_model("resnet50", num_classes=0, global_pool="")
+    for stage in (network.layer2, network.layer3, network.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    return cast(nn.Module, network)
+
+
+def _add_cnn(name: Literal["small-cnn", "tiny-cnn"], facts: tuple[int, int, InputSpec], summary: str) -> None:
+    BACKBONES.add(name, BackboneFactory(lambda pretrained: SmallCNN(name), RANDOM_WEIGHTS, facts), summary=summary)
+
+
+_add_lite(LITE0, 3_371_008, "photos; the fastest; ImageNet weights that need no download")
+_add_lite(LITE1, 4_135_680, "photos; deeper, its weights in the extra labelgap[lite]")
+_add_lite(LITE2, 4_811_072, "photos, the default; deeper and wider; ImageNet weights that need no download")
+_add_resnet("resnet50", 23_508_032, f"photos; the papers' network, {TIMM_PREFIX}resnet50.tv_in1k")
+_add_resnet("resnet101", 42_500_160, f"photos; the papers' larger network, {TIMM_PREFIX}resnet101.tv_in1k")
+BACKBONES.add(
+    "resnet50-v1",
+    BackboneFactory(lambda pretrained: resnet50_v1(), RANDOM_WEIGHTS, (23_508_032, 2048, IMAGENET_INPUT)),
+    summary="photos; the first ResNet-50, for the weights of He et al. (--weights FILE)",
+)
+_add_cnn("small-cnn", (118_048, 128, SMALL_CNN_INPUT), "small gray images; trained from scratch in seconds")
+_add_cnn("tiny-cnn", (76_416, 96, SMALL_CNN_INPUT), "small gray images; half the work of small-cnn, for the demo")
 
 
 def create_backbone(
@@ -95,14 +225,7 @@ def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) 
 
 
 def check_backbone(name: str) -> None:
-    """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built. timm is asked for its names.
-
-    Example:
-        >>> check_backbone("eficientnet-lite0")
-        Traceback (most recent call last):
-        ...
-        labelgap.core.errors.UnknownNameError: there is no backbone 'eficientnet-lite0'. Did you mean ...
-    """
+    """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built, but timm may be imported."""
     if name.startswith(OPEN_CLIP_PREFIX):
         parse_name(name)
     elif (model := _timm_model(name)) is not None:
@@ -110,12 +233,7 @@ def check_backbone(name: str) -> None:
 
 
 def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> bool:
-    """Return whether ``create_backbone(name, weights=weights)`` starts from trained weights, or may do so.
-
-    Example:
-        >>> is_pretrained("efficientnet-lite0"), is_pretrained("small-cnn"), is_pretrained("small-cnn", "a.pth")
-        (True, False, True)
-    """
+    """Return whether ``create_backbone(name, weights=weights)`` starts from trained weights, or may do so."""
     if weights is not None:
         check_backbone(name)
         return weights != NO_WEIGHTS
@@ -131,41 +249,23 @@ def names_address(name: str) -> bool:
 
     The addresses are those in timm's and open_clip's own lists. Names that hold one themselves (``timm:hf-hub:…``) or a
     folder (``timm:local-dir:…``) are no backbones.
-
-    Example:
-        >>> names_address("timm:resnet18"), names_address("resnet50"), names_address("efficientnet-lite0")
-        (True, True, False)
     """
     return not is_class_path(name) and (name.startswith(OPEN_CLIP_PREFIX) or _timm_model(name) is not None)
 
 
 def backbone_names() -> list[str]:
-    """Return the names of all backbones except timm's, in alphabetical order.
-
-    Example:
-        >>> {"efficientnet-lite0", "resnet50", "small-cnn"} <= set(backbone_names())
-        True
-    """
-    return registered_names()
+    """Return the names of all backbones except timm's, in alphabetical order."""
+    _load_plugins()
+    return sorted(BACKBONES.names())
 
 
 def list_backbones() -> list[BackboneInfo]:
-    """Return what is known of every backbone except timm's; labelgap's own are not built for it.
-
-    Example:
-        >>> [(info.name, info.license) for info in list_backbones() if info.name.startswith("resnet")]
-        [('resnet101', 'BSD-3-Clause'), ('resnet50', 'BSD-3-Clause'), ('resnet50-v1', 'none needed')]
-    """
+    """Return what is known of every backbone except timm's; labelgap's own are not built for it."""
     return [backbone_info(name) for name in backbone_names()]
 
 
 def backbone_info(name: str) -> BackboneInfo:
-    """Return what is known of one backbone, also of any model of timm; no weights are loaded.
-
-    Example:
-        >>> backbone_info("resnet50").num_features
-        2048
-    """
+    """Return what is known of one backbone, also of any model of timm; no weights are loaded."""
     if name.startswith(OPEN_CLIP_PREFIX):
         clip = parse_name(name)
         summary, weights, facts = f"open_clip's {clip.model}, the image tower", clip.weights, None

@@ -79,11 +79,6 @@ class ZeroMeanConv(nn.Module):
     """A 3×3 convolution whose filters are centered before they are used, group norm and ReLU.
 
     ``outputs`` is a multiple of 8.
-
-    Example:
-        >>> layer = ZeroMeanConv(4, 8, stride=1)
-        >>> bool(layer.convolve(torch.ones(1, 4, 3, 3))[..., 1, 1].abs().max() < 1e-5)  # a constant gives zero
-        True
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:

@@ -152,12 +152,7 @@ def _common_prefix(names: Iterable[str], expected: Collection[str]) -> str:
 
 
 def describe_mismatch(tensors: Mapping[str, Tensor], network: nn.Module) -> str:
-    """Return why tensors do not fit a network, with the first of each kind; "" if they fit.
-
-    Example:
-        >>> describe_mismatch({"weight": torch.zeros(2, 4), "scale": torch.zeros(1)}, nn.Linear(3, 2))
-        '1 is missing (bias), 1 is unexpected (scale), 1 has another shape (weight: 2×4 for 2×3)'
-    """
+    """Return why tensors do not fit a network, with the first of each kind; "" if they fit."""
     expected = network.state_dict()
     present = {name: (tensors[name], value) for name, value in expected.items() if name in tensors}
     missing = [name for name in expected if name not in tensors and not name.endswith("num_batches_tracked")]

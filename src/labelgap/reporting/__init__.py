@@ -1,38 +1,50 @@
 """Reports: the HTML page of a run, a study or a comparison, its figures and tables, and the model card of a run."""
 
 from labelgap.inference.localization import PointingGame, pointing_game
-from labelgap.reporting.analysis.activation_maps import ActivationExample, activation_examples
-from labelgap.reporting.analysis.class_table import ClassTable, class_table
-from labelgap.reporting.analysis.epoch_scores import EpochScores, epoch_scores
-from labelgap.reporting.analysis.gradients import BatchContext, GradientRegimes, example_context, gradient_regimes
-from labelgap.reporting.analysis.label_budget import LabelBudget, label_budget
-from labelgap.reporting.analysis.label_changes import LabelChanges, label_changes
-from labelgap.reporting.analysis.label_scores import LabelScores, label_scores
-from labelgap.reporting.analysis.memorization import label_losses
-from labelgap.reporting.analysis.modified_labels import modified_labels_from_run
-from labelgap.reporting.analysis.parameter_effects import ParameterEffect, parameter_effects
-from labelgap.reporting.analysis.partial_evidence import PartialEvidence, partial_evidence
-from labelgap.reporting.analysis.separability import (
+from labelgap.reporting.descriptions import methods_markdown
+from labelgap.reporting.gradients import (
+    BatchContext,
+    GradientRegimes,
+    example_context,
+    gradient_comparison_figure,
+    gradient_figure,
+    gradient_regimes,
+)
+from labelgap.reporting.pages.comparison import comparison_table
+from labelgap.reporting.pages.reproduction import reproduction_table
+from labelgap.reporting.pages.shares import LabelBudget, label_budget, label_budget_figure, share_table
+from labelgap.reporting.pages.study import study_figure, study_rows, study_table
+from labelgap.reporting.report import write_report
+from labelgap.reporting.sections.calibration import calibration_figure
+from labelgap.reporting.sections.classes import ClassTable, class_table
+from labelgap.reporting.sections.curves import EpochScores, epoch_scores, epoch_scores_figure
+from labelgap.reporting.sections.label_changes import LabelChanges, label_change_figure, label_changes
+from labelgap.reporting.sections.label_scores import (
+    LabelScores,
+    absolute_logit_panels,
+    label_scores,
+    positive_loss_figure,
+    probability_panels,
+)
+from labelgap.reporting.sections.localization import (
+    ActivationExample,
+    activation_examples,
+    activation_figure,
+    pointing_figure,
+)
+from labelgap.reporting.sections.memorization import label_losses
+from labelgap.reporting.sections.modified_labels import modified_labels_from_run
+from labelgap.reporting.sections.parameter_effects import ParameterEffect, parameter_effect_figure, parameter_effects
+from labelgap.reporting.sections.separability import (
     ClassSeparability,
     UnknownPositives,
     class_separability,
     count_unknown_positives,
+    score_density_figure,
     separability_from_trace,
+    unknown_positive_bars,
 )
-from labelgap.reporting.figures.activation_maps import activation_figure, pointing_figure
-from labelgap.reporting.figures.calibration import calibration_figure
-from labelgap.reporting.figures.curves import epoch_scores_figure, label_budget_figure, parameter_effect_figure
-from labelgap.reporting.figures.gradients import gradient_comparison_figure, gradient_figure
-from labelgap.reporting.figures.label_changes import label_change_figure
-from labelgap.reporting.figures.label_scores import absolute_logit_panels, positive_loss_figure, probability_panels
-from labelgap.reporting.figures.separability import score_density_figure, unknown_positive_bars
-from labelgap.reporting.figures.study import study_figure
-from labelgap.reporting.pages.methods import methods_markdown
-from labelgap.reporting.report import write_report
-from labelgap.reporting.tables.comparison import comparison_table
-from labelgap.reporting.tables.reproduction import reproduction_table
-from labelgap.reporting.tables.shares import share_table
-from labelgap.reporting.tables.study import study_rows, study_table
+from labelgap.reporting.sections.summary import PartialEvidence, partial_evidence
 
 __all__ = [
     "ActivationExample",

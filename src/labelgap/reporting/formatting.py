@@ -1,17 +1,22 @@
-"""Numbers, names and selection rules as text."""
+"""Numbers, names and selection rules as text, and tables of results for the terminal."""
 
 from __future__ import annotations
 
 import math
 import shlex
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-NO_VALUE: Final = "–"
-"""In place of a number that the known labels do not support."""
+import numpy as np
+from numpy.typing import ArrayLike
+from rich.table import Table
+from rich.text import Text
 
-_SELECTION: Final = {
+NO_VALUE: Final = "–"  # in place of a number that the known labels do not support
+
+SELECTION_RULES: Final = {
     "clean": "Every label of val is known, so the epoch with the highest val mAP was kept.",
     "known": "The epoch with the highest val mAP was kept, over the classes with known present and absent labels.",
     "observed": "Too few labels of val are known to measure accuracy. Epochs were ordered by how high they rank the "
@@ -19,35 +24,36 @@ _SELECTION: Final = {
     "completely.",
     "last": "The last epoch was kept; val was not used to select it.",
 }
+"""How the epoch was selected, and what follows from it."""
+_LABEL_WIDTH: Final = 24  # characters of a label that are shown in the narrowest terminal
 
 
-def format_measure(value: float | None) -> str:
-    """Return a measure from 0 to 1 in percent, or a dash when there is none.
+def format_number(value: float | None, digits: int = 2) -> str:
+    """Return a number with so many decimals, or a dash when there is none."""
+    return NO_VALUE if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
-    Example:
-        >>> format_measure(0.78432), format_measure(None)
-        ('78.4', '–')
-    """
-    return NO_VALUE if value is None or not math.isfinite(value) else f"{100 * value:.1f}"
+
+def format_measure(value: float | None, digits: int = 1) -> str:
+    """Return a measure from 0 to 1 in percent, or a dash when there is none."""
+    return format_number(None if value is None else 100 * value, digits)
+
+
+def format_spread(values: ArrayLike, digits: int = 2) -> str:
+    """Return the mean of the values that are known and, of several, their standard deviation."""
+    every = np.asarray(values, dtype=np.float64)
+    known = every[np.isfinite(every)]
+    if not len(known):
+        return NO_VALUE
+    return f"{known.mean():.{digits}f}" + (f" ± {known.std(ddof=1):.{digits}f}" if len(known) > 1 else "")
 
 
 def format_count(value: int) -> str:
-    """Return a whole number with separators.
-
-    Example:
-        >>> format_count(912130)
-        '912,130'
-    """
+    """Return a whole number with separators."""
     return f"{value:,}"
 
 
 def format_elapsed(seconds: float | None) -> str:
-    """Return a duration.
-
-    Example:
-        >>> format_elapsed(7.25), format_elapsed(192), format_elapsed(8000)
-        ('7.2 s', '3 min 12 s', '2 h 13 min')
-    """
+    """Return a duration."""
     if seconds is None or not math.isfinite(seconds):
         return NO_VALUE
     if seconds < 10:
@@ -64,23 +70,13 @@ def format_class_count(count: int | None, classes: int | None) -> str:
 
 
 def format_learning_rate(lr: float) -> str:
-    """Return a learning rate as papers write it.
-
-    Example:
-        >>> format_learning_rate(1e-4), format_learning_rate(0.0005), format_learning_rate(0.01)
-        ('1e-4', '5e-4', '1e-2')
-    """
+    """Return a learning rate as papers write it."""
     digits, _, power = f"{lr:e}".partition("e")
     return f"{float(digits):g}e{int(power)}"
 
 
 def format_options(options: Mapping[str, Any]) -> str:
-    """Return the options of a method.
-
-    Example:
-        >>> format_options({"expected_positives": 1.4576, "unknown": "negative"})
-        'expected positives 1.4576, unknown negative'
-    """
+    """Return the options of a method: ``expected positives 1.4576, unknown negative``."""
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
 
 
@@ -91,41 +87,25 @@ def single_line(name: str) -> str:
 
 
 def truncate_label(name: str, length: int = 28) -> str:
-    """Return a name that fits beside an axis.
-
-    Example:
-        >>> truncate_label("a very long name of a class that nobody can read", 20)
-        'a very long name of…'
-    """
+    """Return a name that fits beside an axis: ``a very long name of…``."""
     name = single_line(name)
     return name if len(name) <= length else name[: length - 1].rstrip() + "…"
 
 
-def selection_rule_text(rule: str) -> str:
-    """Return how the epoch was selected, and what follows from it."""
-    return _SELECTION[rule]
+def val_score_name(rule: str, *, folds: bool = False) -> str:
+    """Return what selects epochs and settings: an accuracy, or a ranking of the observed labels."""
+    if folds:
+        return "observed ranking out of fold" if rule == "observed" else "out-of-fold mAP"
+    return "observed ranking of val" if rule == "observed" else "val mAP"
 
 
 def chosen_by_val(rule: str) -> str:
-    """Return what val chose in a training, which makes its numbers slightly too high.
-
-    Example:
-        >>> chosen_by_val("clean"), chosen_by_val("last")
-        ('the epoch and the thresholds', 'the thresholds')
-    """
+    """Return what val chose in a training, which makes its numbers slightly too high."""
     return "the thresholds" if rule == "last" else "the epoch and the thresholds"
 
 
 def wrapped_command(command: str) -> str:
-    r"""Return a command with an option on each line, which a shell reads as one.
-
-    Example:
-        >>> print(wrapped_command("labelgap train 'my tags.csv' --lr 0.1 --nesterov --out runs/best"))
-        labelgap train 'my tags.csv' \
-          --lr 0.1 \
-          --nesterov \
-          --out runs/best
-    """
+    """Return a command with an option on each line, which a shell reads as one."""
     if "\n" in command:  # Python
         return command
     lines: list[list[str]] = [[]]
@@ -134,3 +114,49 @@ def wrapped_command(command: str) -> str:
             lines.append([])
         lines[-1].append(word)
     return " \\\n  ".join(map(shlex.join, lines))
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A row of a table of results."""
+
+    label: str
+    cells: Sequence[str]
+    bold: bool = False
+    apart: bool = False  # whether it saw more labels than the others: such rows come last, below a gap
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table of results, for a page and for the terminal."""
+
+    title: str
+    columns: Sequence[str]  # the headers, after the label
+    rows: Sequence[ResultRow]
+    notes: Sequence[str] = ()
+
+    def for_terminal(self) -> Table:
+        """Return it with the notes below. In a narrow terminal headers and cells take two lines; labels stay whole."""
+        table = Table(
+            title=Text(single_line(self.title)),
+            caption=Text("\n".join(self.notes)) if self.notes else None,
+            title_justify="left",
+            caption_justify="left",
+            box=None,
+            pad_edge=False,
+            header_style="dim",
+            caption_style="dim",
+            title_style="bold",
+        )
+        longest = max((len(row.label) for row in self.rows), default=0)
+        table.add_column("", no_wrap=True, min_width=min(_LABEL_WIDTH, longest))
+        for name in self.columns:
+            table.add_column(Text(name), justify="right", overflow="fold")
+        before = True
+        for row in self.rows:
+            if row.apart and not before:
+                table.add_row()
+            before = row.apart
+            style = "dim" if row.apart else "bold" if row.bold else ""
+            table.add_row(Text(single_line(row.label)), *map(Text, row.cells), style=style)
+        return table

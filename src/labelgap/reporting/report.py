@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import write_text
+from labelgap.core.files import make_folder, write_text
 from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
-from labelgap.reporting.figure_files import check_figure_folder, write_figures
-from labelgap.reporting.html import FigureRenderer, render_template
 from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
+from labelgap.reporting.page import REPORT_FILE, FigureRenderer, write_figures
 from labelgap.reporting.pages.comparison import comparison_page
 from labelgap.reporting.pages.linear_eval import linear_eval_page
 from labelgap.reporting.pages.reproduction import reproduction_page
 from labelgap.reporting.pages.run import run_page
 from labelgap.reporting.pages.shares import shares_page
-from labelgap.reporting.pages.study import REPORT_FILE, study_page
+from labelgap.reporting.pages.study import study_page
 from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
@@ -33,9 +33,24 @@ from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import is_sweep
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
-from labelgap.training.run_folder import sweep_run
+from labelgap.training.run_folder import is_run_folder, sweep_run
 
 Result = Run | Study | Comparison | LinearEvaluation | Reproduction | ShareComparison | Sweep
+_FOLDERS: Final[tuple[tuple[Callable[[Path], bool], Callable[[Path], Result]], ...]] = (
+    (is_reproduction, Reproduction.open),
+    (is_linear_evaluation, LinearEvaluation.open),
+    (is_comparison, Comparison.open),
+    (is_share_comparison, ShareComparison.open),
+    (is_sweep, Sweep.open),
+)
+"""How the folder of a result is recognized and opened; a study and a run have checks of their own."""
+_PAGES: Final[dict[type, Callable[[Any, FigureRenderer], str]]] = {
+    Comparison: comparison_page,
+    LinearEvaluation: linear_eval_page,
+    Reproduction: reproduction_page,
+    ShareComparison: shares_page,
+    Sweep: sweep_page,
+}
 
 
 def write_report(
@@ -45,7 +60,7 @@ def write_report(
     images: bool = True,
     figures: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write ``report.html`` into the folder of a result; and the card of a run.
+    """Write ``report.html`` into the folder of a result, and the card of a run; return the path of the page.
 
     The page is one file that loads nothing. A study links to the reports of its runs that exist: write those first.
     Only a finished run has a model card. Without ``data``, an existing one is kept, because it may hold more than the
@@ -57,16 +72,12 @@ def write_report(
         images: whether the page may contain images of the data set.
         figures: a folder that gets every figure as NAME.svg, NAME.png and NAME.pdf for a paper, and its numbers as
             NAME.csv; not the folder of a result.
-
-    Returns:
-        The path of the page.
     """
     opened, renderer = open_result(what), FigureRenderer()
     data = None if data is None else _as_trained(opened, data)
     if figures is not None:
         check_figure_folder(Path(figures), opened.path, data)
-    template, values = _page(opened, data, renderer, images)
-    page = render_template(template, page=values, has_images=images and data is not None)
+    page = _page(opened, data, renderer, images)
     if isinstance(opened, Run) and opened.finished:
         sweep_run(opened.path, interrupted=opened.metrics["interrupted"])
         if data is not None or not (opened.path / MODEL_CARD_FILE).exists():
@@ -82,24 +93,40 @@ def write_report(
     return path
 
 
-def _page(opened: Result, data: Dataset | None, figures: FigureRenderer, images: bool) -> tuple[str, dict[str, Any]]:
-    """Return the template of a result's page, and its values."""
-    if isinstance(opened, Comparison):
-        return "comparison.html", comparison_page(opened, figures)
-    if isinstance(opened, ShareComparison):
-        return "shares.html", shares_page(opened, figures)
-    if isinstance(opened, LinearEvaluation):
-        return "linear_eval.html", linear_eval_page(opened, figures)
-    if isinstance(opened, Reproduction):
-        return "reproduction.html", reproduction_page(opened, figures)
-    if isinstance(opened, Sweep):
-        return "sweep.html", sweep_page(opened, figures)
+def _page(opened: Result, data: Dataset | None, figures: FigureRenderer, images: bool) -> str:
+    if not isinstance(opened, Run | Study):
+        return _PAGES[type(opened)](opened, figures)
     for run in [run for _, run in opened.runs] if isinstance(opened, Study) else [opened]:
         if data is not None and data.classes != run.config.classes:
             raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
     if isinstance(opened, Study):
-        return "study.html", study_page(opened, data, figures, images=images)
-    return "run.html", run_page(opened, data, figures, images=images)
+        return study_page(opened, data, figures, images=images)
+    return run_page(opened, data, figures, images=images)
+
+
+def check_figure_folder(folder: Path, result: Path, data: Dataset | None = None) -> None:
+    """Raise an error unless figures of a result may be written into a folder; it is created where it does not exist.
+
+    The folder of a result and the images of the data are no places for figures.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: figures need a folder. Choose another with --figures.")
+    resolved = folder.resolve()
+    if folder.absolute().is_relative_to(result.absolute()) and not resolved.is_relative_to(result.resolve()):
+        raise RunError(f"{folder} is a link out of {result}: remove it, or choose another folder with --figures.")
+    tests = (is_run_folder, *(recognizes for recognizes, _ in _FOLDERS))
+    if (resolved / STUDY_FILE).exists() or any(recognizes(resolved) for recognizes in tests):
+        raise InputError(
+            f"{folder} is the folder of a result, whose files figures could replace: choose a folder of their own with "
+            f"--figures, such as {folder / 'figures'}."
+        )
+    for split in () if data is None else data.splits:
+        root = getattr(split.images, "root", None)
+        if isinstance(root, Path) and resolved.is_relative_to(root.resolve()):
+            raise InputError(
+                f"{folder} is inside the images of the data ({root}): choose another folder with --figures."
+            )
+    make_folder(folder)
 
 
 def _as_trained(opened: Result, data: Dataset) -> Dataset:
@@ -114,16 +141,9 @@ def open_result(what: Result | str | os.PathLike[str]) -> Result:
     if isinstance(what, Result):
         return what
     folder = Path(what)
-    if is_reproduction(folder):
-        return Reproduction.open(folder)
-    if is_linear_evaluation(folder):
-        return LinearEvaluation.open(folder)
-    if is_comparison(folder):
-        return Comparison.open(folder)
-    if is_share_comparison(folder):
-        return ShareComparison.open(folder)
-    if is_sweep(folder):
-        return Sweep.open(folder)
+    for recognizes, open_folder in _FOLDERS:
+        if recognizes(folder):
+            return open_folder(folder)
     if (folder / STUDY_FILE).exists():
         return open_study(folder)
     if (folder / CONFIG_FILE).exists():

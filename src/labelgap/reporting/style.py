@@ -1,4 +1,8 @@
-"""The style of figures, and their conversion to inline SVG."""
+"""The style of figures: colors, axes, panels, legends, and their conversion to SVG.
+
+The colors are Okabe and Ito's, which people with any color vision can distinguish; lines also differ in marker or dash.
+In a page every color is a CSS variable, so a figure follows the reader's light or dark theme.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,49 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from labelgap.reporting.colors import CSS_VARIABLES, GRID_COLOR, MUTED_COLOR, TEXT_COLOR
 from labelgap.reporting.formatting import single_line
 
-WIDE: Final = 10.0
-NARROW: Final = 5.0
-"""Figure width in inches of 72 CSS pixels, on a desktop and on a phone."""
-
+TEXT_COLOR: Final = "#1d2129"
+MUTED_COLOR: Final = "#68707c"
+GRID_COLOR: Final = "#dfe2e7"
+BACKGROUND_COLOR: Final = "#fdfefe"
+BLUE: Final = "#0072b2"
+VERMILLION: Final = "#d55e00"
+GREEN: Final = "#009e73"
+PURPLE: Final = "#a3568c"
+ORANGE: Final = "#b87a00"
+SKY: Final = "#2d94cf"
+COLOR_CYCLE: Final = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"))
+"""A color and a marker for each of several methods."""
+CSS_VARIABLES: Final = {
+    TEXT_COLOR: "currentColor",
+    MUTED_COLOR: "var(--faint)",
+    GRID_COLOR: "var(--grid)",
+    BACKGROUND_COLOR: "var(--paper)",
+    BLUE: "var(--blue)",
+    VERMILLION: "var(--vermillion)",
+    GREEN: "var(--green)",
+    PURPLE: "var(--purple)",
+    ORANGE: "var(--orange)",
+    SKY: "var(--sky)",
+}
+WIDE: Final = 10.0  # width of a figure on a desktop, in inches of 72 CSS pixels
+NARROW: Final = 5.0  # and on a phone
+DASHED: Final = (0, (4, 3))
 _SIZE: Final = 12
+T = TypeVar("T")
 
 
 def make_figure(
@@ -35,11 +63,26 @@ def make_figure(
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.05, hspace=0.07)  # type: ignore[union-attr,call-arg]
     figure.patch.set_alpha(0)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    panels: list[Axes] = list(axes.flat)
+    panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in panels:
         style_axes(axis)
     return figure, panels
+
+
+def make_panels(
+    count: int, *, width: float, each: float, extra: float = 0.0, wide: int | None = None, narrow: int = 1
+) -> tuple[Figure, list[Axes], int]:
+    """Return a figure of so many panels, their axes, and how many are side by side.
+
+    At most ``wide`` of them (all, by default) are side by side on a desktop, ``narrow`` on a phone. The height is
+    ``each`` for a row of panels, and ``extra``.
+    """
+    columns = max(min(count, narrow if width <= NARROW else wide or count), 1)
+    rows = max(-(-count // columns), 1)
+    figure, axes = make_figure(rows, columns, width=width, height=each * rows + extra)
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, axes[:count], columns
 
 
 def style_axes(axis: Axes) -> None:
@@ -73,6 +116,65 @@ def swap_grid(axis: Axes) -> None:
     """Draw the grid of the x axis in place of that of the y axis, for rows."""
     axis.grid(False)
     axis.grid(True, axis="x", color=GRID_COLOR, linewidth=0.8)
+
+
+def outermost(order: Sequence[T], most: int) -> list[T]:
+    """Return the first and the last of an order, ``most`` together, or all if there are not more."""
+    half = most // 2
+    return list(order) if len(order) <= most else [*order[:half], *order[-half:]]
+
+
+def set_class_rows(axis: Axes, names: Sequence[str], counted: int) -> NDArray[np.float64]:
+    """Label the rows with the outermost of so many classes, from the top down, and return their places."""
+    places = np.arange(len(names), dtype=np.float64)
+    if len(names) < counted:
+        half = len(names) // 2
+        places[half:] += 1
+        axis.text(0, half, f"… {counted - len(names):,} more classes between …", va="center", color=MUTED_COLOR)
+    set_rows(axis, places, names)
+    return places
+
+
+def draw_bars(
+    axis: Axes, places: NDArray[np.float64], values: Sequence[float], color: str, top: float, end: float
+) -> None:
+    """Draw a bar for each class up to ``top`` at the most, and its value at the end of the row."""
+    axis.barh(places, values, height=0.66, color=color)
+    for place, value in zip(places, values, strict=True):
+        axis.text(end - 0.01 * top, place, f"{value:.1f}", va="center", ha="right", color=MUTED_COLOR, fontsize=11)
+    axis.set_xlim(0, end)
+    swap_grid(axis)
+    axis.spines["bottom"].set_visible(False)
+
+
+def draw_line(axis: Axes, x: ArrayLike, y: ArrayLike, color: str, marker: str = "o", **style: Any) -> Line2D:
+    """Draw a line whose markers are set apart from it."""
+    style = {"linewidth": 2, "markeredgecolor": BACKGROUND_COLOR, **style}
+    (line,) = axis.plot(x, y, color=color, marker=marker, **style)
+    return line
+
+
+def cycle(number: int) -> tuple[str, str]:
+    """Return color and marker of one of several methods."""
+    return COLOR_CYCLE[number % len(COLOR_CYCLE)]
+
+
+def curve_style(number: int) -> tuple[str, str, Any]:
+    """Return color, marker and dash of one of many curves; the second six are dashed."""
+    return *cycle(number), "-" if number % (2 * len(COLOR_CYCLE)) < len(COLOR_CYCLE) else (0, (2, 1.5))
+
+
+def draw_spread(
+    axis: Axes, places: NDArray[Any], table: NDArray[np.float64], color: str, marker: str, dash: Any = "-"
+) -> Line2D:
+    """Draw the means over the columns of a table, with their standard deviation where there are several."""
+    known = np.isfinite(table).any(axis=1)
+    places, table = places[known], table[known]
+    counts, means = np.isfinite(table).sum(axis=1), np.nanmean(table, axis=1)
+    spread = np.sqrt(np.nansum((table - means[:, None]) ** 2, axis=1) / np.maximum(counts - 1, 1))
+    if (counts > 1).any():
+        axis.vlines(places, means - spread, means + spread, color=color, linewidth=1.4, alpha=0.8)
+    return draw_line(axis, places, means, color, marker, markersize=7, linewidth=1.8, linestyle=dash)
 
 
 def draw_value(axis: Axes, text: str, x: float, y: float, *, offset: float = 9, color: str = TEXT_COLOR) -> None:
@@ -138,16 +240,12 @@ def svg_document(figure: Figure, description: str) -> str:
     theme = css[: css.index("\n* {")]  # the color variables, light and dark
     rules = f"{theme}\nsvg {{ color: var(--ink); background: var(--paper); font-family: system-ui, sans-serif; }}"
     text = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', _rounded, inline_svg(figure, "f", description))
-    text = re.sub(r"\n *(<g />)?", "\n", text)
-    opening, rest = text.split(">", 1)
-    opening = opening.replace(
-        "<svg", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    )
-    return f"{opening}>\n<style>{rules}</style>{rest}\n"
+    opening, rest = re.sub(r"\n *(<g />)?", "\n", text).split(">", 1)
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f"{opening.replace('<svg', f'<svg {spaces}')}>\n<style>{rules}</style>{rest}\n"
 
 
 def _rounded(attribute: re.Match[str]) -> str:
-    """Round the numbers of an attribute."""
     return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0]).replace("  ", " ")
 
 

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from labelgap.core.errors import LabelGapError
 from labelgap.core.files import DiskError
 from labelgap.reporting.formatting import single_line
-from labelgap.review.routes import classes, decisions, images, leases, pages, queues, settle
-from labelgap.review.routes.context import AppContext
+from labelgap.review.context import AppContext
+from labelgap.review.routes import router
 from labelgap.review.views import render
 
 
@@ -21,41 +21,29 @@ def create_app(context: AppContext) -> FastAPI:
     """Create the application; ``SecurityMiddleware`` goes in front of it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.context = context
-    for module in (pages, queues, images, decisions, classes, leases, settle):
-        app.include_router(module.router)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(StarletteHTTPException, _http_error)
-    app.add_exception_handler(LabelGapError, _own_error)
-    app.add_exception_handler(Exception, _unexpected_error)
+    app.include_router(router)
+    for kind in (RequestValidationError, StarletteHTTPException, LabelGapError, Exception):
+        app.add_exception_handler(kind, _answer_error)
     return app
 
 
-async def _validation_error(request: Request, error: Exception) -> Response:
-    """Describe what is wrong with an input, without returning the input."""
-    assert isinstance(error, RequestValidationError)
-    problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]]
-    return _error_response(request, 422, "invalid", single_line("; ".join(problems))[:500])
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Return an error as a page to a person and as JSON to the script."""
-    assert isinstance(error, StarletteHTTPException)
-    return _error_response(request, error.status_code, "refused", error.detail)
-
-
-async def _own_error(request: Request, error: Exception) -> Response:
-    """Tell the page and the terminal what is wrong on this machine, e.g. a full disk or a damaged file."""
+async def _answer_error(request: Request, error: Exception) -> Response:
+    """Return an error as a page to a person and as JSON to the script; what is wrong here is printed, too."""
+    if isinstance(error, RequestValidationError):  # without returning the input
+        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]]
+        return _error_response(request, 422, "invalid", single_line("; ".join(problems))[:500])
+    if isinstance(error, StarletteHTTPException):
+        return _error_response(request, error.status_code, "refused", error.detail)
+    if not isinstance(error, LabelGapError):
+        detail = f"labelgap has a bug ({type(error).__name__}): see its terminal."
+        return _error_response(request, 500, "unsaved", detail)
     context: AppContext = request.app.state.context
     message = single_line(str(error))
-    if message != context.reported:
+    if message != context.reported:  # e.g. a full disk or a damaged file
         context.reported = message
         print(f"labelgap: {message}", file=sys.stderr, flush=True)
     status = 507 if isinstance(error, DiskError) and error.full else 503
     return _error_response(request, status, "unsaved", message)
-
-
-async def _unexpected_error(request: Request, error: Exception) -> Response:
-    return _error_response(request, 500, "unsaved", f"labelgap has a bug ({type(error).__name__}): see its terminal.")
 
 
 def _error_response(request: Request, status: int, problem: str, detail: str) -> Response:

@@ -1,8 +1,13 @@
-"""The candidates of a review as compact columns, with ids that stay valid when the file changes.
+"""The candidates of a review as compact columns, with ids that stay valid when the file changes; copies of images.
 
 ``candidates.parquet`` has a row per candidate. Every name is stored once and every candidate is a few numbers, so a
 million candidates take about sixty megabytes. An id is a hash of split, image and class: after another audit, or a
 restart, it still means the same label, so a decision that waited in a browser cannot be applied to another label.
+
+Copies of an image are asked about once, and answered together. They are those that the data have, as their reader finds
+them: files with the same content, and images that look the same (its option ``duplicates``). The first candidate that a
+class's list would show stands for its copies; a decision on it is stored for all of them, also for copies whose label
+is no candidate.
 """
 
 from __future__ import annotations
@@ -20,12 +25,15 @@ from numpy.typing import NDArray
 from labelgap.audit.candidates import KINDS, read_candidates, read_metadata
 from labelgap.core.errors import RunError
 from labelgap.core.text import truncate_text
-from labelgap.review.store.events import LabelKey
+from labelgap.data.dataset import Dataset
+from labelgap.labels.codes import UNKNOWN
+from labelgap.review.store import LabelKey
+from labelgap.training.folds import duplicate_groups
 
 MISSING, WRONG, RANDOM = range(len(KINDS))
 
+# one random candidate follows this many ranked ones: a tenth of what is shown, while they last
 RANDOM_INTERVAL: Final = 9
-"""One random candidate follows this many ranked ones: a tenth of what is shown, while they last."""
 _NAMES: Final = ("image", "split", "class", "kind")
 _NUMBERS: Final = {"score": np.float32, "observed": np.int8, "rank": np.int32, "class_rank": np.int32}
 _LARGEST: Final = np.iinfo(np.int64).max
@@ -33,59 +41,35 @@ _LARGEST: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class CandidateColumns:
-    """Every candidate once, as numbers; C candidates of M images.
+    """Every candidate once, as numbers; C candidates of M images."""
 
-    Attributes:
-        images: split and name of each of the M images.
-        image_ids: ``(M,)`` uint64.
-        image: ``(C,)`` number of the image.
-        class_number: ``(C,)``
-        score: ``(C,)`` probability of being present; NaN without a model.
-        kind: ``(C,)`` index into ``KINDS``; a candidate that is both ranked and random has the ranked kind.
-        observed: ``(C,)`` code of the observed label.
-        rank: ``(C,)`` within its kind, 1 = first.
-        class_rank: ``(C,)`` within its kind and class.
-        random_rank: ``(C,)`` class rank in the random sample; 0 when it is not in the sample.
-        ids: ``(C,)`` uint64.
-    """
-
-    images: tuple[tuple[str, str], ...]
-    image_ids: NDArray[np.uint64]
-    image: NDArray[np.int32]
-    class_number: NDArray[np.int32]
-    score: NDArray[np.float32]
+    images: tuple[tuple[str, str], ...]  # split and name of each of the M images
+    image_ids: NDArray[np.uint64]  # (M,) uint64
+    image: NDArray[np.int32]  # (C,) number of the image
+    class_number: NDArray[np.int32]  # (C,)
+    score: NDArray[np.float32]  # (C,) probability of being present; NaN without a model
+    # (C,) index into `KINDS`; a candidate that is both ranked and random has the ranked kind
     kind: NDArray[np.int8]
-    observed: NDArray[np.int8]
-    rank: NDArray[np.int32]
-    class_rank: NDArray[np.int32]
-    random_rank: NDArray[np.int32]
-    ids: NDArray[np.uint64]
+    observed: NDArray[np.int8]  # (C,) code of the observed label
+    rank: NDArray[np.int32]  # (C,) within its kind, 1 = first
+    class_rank: NDArray[np.int32]  # (C,) within its kind and class
+    random_rank: NDArray[np.int32]  # (C,) class rank in the random sample; 0 when it is not in the sample
+    ids: NDArray[np.uint64]  # (C,) uint64
 
 
 class Positions(NamedTuple):
-    """Positions in the list of a class, ``(C,)`` each; a smaller number is shown earlier, the largest integer never.
+    """Positions in the list of a class, ``(C,)`` each; a smaller number is shown earlier, the largest integer never."""
 
-    Attributes:
-        shown: the earlier of the other two.
-        sampled: in the random sample.
-        ranked: among the ranked candidates.
-    """
-
-    shown: NDArray[np.int64]
-    sampled: NDArray[np.int64]
-    ranked: NDArray[np.int64]
+    shown: NDArray[np.int64]  # the earlier of the other two
+    sampled: NDArray[np.int64]  # position in the random sample
+    ranked: NDArray[np.int64]  # position among the ranked candidates
 
 
 class Candidates:
-    """The candidates of a file. Opening reads only the header; the columns are read when they are first used.
+    """The candidates of a file, all or those of a split. Opening reads only the header; columns are read on first use.
 
-    Args:
-        path: the file.
-        classes: class names in the order of the data; class numbers index it.
-        split: leave out the candidates of other splits.
-
-    Attributes:
-        metadata: what the audit wrote: runs, data, method, number of unknown labels.
+    Class numbers index ``classes``, which are in the order of the data. ``metadata`` is what the audit wrote: runs,
+    data, method, number of unknown labels.
     """
 
     def __init__(self, path: Path, classes: Sequence[str], split: str | None = None) -> None:
@@ -134,11 +118,9 @@ class Candidates:
             f"--split {','.join([*audited, split])}` looks at {split} as well."
         )
 
-    def with_columns(self, classes: Sequence[str], columns: CandidateColumns) -> Candidates:
-        """Return candidates of more classes, of which the first ones are these."""
-        extended = Candidates(self.path, classes, self.split)
-        extended.columns = columns
-        return extended
+    def id(self, number: int) -> str:
+        """Return the id of a candidate: sixteen hexadecimal digits."""
+        return f"{int(self.columns.ids[number]):016x}"
 
     def index(self, identity: str) -> int | None:
         """Return the number of the candidate with an id, or None."""
@@ -164,14 +146,9 @@ class Candidates:
         Either the ranked ones, with a random one at an unpredictable place among every ten, or the known labels that
         look wrong.
         """
-        order, starts = self._order
+        order, starts = self.order
         group = class_number + (len(self.classes) if wrong else 0)
         return order[starts[group] : starts[group + 1]]
-
-    @property
-    def display_order(self) -> NDArray[np.int64]:
-        """All candidates, sorted by class, those that look wrong last, and in display order within."""
-        return self._order[0]
 
     def of_image(self, image: int) -> NDArray[np.int64]:
         """Return the candidates of an image, the most probable first."""
@@ -198,7 +175,8 @@ class Candidates:
         return Positions(np.minimum(ranked, sampled), sampled, ranked)
 
     @cached_property
-    def _order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All candidates by class, those that look wrong last, in display order within, and where each group starts."""
         columns = self.columns
         group = columns.class_number + np.where(columns.kind == WRONG, len(self.classes), 0)
         order = np.lexsort((columns.ids, self.positions[0], group))
@@ -221,12 +199,7 @@ class Candidates:
 
 
 def candidate_id(key: LabelKey) -> str:
-    """Return the id of a label: sixteen hexadecimal digits.
-
-    Example:
-        >>> candidate_id(LabelKey("train", "a.jpg", "dog")) == candidate_id(LabelKey("train", "a.jpg", "cat"))
-        False
-    """
+    """Return the id of a label: sixteen hexadecimal digits."""
     image, name = np.array([[hash_names(key.split, key.image)], [hash_names(key.class_name)]], dtype=np.uint64)
     return f"{int(combine_hashes(image, name)[0]):016x}"
 
@@ -285,3 +258,63 @@ def _merge_duplicates(
     rows = rows[in_file_order]
     unique = {name: values[rows] for name, values in columns.items()}
     return CandidateColumns(images, image_ids, random_rank=sampled[in_file_order], ids=ids[rows], **unique)
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The copies of images, and the candidates that are asked about."""
+
+    data: Dataset  # the data that the images are of
+    # split and image → the names of its copies in that split, for images that have any
+    others: dict[tuple[str, str], tuple[str, ...]]
+    rows: dict[tuple[str, str], int]  # split and image → its row, for the same images
+    # (C,) whether a candidate is asked about; False where a copy is asked about in its place
+    shown: NDArray[np.bool_]
+
+    def of(self, key: LabelKey, known: bool = True) -> tuple[LabelKey, ...]:
+        """Return the same label of the copies of an image; without ``known``, where the data do not know it."""
+        copies = (key._replace(image=name) for name in self.others.get((key.split, key.image), ()))
+        return tuple(each for each in copies if known or not self._is_known(each))
+
+    def _is_known(self, key: LabelKey) -> bool:
+        if key.class_name not in self.data.classes:
+            return False
+        row, number = self.rows[key.split, key.image], self.data.classes.index(key.class_name)
+        return int(self.data.split(key.split).labels.codes_at([row], [number])[0]) != UNKNOWN
+
+
+def find_copies(data: Dataset, candidates: Candidates, decided: NDArray[np.bool_]) -> Copies:
+    """Find the copies among the images of the data, and the candidates that stand for them.
+
+    ``decided`` ``(C,)`` says which candidates are decided already: where not all copies are, an undecided one is asked.
+    """
+    others: dict[tuple[str, str], tuple[str, ...]] = {}
+    rows: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, str], str] = {}
+    for split in data.splits:
+        images, members = split.labels.images, dict[int, list[int]]()
+        for row, group in enumerate(duplicate_groups(data, split.name).tolist()):
+            members.setdefault(group, []).append(row)
+        for group_rows in members.values():
+            for row in group_rows if len(group_rows) > 1 else ():
+                key = split.name, images[row]
+                others[key] = tuple(images[each] for each in group_rows if each != row)
+                rows[key], first[key] = row, images[group_rows[0]]
+    return Copies(data, others, rows, _stands_for_copies(candidates, first, decided))
+
+
+def _stands_for_copies(
+    candidates: Candidates, first: dict[tuple[str, str], str], decided: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return ``(C,)``: whether a candidate is the first of its copies in the list of its class."""
+    columns = candidates.columns
+    numbers: dict[tuple[str, str], int] = {}
+    group = np.array(
+        [numbers.setdefault((split, first.get((split, name), name)), len(numbers)) for split, name in columns.images],
+        dtype=np.int64,
+    )
+    question = (group[columns.image] * len(candidates.classes) + columns.class_number) * 2 + (columns.kind == WRONG)
+    order = np.lexsort((columns.ids, candidates.positions.shown, decided, question))
+    shown = np.zeros(len(order), dtype=np.bool_)
+    shown[order] = np.diff(question[order], prepend=-1) != 0
+    return shown

@@ -16,33 +16,32 @@ import numpy as np
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_json, write_compact_json
-from labelgap.data.writers.fiftyone import read_fiftyone
-from labelgap.data.writers.formats import ConversionResult, convert
-from labelgap.data.writers.label_studio import read_label_studio
+from labelgap.data.writers.formats import (
+    ConversionResult,
+    ExchangeTable,
+    convert,
+    merge_splits,
+    read_fiftyone,
+    read_json,
+    read_label_studio,
+    write_compact_json,
+)
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.session import Review
-from labelgap.review.store.events import Decision, LabelKey
+from labelgap.review.store import Decision, LabelKey
 
 TOOLS: Final = ("labelstudio", "fiftyone")
 
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What an import brought.
+    """What an import brought."""
 
-    Attributes:
-        images: how many.
-        decided: labels that were unknown or different here and are decided now.
-        same: labels that agree with what is known here.
-        withdrawn: labels that are known here and missing from the file; they are ignored.
-    """
-
-    images: int
-    decided: int
-    same: int
-    withdrawn: int
+    images: int  # how many
+    decided: int  # labels that were unknown or different here and are decided now
+    same: int  # labels that agree with what is known here
+    withdrawn: int  # labels that are known here and missing from the file; they are ignored
 
 
 def export_candidates(
@@ -54,7 +53,7 @@ def export_candidates(
     score = review.candidates.columns.score
     review.current.refresh()
     audited = review.candidates.columns.class_number < len(review.folder.classes)
-    undecided = np.flatnonzero(~review.current.decided & review.copies.shown & audited)
+    undecided = np.flatnonzero(review.is_open() & audited)
     if not len(undecided):
         raise InputError(f"every candidate of {review.path} is decided: there is nothing to export.")
     suggested: dict[str, list[tuple[str, float]]] = {}
@@ -93,16 +92,11 @@ def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> 
             if value == (known.get(name) if current is None else current.value):
                 same += name not in known
                 continue
-            new.append(_decision(review, key, value, 0 if current is None else current.id))
+            version, number = 0 if current is None else current.id, review.candidates.number_of(key)
+            made = (value, uuid.uuid4().hex, version)
+            new.append(Decision(key, *made) if number is None else review.decision(number, *made))
     review.store.append(new, reviewer=reviewer, client=f"import-{uuid.uuid4().hex[:12]}")
     return ImportResult(len(locations), len(new), same, withdrawn)
-
-
-def _decision(review: Review, key: LabelKey, value: int, base_version: int) -> Decision:
-    number = review.candidates.number_of(key)
-    if number is None:
-        return Decision(key, value, uuid.uuid4().hex, base_version)
-    return review.decision(number, value, uuid.uuid4().hex, base_version)
 
 
 def _known_codes(table: LabelTable, row: int) -> dict[str, int]:

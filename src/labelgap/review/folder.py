@@ -30,7 +30,6 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.opening import load_moved, load_stored
 from labelgap.data.split import hold_out_val
-from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions
 from labelgap.training import Run, open_run
@@ -90,10 +89,8 @@ def is_review_folder(path: Path) -> bool:
 def open_review_folder(path: str | os.PathLike[str], source: str | None = None, **options: Any) -> ReviewFolder:
     """Open a run, an audit of several runs, or a review of random images.
 
-    Args:
-        path: the folder.
-        source: where its data are, for a folder that somebody else made or that comes from another machine.
-        **options: with which to read them, e.g. ``images``; others are as the folder says.
+    ``source`` is where its data are, for a folder that somebody else made or that comes from another machine. They are
+    read with ``options``, e.g. ``images``, and as the folder says.
     """
     folder = Path(path)
     if (folder / CONFIG).is_file() or not (folder / REVIEW_FILE).is_file():
@@ -104,11 +101,7 @@ def open_review_folder(path: str | os.PathLike[str], source: str | None = None, 
 
 
 def check_review(folder: Path) -> None:
-    """Check the files of a review, where there are any; they are only read.
-
-    Raises:
-        RunError: a file is damaged or not ours.
-    """
+    """Check the files of a review, where there are any; a ``RunError`` says which is damaged or not ours."""
     if (folder / REVIEW_FILE).exists():
         read_review_file(folder)
     read_decisions(folder)
@@ -122,14 +115,8 @@ def default_split(data: Dataset) -> str:
 def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:
     """Draw random images and make every unknown label of each a candidate, so that a small set can be fully labeled.
 
-    The same call again opens the folder with its decisions; another call for the same folder is an error.
-
-    Args:
-        data: loaded by name, so that it can be loaded again.
-        split: to draw from.
-        images: how many; all when there are fewer.
-        seed: of the draw.
-        out: the folder; created when it does not exist.
+    The same call again opens the folder with its decisions; another call for the same folder is an error. Where the
+    split has fewer images all are drawn. The data were loaded by name, so that they can be loaded again.
     """
     source = data.split(split)
     if isinstance(source.images, FeatureVectors):
@@ -148,7 +135,9 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
             )
         return open_review_folder(out)
     rows = _draw(len(source), images, seed)
-    candidates = _unknown_labels(source.labels, rows)
+    position, columns = np.nonzero(source.labels.batch(rows).numpy() == UNKNOWN)  # in the order of the images
+    scores = np.full(len(columns), np.nan, dtype=np.float32)
+    candidates = CandidateList.of_unknown(rows[position], columns, scores)
     if not len(candidates.rows):
         raise InputError(f"every label of these {len(rows):,} images of {split} is known: there is nothing to review.")
     unknown = source.labels.counts().unknown
@@ -168,8 +157,7 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
 def drawn_rows(folder: ReviewFolder) -> NDArray[np.int64]:
     """Return the rows of the images that a review of random images drew, those with every label known included.
 
-    Raises:
-        RunError: the data have changed since, so that the draw cannot be repeated.
+    A ``RunError`` where the data have changed since, so that the draw cannot be repeated.
     """
     about = read_review_file(folder.path)
     source = folder.data.split(about.split or "")
@@ -182,9 +170,3 @@ def drawn_rows(folder: ReviewFolder) -> NDArray[np.int64]:
 
 def _draw(count: int, images: int, seed: int) -> NDArray[np.int64]:
     return numpy_generator(seed, "review").permutation(count)[:images]
-
-
-def _unknown_labels(labels: LabelTable, rows: NDArray[np.int64]) -> CandidateList:
-    """Return every unknown label of some images as candidates, in the order of the images."""
-    position, columns = np.nonzero(labels.batch(rows).numpy() == UNKNOWN)
-    return CandidateList.of_unknown(rows[position], columns, np.full(len(columns), np.nan, dtype=np.float32))

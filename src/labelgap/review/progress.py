@@ -7,68 +7,49 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
-from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import ASKED, DecisionEvent, LabelKey
-from labelgap.review.team.people import answers_per_minute
+from labelgap.review.store import ASKED, DecisionEvent, DecisionStore, LabelKey
+from labelgap.review.team import answers_per_minute
 
-_PRIOR_FINDS: Final = 3.0
-"""The weight of the scores against the answers: that of so many promised finds."""
+_PRIOR_FINDS: Final = 3.0  # the weight of the scores against the answers: that of so many promised finds
 _RECENT_EVENTS: Final = 2000
-_MAX_INCREMENT: Final = 2000
-"""With more new events than this, reading everything again is faster."""
+_MAX_INCREMENT: Final = 2000  # with more new events than this, reading everything again is faster
+_NEVER: Final = np.iinfo(np.int64).max
 _SPEED_WINDOW: Final = timedelta(minutes=5)
 
 
 class CurrentDecisions:
-    """The decision in force for every candidate: whether there is one, its value, its reviewer, its event.
-
-    Args:
-        candidates: C of them.
-        store: the decisions.
-
-    Attributes:
-        decided: ``(C,)``
-        value: ``(C,)`` codes; UNKNOWN for "can't tell", and without a decision.
-        version: ``(C,)`` id of the event in force; 0 for none.
-        last_event: ``(C,)`` id of the last event about the candidate.
-        shown: ``(C,)`` when it was shown to whom decided it first, a number that rises; 0 without a decision.
-        asked: ``(C,)`` as what it was asked for when it was decided, an index into ``ASKED``.
-        ranking: ``(C,)`` number of the ranking that showed it; 0 where it is not known.
-        reviewer: ``(C,)`` index into ``reviewers``.
-        last_id: id of the last event that is taken into account.
-        recent: the last answers of everybody.
-        others: value of every label that is decided and no candidate: of a copy, or from another tool.
-        reload_before: changes before this event are not known one by one; a page from before it must be reloaded.
-    """
+    """The decision in force for every candidate, C of them; those of a label that is no candidate are ``others``."""
 
     def __init__(self, candidates: Candidates, store: DecisionStore) -> None:
         self.candidates, self.store = candidates, store
         self.lock = threading.RLock()
-        self.reload_before = 0
+        self.reload_before = 0  # a page from before this event must be reloaded: changes are not known one by one
         self._load()
 
     def _load(self) -> None:
         count = len(self.candidates)
         self.decided = np.zeros(count, dtype=np.bool_)
-        self.value = np.full(count, UNKNOWN, dtype=np.int8)
-        self.version = np.zeros(count, dtype=np.int64)
-        self.last_event = np.zeros(count, dtype=np.int64)
-        self.shown = np.zeros(count, dtype=np.int64)
-        self.asked = np.zeros(count, dtype=np.int8)
-        self.ranking = np.zeros(count, dtype=np.int64)
-        self.reviewer = np.zeros(count, dtype=np.int32)
+        self.value = np.full(count, UNKNOWN, dtype=np.int8)  # UNKNOWN for "can't tell", and without a decision
+        self.version = np.zeros(count, dtype=np.int64)  # id of the event in force; 0 for none
+        self.last_event = np.zeros(count, dtype=np.int64)  # id of the last event about the candidate
+        self.shown = np.zeros(
+            count, dtype=np.int64
+        )  # when who decided it first saw it, a number that rises; 0 for none
+        self.asked = np.zeros(count, dtype=np.int8)  # as what it was asked when it was decided, an index into ASKED
+        self.ranking = np.zeros(count, dtype=np.int64)  # number of the ranking that showed it; 0 where it is not known
+        self.reviewer = np.zeros(count, dtype=np.int32)  # index into reviewers
         self.reviewers: list[str] = []
         self.last_id = self.store.last_id()
         recent = self.store.recent(_RECENT_EVENTS)
         self.recent = deque((event for event in recent if event.is_answer), _RECENT_EVENTS)
-        self.others: dict[LabelKey, int] = {}
+        self.others: dict[LabelKey, int] = {}  # value of each label that is decided and no candidate, e.g. of a copy
         for event in self.store.accepted():
             self._set(event.key, event)
         for key, event_id in self.store.last_events():
@@ -156,35 +137,20 @@ class CurrentDecisions:
 
 @dataclass(frozen=True)
 class ReviewProgress:
-    """How far a review is.
+    """How far a review is."""
 
-    Attributes:
-        total: candidates that may be missing, the random ones included.
-        decided: of these.
-        found: of these, missing labels that are present.
-        unsure: of these, where the reviewer could not tell.
-        wrong: candidates that look wrong.
-        wrong_decided: of these.
-        corrected: of these, labels that were wrong.
-    """
-
-    total: int
-    decided: int
-    found: int
-    unsure: int
-    wrong: int
-    wrong_decided: int
-    corrected: int
+    total: int  # candidates that may be missing, the random ones included
+    decided: int  # of these, decided ones
+    found: int  # of these, missing labels that are present
+    unsure: int  # of these, where the reviewer could not tell
+    wrong: int  # candidates that look wrong
+    wrong_decided: int  # of these, decided ones
+    corrected: int  # of these, labels that were wrong
 
 
 @dataclass(frozen=True)
 class ClassProgress(ReviewProgress):
-    """How far the review of one class is.
-
-    Attributes:
-        number: of the class.
-        name: of the class.
-    """
+    """How far the review of one class is."""
 
     number: int
     name: str
@@ -213,6 +179,69 @@ def _count_by_class(current: CurrentDecisions) -> list[list[int]]:
     missing = (~wrong, decided & ~wrong, found & ~wrong, decided & ~wrong & unsure)
     values = [*missing, wrong, decided & wrong, found & wrong]
     return [np.bincount(columns.class_number[mask], minlength=len(classes)).tolist() for mask in values]
+
+
+class OrderedDecisions(NamedTuple):
+    """Which of C candidates are decided, the answers, which count as random ones, and the order of the decisions."""
+
+    decided: NDArray[np.bool_]
+    value: NDArray[np.int8]
+    random: NDArray[np.bool_]
+    order: NDArray[np.int64]
+
+
+def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Return the position of the first undecided of C candidates in the list of each class; the largest for none."""
+    first = np.full(count, _NEVER, dtype=np.int64)
+    undecided = ~np.asarray(decided, dtype=np.bool_)
+    np.minimum.at(first, np.asarray(classes)[undecided], np.asarray(positions)[undecided])
+    return first
+
+
+def order_fixed_list(
+    class_number: NDArray[np.integer[Any]],
+    sampled: NDArray[np.int64],
+    ranked: NDArray[np.int64],
+    decided: NDArray[np.bool_],
+    classes: int,
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which of C candidates were asked as random ones in a list that never changed, and its order.
+
+    Such a list shows ranked candidates, with a random one at a place of its own among every ten; a random label that
+    the ranking has shown before is not shown again. A candidate is reached once everything that its class's list shows
+    before it is decided. Among those, a random one was drawn from all labels that were open when the list came to it.
+    The positions are the largest integer for candidates that are not sampled, or not ranked; so is the order of what
+    is not reached.
+    """
+    shown = np.minimum(sampled, ranked)
+    reached = decided & (shown < first_undecided(class_number, shown, decided, classes)[class_number])
+    return reached & (sampled < ranked), np.where(reached, shown, _NEVER)
+
+
+def order_decisions(current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
+    """Return the decisions in force, which count as random ones, and the order in which they were made.
+
+    A random slot of the feed holds the first label of the random draw of its class that is still open. Its answer
+    counts once all earlier labels of the draw are decided, in whatever way: so the sample does not depend on which of
+    the labels on a page a reviewer leaves out. Decisions without a ranking were made in lists that never changed, or by
+    another tool. ``shown`` are the candidates that are asked about; the others are copies.
+    """
+    candidates = current.candidates
+    columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
+    with current.lock:
+        decided, value, order = current.decided.copy(), current.value.copy(), current.shown.copy()
+        asked, in_fixed_list = current.asked == ASKED.index("random"), decided & (current.ranking == 0)
+    listed, column = shown & (columns.kind != WRONG), columns.class_number
+    drawn = np.flatnonzero(listed & (columns.random_rank > 0))
+    first = first_undecided(column[drawn], columns.random_rank[drawn], decided[drawn], classes)
+    random = decided & ~in_fixed_list & asked & (columns.random_rank < first[column])
+    if in_fixed_list.any():
+        rows = np.flatnonzero(listed)
+        places = (positions.sampled[rows], positions.ranked[rows])
+        in_list, place = order_fixed_list(column[rows], *places, in_fixed_list[rows], classes)
+        random[rows] |= in_list
+        order[rows] = np.where(place < _NEVER, place - _NEVER, order[rows])
+    return OrderedDecisions(decided, value, random, order)
 
 
 def correct_scores(current: CurrentDecisions) -> NDArray[np.float64]:

@@ -10,8 +10,8 @@ from labelgap.labels.codes import PRESENT, UNKNOWN
 
 MAX_ACTIONS: Final = 500
 MAX_LEASED: Final = 2000
+# zero-width joiners: not printable, but required to spell names in Persian and many scripts of India
 _JOINERS: Final = str.maketrans("", "", "\u200c\u200d")
-"""Zero-width joiners: not printable, but required to spell names in Persian and many scripts of India."""
 
 
 def printable_name(text: str) -> str:
@@ -53,20 +53,12 @@ class DecisionMessage(_StrictModel):
 
 
 class LeaseMessage(_StrictModel):
-    """The candidates that an open page shows; none when it is left.
-
-    Attributes:
-        store: id of the review.
-        lease: the page.
-        reviewer: who looks at it.
-        class_number: the class that it is about.
-        ids: the candidates.
-    """
+    """The candidates that an open page shows; none when it is left."""
 
     store: Token
-    lease: Token
-    reviewer: Reviewer
-    class_number: int | None = Field(ge=0, le=10**7)
+    lease: Token  # the page
+    reviewer: Reviewer  # who looks at it
+    class_number: int | None = Field(ge=0, le=10**7)  # the class that it is about
     ids: list[CandidateId] = Field(max_length=MAX_LEASED)
 
 
@@ -78,16 +70,9 @@ class UndoMessage(_StrictModel):
 
 
 class DecisionBatch(_StrictModel):
-    """Decisions in the order in which they were made.
+    """Decisions in the order in which they were made."""
 
-    Attributes:
-        store: id of the review; another one may be served at the same address by now.
-        client: the browser window.
-        reviewer: who made them.
-        actions: the decisions and undos.
-    """
-
-    store: Token
-    client: Token
+    store: Token  # another review may be served at the same address by now
+    client: Token  # the browser window
     reviewer: Reviewer
     actions: list[DecisionMessage | UndoMessage] = Field(min_length=1, max_length=MAX_ACTIONS)

@@ -1,4 +1,4 @@
-"""The checks in front of every request, and the security headers of every response.
+"""The checks in front of every request, the security headers of every response, and the limits of connections.
 
 The page shows private photos and accepts decisions. Another web site that is open in the same browser must neither
 read nor write here, and another machine reaches the page only when its owner asked for that:
@@ -12,27 +12,39 @@ read nor write here, and another machine reaches the page only when its owner as
 
 Every user of this machine can connect to an address of this machine: the page is meant for machines whose users trust
 each other.
+
+Clients that never finish cannot stop the others. Every phase of a connection has a time limit, counted from its start:
+waiting for a request, receiving its body, and sending an answer that the client does not read. Bytes that trickle in do
+not extend it. The number of connections is limited in all and per address. Beyond the limit, the connection that has
+waited longest for its client is closed in favor of the new one: an honest client waits for milliseconds, and is let in
+however many others are stalled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 import secrets
 import socket
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 from urllib.parse import urlencode
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn import Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_BODY_BYTES: Final = 256 * 1024
 CSRF_HEADER: Final = "x-csrf-token"
+_QUEUE: Final = 512
+_SEND: Final = "send"
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _IP_HOST: Final = re.compile(r"([\d.]+|\[[\da-f:.]+\])(?::\d+)?", re.IGNORECASE)
@@ -51,20 +63,14 @@ _RESPONSE_HEADERS: Final = {
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Which requests are accepted.
+    """Which requests are accepted."""
 
-    Attributes:
-        hosts: accepted names in the ``Host`` header.
-        allow_ip_hosts: whether any IP address is accepted as well; unlike a name, it cannot be pointed elsewhere.
-        token: required from every client; None when only this machine can connect.
-        cookie: name of the cookie that stores the token.
-        csrf_token: required for every change; new with every start of the server.
-    """
-
-    hosts: frozenset[str]
+    hosts: frozenset[str]  # accepted names in the `Host` header
+    # whether any IP address is accepted as well; unlike a name, it cannot be pointed elsewhere
     allow_ip_hosts: bool = False
-    token: str | None = None
-    cookie: str = "labelgap"
+    token: str | None = None  # required from every client; None when only this machine can connect
+    cookie: str = "labelgap"  # name of the cookie that stores the token
+    # required for every change; new with every start of the server
     csrf_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
 
@@ -82,8 +88,9 @@ class SecurityMiddleware:
     """An ASGI application in front of another one; see the head of this file."""
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        limited = RequestBodyLimitMiddleware(app, MAX_BODY_BYTES)
-        self.app = _HostCheck(_RequestCheck(limited, policy), policy)
+        self.policy = policy
+        self.limited = RequestBodyLimitMiddleware(app, MAX_BODY_BYTES)
+        self.app = _HostCheck(self._check, policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with an error, or pass it on."""
@@ -101,33 +108,13 @@ class SecurityMiddleware:
 
         await self.app(scope, receive, send_with_headers)
 
-
-class _HostCheck(TrustedHostMiddleware):
-    """Starlette's check of the ``Host`` header, which has no rule for "any IP address"."""
-
-    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        super().__init__(app, sorted(policy.hosts), www_redirect=False)
-        self.allow_ip_hosts = policy.allow_ip_hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.allow_ip_hosts and _is_ip_address(Headers(scope=scope).get("host", "")):
-            await self.app(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
-class _RequestCheck:
-    """The checks of the token, and of what a change needs."""
-
-    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        self.app, self.policy = app, policy
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the token, and what a change needs."""
         request = Request(scope)
         response = self._check_site(request) or self._check_token(request)
         if response is None and request.method not in ("GET", "HEAD"):
             response = self._check_change(request)
-        await (self.app if response is None else response)(scope, receive, send)
+        await (self.limited if response is None else response)(scope, receive, send)
 
     def _check_site(self, request: Request) -> Response | None:
         """Refuse what another site loads, for example an image: it could measure what is here, and how fast."""
@@ -166,19 +153,158 @@ class _RequestCheck:
         return None
 
 
+class _HostCheck(TrustedHostMiddleware):
+    """Starlette's check of the ``Host`` header, which has no rule for "any IP address"."""
+
+    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
+        super().__init__(app, sorted(policy.hosts), www_redirect=False)
+        self.allow_ip_hosts = policy.allow_ip_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.allow_ip_hosts and _is_ip_address(Headers(scope=scope).get("host", "")):
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def _refusal(status: int, problem: str, detail: str) -> JSONResponse:
     return JSONResponse({"problem": problem, "detail": detail}, status, {"connection": "close"})
 
 
 def _is_ip_address(host: str) -> bool:
-    """Whether a ``Host`` header names an IP address.
-
-    Example:
-        >>> [_is_ip_address(host) for host in ("192.168.7.7:80", "[::1]", "999.1.1.1", "1.2.3.4.example", "")]
-        [True, True, False, False, False]
-    """
+    """Whether a ``Host`` header names an IP address."""
     match = _IP_HOST.fullmatch(host)
     try:
         return match is not None and bool(ipaddress.ip_address(match[1].strip("[]")))
     except ValueError:
         return False
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """The limits of a server."""
+
+    connections: int = 512  # open at the same time
+    per_address: int = 128  # of these, from one address; a browser opens about six, and a network may share one address
+    accepted_at_once: int = 64  # accepted in one turn of the event loop, before the first of them is counted
+    request_seconds: float = 15.0  # from the start of a connection, or from the last answer, to the end of the headers
+    body_seconds: float = 30.0  # from the end of the headers to the end of the body
+    send_seconds: float = 30.0  # for a client to read what was sent
+
+    def within_open_files(self) -> ConnectionLimits:
+        """Return limits that leave this process enough files to open."""
+        try:
+            import resource
+        except ImportError:  # Windows has no such limit
+            return self
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files == resource.RLIM_INFINITY:
+            return self
+        most = max(2, min(self.connections, files // 2))
+        at_once = max(1, min(self.accepted_at_once, files // 16))  # twice as many are not counted yet
+        return replace(self, connections=most, per_address=min(self.per_address, most), accepted_at_once=at_once)
+
+
+class LimitedServer(Server):
+    """A server that accepts few connections at once; many may wait to be accepted, so that a client need not retry."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUE)  # uvicorn takes one number for both
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop, and close the connections whose clients did not read their answers in time."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # in which the event loop closes them
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection with limits; ``connections`` are all of the server, in the order in which their phases began."""
+
+    def __init__(self, *, limits: ConnectionLimits, connections: dict[LimitedProtocol, None], **named: Any) -> None:
+        super().__init__(**named)
+        self._limits, self._all = limits, connections
+        self._phase: object = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the client is, without its port."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the client has to act next; otherwise its complete request is being answered."""
+        return self._current_phase() in (_SEND, h11.IDLE, h11.SEND_BODY)
+
+    def _current_phase(self) -> object:
+        return _SEND if self.flow.write_paused or self.transport.is_closing() else self.conn.their_state
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, and close another one when there are too many."""
+        super().connection_made(transport)
+        self._all[self] = None
+        self._update_phase()
+        same = [other for other in self._all if other.address == self.address]
+        if len(same) > self._limits.per_address:
+            _close_one(same)
+        elif len(self._all) > self._limits.connections:
+            _close_one(list(self._all))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.drop()
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """Count the connection no longer."""
+        self._all.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        super().data_received(data)
+        self._update_phase()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or until the client has read the answer."""
+        super().on_response_complete()
+        self._update_phase()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._update_phase()
+
+    def resume_writing(self) -> None:
+        """Continue to send."""
+        super().resume_writing()
+        self._update_phase()
+
+    def _update_phase(self) -> None:
+        """Start the time limit of the current phase, if it has just begun."""
+        phase = self._current_phase()
+        if phase == self._phase or self not in self._all:
+            return
+        self._phase = phase
+        self.drop()
+        self._all[self] = None  # at the end: the others have waited longer
+        limits = self._limits
+        seconds = {
+            h11.IDLE: limits.request_seconds,
+            h11.SEND_BODY: limits.body_seconds,
+            _SEND: limits.send_seconds,
+        }.get(phase)
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+
+
+def _close_one(connections: list[LimitedProtocol]) -> None:
+    """Close the connection that has waited longest for its client; the newest when all are being answered."""
+    chosen = next((each for each in connections if each.waits_for_client), connections[-1])
+    chosen.drop()  # at once: the loop reports the loss only in its next turn
+    chosen.transport.abort()

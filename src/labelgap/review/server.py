@@ -20,7 +20,7 @@ from labelgap.review.session import Review
 if TYPE_CHECKING:
     from uvicorn import Server
 
-    from labelgap.review.connections import ConnectionLimits
+    from labelgap.review.security import ConnectionLimits
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8765
@@ -46,12 +46,12 @@ def serve(
         review: the review.
         host: the address to listen on; beyond this machine clients need a token.
         port: the first free one from 8765 on when not given, any free one for 0.
-        browser: open the page in a browser.
-        reviewer: author of the decisions until another name is typed in the page.
-        budget: seconds that the review is meant to take.
-        double: share of the labels that are asked of a second person.
-        live: rank what is open again while people decide.
-        on_start: called with the address of the page once the server listens.
+        browser: whether to open the page in a browser.
+        reviewer: the author of the decisions until another name is typed in the page.
+        budget: the seconds that the review is meant to take.
+        double: the share of the labels that are asked of a second person.
+        live: whether to rank what is open again while people decide.
+        on_start: is called with the address of the page once the server listens.
     """
     server, listener, address = create_server(
         review, host=host, port=port, reviewer=reviewer, budget=budget, double=double
@@ -84,9 +84,14 @@ def create_server(
         import uvicorn
 
         from labelgap.review.app import create_app
-        from labelgap.review.connections import ConnectionLimits, LimitedProtocol, LimitedServer
-        from labelgap.review.routes.context import AppContext
-        from labelgap.review.security import SecurityMiddleware, make_access_policy
+        from labelgap.review.context import AppContext
+        from labelgap.review.security import (
+            ConnectionLimits,
+            LimitedProtocol,
+            LimitedServer,
+            SecurityMiddleware,
+            make_access_policy,
+        )
     except ModuleNotFoundError as error:
         raise LabelGapError(
             f"the review page needs the package {error.name}: pip install 'labelgap[review]'."

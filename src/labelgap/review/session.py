@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +21,72 @@ from labelgap.audit.candidates import KINDS
 from labelgap.audit.live import Aim
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Split
-from labelgap.review.candidates import WRONG, Candidates
-from labelgap.review.copies import Copies, find_copies
+from labelgap.review.candidates import WRONG, Candidates, Copies, find_copies
+from labelgap.review.database import FILE as STORE
 from labelgap.review.estimates import AuditCounts, ReviewEstimate, SampleEstimate, count_audited, estimate_current
 from labelgap.review.folder import ReviewFolder
-from labelgap.review.live.features import image_features
-from labelgap.review.live.rankings import LiveRankings, Ranking
-from labelgap.review.live.worker import RankingJob
+from labelgap.review.live import LiveRankings, Ranking, RankingJob, image_features
 from labelgap.review.new_classes import AddedClassNames, SimilarImages
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
-from labelgap.review.store import FILE as STORE
-from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import ASKED, Decision, LabelKey
-from labelgap.review.team.cache import VersionedCache
-from labelgap.review.team.second_opinions import SecondOpinions
+from labelgap.review.store import ASKED, Decision, DecisionStore, LabelKey
+from labelgap.review.team import SecondOpinions
 
-_NOT_FOUND: Final = -2
+_CACHE_SIZE: Final = 64
+_WORK: Final = 5  # a value that may be old is computed again after five times as long as that takes
+
+
+class _Value(NamedTuple):
+    version: int
+    made: float
+    seconds: float
+    value: Any
+
+
+class VersionedCache:
+    """A few values by name, each computed once for one version of the decisions. Threads may share it.
+
+    With many people deciding, the version changes many times a second. Where the caller tolerates it, a value that is a
+    little old is returned, also while another thread computes the new one.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, _Value] = {}
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self._local = threading.local()
+
+    def get(self, key: str, version: int, compute: Callable[[], Any]) -> Any:
+        """Return the value of a key, computed again where it is of another version."""
+        stored, tolerance = self._values.get(key), getattr(self._local, "tolerance", 0.0)
+        if stored is not None:
+            fresh = time.monotonic() - stored.made < max(tolerance, _WORK * stored.seconds)
+            if stored.version == version or (tolerance and fresh):
+                return stored.value
+        lock = self._locks[key]
+        if not lock.acquire(blocking=stored is None or not tolerance):
+            assert stored is not None
+            return stored.value  # another thread computes it
+        try:
+            stored = self._values.get(key)
+            if stored is None or stored.version < version:
+                start = time.monotonic()
+                value = compute()
+                end = time.monotonic()
+                stored = self._values[key] = _Value(version, end, end - start, value)
+                while len(self._values) > _CACHE_SIZE:
+                    self._values.pop(next(iter(self._values)), None)
+            return stored.value
+        finally:
+            lock.release()
+
+    @contextmanager
+    def tolerating(self, seconds: float) -> Iterator[None]:
+        """In this block and thread, return values that are up to so many seconds old."""
+        before = getattr(self._local, "tolerance", 0.0)
+        self._local.tolerance = seconds
+        try:
+            yield
+        finally:
+            self._local.tolerance = before
 
 
 class Review:
@@ -90,7 +144,7 @@ class Review:
             vars(extended).pop(name, None)
         replaced = {name: getattr(extended, name) for name in ("candidates", "cache", *names)}
         if self.rankings is not None:  # first: an order of more candidates than there are does no harm
-            self.rankings.extend(RankingJob.of(self.folder, candidates))
+            self.rankings.job = RankingJob.of(self.folder, candidates)
         vars(self).update(replaced)
 
     def _decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8], int]:
@@ -117,19 +171,15 @@ class Review:
 
     def locate(self, image: int) -> tuple[Split, int] | None:
         """Return the split and row of an image in the data; None when the data no longer have it."""
-        row = int(self._rows[image])
-        return None if row == _NOT_FOUND else (self.folder.data.split(self.candidates.columns.images[image][0]), row)
+        key = self.candidates.columns.images[image]
+        return (self.folder.data.split(key[0]), self._rows[key]) if key in self._rows else None
 
     @cached_property
-    def _rows(self) -> NDArray[np.int64]:
-        images = self.candidates.columns.images
-        numbers = {key: number for number, key in enumerate(images)}
-        rows = np.full(len(images), _NOT_FOUND, dtype=np.int64)
+    def _rows(self) -> dict[tuple[str, str], int]:
+        asked, rows = {*self.candidates.columns.images}, dict[tuple[str, str], int]()
         for split in self.folder.data.splits:
-            for row, name in enumerate(split.labels.images):
-                number = numbers.get((split.name, name))
-                if number is not None:
-                    rows[number] = row
+            names = enumerate(split.labels.images)
+            rows |= {(split.name, name): row for row, name in names if (split.name, name) in asked}
         return rows
 
     @cached_property
@@ -141,6 +191,11 @@ class Review:
         """Return the candidates of a class in the order of the audit, decided or not; one for all copies."""
         rows = self.candidates.listed(class_number, wrong)
         return rows[self.copies.shown[rows]]
+
+    def is_open(self) -> NDArray[np.bool_]:
+        """Return ``(C,)`` which candidates are asked about, and nobody has decided."""
+        with self.current.lock:
+            return self.copies.shown & ~self.current.decided
 
     def ranking(self, aim: Aim = "missing") -> Ranking | None:
         """Return the newest ranking of the open candidates; None before the first, where the order is the audit's."""
@@ -185,9 +240,8 @@ class Review:
     ) -> Decision:
         """Return a decision on a candidate and its copies, with the score that it has now.
 
-        Its kind is what it was asked as, where the candidate can be asked as that, else "other"; a page of an older
-        version does not say it, and means the kind in the audit. A decision that replaces another keeps its kind: a
-        random answer that is corrected is still a random one.
+        Its kind is what it was asked as, where the candidate can be asked as that, else "other"; None means the kind in
+        the audit. A decision that replaces another keeps its kind: a random answer that is corrected is still one.
         """
         columns, current = self.candidates.columns, self.current
         score, own = float(columns.score[number]), KINDS[columns.kind[number]]
@@ -229,21 +283,11 @@ class Review:
         found: ReviewEstimate = self.cached("estimates", self._estimate)
         return found
 
-    def live_probability(self) -> NDArray[np.float64]:
-        """Return ``(C,)`` the probabilities of the newest ranking, and where it has none those of the estimates."""
-        ranking, estimated = self.ranking(), self.estimates().probability
-        return estimated if ranking is None else np.where(np.isnan(ranking.probability), estimated, ranking.probability)
-
     def _estimate(self) -> ReviewEstimate:
         # a summary does not open the data: random labels after an open copy then count later than on the page
         shown = self.copies.shown if "copies" in vars(self) else np.ones(len(self.candidates), dtype=np.bool_)
         audited = [self.split] if self.split else self.candidates.metadata.get("splits") or self.splits()
         return estimate_current(self.folder, self.current, self._counts, audited, shown)
-
-    @property
-    def is_estimated(self) -> bool:
-        """Whether the audit estimated how many labels are missing, which takes a model."""
-        return self.candidates.metadata.get("estimate") is not None
 
     @cached_property
     def _counts(self) -> AuditCounts:

@@ -19,9 +19,8 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
-from labelgap.core.cache.limit import cache_folder
+from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
 from labelgap.data.decoding import DecodedImage, EncodedImage, decoded, open_image
@@ -29,7 +28,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import StoredImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
-from labelgap.inference.heat_map import heat_map_png
+from labelgap.inference.localization import heat_map_png
 from labelgap.models import class_activation_maps
 from labelgap.review.session import Review
 
@@ -88,7 +87,7 @@ class ReviewThumbnails:
             if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 == len(data):  # complete
                 return data
         with self._semaphore:
-            data = _encode(_shrink(source, size), size)
+            data = _encode(source, size)
         with suppress(OSError, LabelGapError):  # a disk that is full or read-only only makes the next request slower
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(path) as temporary:
@@ -133,15 +132,13 @@ class HeatMaps:
         return maps[0].float().cpu().numpy()
 
 
-def _shrink(source: Path | EncodedImage | NDArray[np.uint8], size: int) -> Image.Image:
-    if not isinstance(source, np.ndarray):
-        with decoded(source, size, quiet=False) as image:
-            return image.thumbnail(size)
-    return DecodedImage(to_channels(source, 3)).thumbnail(size)
-
-
-def _encode(image: Image.Image, size: int) -> bytes:
+def _encode(source: Path | EncodedImage | NDArray[np.uint8], size: int) -> bytes:
+    if isinstance(source, np.ndarray):
+        image = DecodedImage(to_channels(source, 3)).thumbnail(size)
+    else:
+        with decoded(source, size, quiet=False) as opened:
+            image = opened.thumbnail(size)
     buffer = io.BytesIO()
     lossless = max(image.size) <= THUMBNAIL_SIZE // 2
-    image.save(buffer, "WEBP", lossless=lossless, quality=_QUALITY.get(size, 80), method=2)
+    image.save(buffer, "WEBP", lossless=lossless, quality=_QUALITY[size], method=2)
     return buffer.getvalue()

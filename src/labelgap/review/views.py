@@ -17,17 +17,22 @@ import labelgap.reporting
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
+from labelgap.review import queues
 from labelgap.review.candidates import WRONG
-from labelgap.review.estimates import MIN_RANDOM, SampleEstimate
-from labelgap.review.live.feed import Feed, FeedPage, paginate
+from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate, describe_next
+from labelgap.review.new_classes import FEWEST_EXAMPLES
 from labelgap.review.progress import ClassProgress
-from labelgap.review.queues.feeds import class_feed, decided_rows
-from labelgap.review.queues.outlook import class_rates
+from labelgap.review.queues import Feed, FeedPage, paginate
 from labelgap.review.session import Review
-from labelgap.review.store.events import ASKED, SECOND
+from labelgap.review.store import ASKED, SECOND
+from labelgap.review.team import describe_agreement, describe_kappa, measure_agreement
+from labelgap.review.wrong_labels import wrong_queue
 
 PAGE_SIZES: Final = (60, 240, 2000)
+MOST_EXAMPLES: Final = 20  # how many examples of an added class a person is asked for at most
 _MAX_ABSENT: Final = 12
+_CHART_POINTS: Final = 160
+_DISAGREEMENTS: Final = 60  # on a page
 _FOLDER: Final = Path(__file__).parent
 _MEDIA_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -77,7 +82,7 @@ def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, An
     decided = bool(current.decided[number]) and asked != SECOND
     return {
         **key._asdict(),
-        "id": f"{int(columns.ids[number]):016x}",
+        "id": review.candidates.id(number),
         "image_id": _image_id(review, image),
         "value": str(int(current.value[number])) if decided else "",
         "version": int(current.version[number]) if decided else 0,
@@ -91,7 +96,7 @@ def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, An
 
 def overview_context(review: Review, reviewer: str) -> dict[str, Any]:
     """Return the list of classes, those first where the next minutes of a person bring most."""
-    rates = class_rates(review, reviewer)
+    rates = queues.class_rates(review, reviewer)
     classes = _order_classes(review, rates)
     return {
         "classes": [row for row in classes if row.total],
@@ -130,10 +135,10 @@ def grid_context(
     ``select`` chooses the candidates of the page from all that are open.
     """
     review.current.refresh()
-    feed = class_feed(review, class_number, wrong, near)
+    feed = queues.class_feed(review, class_number, wrong, near)
     if decided:
-        feed, select = Feed.of(decided_rows(review, class_number, wrong), "other", feed.ranking), paginate
-    rates = class_rates(review, reviewer)
+        feed, select = Feed.of(queues.decided_rows(review, class_number, wrong), "other", feed.ranking), paginate
+    rates = queues.class_rates(review, reviewer)
     classes = _order_classes(review, rates)
     return {
         **feed_context(review, feed, page, size, select),
@@ -194,7 +199,7 @@ def image_context(review: Review, image: int, held: Sequence[int] | NDArray[np.i
 
 def _first_open(review: Review, images: NDArray[np.int64], held: Sequence[int] | NDArray[np.int64] = ()) -> int | None:
     """Return the first of some images of which a candidate is open and not held, else the first; None of no images."""
-    is_open = review.copies.shown & ~review.current.decided
+    is_open = review.is_open()
     is_open[np.asarray(held, dtype=np.int64)] = False
     chosen = images[np.isin(images, review.candidates.columns.image[is_open])]
     return int(chosen[0]) if len(chosen) else int(images[0]) if len(images) else None
@@ -218,24 +223,14 @@ def known_labels(review: Review, image: int) -> dict[str, Any]:
 
 
 def _format_percent(score: float) -> str:
-    """Return a probability in percent, rounded down; empty for NaN.
-
-    Example:
-        >>> _format_percent(0.879), _format_percent(0.004), _format_percent(float("nan"))
-        ('87 %', '< 1 %', '')
-    """
+    """Return a probability in percent, rounded down; empty for NaN."""
     if math.isnan(score):
         return ""
     return f"{int(100 * score)} %" if score >= 0.01 else "< 1 %"
 
 
 def _round(number: float) -> str:
-    """Return an estimated number as text; one that is not 0 does not read as 0.
-
-    Example:
-        >>> _round(1234.5), _round(0.4), _round(0.0)
-        ('1,234', '< 1', '0')
-    """
+    """Return an estimated number as text; one that is not 0 does not read as 0."""
     return f"{number:,.0f}" if number >= 0.95 else "< 1" if number >= 0.05 else "0"
 
 
@@ -271,3 +266,127 @@ def _better_class(classes: list[ClassProgress], current: int, rates: NDArray[np.
     if rate < 2 * max(here_rate, 0.5):
         return None
     return {"number": other.number, "name": other.name, "rate": rate, "here": here_rate}
+
+
+def counters_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:
+    """Return what the head of every page shows: progress, speed, examples of a class that was added.
+
+    It is made anew for every decision.
+    """
+    progress, speed = review.progress(), review.current.per_minute(reviewer)
+    share = 0 if not progress.total else progress.decided / progress.total
+    examples = added_context(review, class_number)
+    speed = None if speed is None else round(speed)
+    return {"progress": progress, "share": share, "speed": speed, "examples": examples}
+
+
+def panel_context(review: Review, class_number: int | None) -> dict[str, Any]:
+    """Return what the side panel of every page shows: labels found, estimate of missing labels, people."""
+    found: dict[str, Any] = review.cached(f"panel {class_number}", lambda: _panel(review, class_number))
+    return found
+
+
+def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
+    estimate, queue = review.estimate(), wrong_queue(review)
+    compared = estimate is not None and estimate.has_interval and not review.folder.random
+    share = estimate.missing[0] / estimate.unknown if estimate is not None and compared else None
+    return {
+        "chart": chart_context(review.current.found_curve(), share),
+        "estimates": _estimate_sentences(review, estimate, class_number),
+        "wrong_labels": queue.summary if class_number is None and queue and queue.total.answered else "",
+        "ranking_problem": "" if review.rankings is None else review.rankings.problem,
+        **review.cached("team", lambda: _team(review)),
+    }
+
+
+def _team(review: Review) -> dict[str, Any]:
+    """Return who decided how many and how fast, how well people agree, and how many disagreements are open."""
+    pairs, current = review.opinions.pairs(), review.current
+    return {
+        "people": [(name, count, current.per_minute(name)) for name, count in current.count_by_reviewer()],
+        "agreement": describe_agreement(measure_agreement(pairs).total) if pairs else "",
+        "disagreements": sum(pair.is_open for pair in pairs),
+    }
+
+
+def _estimate_sentences(review: Review, estimate: SampleEstimate | None, class_number: int | None) -> list[str]:
+    """Return the estimates of missing labels as sentences: of the class that is shown, and of all classes."""
+    own = None if class_number is None else review.estimate(class_number)
+    if class_number is not None and class_number >= len(review.folder.classes) and own is None:
+        name = review.candidates.classes[class_number]
+        waiting = f"{name}: how many show it is estimated after {MIN_RANDOM} random answers."
+        return [waiting, describe_estimate(estimate)]
+    if own is None or class_number is None:
+        return [describe_estimate(estimate)]
+    sentences = [describe_estimate(own, review.candidates.classes[class_number])]
+    if following := describe_next(*queues.expected_next(review, class_number)):
+        sentences.append(following)
+    return sentences if estimate is None or estimate.classes == 1 else [*sentences, describe_estimate(estimate)]
+
+
+def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:
+    """Return the chart of found against reviewed labels, in units of its axes; None before the first decision.
+
+    ``found`` are the labels found among the first 1, 2, … reviewed candidates. ``share`` is that of unknown labels that
+    are present, when known: what reviewing at random would have found.
+    """
+    if not len(found):
+        return None
+    reviewed, most = len(found), int(found[-1])
+    at = np.unique(np.linspace(0, reviewed, min(reviewed, _CHART_POINTS) + 1).astype(np.int64))
+    values = np.concatenate([[0], found])[at]
+    return {
+        "reviewed": reviewed,
+        "found": most,
+        "right": _axis_end(reviewed),
+        "top": _axis_end(max(most, 1)),
+        "points": list(zip(at.tolist(), values.tolist(), strict=True)),
+        "random": None if share is None else share * reviewed,
+    }
+
+
+def _axis_end(value: int) -> int:
+    """Return a round number at or above a value: 2 for 1, 8 for 7, 30 for 23."""
+    step = int(10 ** int(math.log10(max(value, 2))))
+    return next(factor * step for factor in (1, 2, 3, 4, 6, 8, 10) if factor * step >= max(value, 2))
+
+
+def added_context(review: Review, class_number: int | None) -> dict[str, Any] | None:
+    """Return how many examples of an added class there are, and how many are wanted; None for other classes."""
+    if class_number is None or class_number < len(review.folder.classes):
+        return None
+    return {"examples": queues.count_present(review, class_number), "fewest": FEWEST_EXAMPLES, "most": MOST_EXAMPLES}
+
+
+def near_context(review: Review, image: int | None) -> tuple[NDArray[np.int64] | None, dict[str, Any] | None]:
+    """Return the places of images by similarity to one, and what the page says of them."""
+    if image is None:
+        return None, None
+    positions = review.similar.positions(image)
+    return positions, {
+        "image_id": _image_id(review, image),
+        "ready": positions is not None,
+        "problem": review.similar.problem,
+    }
+
+
+def settle_context(review: Review) -> dict[str, Any]:
+    """Return the open disagreements, a page of them, and the agreement by class and by people.
+
+    A tile is shown without the decision in force, and with the version of it: any answer settles.
+    """
+    pairs = review.opinions.pairs()
+    tiles = []
+    for pair in (pair for pair in pairs if pair.is_open):
+        number = review.candidates.number_of(pair.first.key)
+        if number is not None:
+            answers = [(each.reviewer, each.answer) for each in (pair.first, pair.second)]
+            tiles.append({**make_tile(review, number), "value": "", "who": "", "answers": answers})
+    agreement = measure_agreement(pairs)
+    named = [*agreement.by_class.items(), *((" and ".join(each), found) for each, found in agreement.by_people.items())]
+    return {
+        "tiles": tiles[:_DISAGREEMENTS],
+        "total": len(tiles),
+        "agreement": describe_agreement(agreement.total),
+        "rows": [(name, found.pairs, found.agreed, found.unsure, describe_kappa(found)) for name, found in named],
+    }

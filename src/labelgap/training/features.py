@@ -30,8 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelgap.core.cache.limit import FEATURE_FOLDER, cache_folder
-from labelgap.core.cache.row_store import KEY_BYTES, RowStore
+from labelgap.core.cache import KEY_BYTES, RowStore
 from labelgap.core.distributed import is_distributed, single_process
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
@@ -55,7 +54,6 @@ START_UPS = 4.0
 _DTYPE: Final = np.dtype("<f4")
 _VERSION: Final = 3
 """Increased when the same image and weights give other features than before."""
-_DIGEST_FOLDER: Final = "files"
 _SETTLED: Final = 2_000_000_000
 """Nanoseconds since the last change after which the state of a file tells its content."""
 _FILES_AT_ONCE: Final = 4096
@@ -179,7 +177,7 @@ class CachedFeatures:
     def count_missing(self, sources: Iterable[ImageSource], reporter: Reporter | None = None) -> list[int]:
         """Return of each source how many images have no features; mirror images count too where they are used."""
         contents = [content_keys(images, self.digests, reporter) for images in sources]
-        return [sum(int(np.count_nonzero(store.find(each.keys) < 0)) for store in self.stores) for each in contents]
+        return [sum(int(np.count_nonzero(~store.find(each.keys))) for store in self.stores) for each in contents]
 
 
 def _halves(average_flips: bool) -> tuple[bool, ...]:
@@ -196,9 +194,9 @@ def _open_store(
 ) -> RowStore:
     transform = f"{transform}, mirrored" if mirrored else transform
     network = {"backbone": backbone.name, "size": backbone.input_spec.size, "width": backbone.num_features}
-    folder = cache_folder() / FEATURE_FOLDER / network_key(backbone, transform, precision)
     metadata = {**network, "transform": transform, "precision": precision}
-    return RowStore(folder, backbone.num_features * _DTYPE.itemsize, metadata, reporter.log)
+    key = network_key(backbone, transform, precision)
+    return RowStore(key, backbone.num_features * _DTYPE.itemsize, metadata, reporter.log)
 
 
 def next_block(times: Sequence[float], seconds: float) -> int:
@@ -339,8 +337,7 @@ def network_key(backbone: Backbone, transform: str, precision: str = "float32") 
 
 def open_digests() -> RowStore:
     """Return the digests of files by their states."""
-    folder = cache_folder() / FEATURE_FOLDER / _DIGEST_FOLDER
-    return RowStore(folder, KEY_BYTES, {"content": "digests of image files"})
+    return RowStore("files", KEY_BYTES, {"content": "digests of image files"})
 
 
 def content_keys(

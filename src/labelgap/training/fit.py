@@ -27,7 +27,7 @@ from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels import Revisions
-from labelgap.labels.class_groups import group_numbers
+from labelgap.labels.table import group_numbers
 from labelgap.losses import Loss, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.label_model import fit_platt_calibration

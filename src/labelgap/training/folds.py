@@ -19,8 +19,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed, numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import StoredImages
-from labelgap.data.scanning.duplicates import cluster_ids, find_duplicates
-from labelgap.data.scanning.image_scan import scan_images
+from labelgap.data.scanning import cluster_ids, find_duplicates, scan_images
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.training.config import RunConfig
 from labelgap.training.heads import HeadPlan, HeadResult, train_heads

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelgap.core.class_path import class_path
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
+from labelgap.core.trust import class_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.findings import ValidationHeldOut
@@ -25,7 +25,7 @@ from labelgap.losses import Loss, describe_method, loss, loss_options, methods, 
 from labelgap.models import Backbone, HeadName, check_backbone, has_batch_norm, is_pretrained
 from labelgap.models.batch_norm import check_batch_norm
 from labelgap.models.inference import inference_precision
-from labelgap.models.open_clip.library import OPEN_CLIP_PREFIX
+from labelgap.models.open_clip import OPEN_CLIP_PREFIX
 from labelgap.models.weight_files import NO_WEIGHTS, check_weight_file
 from labelgap.training.auto import SearchSpace, auto_methods, choose_method, head_settings, is_searched, resolve_folds
 from labelgap.training.config import BackboneInput, RunConfig

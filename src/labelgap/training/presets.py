@@ -61,7 +61,7 @@ def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]
 
     The paper searches batch {8, 16} × lr {1e-2 … 1e-5}. Of its choices the linear phases of `an-ls` and `role` are
     known; the others get 16 and 1e-3. Where the whole network is trained, val chose batch 8 and 1e-5 of all eight
-    on VOC2012 (88.0 with all labels, docs/results/presets.md).
+    on VOC2012 (88.0 with all labels, docs/results/recipe.md).
     """
     smooth = method in ("an-ls", "ls")
     batches = (8, 8, 16, 8) if smooth else (16, 16, 16, 8)

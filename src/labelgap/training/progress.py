@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labelgap.core.distributed import is_main_process
-from labelgap.core.terminal.console import make_console
+from labelgap.core.terminal import make_console
 from labelgap.core.text import format_duration
 
 LINE_SECONDS: Final = 30.0

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
-from labelgap.core.class_path import is_class_path
 from labelgap.core.data_options import DATA_OPTIONS, PATH_OPTIONS
 from labelgap.core.files import display_path
+from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.training.config import RunConfig

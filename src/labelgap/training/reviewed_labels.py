@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, LabelTable
-from labelgap.labels.provenance import provenance_path, read_provenance
+from labelgap.labels.revisions import provenance_path, read_provenance
 
 
 def leave_out_ranked_absents(data: Dataset) -> tuple[Dataset, int]:

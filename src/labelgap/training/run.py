@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 from torch import nn
 
-from labelgap.core.class_path import is_class_path
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.manifest import check_files
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
 from labelgap.core.text import html_facts, pluralize
-from labelgap.core.trust import require_trust
+from labelgap.core.trust import is_class_path, require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource

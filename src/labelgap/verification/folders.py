@@ -7,51 +7,78 @@ files that were changed on purpose, ``trust_folder`` for a folder that somebody 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
+
+import pyarrow as pa
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.candidates import REVIEW_FILE
-from labelgap.core.class_path import is_class_path
-from labelgap.core.errors import LabelGapError, RunError, describe_missing_path
+from labelgap.audit.candidates import REVIEW_FILE, read_candidates, read_metadata
+from labelgap.core.errors import InputError, LabelGapError, RunError, describe_missing_path
 from labelgap.core.files import is_partial
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
-from labelgap.core.trust import is_named, is_trusted, leaves_folder, outside_links, refuse_links, sign_file
+from labelgap.core.stored import damaged, read_table
+from labelgap.core.tensors import read_tensors
+from labelgap.core.trust import (
+    is_class_path,
+    is_named,
+    is_trusted,
+    leaves_folder,
+    outside_links,
+    refuse_links,
+    sign_file,
+)
+from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import Recipe
+from labelgap.labels import Revisions
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.reporting.model_card import MODEL_CARD_FILE
-from labelgap.reporting.pages.study import REPORT_FILE
+from labelgap.reporting.page import REPORT_FILE
+from labelgap.review.database import FILE as DECISIONS
 from labelgap.review.folder import open_review_folder
+from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
+from labelgap.studies.compare import Comparison
+from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.results import FILE as COMPARISON
-from labelgap.studies.compare.results import TABLE, TRIALS
+from labelgap.studies.compare.results import HEADS_FOLDER, TABLE, TRIALS
 from labelgap.studies.linear_eval import FILES as LINEAR_EVAL
+from labelgap.studies.linear_eval import LinearEvaluation
+from labelgap.studies.reproduce import Reproduction
 from labelgap.studies.reproduce.results import FILES as REPRODUCTION
 from labelgap.studies.shares import FILES as SHARES
+from labelgap.studies.shares import ShareComparison
 from labelgap.studies.study import FILE as STUDY
+from labelgap.studies.sweep import Sweep
 from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER
 from labelgap.studies.sweep.results import FILES as SWEEP
-from labelgap.training.config import CONFIG_FILE, read_config
-from labelgap.training.history import read_history
-from labelgap.training.run_folder import RUN_FILES
-from labelgap.verification.readers import Kind, head_files, read_functions
+from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
+from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.history import METRICS_FILE, read_history
+from labelgap.training.loop.trace import TRACE_FILE, read_trace
+from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.network import build_classifier, stored_feature_width
+from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, RUN_FILES, read_data_identity
 
-_FILES: Final[dict[Kind, tuple[str, ...]]] = {
-    "comparison": (COMPARISON, TABLE, TRIALS),
-    "linear evaluation": LINEAR_EVAL,
-    "reproduction": REPRODUCTION,
-    "sweep": SWEEP,
-    "training shares": SHARES,
-    "study": (STUDY,),
-    "run": RUN_FILES,
-    "review": (CANDIDATES,),
+Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
+Reader = tuple[str, Callable[[], object]]
+
+_KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
+    "comparison": ((COMPARISON, TABLE, TRIALS), Comparison.open),
+    "linear evaluation": (LINEAR_EVAL, LinearEvaluation.open),
+    "reproduction": (REPRODUCTION, Reproduction.open),
+    "sweep": (SWEEP, Sweep.open),
+    "training shares": (SHARES, ShareComparison.open),
+    "study": ((STUDY,), open_study),
+    "run": (RUN_FILES, read_config),
+    "review": ((CANDIDATES,), open_review_folder),
 }
-"""The files that the manifest of a finished folder lists from the beginning, as far as they exist."""
-_DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, files in _FILES.items()}
+"""The files that the manifest of a finished folder lists from the beginning, as far as they exist; what opens it."""
+_DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, (files, _) in _KINDS.items()}
 _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
 _STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
@@ -62,12 +89,7 @@ _NO_MANIFEST: Final = "missing: changes of the other files cannot be noticed (ve
 
 @dataclass(frozen=True)
 class FileCheck:
-    """A file of a folder.
-
-    Attributes:
-        name: relative to the folder.
-        problem: what is wrong with it; "" where nothing is.
-    """
+    """A file by its name relative to the folder, and what is wrong with it; "" where nothing is."""
 
     name: str
     problem: str = ""
@@ -79,9 +101,8 @@ class Verification:
 
     Attributes:
         path: the folder.
-        kind: "run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training
-            shares" or "review".
-        files: those that labelgap wrote, also those of the runs in it, and what does not belong there.
+        kind: what it is, e.g. "run" or "study".
+        files: what labelgap wrote, also the files of the runs in it, and what does not belong there.
         finished: whether there are digests to compare with; without them files are only read.
     """
 
@@ -105,16 +126,13 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
     Args:
-        path: of a run, a study with all its runs, a comparison, a linear evaluation, a sweep with its runs, the
-            tables of papers with all that was trained for them, or a review.
-
-    Raises:
-        RunError: the folder is nothing of these.
+        path: the folder of a run, a study or a sweep with its runs, a comparison, a linear evaluation, the tables of
+            papers with all that was trained for them, or a review.
     """
     folder = Path(path)
     kind = _kind(folder)
     found = _compare_digests(folder, kind)
-    for name, read in read_functions(folder, kind):
+    for name, read in _readers(folder, kind):
         if not found.get(name):
             found[name] = _problem(folder, read)
     found |= dict(_strays(folder, kind))
@@ -143,19 +161,15 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
     kind = _kind(folder)
     if _is_unfinished_run(folder, kind):
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
-    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *head_files(folder))
-    write_manifest(folder, (*_FILES[kind], *added))
+    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *_head_files(folder))
+    write_manifest(folder, (*_KINDS[kind][0], *added))
     for member in (member() for _, member in _members(folder, kind)):
         if kind != "reproduction" or not _is_unfinished_run(member, _kind(member)):
             accept_changes(member)
 
 
 def trust_folder(path: str | os.PathLike[str]) -> list[str]:
-    """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on.
-
-    Raises:
-        RunError: there are symbolic links that lead out of the folder.
-    """
+    """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on."""
     folder, named = Path(path), named_by(path)
     refuse_links(folder)
     kind = _kind(folder)
@@ -222,26 +236,26 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
 def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
     """Return every file of the manifest, and what is wrong with it."""
     if not (folder / MANIFEST_FILE).exists():
-        finished = kind in ("study", "comparison", "linear evaluation", "training shares") or (
-            kind == "run" and _is_finished_run(folder)
-        )
+        finished = kind in ("study", "comparison", "linear evaluation", "training shares")
+        finished = finished or (kind == "run" and bool(_run_summary(folder)))
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:
-        found = {file.name: _STATES.get(file.state, "") for file in verify_folder(folder)}
-        unlisted = (name for name in _FILES[kind] if name not in found and (folder / name).exists())
+        found = {name: _STATES.get(state, "") for name, state in verify_folder(folder).items()}
+        unlisted = (name for name in _KINDS[kind][0] if name not in found and (folder / name).exists())
         return found | dict.fromkeys(unlisted, _UNLISTED)
     except RunError as error:
         return {MANIFEST_FILE: str(error)}
 
 
-def _is_finished_run(folder: Path) -> bool:
+def _run_summary(folder: Path) -> Mapping[str, Any]:
+    """Return what a finished run has recorded at its end; empty where it is not finished, or damaged."""
     with suppress(RunError):
-        return bool(read_history(folder, read_config(folder).classes)[1])
-    return False
+        return read_history(folder, read_config(folder).classes)[1] or {}
+    return {}
 
 
 def _is_unfinished_run(folder: Path, kind: Kind) -> bool:
-    return kind == "run" and not (folder / MANIFEST_FILE).exists() and not _is_finished_run(folder)
+    return kind == "run" and not (folder / MANIFEST_FILE).exists() and not _run_summary(folder)
 
 
 def _problem(folder: Path, read: Callable[[], object]) -> str:
@@ -255,7 +269,8 @@ def _problem(folder: Path, read: Callable[[], object]) -> str:
 
 def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
     """Yield what does not belong into a folder: temporary files, and links that lead out of it."""
-    resumable = kind == "run" and not _is_complete(folder)
+    summary = _run_summary(folder) if kind == "run" else {"finished": True}
+    resumable = not summary or bool(summary.get("interrupted"))  # it keeps what a resumed run needs
     members = [folder / name for name, _ in _members(folder, kind)]
     paths = [path for path in sorted(folder.rglob("*")) if not any(map(path.is_relative_to, members))]
     trusted = is_named(folder)
@@ -267,9 +282,63 @@ def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
             yield name, _LEFT
 
 
-def _is_complete(folder: Path) -> bool:
-    """Whether a run is finished and was not interrupted: it keeps nothing that a resumed one needs."""
-    with suppress(RunError):
-        summary = read_history(folder, read_config(folder).classes)[1]
-        return bool(summary) and not summary.get("interrupted")
-    return False
+def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
+    """Yield the files that a folder has, and the functions that read them."""
+    yield next(name for name, each in _DOCUMENTS.items() if each == kind), partial(_KINDS[kind][1], folder)
+    if kind == "run":
+        yield from _run_readers(folder)
+    elif kind == "comparison":
+        yield from ((name, partial(StoredHead.load, folder / name)) for name in _head_files(folder))
+    elif kind == "linear evaluation":
+        yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
+    if (folder / CANDIDATES).exists():
+        yield CANDIDATES, partial(_read_candidates, folder / CANDIDATES)
+    if (folder / DECISIONS).exists():
+        yield DECISIONS, partial(read_decisions, folder)
+
+
+def _run_readers(folder: Path) -> Iterator[Reader]:
+    try:
+        config = read_config(folder)
+    except RunError:
+        return  # the other files are read by what it says
+    readers: dict[str, Callable[[], object]] = {
+        METRICS_FILE: partial(read_history, folder, config.classes),
+        BEST: partial(_check_weights, folder, config),
+        INITIAL_WEIGHTS: partial(read_tensors, folder / INITIAL_WEIGHTS),
+        TRACE_FILE: partial(read_trace, folder),
+        REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
+        PREDICTIONS_FILE: partial(_check_predictions, folder, config),
+        DATA_FILE: partial(read_data_identity, folder),
+    }
+    for name, read in readers.items():
+        if (folder / name).exists():
+            yield name, read
+
+
+def _check_weights(folder: Path, config: RunConfig) -> None:
+    """Load the weights into an untrained network of the run; without its class or package only read them."""
+    weights = read_weights(folder)
+    if is_class_path(config.backbone):
+        return
+    width = stored_feature_width(weights, len(config.classes)) if config.backbone == FEATURES else None
+    if config.backbone == FEATURES and width is None:
+        raise damaged(folder / BEST, f"it has no head of the {len(config.classes):,} classes of {CONFIG_FILE}")
+    with suppress(InputError):  # a package that is not installed here
+        network = build_classifier(config, width, pretrained=False)
+        set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
+
+
+def _check_predictions(folder: Path, config: RunConfig) -> None:
+    scores = {f"score.{name}": pa.float32() for name in config.classes}
+    read_table(folder / PREDICTIONS_FILE, {"image": pa.string(), "split": pa.string(), **scores})
+
+
+def _read_candidates(path: Path) -> None:
+    read_metadata(path)
+    read_candidates(path)
+
+
+def _head_files(folder: Path) -> list[str]:
+    """Return the names of the heads that a comparison has."""
+    return [f"{HEADS_FOLDER}/{path.name}" for path in sorted((folder / HEADS_FOLDER).glob("*.safetensors"))]

@@ -15,14 +15,15 @@ from PIL import Image
 from tests.data.test_images import png
 
 from labelgap.core.errors import InputError
-from labelgap.data.decoding import DecodedImage, decode, decoded, decoded_image
-from labelgap.data.decoding.decoder import _PixelBudget
+from labelgap.data import decoding
+from labelgap.data.decoding import DecodedImage, _PixelBudget, decode, decoded
 
 PEAK_MEMORY = """
 import json, os, resource, sys
 from pathlib import Path
-from labelgap.data.decoding import decode, decoded, decoder
-from labelgap.data.scanning.image_scan import scan_images
+from labelgap.data import decoding as decoder
+from labelgap.data.decoding import decode, decoded
+from labelgap.data.scanning import scan_images
 from labelgap.data.images import FileImages
 
 path = Path(sys.argv[1])
@@ -83,7 +84,7 @@ def test_threads_decode_no_more_pixels_at_once_than_the_budget(pixels: int, at_o
 
 def test_an_error_gives_its_share_of_the_budget_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = _PixelBudget(10)
-    monkeypatch.setattr("labelgap.data.decoding.decoder._budget", budget)
+    monkeypatch.setattr("labelgap.data.decoding._budget", budget)
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "cut.png")
     os.truncate(tmp_path / "cut.png", 5000)
@@ -109,13 +110,13 @@ def test_strips_give_the_same_pixels_as_the_whole(mode: str, monkeypatch: pytest
     for orientation in (1, 5, 6, 8):
         whole = DecodedImage(image, orientation).pixels()
         with monkeypatch.context() as patch:
-            patch.setattr(decoded_image, "_STRIP_PIXELS", 30)
+            patch.setattr(decoding, "_STRIP_PIXELS", 30)
             assert np.array_equal(DecodedImage(image, orientation).pixels(), whole)
         assert whole.flags.writeable and whole.flags.c_contiguous
 
 
 def test_a_thumbnail_has_the_pixels_of_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoded_image, "_STRIP_PIXELS", 500)
+    monkeypatch.setattr(decoding, "_STRIP_PIXELS", 500)
     random = np.random.default_rng(0)
     for _ in range(60):
         height, width = random.integers(1, 220, 2).tolist()

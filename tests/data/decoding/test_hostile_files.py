@@ -18,9 +18,9 @@ from PIL import Image, PngImagePlugin
 from tests.mutations import mutations
 
 from labelgap.core.errors import InputError
+from labelgap.data import scanning
 from labelgap.data.decoding import decode, decoded
 from labelgap.data.images import FileImages
-from labelgap.data.scanning import image_scan
 
 SAMPLE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((48, 36))
 
@@ -158,7 +158,7 @@ import os, resource, sys
 from pathlib import Path
 from labelgap.core.errors import LabelGapError
 from labelgap.data.decoding import decode
-from labelgap.data.scanning import image_scan
+from labelgap.data import scanning
 from labelgap.data.images import FileImages
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
@@ -168,8 +168,8 @@ images = FileImages(folder, sorted(file.name for file in folder.iterdir()))
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 taken = max(map(int, os.listdir("/proc/self/fd")))  # torch leaves some open on some processors
 resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 10, hard))
-image_scan.cpu_count = lambda: 2
-unreadable = image_scan.scan_images(images).unreadable
+scanning.cpu_count = lambda: 2
+unreadable = scanning.scan_images(images).unreadable
 assert sorted(unreadable) == [row for row, name in enumerate(images.names) if name.startswith("bad")], unreadable
 good = [row for row in range(len(images)) if row not in unreadable]
 assert sum(len(index) for index, _ in ImageLoader(images, good, transform=Resize(8), batch_size=4)) == len(good)
@@ -198,6 +198,6 @@ def test_ten_descriptors_are_enough_for_any_number_of_files_and_none_is_told(tmp
 
 def test_errors_of_a_scan_do_not_keep_the_images(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encoded(SAMPLE, "PNG")[:-200])
-    error = image_scan._scan_image(FileImages(tmp_path, ["a.png"]), 0)
+    error = scanning._scan_image(FileImages(tmp_path, ["a.png"]), 0)
     assert isinstance(error, InputError) and "truncated" in str(error)
     assert error.__traceback__ is None and error.__cause__ is None

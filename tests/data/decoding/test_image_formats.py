@@ -17,12 +17,12 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import FORMATS, decode, open_image
 from labelgap.data.images import FileImages
-from labelgap.data.writers.coco import write_coco
+from labelgap.data.writers.formats import write_coco
 from labelgap.inference.export_script import SCRIPT
 from labelgap.labels import PRESENT, LabelTable
 
 PROJECT = Path(__file__).resolve().parents[3]
-OPENER = PROJECT / "src" / "labelgap" / "data" / "decoding" / "image_file.py"
+OPENER = PROJECT / "src" / "labelgap" / "data" / "decoding.py"
 
 
 def unlisted_opens(tree: ast.AST) -> Iterator[int]:

@@ -12,7 +12,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.decoding import decode
-from labelgap.data.readers.csv import load_csv
+from labelgap.data.readers.table import load_csv
 
 
 def album(folder: Path, good: int, bad: int) -> Path:

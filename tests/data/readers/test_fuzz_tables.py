@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelgap.core.errors import LabelGapError, ProblemsError
-from labelgap.labels.io.csv import read_csv
-from labelgap.labels.io.parquet import read_parquet
+from labelgap.labels.io.formats import read_csv, read_parquet
 from labelgap.labels.io.table_file import TableFile, TableOptions
 
 NAMES = st.sampled_from(

@@ -25,11 +25,10 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.readers import folder as folder_module
 from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.registry import load
-from labelgap.data.writers.fiftyone import read_fiftyone
-from labelgap.data.writers.label_studio import read_label_studio
+from labelgap.data.writers.formats import read_fiftyone, read_label_studio
 from labelgap.labels import LabelTable
-from labelgap.labels.io import parquet as parquet_module
-from labelgap.labels.io.parquet import read_parquet
+from labelgap.labels.io import formats as parquet_module
+from labelgap.labels.io.formats import read_parquet
 
 LAUGHS = "".join(["<!DOCTYPE a [<!ENTITY e0 'ha'>", *(f"<!ENTITY e{n} '{f'&e{n - 1};' * 10}'>" for n in range(1, 10))])
 BOX = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"

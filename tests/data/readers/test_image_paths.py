@@ -9,9 +9,8 @@ from typing import Literal
 import pytest
 
 from labelgap.core.errors import InputError
-from labelgap.data.readers import similar_files
-from labelgap.data.readers.image_names import is_image_name
-from labelgap.data.readers.image_paths import ImageFinder, refuse_url
+from labelgap.data.readers import image_paths
+from labelgap.data.readers.image_paths import ImageFinder, is_image_name, refuse_url
 
 
 def place(folder: Path, *names: str) -> ImageFinder:
@@ -139,7 +138,7 @@ def test_only_the_first_misspelled_names_of_a_table_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table beside the wrong folder has thousands of them, and each comparison takes time."""
-    monkeypatch.setattr(similar_files, "_MAX_COMPARISONS", 5)
+    monkeypatch.setattr(image_paths, "_MAX_COMPARISONS", 5)
     finder = place(tmp_path, "harbor.jpg", "mountain.jpg")
     found = [finder(name) for name in ("harbour.jpg", "mountains.jpg", "harbors.jpg")]
     assert [str(each).partition(". ")[2] for each in found] == [

@@ -14,7 +14,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.opening import load_from_recipe
-from labelgap.data.readers.csv import load_csv
+from labelgap.data.readers.table import load_csv
 from labelgap.data.registry import load
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
@@ -200,7 +200,7 @@ def test_an_image_below_a_file_does_not_exist(tmp_path: Path) -> None:
 
 def test_a_folder_under_image_is_no_file(tmp_path: Path) -> None:
     table = album(tmp_path, "image,cat\na.png,1\nfolder,0\n", ["a.png", "folder/b.png"])
-    assert problems(table) == [(3, f"{tmp_path / 'folder'} is not a file")]
+    assert problems(table) == [(3, f"{tmp_path / 'folder'} is a folder, not an image")]
 
 
 def test_an_empty_file_is_no_image(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_link_in_the_folder_is_followed(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_bear_is_a_problem_like_any_other(tmp_path: Path) -> None:
     table = album(tmp_path, f"image,cat\na.png,1\n{'x' * 300}.png,0\n", ["a.png"])
     ((line, message),) = problems(table)
-    assert line == 3 and "cannot be read (File name too long)" in message
+    assert line == 3 and "cannot be read" in message
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.opening import open_data
-from labelgap.data.readers.huggingface.images import RowImages
+from labelgap.data.readers.huggingface import RowImages
 from labelgap.data.registry import describe_dataset, load
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -237,7 +237,7 @@ def test_splits_have_our_names_and_others_are_left_out(tmp_path: Path) -> None:
     for names, message in ((["val", "validation", "train"], "which one is val"), (["test"], "has no split train")):
         with pytest.raises(InputError, match=message):
             load("huggingface", save_dict(tmp_path / names[0], names))
-    with pytest.raises(InputError, match="holds no Hugging Face data set"):
+    with pytest.raises(InputError, match=r"dataset_dict\.json is missing"):
         load("huggingface", tmp_path)
 
 

@@ -15,7 +15,7 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.opening import open_data
 from labelgap.data.registry import load
 from labelgap.labels import LabelTable
-from labelgap.labels.io.parquet import read_parquet
+from labelgap.labels.io.formats import read_parquet
 
 
 def album(folder: Path, columns: dict[str, Any]) -> Path:

@@ -11,11 +11,19 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelgap.data import scanning
 from labelgap.data.decoding import DecodedImage, decoded
 from labelgap.data.images import FileImages
-from labelgap.data.scanning import image_scan as scanning
-from labelgap.data.scanning.duplicates import MAX_HASH_DISTANCE, cluster_ids, exact_pairs, find_duplicates, near_pairs
-from labelgap.data.scanning.image_scan import ImageScan, perceptual_hash, scan_images
+from labelgap.data.scanning import (
+    MAX_HASH_DISTANCE,
+    ImageScan,
+    cluster_ids,
+    exact_pairs,
+    find_duplicates,
+    near_pairs,
+    perceptual_hash,
+    scan_images,
+)
 
 
 def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:

@@ -12,7 +12,7 @@ from PIL import Image
 from labelgap.core.errors import ProblemsError
 from labelgap.data import Dataset, Split
 from labelgap.data.images import FileImages
-from labelgap.data.scanning.file_check import find_unreadable, refuse_unreadable
+from labelgap.data.scanning import find_unreadable, refuse_unreadable
 from labelgap.labels import LabelTable
 
 

@@ -14,11 +14,8 @@ from tests.data.writers.read_coco import read_coco
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data import ArrayImages, Boxes, Dataset, FileImages, Split, load
-from labelgap.data.writers import coco as coco_file
-from labelgap.data.writers.exchange import ExchangeTable, merge_splits
-from labelgap.data.writers.fiftyone import read_fiftyone
-from labelgap.data.writers.formats import convert
-from labelgap.data.writers.label_studio import read_label_studio
+from labelgap.data.writers import formats
+from labelgap.data.writers.formats import ExchangeTable, convert, merge_splits, read_fiftyone, read_label_studio
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.table_file import SPLITS
 
@@ -138,7 +135,7 @@ def data_file(data: Dataset, row: int) -> Path:
 def test_too_many_unknowns_are_left_out_and_still_unknown(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coco_file, "MAX_LISTED", 1)
+    monkeypatch.setattr(formats, "MAX_LISTED", 1)
     convert(data, "coco", tmp_path / "a.json")
     file = json.loads((tmp_path / "a.json").read_text())
     assert all(image["not_exhaustive_category_ids"] == [] for image in file["images"])

@@ -15,11 +15,9 @@ import pytest
 import labelgap
 from labelgap.core.errors import InputError, nearest
 from labelgap.labels import LabelTable
-from labelgap.labels.io.class_names import resolve_aliases
-from labelgap.labels.io.csv import read_csv
-from labelgap.labels.io.findings import SimilarClasses
-from labelgap.labels.io.hierarchy import implied_labels
-from labelgap.labels.io.table_file import TableOptions
+from labelgap.labels.io.classes import implied_labels, resolve_aliases
+from labelgap.labels.io.formats import read_csv
+from labelgap.labels.io.table_file import SimilarClasses, TableOptions
 
 PACKAGE = str(Path(labelgap.__file__).parent)
 
@@ -159,7 +157,7 @@ def test_thousands_of_names_that_never_occur_are_not_compared_with_thousands(
         compared.append(len(known))
         return None
 
-    monkeypatch.setattr("labelgap.labels.io.class_names.nearest", count)
+    monkeypatch.setattr("labelgap.labels.io.classes.nearest", count)
     path = tmp_path / "a.csv"
     path.write_text("image,present\n" + "".join(f"{number}.jpg,tag{number}\n" for number in range(2_000)))
     file = read_csv(path, TableOptions(classes=["tag1", *(f"tga{number}" for number in range(2_000))]))

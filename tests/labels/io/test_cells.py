@@ -7,7 +7,8 @@ import pytest
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import CellParser, TagListParser, parse_separator
+from labelgap.labels.io.dialect import parse_separator
+from labelgap.labels.io.parse import CellParser, TagLists
 
 
 @pytest.mark.parametrize("cell", ["1", "1.0", "1.00", "1,0", "TRUE", "true", "True", "yes", "Y", "x", "X", "t"])
@@ -50,20 +51,20 @@ def test_the_words_that_were_met_are_said_once_each() -> None:
     ],
 )
 def test_the_separator_is_guessed_from_all_cells(cells: list[str], separator: str) -> None:
-    assert TagListParser(None, cells).separator == separator
+    assert TagLists(None, cells).separator == separator
 
 
 def test_a_guess_is_said_unless_it_is_the_usual() -> None:
-    assert TagListParser(None, ["a;b"]).findings() == []
-    assert TagListParser(None, ["a"]).findings() == []
-    assert TagListParser("|", ["a|b"]).findings() == []
-    assert TagListParser(None, ["a|b"]).findings() == [
+    assert TagLists(None, ["a;b"]).findings() == []
+    assert TagLists(None, ["a"]).findings() == []
+    assert TagLists("|", ["a|b"]).findings() == []
+    assert TagLists(None, ["a|b"]).findings() == [
         Note("pipe between tags, as it seems (--separator says otherwise)", "source")
     ]
 
 
 def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
-    lists = TagListParser(None, ["['cat', 'big dog']", '["owl"]', "[]", ""])
+    lists = TagLists(None, ["['cat', 'big dog']", '["owl"]', "[]", ""])
     assert [lists.names(cell) for cell in ("['cat', 'big dog']", '["owl"]', "[]", "")] == [
         ["cat", "big dog"],
         ["owl"],
@@ -71,11 +72,11 @@ def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
         [],
     ]
     assert "['a', 'b']" in str(lists.findings()[0])
-    assert TagListParser(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]
+    assert TagLists(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]
 
 
 def test_a_blank_separates_only_when_asked_to() -> None:
-    assert TagListParser("space").names("cat  dog") == ["cat", "dog"]
+    assert TagLists("space").names("cat  dog") == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
-from labelgap.labels.io.csv import read_csv
+from labelgap.labels.io.formats import read_csv
 from labelgap.labels.io.table_file import TableFile, TableOptions
 
 ROWS = "image,présent\na.jpg,1\nb.jpg,\n"

@@ -8,9 +8,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.labels.io.csv import read_csv
-from labelgap.labels.io.problems import MAX_PROBLEMS
-from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
+from labelgap.labels.io.formats import read_csv
+from labelgap.labels.io.table_file import MAX_PROBLEMS, SPLITS, TableFile, TableOptions
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def test_a_table_that_cannot_be_written_leaves_the_old_file(file: Path, monkeypa
         path.write_bytes(b"half")
         raise OSError("no space left")
 
-    monkeypatch.setattr("labelgap.labels.io.parquet.pq.write_table", fail)
+    monkeypatch.setattr("labelgap.labels.io.formats.pq.write_table", fail)
     with pytest.raises(OSError, match="no space left"):
         LabelTable.from_dense([[0]]).to_parquet(file)
     assert LabelTable.from_parquet(file) == table

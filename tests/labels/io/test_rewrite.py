@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revision, Revisions
-from labelgap.labels.io.csv import read_csv
+from labelgap.labels.io.formats import read_csv
 from labelgap.labels.io.rewrite import LabelChanges, rewrite_csv, rewrite_parquet
 from labelgap.labels.io.table_file import TableOptions
 

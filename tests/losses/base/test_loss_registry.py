@@ -13,8 +13,8 @@ from torch import Tensor
 
 import labelgap as lg
 from labelgap.core import registry as core_registry
-from labelgap.core.class_path import class_path
 from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.core.trust import class_path
 from labelgap.losses import ElementwiseLoss, Paper, describe_method, loss_options, method_options
 from labelgap.losses.base import registry
 

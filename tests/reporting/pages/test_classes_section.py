@@ -10,7 +10,7 @@ from markupsafe import Markup
 from tests.browsers import new_page, start_browser
 
 from labelgap.data.dataset import Dataset
-from labelgap.reporting import html, write_report
+from labelgap.reporting import write_report
 from labelgap.training import Run
 from labelgap.training.config import RunConfig
 
@@ -22,7 +22,7 @@ MANY = 5000
 @pytest.fixture(autouse=True)
 def figure_descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the description of a figure in its place: drawing takes most of the time of a page."""
-    monkeypatch.setattr(html, "both_screens", lambda _, __, text: (Markup.escape(text), Markup("")))
+    monkeypatch.setattr("labelgap.reporting.page.both_screens", lambda _, __, text: (Markup.escape(text), Markup("")))
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,15 @@ import pytest
 from rich.console import Console
 
 from labelgap.reporting import comparison_table, write_report
-from labelgap.reporting.comparison_summary import method_command, missing_label_cost, ranking_summary
-from labelgap.reporting.figures.comparison import comparison_figure
+from labelgap.reporting.pages.comparison import (
+    comparison_figure,
+    comparison_notes,
+    comparison_rows,
+    method_command,
+    missing_label_cost,
+    ranking_summary,
+)
 from labelgap.reporting.style import NARROW
-from labelgap.reporting.tables.comparison import comparison_notes, comparison_rows
 from labelgap.studies.compare.results import (
     Comparison,
     ComparisonMetric,
@@ -86,7 +91,7 @@ def test_a_winner_is_called_only_beyond_the_spread(tmp_path: Path) -> None:
     close = comparison(tmp_path, BEST, NEAR, FAR, CEILING)
     assert close.winner is None and close.tied == [BEST, NEAR]
     assert "within the uncertainty: `role` may be as good" in ranking_summary(close)
-    assert [row.tied for row in comparison_rows(close)] == [True, True, False, False]
+    assert [row.bold for row in comparison_rows(close)] == [True, True, False, False]
 
 
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:

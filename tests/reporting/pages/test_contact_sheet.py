@@ -38,9 +38,10 @@ def data(tmp_path: Path) -> Dataset:
 
 def test_a_card_tells_the_three_states_apart(data: Dataset) -> None:
     known, unknown = contact_sheet_images([(data.train, 0), (data.train, 1)])
-    assert known.present == ("cat",) and len(known.absent) == 8 and known.more_absent == 5 and known.unknown == 0
-    assert unknown.present == () and unknown.absent == () and unknown.unknown == len(CLASSES)
-    assert known.thumbnail.startswith("data:image/jpeg;base64,") and known.error == ""
+    assert known["present"] == ("cat",) and len(known["absent"]) == 8
+    assert known["more_absent"] == 5 and known["unknown"] == 0
+    assert unknown["present"] == () and unknown["absent"] == () and unknown["unknown"] == len(CLASSES)
+    assert known["thumbnail"].startswith("data:image/jpeg;base64,") and known["error"] == ""
 
 
 def test_the_page_loads_nothing_and_escapes_everything(data: Dataset, tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_images_can_be_left_out(data: Dataset, tmp_path: Path) -> None:
 def test_an_image_that_cannot_be_read_says_so_in_its_place(data: Dataset, tmp_path: Path) -> None:
     (tmp_path / "3 & more.jpg").write_bytes(b"")
     (card,) = contact_sheet_images([(data.train, 3)])
-    assert card.thumbnail == "" and "is empty" in card.error
+    assert card["thumbnail"] == "" and "is empty" in card["error"]
     write_contact_sheet(data, tmp_path / "page.html")
 
 

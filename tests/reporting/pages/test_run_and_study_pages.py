@@ -22,7 +22,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import NoSplit
 from labelgap.data.split import hold_out_val
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revision, Revisions
-from labelgap.reporting import class_separability, html, study_figure, write_report
+from labelgap.reporting import class_separability, study_figure, write_report
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run
 from labelgap.training.run_folder import read_predictions
@@ -94,7 +94,9 @@ def figure_descriptions(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     """Put the description of a figure in its place: drawing takes most of the time of a page."""
 
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(html, "both_screens", lambda _, __, text: (Markup.escape(text), Markup("")))
+        monkeypatch.setattr(
+            "labelgap.reporting.page.both_screens", lambda _, __, text: (Markup.escape(text), Markup(""))
+        )
 
 
 @pytest.mark.usefixtures("drawn")

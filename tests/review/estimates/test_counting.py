@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
 from labelgap.labels.codes import UNKNOWN
-from labelgap.review.estimates import ReviewedLabels
-from labelgap.review.estimates.counting import EXACT, count_random
+from labelgap.review.estimates import EXACT, ReviewedLabels, count_random
 
 
 def counted(truth: NDArray[np.bool_], asked: list[tuple[int, bool]]) -> ReviewedLabels:

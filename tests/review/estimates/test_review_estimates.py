@@ -18,10 +18,10 @@ from labelgap.audit.ranking import MissingEstimate
 from labelgap.core.manifest import replacing
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, open_review_folder
-from labelgap.review.estimates import describe_estimate, order_decisions
-from labelgap.review.queues.feeds import class_feed
-from labelgap.review.queues.outlook import expected_next, plan_context
-from labelgap.review.store.events import ASKED, Decision, place_on_page
+from labelgap.review.estimates import describe_estimate
+from labelgap.review.progress import order_decisions
+from labelgap.review.queues import class_feed, expected_next, plan_context
+from labelgap.review.store import ASKED, PAGE_PLACES, Decision
 
 
 def decide(review: Review, numbers: list[int], truth: lg.LabelTable) -> None:
@@ -130,13 +130,12 @@ def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
     path = folder / "candidates.parquet"
     write_candidates(path, likely_rows(data, share=0.5), data)
     review = Review(open_review_folder(folder))
-    assert expected_next(review, 3) is None, "without an estimate of the audit there are no probabilities"
+    assert expected_next(review, 3)[1] is None, "without an estimate of the audit there are no probabilities"
     review.close()
     write_estimate(path, data, np.full(10, 20.0))
     review = Review(open_review_folder(folder))
-    expected, numbers = expected_next(review, 3, 5), class_feed(review, 3).numbers
-    assert expected is not None and expected.candidates == 5
-    assert expected.present == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
+    (count, expected), numbers = expected_next(review, 3, 5), class_feed(review, 3).numbers
+    assert count == 5 and expected == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
     review.close()
 
 
@@ -159,10 +158,10 @@ def test_no_class_promises_more_finds_than_are_still_missing(folder: Path, monke
     plan, total = plan_context(review, "anna"), review.estimate()
     assert total is not None and plan["finds"] <= total.still_missing + 1
     for step in [*plan["steps"], *plan["more"]]:
-        own, following = review.estimate(step["number"]), expected_next(review, step["number"])
+        own, (_, following) = review.estimate(step["number"]), expected_next(review, step["number"])
         assert own is not None and following is not None
         assert step["finds"] <= max(own.still_missing, 1)
-        assert following.present <= max(own.still_missing, 0.5) + 1e-9
+        assert following <= max(own.still_missing, 0.5) + 1e-9
     review.close()
 
 
@@ -173,7 +172,7 @@ def test_answers_count_in_the_order_in_which_they_were_shown_not_in_that_of_the_
     made = [
         review.decision(number, index % 2, f"request-{index:02d}", 0, asked[index], feed.ranking, place)
         for index in clicked
-        for number, place in [(int(feed.numbers[index]), place_on_page(last_id, index))]
+        for number, place in [(int(feed.numbers[index]), last_id * PAGE_PLACES + index + 1)]
     ]
     review.store.append(made, reviewer="anna", client="window-1")
     review.current.refresh()

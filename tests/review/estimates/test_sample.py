@@ -12,11 +12,12 @@ from labelgap.review.estimates import (
     ReviewedLabels,
     ReviewEstimate,
     SampleEstimate,
+    count_random,
     describe_estimate,
+    describe_next,
     estimate_review,
 )
-from labelgap.review.estimates.counting import count_random
-from labelgap.review.estimates.decisions import first_undecided
+from labelgap.review.progress import first_undecided
 
 
 def sampled(
@@ -241,3 +242,11 @@ def test_where_counting_is_narrower_its_interval_is_used() -> None:
     made = one_class(score, [(row, ABSENT, True) for row in range(0, 200, 4)]).by_class[0]
     assert made is not None and made.counted and made.low <= made.still_missing <= made.high
     assert "counted from 50 random" in describe_estimate(made, "dog")
+
+
+@pytest.mark.parametrize(
+    ("expected", "told"), [((50, 12.4), "about 12."), ((50, 0.4), "less than 1."), ((50, 0.01), "none.")]
+)
+def test_a_number_of_next_labels_below_one_is_said_in_words(expected: tuple[int, float], told: str) -> None:
+    assert describe_next(*expected) == f"The next 50 are expected to hold {told}"
+    assert describe_next(0, 0.0) == describe_next(50, None) == ""

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from labelgap.review.live import rankings
-from labelgap.review.live.worker import RankingJob, run_worker
+from labelgap.review import live as rankings
+from labelgap.review.live import RankingJob, run_worker
 
 
 def preload_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,9 @@ import pytest
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review
 from labelgap.review.candidates import MISSING, RANDOM
-from labelgap.review.live.feed import mix
-from labelgap.review.live.rankings import Ranking
-from labelgap.review.queues.feeds import class_feed, decided_rows
-from labelgap.review.store.events import ASKED
+from labelgap.review.live import Ranking
+from labelgap.review.queues import class_feed, decided_rows, mix
+from labelgap.review.store import ASKED
 
 
 def answer(review: Review, number: int, value: int, asked: str | None = None) -> None:

@@ -15,7 +15,8 @@ from tests.review.http_client import run_server
 from tests.waiting import wait_until
 
 from labelgap.review import Review, open_review_folder
-from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.database import FILE
+from labelgap.review.store import DecisionStore
 
 pytestmark = needs_browser
 
@@ -47,8 +48,8 @@ def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, prel
         following = names(page)
         assert not set(following) & set(shown[:12]) and following != shown[12:]
 
-        assert review.rankings is not None and review.rankings.worker_id is not None
-        os.kill(review.rankings.worker_id, signal.SIGKILL)
+        assert review.rankings is not None and review.rankings.worker.process.pid is not None
+        os.kill(review.rankings.worker.process.pid, signal.SIGKILL)
         for _ in range(12):
             page.keyboard.press("y")
         wait_until_sent(page)

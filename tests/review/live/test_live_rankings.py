@@ -18,12 +18,11 @@ from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING
-from labelgap.review.live.rankings import EVERY, MAX_CRASHES, LiveRankings
-from labelgap.review.live.worker import RankingJob
-from labelgap.review.panel import panel_context
-from labelgap.review.queues.feeds import class_feed
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.views import render
+from labelgap.review.database import FILE
+from labelgap.review.live import EVERY, MAX_CRASHES, LiveRankings, RankingJob
+from labelgap.review.queues import class_feed
+from labelgap.review.store import DecisionStore
+from labelgap.review.views import panel_context, render
 
 
 @contextmanager
@@ -55,12 +54,12 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
         ranked_ones = open_ones[review.candidates.columns.kind[open_ones] == MISSING]
         score = review.candidates.columns.score[ranked_ones].astype(np.float64)
         assert first.probability[ranked_ones].mean() < score.mean()  # ten times no to 3
-        worker = rankings.worker_id
+        worker = rankings.worker.process.pid
         assert worker is not None
         os.kill(worker, signal.SIGKILL)
         decide(review, 5, EVERY, PRESENT)
         wait_until(lambda: learned(review, 2 * EVERY))
-        assert rankings.worker_id != worker and not rankings.problem
+        assert rankings.worker.process.pid != worker and not rankings.problem
         newest = review.ranking()
         assert newest is not None
         wait_until(lambda: review.ranking("classifier") is not None)
@@ -91,16 +90,16 @@ def test_a_full_disk_ends_nothing_and_no_end_is_without_a_reason(
     review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [DiskError.of(review.store.path, "full", full=True)] * (MAX_CRASHES + 1) + [ValueError("of a bug")]
-    monkeypatch.setattr("labelgap.review.live.rankings.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("labelgap.review.live.RETRY_SECONDS", 0.01)
 
     def state() -> NoReturn:
         raise errors.pop(0)
 
     live = LiveRankings(RankingJob.of(review.folder, review.candidates), review.store, state)
-    worker = live.worker_id
+    worker = live.worker.process.pid
     wait_until(lambda: bool(live.problem))
     live.stop()
-    assert live.problem == "of a bug" and not errors and live.worker_id == worker
+    assert live.problem == "of a bug" and not errors and live.worker.process.pid == worker
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the worker is found by /proc")

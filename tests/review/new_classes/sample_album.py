@@ -9,8 +9,7 @@ from PIL import Image
 from tests.review.sample_run import likely_rows, write_candidates
 
 import labelgap as lg
-from labelgap.review.store import FILE
-from labelgap.review.store.database import create_database
+from labelgap.review.database import FILE, create_database
 
 IMAGES = 80
 COPY = "copy.png"

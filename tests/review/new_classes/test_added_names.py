@@ -18,11 +18,11 @@ from tests.waiting import PATIENCE, wait_until
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review import new_classes as added_names
 from labelgap.review.apply import apply_decisions
-from labelgap.review.live.rankings import Ranking
-from labelgap.review.new_classes import added_names
-from labelgap.review.queues.feeds import class_feed, lacks_examples
-from labelgap.review.store.events import ASKED, LabelKey
+from labelgap.review.live import Ranking
+from labelgap.review.queues import class_feed, lacks_examples
+from labelgap.review.store import ASKED, LabelKey
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.provenance import read_provenance
+from labelgap.labels.revisions import read_provenance
 from labelgap.review import ReviewFolder, create_random_review
 from labelgap.review.apply import apply_decisions, decided_images
-from labelgap.review.store import FILE, DecisionStore
-from labelgap.review.store.events import Decision, LabelKey, Undo
+from labelgap.review.database import FILE
+from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.review.http_client import HttpResponse, ReviewClient, run_server
 from tests.review.new_classes.sample_album import is_bright
 
 from labelgap.review import Review, open_review_folder
-from labelgap.review.new_classes.added_names import INTERVAL
+from labelgap.review.new_classes import INTERVAL
 
 TILE = re.compile(r'data-id="(\w+)" data-image="(\w+)" data-name="([^"]+)"')
 

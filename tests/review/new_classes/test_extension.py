@@ -10,8 +10,8 @@ import pytest
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review import Review
 from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
-from labelgap.review.new_classes import ADDED_SCORE, AddedClasses, extend_candidates
-from labelgap.review.store.events import LabelKey
+from labelgap.review.new_classes import ADDED_SCORE, extend_candidates
+from labelgap.review.store import LabelKey
 
 REVIEW = uuid.UUID(int=7).hex
 
@@ -27,7 +27,7 @@ def images(review: Review) -> list[tuple[str, str]]:
 
 
 def add(candidates: Candidates, images: list[tuple[str, str]], *names: str, review: str = REVIEW) -> Candidates:
-    return extend_candidates(candidates, AddedClasses(names, images, review))
+    return extend_candidates(candidates, names, images, review)
 
 
 def test_what_there_was_keeps_its_number_its_id_and_its_place(
@@ -94,7 +94,7 @@ def test_a_tenth_is_the_random_draw_which_does_not_follow_the_order(candidates: 
 def test_in_a_review_of_random_images_every_label_is_a_random_one(
     candidates: Candidates, images: list[tuple[str, str]]
 ) -> None:
-    more = extend_candidates(candidates, AddedClasses(("zebra",), images, REVIEW, random=True))
+    more = extend_candidates(candidates, ("zebra",), images, REVIEW, random=True)
     rows = more.listed(len(candidates.classes))
     assert set(more.columns.kind[rows].tolist()) == {RANDOM} and np.isnan(more.columns.score[rows]).all()
     assert more.columns.random_rank[rows].tolist() == list(range(1, len(images) + 1))

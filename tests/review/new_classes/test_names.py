@@ -9,8 +9,8 @@ from tests.review.sample_photos import make_photos
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.review.new_classes.names import MAX_NAME, check_class_name, folded_name, taken_names
-from labelgap.review.store.schema import MAX_CLASSES
+from labelgap.review.database import MAX_CLASSES
+from labelgap.review.new_classes import MAX_NAME, check_class_name, folded_name, taken_names
 
 CLASSES = ("cat", "Straße", "caf\u00e9", "traffic light")
 

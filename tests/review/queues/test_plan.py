@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from labelgap.labels.codes import PRESENT
-from labelgap.review.queues.aims import AimCount, brought_by_aim, describe_aim
-from labelgap.review.queues.plan import (
-    PAUSE,
+from labelgap.review.queues import (
     PRIOR_ANSWERS,
     USUAL_SECONDS,
+    AimCount,
     answer_speed,
+    brought_by_aim,
+    describe_aim,
     finds_per_minute,
     next_minutes,
 )
-from labelgap.review.store.events import ASKED, DecisionEvent, LabelKey, copy_request
+from labelgap.review.store import ASKED, DecisionEvent, LabelKey, copy_request
+from labelgap.review.team import PAUSE
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CLASSES = {"cat": 0, "dog": 1, "owl": 2}

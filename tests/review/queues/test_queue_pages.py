@@ -16,14 +16,11 @@ from tests.review.queues.suggestions import suggest_wrong
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review import queues as outlook
 from labelgap.review.candidates import MISSING, WRONG
-from labelgap.review.queues import outlook
-from labelgap.review.queues.feeds import aim_feed
-from labelgap.review.queues.outlook import aims_context, class_rates, plan_context
-from labelgap.review.queues.plan import PlanStep
-from labelgap.review.queues.wrong_labels import MIN_ANSWERS
-from labelgap.review.queues.wrong_queue import wrong_queue
-from labelgap.review.store.events import Decision
+from labelgap.review.queues import PlanStep, aim_feed, aims_context, class_rates, plan_context
+from labelgap.review.store import Decision
+from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
 
 
 @pytest.fixture

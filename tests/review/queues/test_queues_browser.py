@@ -13,7 +13,8 @@ from tests.review.http_client import run_server
 from tests.review.queues.suggestions import suggest_wrong
 
 from labelgap.review import Review, open_review_folder
-from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.database import FILE
+from labelgap.review.store import DecisionStore
 
 pytestmark = needs_browser
 

@@ -9,8 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review.store import DecisionStore
-from labelgap.review.store.events import Decision, LabelKey, Undo
+from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 
 INSERT = (
     "INSERT INTO events (time, reviewer, image, split, class, value, kind, accepted, base_version, client, request_id) "

@@ -18,8 +18,8 @@ from tests.review.store.hostile_stores import HOSTILE, make_hostile_store, make_
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import DiskError
 from labelgap.labels.codes import PRESENT
-from labelgap.review.store import FILE, DecisionStore, read_decisions, recover_events
-from labelgap.review.store.events import Decision, LabelKey
+from labelgap.review.database import FILE, recover_events
+from labelgap.review.store import Decision, DecisionStore, LabelKey, read_decisions
 
 DOG = LabelKey("train", "new.jpg", "dog")
 
@@ -255,7 +255,7 @@ def test_two_processes_that_create_a_store_get_the_same(tmp_path: Path, monkeypa
 
 def test_a_busy_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_store(tmp_path / FILE)
-    monkeypatch.setattr("labelgap.review.store.database._TIMEOUT", 0.05)
+    monkeypatch.setattr("labelgap.review.database._TIMEOUT", 0.05)
     with closing(DecisionStore(path)) as store, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(RunError, match="another process"):

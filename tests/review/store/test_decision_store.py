@@ -14,8 +14,8 @@ from tests.killing import run_forked
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.store import FILE, DecisionStore, decisions
-from labelgap.review.store.events import Decision, DecisionOutcome, LabelKey, Undo
+from labelgap.review.database import FILE
+from labelgap.review.store import Decision, DecisionOutcome, DecisionStore, LabelKey, Undo, decisions
 
 DOG = LabelKey("train", "a.jpg", "dog")
 CAT = LabelKey("train", "a.jpg", "cat")

@@ -10,8 +10,8 @@ import pytest
 
 from labelgap.core.errors import RunError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review.store import FILE, DecisionStore, decisions, recover_events
-from labelgap.review.store.events import SECOND, Decision, LabelKey, Undo, place_on_page
+from labelgap.review.database import FILE, recover_events
+from labelgap.review.store import SECOND, Decision, DecisionStore, LabelKey, Undo, decisions
 
 DOG = LabelKey("train", "a.jpg", "dog")
 FORMAT_1 = """
@@ -84,7 +84,7 @@ def test_rankings_are_numbered_kept_equal_and_recovered_one_by_one(tmp_path: Pat
         assert numbers == [1, 2, 1, 3]
         stored = [(each.number, each.aim, each.model, each.decisions, each.last_event) for each in store.rankings()]
         assert stored == [(1, "missing", "aa", 10, 12), (2, "classifier", "aa", 10, 12), (3, "missing", "bb", 20, 25)]
-        made = Decision(DOG, PRESENT, "request-1", 0, "random", 0.1, ranking=3, place=place_on_page(0, 5))
+        made = Decision(DOG, PRESENT, "request-1", 0, "random", 0.1, ranking=3, place=6)
         store.append([made, Undo("request-1", "request-2")], reviewer="anna", client="w")
         assert [(event.kind, event.ranking, event.shown) for event in store.events()] == [("random", 3, 6)] * 2
         for name in ("heron", "wren"):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review.store.events import SECOND, DecisionEvent, LabelKey
-from labelgap.review.team.agreement import (
+from labelgap.review.store import SECOND, DecisionEvent, LabelKey
+from labelgap.review.team import (
     MIN_PAIRS,
     OpinionPair,
     cohen_kappa,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from labelgap.review.team.cache import VersionedCache
+from labelgap.review.session import VersionedCache
 
 
 def test_a_value_is_computed_once_for_each_version() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from labelgap.review.team import leases as module
-from labelgap.review.team.leases import LEASE_SECONDS, UNCONFIRMED_SECONDS, Holder, Leases
+from labelgap.review import team as module
+from labelgap.review.team import LEASE_SECONDS, UNCONFIRMED_SECONDS, Holder, Leases
 
 ANNA, BEN = Holder("browser-a", "page-1"), Holder("browser-b", "page-1")
 QUEUE = np.arange(100)

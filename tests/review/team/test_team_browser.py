@@ -13,7 +13,7 @@ from tests.review.http_client import run_server
 
 from labelgap.labels.codes import ABSENT
 from labelgap.review import Review, decisions
-from labelgap.review.store.events import SECOND
+from labelgap.review.store import SECOND
 
 pytestmark = needs_browser
 

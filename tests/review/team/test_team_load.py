@@ -15,8 +15,9 @@ from tests.waiting import PATIENCE, wait_until
 import labelgap as lg
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import WRONG
-from labelgap.review.live.rankings import EVERY
-from labelgap.review.store import FILE, DecisionStore
+from labelgap.review.database import FILE
+from labelgap.review.live import EVERY
+from labelgap.review.store import DecisionStore
 
 
 def has_ranking(folder: Path, decisions: int) -> bool:

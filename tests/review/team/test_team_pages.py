@@ -16,8 +16,8 @@ from tests.review.http_client import HttpResponse, ReviewClient, run_server
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review
 from labelgap.review.candidates import WRONG
-from labelgap.review.store.events import SECOND
-from labelgap.review.team.leases import Leases
+from labelgap.review.store import SECOND
+from labelgap.review.team import Leases
 
 CLASS = 3
 

@@ -16,7 +16,7 @@ from tests.studies.compare.small_features import CLASSES, features
 from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import LabelTable
 from labelgap.reporting import write_report
-from labelgap.reporting.tables.comparison import comparison_notes, comparison_rows
+from labelgap.reporting.pages.comparison import comparison_notes, setting_columns
 from labelgap.studies.compare import Comparison, compare
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.compare.heads import StoredHead
@@ -79,7 +79,7 @@ def test_a_choice_at_the_edge_is_told_everywhere(tmp_path: Path) -> None:
     assert Comparison.open(made.path).methods == made.methods
     with (made.path / "compare.csv").open(encoding="utf-8") as file:
         assert "lr=highest" in next(csv.DictReader(file))["at_edge"]
-    assert any("*" in cell for cell in comparison_rows(made)[0].setting)
+    assert any("*" in cell for cell in [cells[0] for cells in setting_columns(made).values()])
     notes = " ".join(comparison_notes(made))
     assert "* the lowest or highest value that was compared" in notes
     assert ("° the last epoch" in notes) == any("epoch" in each.at_edge for each in made.methods)

@@ -33,7 +33,7 @@ from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.core.text import DAY
 from labelgap.data import open_data
 from labelgap.labels import LabelTable
-from labelgap.labels.class_groups import class_groups
+from labelgap.labels.table import class_groups
 from labelgap.losses import methods
 from labelgap.reporting import write_report
 from labelgap.studies import jobs

@@ -30,8 +30,7 @@ import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import write_report
-from labelgap.reporting.sweep_summary import describe_auto, describe_progress
-from labelgap.reporting.tables.sweep import sweep_rows
+from labelgap.reporting.pages.sweep import describe_auto, describe_progress, sweep_rows
 from labelgap.studies import jobs
 from labelgap.studies.sweep import Sweep, runner
 from labelgap.studies.sweep.results import SweepTrial
@@ -98,12 +97,12 @@ def test_auto_is_the_line_to_beat_as_fit_alone_trains_it(finished: Sweep, data: 
     assert f"has {100 * (auto.score or 0):.2f} with method {auto.values['method']}" in describe_auto(finished)
     above = sum((trial.score or 0) > (auto.score or 0) for trial in finished.trials)
     assert f"{above} of 12 trials above it" in describe_auto(finished) or not above
-    assert f"auto: {alone.config.method}" in {name for name, _ in sweep_rows(finished)}
+    assert f"auto: {alone.config.method}" in {row.label for row in sweep_rows(finished)}
     assert describe_progress(replace(finished, auto=replace(auto, state="running"), retrained_score=None)) == (
         "12 of 12 trials: 12 complete, 1 running in other processes: the last of them trains the best settings"
     )
     behind = replace(finished, auto=replace(auto, score=1.0))
-    assert describe_auto(behind).endswith("no trial is above it") and sweep_rows(behind)[0][0].startswith("auto")
+    assert describe_auto(behind).endswith("no trial is above it") and sweep_rows(behind)[0].label.startswith("auto")
     assert describe_auto(replace(finished, auto=replace(auto, state="failed", score=None, reason="of a reason"))) == (
         "auto, what labelgap train does without settings, has no score: of a reason"
     )

@@ -15,7 +15,7 @@ import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Split
 from labelgap.models import LinearHead, create_backbone
-from labelgap.models.open_clip.zero_shot import zero_shot_classifier
+from labelgap.models.open_clip import zero_shot_classifier
 from labelgap.training.loop.linear_trainer import zero_shot_head
 
 CLASSES = ("dog", "cat", "zebra")

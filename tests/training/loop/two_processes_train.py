@@ -20,7 +20,8 @@ from torch.nn.functional import softplus
 import labelgap as lg
 from labelgap.core.distributed import is_distributed, is_main_process, rank
 from labelgap.core.errors import InputError, LabelGapError
-from labelgap.inference.predict import chunks, predict_to_file
+from labelgap.inference import chunks
+from labelgap.inference.predict import predict_to_file
 from labelgap.losses import ElementwiseLoss
 from labelgap.models import Classifier, InputSpec, as_backbone
 from labelgap.training.features import extract_features

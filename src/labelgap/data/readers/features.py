@@ -30,9 +30,9 @@ from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.official.voc_boxes import read_boxes
+from labelgap.data.readers.voc import read_boxes
 from labelgap.labels import LabelTable, paper_split
-from labelgap.labels.io.parquet import open_parquet
+from labelgap.labels.io.formats import open_parquet
 from labelgap.labels.io.table_file import SPLITS
 
 _KINDS: Final = ("labels", "truth", "observed")
@@ -125,7 +125,7 @@ def _split(name: str, arrays: Mapping[str, NDArray[Any]]) -> Split:
     tables = {kind: _table(codes, arrays.get("classes"), ids, f"{name}_{kind}") for kind, codes in given.items()}
     truth = tables.get("truth")
     labels = next(tables[kind] for kind in ("labels", "observed", "truth") if kind in tables)
-    if truth is not None and not _within(labels, truth):
+    if truth is not None and (truth.codes_at(labels.rows, labels.columns) != labels.values).any():
         raise InputError(f"{name}_observed says something else than {name}_truth.")
     return Split(name, FeatureVectors(vectors, ids), labels, truth)
 
@@ -136,11 +136,6 @@ def _table(codes: NDArray[Any], classes: NDArray[Any] | None, ids: Sequence[str]
         return LabelTable.from_dense(codes, names, ids)
     except InputError as error:
         raise InputError(f"{what}: {error}") from None
-
-
-def _within(observed: LabelTable, truth: LabelTable) -> bool:
-    """Return whether all observed labels agree with the truth."""
-    return observed is truth or bool((truth.to_dense()[observed.rows, observed.columns] == observed.values).all())
 
 
 def _origins(parts: Mapping[str, Split]) -> dict[str, NDArray[np.int64]]:

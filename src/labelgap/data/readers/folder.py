@@ -19,14 +19,12 @@ from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.files import file_digest
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.image_names import is_image_name
-from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.image_table import ImageOptions, build_dataset
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
-from labelgap.labels.io.problems import ProblemList
-from labelgap.labels.io.rows import image_name_problem
-from labelgap.labels.io.similar_names import similar_class_names
-from labelgap.labels.io.table_file import SPLIT_NAMES, TableFile
+from labelgap.labels.io.classes import similar_class_names
+from labelgap.labels.io.parse import image_name_problem
+from labelgap.labels.io.table_file import SPLIT_NAMES, ProblemList, TableFile
 
 _SUFFIXES_SHOWN: Final = 3
 
@@ -119,7 +117,7 @@ def _find_images(
     for split, tag, folder in folders:
         for file in _images(folder, deep=tag is not None, others=others):
             image = _FolderImage(file.relative_to(root).as_posix(), split)
-            key = (split, file.name, _size(file))
+            key = (split, file.name, file.stat().st_size if file.exists() else None)  # a link may be broken
             first, first_image = firsts.setdefault(key, (file, image))
             if first is not file:
                 if key not in contents:
@@ -131,14 +129,6 @@ def _find_images(
             if tag is not None:
                 image.tags.append(tag)
     return found
-
-
-def _size(file: Path) -> int | None:
-    """Return the size of a file; None where the system does not know it, e.g. of a broken link."""
-    try:
-        return file.stat().st_size
-    except OSError:
-        return None
 
 
 def _digest(file: Path) -> bytes | None:

@@ -8,20 +8,71 @@ from __future__ import annotations
 
 import os
 import re
-import stat
+import unicodedata
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from labelgap.core.errors import InputError
-from labelgap.data.findings import ImageNamesCompleted
+from labelgap.core.errors import InputError, similarity
+from labelgap.core.findings import Note
+from labelgap.core.text import pluralize
+from labelgap.data.decoding import UnreadableImageError, check_file
 from labelgap.data.images import path_inside
-from labelgap.data.readers.image_names import image_suffix, is_image_name, normalize_name, without_suffix
-from labelgap.data.readers.similar_files import SimilarFiles
 
+IMAGE_SUFFIX: Final = re.compile(
+    r"\.(?:jpe?g|jpe|jfif|png|gif|bmp|webp|tiff?|hei[cf]|hif|avif|jp2|p[pgbn]m)", re.IGNORECASE
+)
+_SAME_FORMAT: Final = {"jpeg": "jpg", "jpe": "jpg", "jfif": "jpg", "tiff": "tif"}
+
+
+def is_image_name(name: str) -> bool:
+    """Return whether a file's name has the suffix of an image format; hidden files are not images."""
+    return name != without_suffix(name) and not name.startswith(".")
+
+
+def without_suffix(name: str) -> str:
+    """Return a name without the suffix of an image."""
+    head, dot, last = name.rpartition(".")
+    return head if IMAGE_SUFFIX.fullmatch(dot + last) else name
+
+
+def image_suffix(name: str) -> str:
+    """Return the suffix of an image in lower case; "" where there is none."""
+    return name[len(without_suffix(name)) :].lower()
+
+
+def normalize_name(path: str) -> str:
+    """Return a path in a normal form: lower case, composed accents, forward slashes, one suffix for one format."""
+    key = unicodedata.normalize("NFC", path.replace("\\", "/")).casefold()
+    head, dot, last = key.rpartition(".")
+    return head + dot + _SAME_FORMAT.get(last, last)
+
+
+_MAX_COMPARED: Final = 200
+_MAX_LENGTH: Final = 100
+"""Files that a misspelled name is compared with, and its length."""
+_MAX_COMPARISONS: Final = 10_000
+"""Of all names of a table together, which takes a second or two: a table may have thousands of such names."""
+_MIN_SIMILARITY: Final = 0.8
+_DIGIT: Final = re.compile("[0-9]")
+_LOOKALIKES: Final = str.maketrans("oil", "011")
+_MIN_DIGITS: Final = 4
+"""Digits of a name in which one may be missing, or one too many: short numbers are counted, and 100 comes after 99."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
+
+
+def _with_a_digit_changed(name: str) -> set[str]:
+    """Return the names with one digit less, or one more beside a digit."""
+    digits = [place for place, letter in enumerate(name) if _DIGIT.match(letter)]
+    beside = {place + after for place in digits for after in (0, 1)}
+    shorter = {name[:place] + name[place + 1 :] for place in digits}
+    return shorter | {f"{name[:place]}{digit}{name[place:]}" for place in beside for digit in "0123456789"}
 
 
 def is_file(path: Path) -> bool:
@@ -33,11 +84,7 @@ def is_file(path: Path) -> bool:
 
 
 def refuse_url(text: str | os.PathLike[str], what: str = "data") -> None:
-    """Raise an error for a URL: labelgap reads local files only.
-
-    Example:
-        >>> refuse_url("photos/a.jpg")
-    """
+    """Raise an error for a URL: labelgap reads local files only."""
     written = os.fspath(text)
     if _URL.match(written):
         copy = "aws s3 sync" if written.startswith("s3") else "wget or curl"
@@ -78,6 +125,7 @@ class ImageFinder:
         self.sources: dict[str, Path | None] = {}
         self.repeated: dict[str, str] = {}
         self._names: dict[str, str] = {}
+        self._comparisons = 0
 
     def __call__(self, name: str, line: int = 0) -> str | None:
         """Return the problem with a name, or None; ``line`` is where a table has it."""
@@ -127,9 +175,11 @@ class ImageFinder:
             return None
         return name if name in self.completed else other
 
-    def findings(self) -> list[ImageNamesCompleted]:
+    def findings(self) -> list[Note]:
         """Return how many names were completed, with an example; empty when none was."""
-        return [ImageNamesCompleted(len(self.completed), name, file) for name, file in list(self.completed.items())[:1]]
+        names = pluralize(len(self.completed), "image name was", "image names were")
+        example = list(self.completed.items())[:1]
+        return [Note(f"{names} completed: {name} is {file}", "images") for name, file in example]
 
     def _find(self, name: str, inside: str) -> tuple[str | None, str]:
         """Return the file of a name below the folder; or None, and the problem."""
@@ -147,7 +197,7 @@ class ImageFinder:
         if found:
             part = "suffix" if Path(found[0]).parent == Path(found[1]).parent else "folder"
             return None, f"{name} could be {found[0]} or {found[1]}: write the {part} as well"
-        near = self._similar.nearest(inside)
+        near = self._nearest(inside)
         return None, f"{place} does not exist" + (f". Did you mean {near}?" if near else "")
 
     def _candidates(self, inside: str) -> list[str]:
@@ -185,24 +235,67 @@ class ImageFinder:
                     found.setdefault(written, []).append(file)
         return found
 
+    def _nearest(self, inside: str) -> str | None:
+        """Return the file whose name is most like one that does not exist; None where none is close, or many may be.
+
+        Folders in the name must be close as well. Another number is another photo, so numbers must be the same; but see
+        ``_with_near_number``. Only the first names of a table are compared.
+        """
+        wanted = without_suffix(normalize_name(inside)).split("/")
+        files = self._files_by_number.get(_digits(wanted[-1]), [])
+        if len(files) > min(_MAX_COMPARED, _MAX_COMPARISONS - self._comparisons) or len(inside) > _MAX_LENGTH:
+            return None
+        files = files or self._with_near_number(wanted[-1])
+        self._comparisons += len(files)
+        best, nearest = _MIN_SIMILARITY, None
+        for file in files:
+            parts = without_suffix(normalize_name(file)).split("/")[-len(wanted) :]
+            pairs = zip(reversed(wanted), reversed(parts), strict=False)
+            if (near := min(similarity(one, other) for one, other in pairs)) >= best:
+                best, nearest = near, file
+        return nearest
+
+    def _with_near_number(self, name: str) -> list[str]:
+        """Return the file whose name differs by letters that look like digits; else by a digit too many or too few.
+
+        Empty where several do. Where other files have as many digits as the name, none is missing in it.
+        """
+        (files, shapes), name = self._files_by_lookalike, name.translate(_LOOKALIKES)
+        found = files.get(name, [])
+        if not found and len(_digits(name)) >= _MIN_DIGITS and _DIGIT.sub("0", name) not in shapes:
+            self._comparisons += len(name)  # it takes as long as so many comparisons
+            found = [file for each in sorted(_with_a_digit_changed(name)) for file in files.get(each, [])]
+        return found if len(found) == 1 else []
+
     @cached_property
-    def _similar(self) -> SimilarFiles:
-        return SimilarFiles({file for files in self._files_by_name.values() for file in files})
+    def _names_of_files(self) -> dict[str, str]:
+        """The image files below the folder, and their names in normal form without a suffix."""
+        files = sorted({file for files in self._files_by_name.values() for file in files})
+        return {file: without_suffix(normalize_name(Path(file).name)) for file in files}
+
+    @cached_property
+    def _files_by_number(self) -> dict[str, list[str]]:
+        """The image files by the digits in their names."""
+        found: dict[str, list[str]] = {}
+        for file, name in self._names_of_files.items():
+            found.setdefault(_digits(name), []).append(file)
+        return found
+
+    @cached_property
+    def _files_by_lookalike(self) -> tuple[dict[str, list[str]], set[str]]:
+        """The image files by their names, with digits for the letters that look like them; and these names' shapes."""
+        found: dict[str, list[str]] = {}
+        for file, name in self._names_of_files.items():
+            found.setdefault(name.translate(_LOOKALIKES), []).append(file)
+        return found, {_DIGIT.sub("0", name) for name in found}
 
     def _check_file(self, name: str, place: Path) -> str | None:
         """Return the problem with an existing file, or None."""
         try:
-            state = place.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            problem = f"{place} does not exist"
-        except (OSError, ValueError) as error:
-            problem = f"{place} cannot be read ({error.strerror if isinstance(error, OSError) else error})"
-        else:
-            if not stat.S_ISREG(state.st_mode):
-                return f"{place} is not a file"
-            if state.st_size:
-                return None
-            problem = f"{place} is empty (0 bytes)"
-        if self.skip:
+            check_file(place)
+        except UnreadableImageError as error:
+            problem = str(error).rstrip(".")
+            if not self.skip:
+                return problem
             self.skipped[name] = problem
-        return None if self.skip else problem
+        return None

@@ -32,8 +32,8 @@ from labelgap.core.errors import InputError
 from labelgap.core.stored import validation_reason
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.image_paths import refuse_url
-from labelgap.data.readers.shards.location import is_shard_url
-from labelgap.labels.gaps import check_draw
+from labelgap.data.readers.shards import is_shard_url
+from labelgap.labels.masking import check_draw
 
 _MAX_VALUES: Final = 1_000_000
 _MAX_DEPTH: Final = 4
@@ -85,7 +85,7 @@ class _Strict(BaseModel):
 
 
 class DrawArguments(BaseModel):
-    """Which labels ``Dataset.observe`` keeps; further fields are numbers, the options of a rule of ``labels.gaps``."""
+    """Which labels ``Dataset.observe`` keeps; further fields are the options of a rule of ``labels.masking``."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     __pydantic_extra__: dict[_OptionName, _Number] = Field(init=False)
@@ -144,21 +144,7 @@ _Step = Annotated[
 class Recipe(_Strict):
     """How a data set was loaded, and what was hidden or shown since.
 
-    Attributes:
-        name: of the data set; ``load_from_recipe`` refuses one that is not registered.
-        path: where it lies; None for data that needs no path.
-        options: of its reader.
-        steps: what was hidden or shown, in order.
-        loader: the function of a data set that ``register_dataset`` added, for a message; it is never imported.
-        license: of the data, for the model card.
-
-    Example:
-        >>> Recipe.checked({"name": "digits", "path": None, "options": {"train": 20}, "steps": []}).options
-        {'train': 20}
-        >>> Recipe.checked({"name": "digits", "path": None, "options": {}, "steps": [{"to_csv": {}}]})
-        Traceback (most recent call last):
-        ...
-        labelgap.core.errors.InputError: the data's recipe cannot be used: steps.0: a step ...
+    ``loader`` is the function of a data set that ``register_dataset`` added, for a message: it is never imported.
     """
 
     name: _Name

@@ -1,6 +1,3 @@
-"""Writers: ``formats.convert`` writes the labels of a ``Dataset`` for other tools. There is a module per tool.
-
-``exchange`` holds what they share: one table of all splits, and the split of every row.
-"""
+"""Writers: ``formats.convert`` writes labels for other tools, ``shards.write_shards`` images and labels."""
 
 __all__: list[str] = []

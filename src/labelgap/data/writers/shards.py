@@ -34,19 +34,21 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage, decode, open_image
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import StoredImages
-from labelgap.data.readers.shards.images import ShardImages
-from labelgap.data.readers.shards.index import (
+from labelgap.data.readers.shards import (
     IMAGES_FILE,
     INDEX_FILE,
     UNFINISHED_FILE,
+    ShardContent,
+    ShardImages,
     ShardIndex,
+    join_contents,
     read_index,
+    scan_shard,
     write_index,
 )
-from labelgap.data.readers.shards.tar_file import ShardContent, join_contents, scan_shard
 from labelgap.data.split import is_unsplit
 from labelgap.data.transforms import resize
-from labelgap.data.writers.exchange import known_class_names
+from labelgap.data.writers.formats import known_class_names
 
 _JPEG_QUALITY: Final = 92
 _SUFFIXES: Final = {
@@ -110,7 +112,8 @@ def write_shards(
     """
     if any(isinstance(split.images, FeatureVectors) for split in data.splits):
         raise InputError(f"{data.name} has feature vectors, no images: there is nothing to write into shards.")
-    if any(isinstance(split.images, ShardImages) and _is_same(split.images.root, out) for split in data.splits):
+    roots = [split.images.root for split in data.splits if isinstance(split.images, ShardImages)]
+    if any(isinstance(root, Path) and root.resolve() == out.resolve() for root in roots):
         raise InputError(f"{out} holds the shards that are read: choose another --out.")
     with lock_folder(out, "writing shards"):
         request = _fingerprint(data, options)
@@ -125,10 +128,6 @@ def write_shards(
     return index
 
 
-def _is_same(root: Path | str, out: Path) -> bool:
-    return isinstance(root, Path) and root.resolve() == out.resolve()
-
-
 def _written_before(out: Path, request: str) -> ShardIndex | None:
     """Return the index of a folder where all shards of a request are intact.
 
@@ -140,17 +139,14 @@ def _written_before(out: Path, request: str) -> ShardIndex | None:
         return None
     if index.request != request or (out / UNFINISHED_FILE).exists():
         return None
-    damaged = [path for entry in index.shards if not _is_intact(path := out / entry.name, entry.digest)]
+    paths = {out / entry.name: entry.digest for entry in index.shards}
+    damaged = [path for path, digest in paths.items() if not path.is_file() or file_digest(path).hex() != digest]
     if not damaged:
         return index
     write_json(out / UNFINISHED_FILE, {"request": request})
     for path in damaged:
         path.unlink(missing_ok=True)
     return None
-
-
-def _is_intact(path: Path, digest: str) -> bool:
-    return path.is_file() and file_digest(path).hex() == digest
 
 
 def _prepare(out: Path, request: str, force: bool) -> None:

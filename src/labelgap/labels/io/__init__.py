@@ -5,8 +5,7 @@
 also registers the formats that ``LabelTable.from_csv`` and its relatives use.
 """
 
-from labelgap.labels.io.csv import read_csv, read_csv_table, write_csv
-from labelgap.labels.io.parquet import read_parquet, read_table, write_table
+from labelgap.labels.io.formats import read_csv, read_csv_table, read_parquet, read_table, write_csv, write_table
 from labelgap.labels.io.table_file import SPLITS, TableFile, TableOptions
 from labelgap.labels.table import FILE_FORMATS, FileFormat
 

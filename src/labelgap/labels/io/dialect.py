@@ -19,7 +19,10 @@ from typing import Final, TextIO
 from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.core.findings import Note
 from labelgap.core.text import pluralize, unquote_formula
-from labelgap.labels.io.cells import describe_separator, parse_separator
+from labelgap.labels.io.table_file import ProblemList
+
+SEPARATORS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
+"""Characters that separate cells or class names, by the names that options accept."""
 
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _SEP_LINE: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads, before the header
@@ -93,7 +96,9 @@ def open_text(path: Path, encoding: str) -> Iterator[TextIO]:
     with _readable(path), path.open(encoding=encoding, newline="") as file:
         try:
             yield file
-        except (UnicodeDecodeError, UnicodeError):
+        except UnicodeEncodeError:  # of what the caller writes
+            raise
+        except UnicodeError:
             known = "UTF-8" if encoding == "utf-8-sig" else encoding
             line = _bad_line(path, encoding)
             raise InputError(
@@ -149,14 +154,15 @@ def _detect_encoding(path: Path) -> str:
         good, bad, undefined = start.startswith(codecs.BOM_UTF8), False, False
         for line in file:
             if not line.isascii():
-                utf_8 = _decodes(line, "utf-8")
+                utf_8 = decodes(line, "utf-8")
                 good, bad = good or utf_8, bad or not utf_8
-                undefined = undefined or not (utf_8 or _decodes(line, "cp1252"))
+                undefined = undefined or not (utf_8 or decodes(line, "cp1252"))
     # ``open_text`` reports a line that is neither
     return "cp1252" if bad and not good and not undefined else "utf-8-sig"
 
 
-def _decodes(line: bytes, encoding: str) -> bool:
+def decodes(line: bytes, encoding: str) -> bool:
+    """Return whether bytes are text in an encoding."""
     try:
         line.decode(encoding)
     except UnicodeDecodeError:
@@ -170,7 +176,7 @@ def _bad_line(path: Path, encoding: str) -> int:
     if data.startswith(_UTF_16):
         return 1
     lines = enumerate(data.split(b"\n"), 1)
-    return next((number for number, line in lines if not _decodes(line, encoding.removesuffix("-sig"))), 1)
+    return next((number for number, line in lines if not decodes(line, encoding.removesuffix("-sig"))), 1)
 
 
 def _detect_delimiter(path: Path, encoding: str, is_header: Callable[[list[str]], bool]) -> str:
@@ -189,3 +195,108 @@ def _detect_delimiter(path: Path, encoding: str, is_header: Callable[[list[str]]
             return delimiter
         cell_counts[delimiter] = len(cells)
     return max(cell_counts, key=lambda delimiter: cell_counts[delimiter] > 1 and cell_counts[delimiter], default=",")
+
+
+def parse_separator(text: str, option: str) -> str:
+    r"""Return the character that an option names: itself, ``\t``, or a word such as ``tab``."""
+    separator = SEPARATORS.get(text.lower(), "\t" if text == "\\t" else text)
+    if (
+        not separator
+        or "\n" in separator
+        or "\r" in separator
+        or (option == "delimiter" and (len(separator) > 1 or separator == '"'))
+    ):
+        raise InputError(f"{option}={text!r}: it is one character, or one of {', '.join(SEPARATORS)}.")
+    return separator
+
+
+def describe_separator(separator: str) -> str:
+    """Return the name of a separator, or its representation."""
+    return next((name for name, known in SEPARATORS.items() if known == separator), repr(separator))
+
+
+_TOO_LONG: Final = f"a cell has more than {csv.field_size_limit():,} characters"
+
+
+def split_records(file: TextIO, delimiter: str, skip: int, problems: ProblemList) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line and the cells of every record that is not blank; add what is no record to the problems.
+
+    Blanks around a cell are removed, and the apostrophe that ``quote_formula`` puts before a formula. Time and memory
+    grow with the size of the file, whatever is in it: a quote that is never closed ends the reading.
+    """
+    for _ in range(skip):
+        file.readline()
+    lines: list[str] = []  # of the current record
+    reader = csv.reader(_recorded(file, lines), delimiter=delimiter, strict=True)
+    while True:
+        first = reader.line_num + skip + 1
+        lines.clear()
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            opened, closed = _last_quote(lines, delimiter)
+            if opened is not None and not closed:
+                problems.add(first + opened, "a quote is opened here and never closed; what follows was not read")
+                problems.fixable = False
+                return
+            problems.add(first, _describe(error, first, opened, len(lines)))
+            continue
+        if any(cells):
+            quoted = any("'" in line for line in lines)
+            yield first, [unquote_formula(cell) for cell in cells] if quoted else cells
+
+
+def raw_records(file: TextIO, delimiter: str, skip: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield the text and the cells of every record of a file that is known to be in order, blank ones as well."""
+    for _ in range(skip):
+        file.readline()
+    lines: list[str] = []
+    for cells in csv.reader(_recorded(file, lines), delimiter=delimiter, strict=True):
+        yield "".join(lines), cells
+        lines.clear()
+
+
+def _recorded(file: TextIO, lines: list[str]) -> Iterator[str]:
+    """Yield the lines of a file, and keep them until the list is cleared."""
+    for line in file:
+        lines.append(line)
+        yield line
+
+
+def _describe(error: csv.Error, first: int, opened: int | None, lines: int) -> str:
+    """Return the problem of a record in words; one over several lines has perhaps lost a quote."""
+    message = _TOO_LONG if "field limit" in str(error) else f"not a CSV row: {error}"
+    if opened is None or lines == 1:
+        return message
+    return f"{message}; is the quote closed that is opened in line {first + opened}?"
+
+
+def _last_quote(lines: Sequence[str], delimiter: str) -> tuple[int | None, bool]:
+    """Return in which line of a record its last quoted cell begins, or None, and whether the quote is closed.
+
+    The search ends where the record does: at a closing quote that is followed by other text.
+    """
+    opened: int | None = None
+    inside = False
+    for number, line in enumerate(lines):
+        place = 0  # in a quoted cell, or at the start of a cell
+        while place < len(line):
+            if inside:
+                place = line.find('"', place) + 1
+                if not place:
+                    break
+                if line.startswith('"', place):  # a doubled quote is one of the text
+                    place += 1
+                    continue
+                inside = False
+                if not line.startswith((delimiter, "\r", "\n"), place):
+                    return opened, True
+            elif line[place] == '"':
+                inside, opened, place = True, number, place + 1
+                continue
+            place = line.find(delimiter, place) + 1
+            if not place:
+                break
+    return opened, not inside

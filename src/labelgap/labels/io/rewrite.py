@@ -14,11 +14,11 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,29 +27,31 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
 from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.cells import Cell, CellParser, ListNotation, choose_spellings
-from labelgap.labels.io.class_names import resolve_class_names
-from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text
-from labelgap.labels.io.header import SAMPLE_ROWS, UNSURE_COLUMN, is_header, parse_header
-from labelgap.labels.io.parquet import CLASSES_KEY, column_cells, open_parquet, stored_classes, typed_cell
-from labelgap.labels.io.problems import ProblemList
-from labelgap.labels.io.records import raw_records
-from labelgap.labels.io.table_file import TableOptions
+from labelgap.labels.io.classes import resolve_class_names
+from labelgap.labels.io.dialect import detect_dialect, encoding_to_write, open_text, raw_records
+from labelgap.labels.io.formats import CLASSES_KEY, column_cells, open_parquet, stored_classes, typed_cell
+from labelgap.labels.io.parse import (
+    SAMPLE_ROWS,
+    UNSURE_COLUMN,
+    Cell,
+    CellParser,
+    TagLists,
+    choose_spellings,
+    is_header,
+    parse_header,
+)
+from labelgap.labels.io.table_file import ProblemList, TableOptions
 
 LabelChanges = Mapping[str, Mapping[str, int]]
 """image → class → new code, of labels that change."""
-
-_ABSENT_COLUMN: Final = "absent"
 
 
 @dataclass(frozen=True)
 class RewriteResult:
     """What a table could not hold as it was.
 
-    Attributes:
-        absent_added: whether lists got a column of absent classes.
-        zeros_cleared: whether 0 meant unknown, and is absent in the new table.
-        kept: labels that should become unknown and stayed, since a class that is not listed is absent.
+    Whether lists got a column of absent classes; whether 0 meant unknown, and is absent in the new table; and how many
+    labels should become unknown and stayed, since a class that is not listed is absent.
     """
 
     absent_added: bool
@@ -77,13 +79,19 @@ def rewrite_csv(
         rows = (_stripped(cells) for _, cells in raw_records(file, *text))
         editor = _LabelEditor(source, rows, changes, options, added)
     codec = encoding_to_write(source, dialect.encoding)
-    _check_encoding(source, codec, added)
-    with (
-        open_text(source, dialect.encoding) as file,
-        atomic_path(out) as temporary,
-        temporary.open("w", newline="", encoding=codec) as target,
-    ):
-        _copy_records(file, target, editor, *text)
+    try:
+        with (
+            open_text(source, dialect.encoding) as file,
+            atomic_path(out) as temporary,
+            temporary.open("w", newline="", encoding=codec) as target,
+        ):
+            _copy_records(file, target, editor, *text)
+    except UnicodeEncodeError as error:
+        letters = truncate_text(error.object[error.start : error.end])
+        raise InputError(
+            f"{source} is in {codec}, which cannot write '{letters}'. Write to a .parquet file, or save the table in "
+            "UTF-8 first."
+        ) from None
     return editor.result()
 
 
@@ -102,7 +110,10 @@ def rewrite_parquet(
     for name in editor.new_columns:
         values.append([None] * table.num_rows)
         schema = schema.append(pa.field(name, schema.field(like).type))
-    schema = _with_stored_classes(schema, source, added)
+    if (classes := stored_classes(schema.metadata, source)) is not None:
+        classes += [name for name in added if name not in classes]
+        listed = json.dumps(classes, ensure_ascii=False).encode()
+        schema = schema.with_metadata({**schema.metadata, CLASSES_KEY: listed})
     for number, cells in enumerate(rows[1:]):
         edited = editor.edit(cells)
         for column, cell in enumerate(edited):
@@ -115,17 +126,9 @@ def rewrite_parquet(
 
 
 class _LabelEditor:
-    """Changes labels in rows of cells, in the notation that the table has.
+    """Changes labels in rows of cells, in the notation that the table has; every row gets ``new_columns`` at its end.
 
-    Args:
-        path: the table.
-        rows: the header, and all rows that are not blank.
-        changes: the labels to change.
-        options: how the table is read.
-        added: classes that the table may not have yet.
-
-    Attributes:
-        new_columns: names of the columns that every row gets at its end.
+    ``rows`` are the header, and all rows that are not blank; ``added`` are classes that the table may not have yet.
     """
 
     def __init__(
@@ -144,48 +147,48 @@ class _LabelEditor:
         rows = chain(sample, rows)
         self.columns = parse_header(0, header, options, self.names, ProblemList(path), sample)
         self.kept = 0
-        self._unsure = next((number for number, name in enumerate(header) if name.lower() == UNSURE_COLUMN), None)
+        self.new_columns: list[str] = []
+        self.absent_added = False
+        (self._set_lists if self.columns.lists else self._set_wide)(header, rows, added)
+
+    def _set_wide(self, header: list[str], rows: Iterator[Sequence[Cell]], added: Sequence[str]) -> None:
+        """Find the columns of every class, also of the added ones, and how the table spells each state."""
         self._class_columns: dict[str, list[int]] = {}
         for number in self.columns.class_columns:
             self._class_columns.setdefault(self.names.get(header[number], header[number]), []).append(number)
         self._states = CellParser()
-        listed = [number for number in (self.columns.present, self.columns.absent) if number is not None]
-        self.absent_added = (
-            self.columns.lists
-            and self.columns.absent is None
-            and options.unlisted == "unknown"
-            and any(ABSENT in labels.values() for labels in changes.values())
-        )
-        if self.absent_added and _ABSENT_COLUMN in map(str.lower, header):
-            raise InputError(f"{path} has a column 'absent' that is not used, so absent labels have no place in it.")
-        self.new_columns = [_ABSENT_COLUMN] if self.absent_added else []
-        if self.columns.lists:
-            self.notation = ListNotation(
-                options.separator, (cell for row in rows for number in listed if isinstance(cell := row[number], str))
-            )
-            for name in added:
-                self._check_notation(name)
-        else:
-            self.spelling = self._find_spelling(rows)
-            self._add_columns(header, added)
-
-    def _add_columns(self, header: Sequence[str], added: Sequence[str]) -> None:
-        """Give each class a column: one of its name that is not used, or a new one."""
+        counts: dict[int | None, Counter[str]] = {state: Counter() for state in (PRESENT, ABSENT, UNKNOWN, None)}
+        for row in rows:
+            for number in self.columns.class_columns:
+                counts[self._states.code(row[number])][str(row[number])] += 1
+        self.spelling = choose_spellings(counts)
         for name in added:
             if name in self._class_columns:
                 continue
-            if name not in header:
+            if name not in header:  # a column of its name may be there that is not used
                 self.new_columns.append(name)
             place = header.index(name) if name in header else len(header) + len(self.new_columns) - 1
             self._class_columns[name] = [place]
 
-    def _check_notation(self, name: str) -> None:
-        """Refuse a class that the lists of the table would read back as something else."""
-        if self.notation.names(self.notation.cell([name], "")) != [name]:
+    def _set_lists(self, header: list[str], rows: Iterator[Sequence[Cell]], added: Sequence[str]) -> None:
+        """Find how the table lists classes, and whether absent ones need a column."""
+        present, absent = self.columns.present, self.columns.absent
+        self._unsure = next((number for number, name in enumerate(header) if name.lower() == UNSURE_COLUMN), None)
+        if absent is None and self.options.unlisted == "unknown":
+            self.absent_added = any(ABSENT in labels.values() for labels in self.changes.values())
+        if self.absent_added and "absent" in map(str.lower, header):
             raise InputError(
-                f"{self.path} has '{self.notation.parser.separator}' between names, so its lists cannot hold "
-                f"'{truncate_text(name)}'. Write to another format: .csv from .parquet, or .parquet from .csv."
+                f"{self.path} has a column 'absent' that is not used, so absent labels have no place in it."
             )
+        self.new_columns = ["absent"] if self.absent_added else []
+        listed = [number for number in (present, absent) if number is not None]
+        self.notation = TagLists(self.options.separator, (row[number] for row in rows for number in listed))
+        for name in added:
+            if self.notation.names(self.notation.cell([name], "")) != [name]:
+                raise InputError(
+                    f"{self.path} has '{self.notation.separator}' between names, so its lists cannot hold "
+                    f"'{truncate_text(name)}'. Write to another format: .csv from .parquet, or .parquet from .csv."
+                )
 
     def result(self) -> RewriteResult:
         """Return what the table could not hold."""
@@ -201,12 +204,12 @@ class _LabelEditor:
         cells += [self.spelling[UNKNOWN]] * len(self.new_columns)
         if self.options.zeros == "unknown":
             for number in self.columns.class_columns:
-                cells[number] = self.spelling[UNKNOWN] if self._state(cells[number]) == ABSENT else cells[number]
+                cells[number] = self.spelling[UNKNOWN] if self._states.code(cells[number]) == ABSENT else cells[number]
         for name, code in changes.items():
             places = self._class_columns.get(name, [])
             if not places:
                 raise InputError(f"{self.path} has no column '{truncate_text(name)}': add one, for the labels of it.")
-            known = [number for number in places if self._state(cells[number]) != UNKNOWN]
+            known = [number for number in places if self._states.code(cells[number]) != UNKNOWN]
             for number in known or places[:1]:
                 cells[number] = self.spelling[code]
         return cells
@@ -229,18 +232,6 @@ class _LabelEditor:
                 if after != before:
                     cells[place] = self.notation.cell(after, cells[place])
         return cells
-
-    def _state(self, cell: Cell) -> int | None:
-        return self._states.code(cell) if isinstance(cell, str) else None
-
-    def _find_spelling(self, rows: Iterable[Sequence[Cell]]) -> dict[int, str]:
-        """Return how the table writes each state: its most frequent spelling, or one that fits to the others."""
-        counts: dict[int | None, Counter[str]] = {state: Counter() for state in (PRESENT, ABSENT, UNKNOWN, None)}
-        for row in rows:
-            for number in self.columns.class_columns:
-                cell = row[number]
-                counts[self._state(cell)][str(cell)] += 1
-        return choose_spellings(counts)
 
 
 def _stripped(cells: Sequence[str]) -> list[Cell]:
@@ -275,27 +266,6 @@ def _copy_records(file: TextIO, target: TextIO, editor: _LabelEditor, delimiter:
         else:
             text = _record(changed, delimiter, quoting)
         target.write(text + raw[len(body) :])
-
-
-def _check_encoding(path: Path, codec: str, names: Iterable[str]) -> None:
-    """Refuse a name that the encoding of a table does not have."""
-    for name in names:
-        try:
-            name.encode(codec)
-        except UnicodeEncodeError:
-            raise InputError(
-                f"{path} is in {codec}, which cannot write '{truncate_text(name)}'. Write to a .parquet file, or save "
-                "the table in UTF-8 first."
-            ) from None
-
-
-def _with_stored_classes(schema: pa.Schema, path: Path, added: Sequence[str]) -> pa.Schema:
-    """Return a schema whose list of all classes, where it has one, has the added ones too."""
-    classes = stored_classes(schema.metadata, path)
-    if classes is None:
-        return schema
-    more = [*classes, *(name for name in added if name not in classes)]
-    return schema.with_metadata({**schema.metadata, CLASSES_KEY: json.dumps(more, ensure_ascii=False).encode()})
 
 
 def _record(cells: Sequence[str], delimiter: str, quoting: Any) -> str:

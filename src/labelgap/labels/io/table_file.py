@@ -1,9 +1,10 @@
-"""``TableFile``, the result of reading a file of labels, and ``TableOptions``, how to read it."""
+"""What reading a table of labels takes and gives: options, the table, findings, and all problems in one error."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,74 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.core.findings import Finding
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.table import LabelTable
 
+MAX_PROBLEMS: Final = 10_000
+"""From so many problems on a file is not read further: nobody reads them, and a file may have one per byte."""
+
+
+class ProblemList:
+    """Collects the problems of a file, and raises them; ``unit`` is what lines count, "row" in files without lines.
+
+    ``fixable`` says whether ``labelgap inspect --fix`` can clean the file; a problem that prevents it sets this to
+    False.
+    """
+
+    def __init__(self, path: Path, unit: str = "line") -> None:
+        self.path = path
+        self.unit = unit
+        self.fixable = unit != ""
+        self._found: list[Problem] = []
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, line: int, message: str) -> None:
+        """Add a problem; all are raised when there are too many."""
+        self._found.append(Problem(line, message))
+        if len(self) >= MAX_PROBLEMS:
+            self._found.append(Problem(line, "reading stopped here, after too many problems"))
+            self.refuse()
+
+    def append(self, message: str) -> None:
+        """Add a problem after those before it, where no lines are counted."""
+        self.add(len(self), message)
+
+    def add_all(self, problems: Iterable[Problem]) -> None:
+        """Add problems that are known already, however many."""
+        self._found.extend(problems)
+
+    def extend(self, number: int, text: str) -> None:
+        """Add a text to the message of a problem; ``number`` is how many were there before it."""
+        problem = self._found[number]
+        self._found[number] = Problem(problem.line, problem.message + text)
+
+    def merge(self, numbers: Sequence[int], text: str) -> None:
+        """Replace some problems by one with a text, in the place of the first; ``numbers`` are as in ``extend``."""
+        self._found[numbers[0]] = Problem(self._found[numbers[0]].line, text)
+        others = {*numbers[1:]}
+        self._found = [each for number, each in enumerate(self._found) if number not in others]
+
+    @property
+    def found(self) -> tuple[Problem, ...]:
+        """The problems so far."""
+        return tuple(self._found)
+
+    def refuse(self, outcome: str = "nothing was trained", notes: Sequence[str] = ()) -> None:
+        """Raise one error with all problems, which says the outcome and the notes; nothing when there are no problems.
+
+        Without a unit a message names its place: the same one again is of a file that was read again.
+        """
+        if self._found:
+            found = self._found if self.unit else {each.message: each for each in reversed(self._found)}.values()
+            raise ProblemsError(self.path, list(found), outcome, unit=self.unit, fixable=self.fixable, notes=notes)
+
+
+RESERVED_COLUMNS: Final = ("image", "split", "group")
+LIST_COLUMNS: Final = ("present", "absent")
 SPLITS: Final = ("train", "val", "test")
 SPLIT_NAMES: Final = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -38,6 +102,7 @@ class TableOptions:
         rename: old name → new name, of classes and of columns; classes that get the same name are merged.
         aliases: a CSV of synonym, class.
         parents: a CSV of child, parent: where a child is present, its parent is present.
+        minus_one: the code of −1, an uncertain label; None where it is no state.
     """
 
     zeros: str = "absent"
@@ -48,6 +113,7 @@ class TableOptions:
     rename: Mapping[str, str] = field(default_factory=dict)
     aliases: str | os.PathLike[str] | None = None
     parents: str | os.PathLike[str] | None = None
+    minus_one: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("zeros", self.zeros, ("absent", "unknown"))
@@ -79,6 +145,7 @@ class TableFile:
         unit: what ``lines`` counts: "line", or "row" in files without lines.
         revisions: what ``parents`` added to the observed labels.
         sources: the file of every row, where several files were joined.
+        uncertain: how many cells are −1, where ``minus_one`` says what that means.
     """
 
     path: Path
@@ -90,9 +157,35 @@ class TableFile:
     unit: str = "line"
     revisions: Revisions = field(default_factory=Revisions)
     sources: tuple[Path, ...] | None = None
+    uncertain: int = 0
 
 
 def check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise an error for a value that is not allowed."""
     if value not in allowed:
         raise InputError(f"{option}={value!r}: it is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}.")
+
+
+_SIMILAR_SHOWN: Final = 10
+
+
+@dataclass(frozen=True)
+class SimilarClasses(Finding, warning=True):
+    """Names that differ only in case, blanks, marks or a plural, and their known positives, the most frequent first."""
+
+    counts: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        some = self.counts[:_SIMILAR_SHOWN]
+        shown = " and ".join(f"'{name}' ({count:,})" for name, count in some)
+        (chosen, _), *others = some
+        options = " ".join(f"--rename {shlex.quote(f'{name}={chosen}')}" for name, _ in others)
+        more = f" and {len(self.counts) - len(some):,} more" if len(some) < len(self.counts) else ""
+        return f"{shown}{more} look like one tag: {options}"
+
+
+@dataclass(frozen=True)
+class MoreSimilarClasses(Finding, text="{count:,} more tags look like another", warning=True):
+    """How many further groups of similar names there are."""
+
+    count: int

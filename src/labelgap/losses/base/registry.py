@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from labelgap.core.class_path import find_class, is_class_path
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.registry import Registry, load_plugins
+from labelgap.core.trust import find_class, is_class_path
 from labelgap.losses.base.loss import Loss
 
 ENTRY_POINTS = "labelgap.methods"

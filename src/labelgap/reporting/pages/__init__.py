@@ -1,3 +1,3 @@
-"""The values that the templates of the HTML pages take, and the page of methods in Markdown."""
+"""The pages of results, each with its tables, figures and template."""
 
 __all__: list[str] = []

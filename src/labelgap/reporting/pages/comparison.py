@@ -1,58 +1,331 @@
-"""The values of a comparison's page, for ``comparison.html``."""
+"""A comparison: its page and table, its figure, and what it shows: the best method, whether the difference is
+significant, and what the missing labels cost."""
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import blended_transform_factory
+from rich.table import Table
 
 from labelgap.core.text import join_names
-from labelgap.reporting.comparison_summary import (
-    SIGNIFICANCE_RULE,
-    method_command,
-    missing_label_cost,
-    ranking_summary,
-    review_commands,
+from labelgap.reporting import style
+from labelgap.reporting.descriptions import find_method
+from labelgap.reporting.formatting import (
+    SELECTION_RULES,
+    ResultRow,
+    ResultTable,
+    format_elapsed,
+    format_learning_rate,
+    format_measure,
+    format_options,
+    truncate_label,
 )
-from labelgap.reporting.figure_data import Columns, stack_columns
-from labelgap.reporting.figures.comparison import comparison_figure
-from labelgap.reporting.formatting import format_elapsed, format_measure, selection_rule_text, single_line
-from labelgap.reporting.html import FigureRenderer, ResponsiveFigure
-from labelgap.reporting.pages.sections.curves import epoch_scores_section, parameter_effects_section
-from labelgap.reporting.run_description import find_method
-from labelgap.reporting.tables.comparison import comparison_columns, comparison_notes, comparison_rows, setting_columns
-from labelgap.studies.compare.results import BASELINE, Comparison
+from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.sections.curves import epoch_scores_section
+from labelgap.reporting.sections.parameter_effects import parameter_effects_section
+from labelgap.studies.compare.results import BASELINE, Comparison, MethodResult
+from labelgap.training.presets import LINEAR_DEFAULTS
+from labelgap.training.rerun import comparison_review_commands, data_arguments, strip_directories
 
-FOLDS_TEXT = (
+MAX_SCALE_FACTOR: Final = 2.5  # a method whose gap to the best is above this times the median gap is not to scale
+MIN_SCALE_POINTS: Final = 4.0  # unless the gap is within so many points
+_FOLDS: Final = (
     "There is no val. The setting of each method was chosen by cross-validation over all training images, on their "
     "known labels; scores of training images are out of fold, and the final heads were trained on all images."
 )
+_MAX_METHODS: Final = 5
+_MEASURES: Final = {"F1 micro": "f1_micro", "F1 macro": "f1_macro", "train mAP": "train_map"}
 
 
-def comparison_page(comparison: Comparison, figures: FigureRenderer) -> dict[str, Any]:
-    """Return the values of the template."""
-    rows = comparison_rows(comparison)
+def ranking_summary(comparison: Comparison) -> str:
+    """Return which method is best, and whether the difference is significant."""
     measured = [row for row in comparison.competitors if row.mean is not None]
-    groups = [[row for row in rows if row.extra_labels is extra] for extra in (False, True)]
+    if not measured:
+        return ""
+    best, name = measured[0], comparison.metric.name
+    value = f"{name} {format_measure(best.mean)}"
+    if len(measured) == 1:
+        return f"`{best.name}`: {value}. There is nothing to compare it with."
+    if len(best.seeds) == 1:
+        return (
+            f"`{best.name}` is highest ({value}), but with one seed no difference can be claimed: repeat it with more."
+        )
+    second = measured[1]
+    if comparison.winner is not None and second.gap is not None:
+        lead = f"{100 * second.gap.mean:.1f} ± {100 * (second.gap.half_width or 0.0):.1f}"
+        over = f"by {lead} points over `{second.name}`, the next"
+        return f"`{best.name}` is significantly better than all others: {over}."
+    near = join_names([f"`{row.name}`" for row in comparison.tied[1:]], _MAX_METHODS)
+    return (
+        f"`{best.name}` has the highest mean ({value}), but the difference is within the uncertainty: {near} may be as "
+        "good."
+    )
+
+
+def missing_label_cost(comparison: Comparison) -> str:
+    """Return what the missing labels cost and what the best method recovers, where the comparison shows both."""
+    rows = {row.name: row.mean for row in comparison.methods}
+    top, low = rows.get("bce"), rows.get("an")
+    full_labels = any(row.method == "bce" and row.extra_labels for row in comparison.methods)
+    measured = [row for row in comparison.competitors if row.mean is not None]
+    if not full_labels or top is None or low is None or top <= low or not comparison.metric.is_accuracy or not measured:
+        return ""
+    best = measured[0]
+    gain = (best.mean or 0.0) - low
+    recovered = f"of which `{best.name}` recovers {100 * gain:.1f}" if gain > 0 else "and no method recovers any"
+    return (
+        f"With every label known `bce` reaches {format_measure(top)}; taking each unknown one as absent (`an`) costs "
+        f"{100 * (top - low):.1f} points, {recovered}."
+    )
+
+
+def review_commands(comparison: Comparison, *, whole_path: bool = True) -> tuple[str, ...]:
+    """Return the commands that label random images, where the methods are not ordered by an accuracy."""
+    if comparison.metric.is_accuracy:
+        return ()
+    recipe = comparison.metadata.get("recipe") or {}
+    return comparison_review_commands(comparison.path, recipe, share=not whole_path)
+
+
+def method_command(comparison: Comparison, row: MethodResult, *, whole_path: bool = True) -> str:
+    """Return the command that trains a method with its selected setting.
+
+    ``whole_path``: whether the path of the data has its folders; not in a report, because reports are shared.
+    """
+    metadata, method = comparison.metadata, "an" if row.baseline else row.method
+    recipe = metadata.get("recipe") or {}
+    words = ["labelgap", "train", *(data_arguments(recipe if whole_path else strip_directories(recipe)) or ["DATA"])]
+    words += ["--method", method]
+    for name, value in row.options.items():
+        words += ["--option", f"{name}={value}"]
+    if row.optimizer == "newton":
+        words += ["--optimizer", "newton"]
+    else:
+        words += ["--lr", format_learning_rate(row.lr), "--batch-size", str(row.batch_size)]
+    if not row.baseline and metadata["epochs"] != LINEAR_DEFAULTS["epochs"]:
+        words += ["--epochs", str(metadata["epochs"])]
+    words += ["--weight-decay", f"{row.weight_decay:g}", "--standardize" if row.standardize else "--no-standardize"]
+    words += ["--protocol", "linear"]
+    if metadata["backbone"] != "features":
+        words += ["--backbone", metadata["backbone"]]
+    if metadata.get("observe"):
+        amounts = ",".join(f"{name}={value}" for name, value in metadata["observe"].items())
+        words += ["--observe", amounts, "--label-seed", str(metadata["label_seed"])]
+    return shlex.join([*words, "--out", f"runs/{method}"])
+
+
+def comparison_rows(comparison: Comparison) -> list[ResultRow]:
+    """Return the measures of every method in order; the best and those that may be as good are bold."""
+    tied = {row.name for row in comparison.tied}
+    rows = []
+    for row in comparison.methods:
+        value = format_measure(row.mean, 2) + ("" if row.deviation is None else f" ± {100 * row.deviation:.2f}")
+        behind = ""
+        if row.gap is not None and row.gap.mean != 0:
+            half = "" if row.gap.half_width is None else f" ± {100 * row.gap.half_width:.2f}"
+            behind = f"{100 * row.gap.mean:.2f}{half}"
+        others = (format_measure(row.mean_of(_MEASURES[name]), 2) for name in _measures(comparison))
+        bold = row.name in tied and not row.extra_labels
+        rows.append(ResultRow(row.name, (value, behind, *others), bold, row.extra_labels))
+    return rows
+
+
+def setting_columns(comparison: Comparison) -> dict[str, list[str]]:
+    """Return the cells of every setting, by its header; "weight decay" and "options" only if a method has any."""
+    settings = [_setting(row) for row in comparison.methods]
+    left_out = set() if any(row.weight_decay for row in comparison.methods) else {"weight decay"}
+    left_out |= set() if any(row.options for row in comparison.methods) else {"options"}
+    return {name: [each[name] for each in settings] for name in settings[0] if name not in left_out} if settings else {}
+
+
+def _setting(row: MethodResult) -> dict[str, str]:
+    marks = {name: "*" if name in row.at_edge else "" for name in ("weight_decay", "lr")}
+    rate = "newton" if row.optimizer == "newton" else format_learning_rate(row.lr)
     return {
-        "title": single_line(comparison.title),
-        "comparison": comparison,
-        "metadata": comparison.metadata,
-        "summary": [text for text in (ranking_summary(comparison), missing_label_cost(comparison)) if text],
-        "figure": _figure(comparison, figures),
-        "columns": comparison_columns(comparison),
-        "groups": [group for group in groups if group],
-        "notes": comparison_notes(comparison),
-        "selection": FOLDS_TEXT if comparison.metadata.get("folds") else selection_rule_text(comparison.rule),
-        "significance": SIGNIFICANCE_RULE,
-        "has_train_map": any(row.mean_of("train_map") is not None for row in comparison.methods),
-        "skipped": [(row.method, single_line(row.reason)) for row in comparison.skipped],
-        "command": method_command(comparison, measured[0], whole_path=False) if measured else "",
-        "review_commands": review_commands(comparison, whole_path=False),
-        "setting_columns": setting_columns(comparison),
-        "methods": [(name, _describe(name)) for name in dict.fromkeys(row.method for row in comparison.methods)],
-        "settings": _settings(comparison),
-        **parameter_effects_section(comparison, figures),
-        **epoch_scores_section(comparison, figures),
+        "weight decay": f"{row.weight_decay:.2g}{marks['weight_decay']}",
+        "lr": f"{rate}{marks['lr']}{'°' if 'epoch' in row.at_edge else ''}",
+        "batch": "all" if row.optimizer == "newton" else str(row.batch_size),
+        "options": format_options(row.options),
+        "tried": str(row.settings_tried),
+        "epochs kept": ", ".join(str(seed.epoch) for seed in row.seeds),
+        "time": format_elapsed(row.seconds),
     }
+
+
+def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return the headers of the measures, after the label."""
+    return (comparison.metric.name or "measure", "behind best", *_measures(comparison))
+
+
+def _measures(comparison: Comparison) -> list[str]:
+    """Return the further measures of which any method has a value."""
+    return [name for name, key in _MEASURES.items() if any(row.mean_of(key) is not None for row in comparison.methods)]
+
+
+def comparison_notes(comparison: Comparison) -> list[str]:
+    """Return the notes under the table."""
+    metric, rows = comparison.metric, comparison.methods
+    notes = [f"{metric.reason[:1].upper()}{metric.reason[1:]}."] if metric.reason else []
+    classes = len(comparison.metadata["classes"])
+    if metric.name and metric.classes_counted < classes:
+        counted = "those that are present in one image and not in another"
+        if metric.is_accuracy:
+            counted = "those with a known present and enough known absent labels"
+        notes.append(f"{metric.name} is over {metric.classes_counted:,} of {classes:,} classes: {counted}.")
+    seeds = max((len(row.seeds) for row in rows), default=0)
+    if seeds > 1:
+        notes.append(
+            f"± is the standard deviation over {seeds} seeds; under behind best, half the 95 % interval of the "
+            "difference."
+        )
+    chances = [row.mean_of("chance") for row in rows]
+    if metric.is_accuracy and chances and chances[0] is not None:
+        notes.append(f"Random scores reach a test mAP of {format_measure(chances[0], 2)}.")
+    if any(edge != "last" for row in rows for edge in row.at_edge.values()):
+        notes.append("* the lowest or highest value that was compared: one beyond it may be better.")
+    if any("epoch" in row.at_edge for row in rows):
+        notes.append("° the last epoch was the best one: more (--epochs) may be better.")
+    if any(row.baseline for row in rows):
+        notes.append(
+            f"{BASELINE} is the baseline: scikit-learn's LogisticRegression of every class with unknown labels as "
+            "absent, C searched, solved by labelgap."
+        )
+    extra: dict[str, list[str]] = {}
+    for row in rows:
+        if row.extra_labels:
+            extra.setdefault(row.label_view, []).append(row.name)
+    if extra:
+        views = "; ".join(f"{join_names(names)} saw {saw}" for saw, names in extra.items())
+        others = join_names(list(dict.fromkeys(row.label_view for row in rows if not row.extra_labels)))
+        notes.append(f"Below the line: {views}. The others saw {others}." if others else f"{views}.")
+    return notes
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Return the table for the terminal: the measures, weight decay, lr and, if it differs, batch."""
+    named = [row for row in comparison.methods if not row.options.keys() <= row.variant.keys()]
+    options = "; ".join(f"{row.name} ({format_options(row.options)})" for row in named)
+    notes = [*comparison_notes(comparison), *([f"Options: {options}."] if options else [])]
+    several = len({row.batch_size for row in comparison.methods if row.optimizer != "newton"}) > 1
+    shown = ("weight decay", "lr", "batch") if several else ("weight decay", "lr")
+    settings = {name: cells for name, cells in setting_columns(comparison).items() if name in shown}
+    rows = [
+        ResultRow(row.label, (*row.cells, *cells), row.bold, row.apart)
+        for row, cells in zip(comparison_rows(comparison), zip(*settings.values(), strict=True), strict=True)
+    ]
+    return ResultTable(comparison.title, (*comparison_columns(comparison), *settings), rows, notes).for_terminal()
+
+
+def comparison_figure(comparison: Comparison, *, width: float = style.WIDE) -> Figure:
+    """Draw the measure of every method and, on a wide screen and with several seeds, the 95 % interval of its gap.
+
+    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow, at the bottom. There must
+    be at least one mean.
+    """
+    rows = [row for row in comparison.methods if row.mean is not None]
+    places = [number + (0.6 if row.extra_labels else 0.0) for number, row in enumerate(rows)]
+    gaps = width > style.NARROW and any(row.gap is not None and row.gap.half_width is not None for row in rows)
+    figure, axes = style.make_figure(1, 2 if gaps else 1, width=width, height=0.95 + 0.3 * (places[-1] + 1))
+    _draw_values(axes[0], rows, places, comparison.metric.name, _lowest(rows))
+    names = [truncate_label(row.name, 24 if width > style.NARROW else 16) for row in rows]
+    style.set_rows(axes[0], places, names, 12)
+    if gaps:
+        axes[0].get_gridspec().set_width_ratios([3, 2])  # type: ignore[union-attr]
+        _draw_gaps(axes[1], rows, places, _lowest(rows))
+        axes[1].set_ylim(axes[0].get_ylim())
+    return figure
+
+
+def _lowest(rows: Sequence[MethodResult]) -> float:
+    """Return the mean, in percent, below which methods are only marked, so that the others can be distinguished."""
+    means = sorted((100 * (row.mean or 0.0) for row in rows if not row.extra_labels), reverse=True)
+    if not means:
+        return 0.0
+    return means[0] - max(MIN_SCALE_POINTS, MAX_SCALE_FACTOR * (means[0] - means[len(means) // 2]))
+
+
+def _draw_values(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], name: str, lowest: float) -> None:
+    means = [100 * (row.mean or 0.0) for row in rows]
+    drawn = [value for value in means if value >= lowest]
+    every = [100 * value for row, mean in zip(rows, means, strict=True) for value in row.values if mean in drawn]
+    low, high = min(every), max(every)
+    pad = max(0.08 * (high - low), 0.4)
+    axis.set_xlim(max(low - 2 * pad, 0.0), min(high + 3.5 * pad, 100 + 3 * pad))
+    style.swap_grid(axis)
+    for row, mean, place in zip(rows, means, places, strict=True):
+        color = style.MUTED_COLOR if row.extra_labels else style.BLUE
+        if mean < axis.get_xlim()[0]:
+            edge = blended_transform_factory(axis.transAxes, axis.transData)
+            axis.text(0.0, place, f"◂ {mean:.1f}", transform=edge, va="center", color=style.MUTED_COLOR, fontsize=11)
+            continue
+        seeds = [100 * value for value in row.values]
+        if len(seeds) > 1:
+            axis.plot(seeds, [place] * len(seeds), "|", color=color, markersize=9, markeredgewidth=1.3, alpha=0.75)
+        face = style.BACKGROUND_COLOR if row.extra_labels else color
+        axis.plot([mean], [place], "o", markersize=7.5, markerfacecolor=face, markeredgecolor=color, zorder=3)
+        value_color = style.MUTED_COLOR if row.extra_labels else style.TEXT_COLOR
+        style.draw_value(axis, f"{mean:.1f}", max(seeds), place, color=value_color)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axis.set_xlabel(name)
+
+
+def _draw_gaps(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], lowest: float) -> None:
+    """Draw the gap of every method to the best; the largest are left out."""
+    shown = [
+        (row.gap, place)
+        for row, place in zip(rows, places, strict=True)
+        if row.gap is not None and row.gap.mean > 0 and 100 * (row.mean or 0.0) >= lowest
+    ]
+    limit = max([1.0, *(100 * (gap.mean + (gap.half_width or 0.0)) for gap, _ in shown)])
+    axis.set_xlim(-1.06 * limit, 0.18 * limit)
+    style.swap_grid(axis)
+    axis.axvline(0, color=style.MUTED_COLOR, linewidth=1.0)
+    for gap, place in shown:
+        mean, half = -100 * gap.mean, 100 * (gap.half_width or 0.0)
+        color = style.MUTED_COLOR if gap.significant else style.VERMILLION
+        axis.plot([mean - half, mean + half], [place, place], color=color, linewidth=1.8, solid_capstyle="butt")
+        axis.plot([mean], [place], "o", markersize=5, color=color)
+    axis.set_yticks([])
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    ticks = [tick for tick in axis.get_xticks() if axis.get_xlim()[0] <= tick <= axis.get_xlim()[1]]
+    axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in np.round(ticks, 6)])
+    axis.set_xlabel("points from the best, 95 %")
+
+
+def comparison_page(comparison: Comparison, figures: FigureRenderer) -> Markup:
+    """Return the page."""
+    rows, settings = comparison_rows(comparison), setting_columns(comparison)
+    measured = [row for row in comparison.competitors if row.mean is not None]
+    cells = zip(*settings.values(), strict=True)
+    return render_template(
+        "pages/comparison.html",
+        title=comparison.title,
+        comparison=comparison,
+        metadata=comparison.metadata,
+        summary=[text for text in (ranking_summary(comparison), missing_label_cost(comparison)) if text],
+        figure=_figure(comparison, figures),
+        columns=comparison_columns(comparison),
+        rows=rows,
+        notes=comparison_notes(comparison),
+        sections=[parameter_effects_section(comparison, figures), epoch_scores_section(comparison, figures)],
+        selection=_FOLDS if comparison.metadata.get("folds") else SELECTION_RULES[comparison.rule],
+        has_train_map=any(row.mean_of("train_map") is not None for row in comparison.methods),
+        command=method_command(comparison, measured[0], whole_path=False) if measured else "",
+        review_commands=review_commands(comparison, whole_path=False),
+        setting_columns=list(settings),
+        setting_rows=[ResultRow(row.label, each, row.bold, row.apart) for row, each in zip(rows, cells, strict=True)],
+        methods=[(name, _describe(name)) for name in dict.fromkeys(row.method for row in comparison.methods)],
+        classes=join_names(comparison.metadata["classes"], 12),
+        has_images=False,
+    )
 
 
 def _figure(comparison: Comparison, figures: FigureRenderer) -> ResponsiveFigure | None:
@@ -83,25 +356,4 @@ def _describe(method: str) -> str:
     if method == BASELINE:
         return "the baseline: every class alone, unknown labels as absent, an L2 penalty (C) that is searched"
     entry = find_method(method)
-    return "" if entry is None else single_line(f"{entry.summary} ({entry.reference})")
-
-
-def _settings(comparison: Comparison) -> list[tuple[str, str]]:
-    metadata = comparison.metadata
-    observe = metadata.get("observe")
-    labels = ", ".join(f"{name} {value}" for name, value in observe.items()) if observe else "as in the table"
-    pairs = [
-        ("data", str(metadata["data"])),
-        ("labels", labels),
-        (
-            "classes",
-            f"{len(metadata['classes']):,}: {join_names([single_line(name) for name in metadata['classes']], 12)}",
-        ),
-        ("backbone", str(metadata["backbone"])),
-        ("protocol", "linear"),
-        ("epochs", str(metadata["epochs"])),
-        ("grid", str(metadata["grid"])),
-        ("device", str(metadata["device"])),
-        ("time", format_elapsed(comparison.seconds)),
-    ]
-    return [(name, single_line(text)) for name, text in pairs]
+    return "" if entry is None else f"{entry.summary} ({entry.reference})"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +21,9 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.labels import ABSENT, PRESENT
-from labelgap.reporting.example_images import thumbnail_data_url
-from labelgap.reporting.formatting import NO_VALUE, format_count, format_measure, single_line
-from labelgap.reporting.html import render_template
+from labelgap.reporting.formatting import NO_VALUE
+from labelgap.reporting.page import render_template
+from labelgap.reporting.sections.examples import thumbnail_data_url
 
 RANDOM_COUNT: Final = 24
 RAREST_COUNT: Final = 12
@@ -33,110 +32,75 @@ _MAX_ABSENT: Final = 8
 ImageLocation = tuple[Split, int]
 
 
-@dataclass(frozen=True)
-class ContactSheetImage:
-    """One image with its observed labels.
-
-    Attributes:
-        image: its name.
-        split: train, val or test.
-        thumbnail: as a data URL; empty where images are left out or the image cannot be read.
-        error: why the image cannot be read.
-        present: classes known to be present.
-        absent: classes known to be absent, the first of them.
-        more_absent: how many more are known to be absent.
-        unknown: how many labels are unknown.
-    """
-
-    image: str
-    split: str
-    thumbnail: str
-    error: str
-    present: tuple[str, ...]
-    absent: tuple[str, ...]
-    more_absent: int
-    unknown: int
-
-
 def write_contact_sheet(
     data: Dataset,
     path: str | os.PathLike[str],
     *,
     summary: DatasetSummary | None = None,
     images: bool = True,
-    seed: int = 0,
 ) -> Path:
-    """Write the page of a data set.
+    """Write the page of a data set, and return its path.
 
-    Args:
-        data: whose images are shown.
-        path: the file.
-        summary: of the data set, if it exists already.
-        images: whether thumbnails may be in it; without them, names and labels are listed.
-        seed: of the random choice.
-
-    Returns:
-        The path of the page.
+    ``summary`` is that of the data set, if it exists already. Without ``images`` names and labels are listed.
     """
     summary = summarize(data) if summary is None else summary
     images = images and not isinstance(data.train.images, FeatureVectors)
-    random = _draw_random(data, seed)
+    random = _draw_random(data)
     rarest = _find_rarest(data, summary, random)
-    page = {
-        "summary": summary,
-        "name": single_line(summary.name),
-        "tiles": _tiles(summary),
-        "states": _states(summary),
-        "findings": [
-            f"{warning}: {join_names([single_line(name) for name in warning.names])}" if warning.names else str(warning)
-            for warning in summary.warnings
+    splits = {**summary.splits, "all": summary.whole} if len(summary.splits) > 1 else summary.splits
+    page = render_template(
+        "pages/contact_sheet.html",
+        summary=summary,
+        title=summary.name,
+        states=[(name, (row.images, row.present, row.absent, row.unknown)) for name, row in splits.items()],
+        findings=[f"{each}: {join_names(each.names)}" if each.names else str(each) for each in summary.warnings],
+        random=contact_sheet_images(random, images),
+        rarest=list(zip(rarest, contact_sheet_images(rarest.values(), images), strict=True)),
+        classes=[
+            (row.name, (row.present, row.absent, row.unknown, ", ".join(row.measurable) or NO_VALUE))
+            for row in sorted(summary.classes, key=lambda row: row.present)
         ],
-        "random": contact_sheet_images(random, images),
-        "rarest": [
-            (single_line(name), image)
-            for name, image in zip(rarest, contact_sheet_images(rarest.values(), images), strict=True)
-        ],
-        "classes": _classes(summary),
-    }
-    write_text(path, render_template("contact_sheet.html", page=page, has_images=images))
+        has_images=images,
+    )
+    write_text(path, page)
     return Path(path)
 
 
-def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True) -> list[ContactSheetImage]:
+def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True) -> list[dict[str, Any]]:
     """Return images with their labels; for one that cannot be read the error takes the place of the thumbnail."""
-    return [_contact_sheet_image(split, row, images) for split, row in locations]
-
-
-def _contact_sheet_image(split: Split, row: int, images: bool) -> ContactSheetImage:
-    table = split.labels
-    entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
-    columns, values = table.columns[entries], table.values[entries]
-    present, absent = (
-        [single_line(table.classes[column]) for column in columns[values == state]] for state in (PRESENT, ABSENT)
-    )
-    thumbnail, error = "", ""
-    if images:
+    found = []
+    for split, row in locations:
+        table = split.labels
+        entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
+        columns, values = table.columns[entries], table.values[entries]
+        present, absent = (
+            tuple(table.classes[column] for column in columns[values == state]) for state in (PRESENT, ABSENT)
+        )
+        thumbnail, error = "", ""
         try:
-            thumbnail = thumbnail_data_url(split, row)
+            thumbnail = thumbnail_data_url(split, row) if images else ""
         except (LabelGapError, OSError) as failure:
-            error = single_line(str(failure))
-    return ContactSheetImage(
-        image=single_line(table.images[row]),
-        split=split.name,
-        thumbnail=thumbnail,
-        error=error,
-        present=tuple(present),
-        absent=tuple(absent[:_MAX_ABSENT]),
-        more_absent=max(len(absent) - _MAX_ABSENT, 0),
-        unknown=len(table.classes) - len(columns),
-    )
+            error = str(failure)
+        found.append(
+            {
+                "image": table.images[row],
+                "split": split.name,
+                "thumbnail": thumbnail,
+                "error": error,
+                "present": present,
+                "absent": absent[:_MAX_ABSENT],
+                "more_absent": max(len(absent) - _MAX_ABSENT, 0),
+                "unknown": len(table.classes) - len(columns),
+            }
+        )
+    return found
 
 
-def _draw_random(data: Dataset, seed: int) -> list[ImageLocation]:
+def _draw_random(data: Dataset) -> list[ImageLocation]:
     """Draw random images from all splits together."""
     sizes = [len(split) for split in data.splits]
     starts = np.cumsum([0, *sizes])
-    chosen = numpy_generator(seed, "contact sheet").permutation(starts[-1])[:RANDOM_COUNT]
+    chosen = numpy_generator(0, "contact sheet").permutation(starts[-1])[:RANDOM_COUNT]
     which = np.searchsorted(starts, chosen, side="right") - 1
     return [(data.splits[number], int(row - starts[number])) for number, row in zip(which, chosen, strict=True)]
 
@@ -160,32 +124,3 @@ def _with_class(data: Dataset, column: int) -> list[ImageLocation]:
         entries = (table.columns == column) & (table.values == PRESENT)
         found += [(split, int(row)) for row in table.rows[entries][: RANDOM_COUNT + RAREST_COUNT + 1]]
     return found
-
-
-def _tiles(summary: DatasetSummary) -> list[tuple[str, str, str]]:
-    whole = summary.whole
-    labels = whole.present + whole.absent + whole.unknown
-    return [
-        (f"{summary.image_word}s", format_count(whole.images), ""),
-        (summary.class_words, format_count(len(summary.classes)), ""),
-        (f"{summary.class_words} given", f"{summary.present_per_image:.1f}", f"per {summary.image_word}"),
-        ("labels unknown", format_measure(whole.unknown / labels) if labels else NO_VALUE, "%"),
-    ]
-
-
-def _states(summary: DatasetSummary) -> list[tuple[str, list[str]]]:
-    rows = {**summary.splits, "all": summary.whole} if len(summary.splits) > 1 else dict(summary.splits)
-    return [
-        (name, list(map(format_count, (row.images, row.present, row.absent, row.unknown))))
-        for name, row in rows.items()
-    ]
-
-
-def _classes(summary: DatasetSummary) -> list[tuple[str, list[Any]]]:
-    return [
-        (
-            single_line(row.name),
-            [*map(format_count, (row.present, row.absent, row.unknown)), ", ".join(row.measurable) or NO_VALUE],
-        )
-        for row in sorted(summary.classes, key=lambda row: row.present)
-    ]

@@ -1,19 +1,83 @@
-"""The values of the page of a linear evaluation, for ``linear_eval.html``."""
+"""A linear evaluation: its page and table, and the score of every penalty."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from rich.table import Table
 
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.reporting.figures.linear_eval import penalty_figure
-from labelgap.reporting.formatting import format_count, format_measure, single_line
-from labelgap.reporting.html import FigureRenderer
-from labelgap.reporting.tables.linear_eval import LINEAR_EVAL_COLUMNS, linear_eval_notes, linear_eval_rows
-from labelgap.studies.linear_eval import LinearEvaluation
+from labelgap.reporting import style
+from labelgap.reporting.formatting import ResultRow, ResultTable, format_count, format_measure
+from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.studies.linear_eval import LinearEvaluation, PenaltyResult
+
+_EVERY: Final = 4  # of many penalties, one row for so many is shown
+_MOST: Final = 15
+_PAPERS_RULE: Final = "best on test: the paper's rule. It is chosen on the images it is reported on, and no estimate"
 
 
-def linear_eval_page(evaluation: LinearEvaluation, figures: FigureRenderer) -> dict[str, Any]:
-    """Return the values of the template."""
+def _result_table(evaluation: LinearEvaluation) -> ResultTable:
+    """Return the penalty that val chose, the one that is best on test, and some of the others."""
+    results, chosen, best = evaluation.results, evaluation.chosen, evaluation.best_on_test
+    step = _EVERY if len(results) > _MOST else 1
+    shown = [each for number, each in enumerate(results) if number % step == 0 or each in (chosen, best)]
+    rows = [ResultRow("chosen on val", _cells(chosen), bold=True)]
+    rows += [] if best is None else [ResultRow("best on test", _cells(best))]
+    rows += [ResultRow("", _cells(each), apart=True) for each in shown]
+    counted = ", ".join(f"{count} on {name}" for name, count in evaluation.classes_counted.items())
+    notes = [
+        *([_PAPERS_RULE] if best is not None else []),
+        f"{len(results)} values of λ in ½ λ ‖W‖² beside the summed loss (scikit-learn's C is 1/λ); biases are free",
+        f"{evaluation.metric} over classes: {counted}; all fits together {evaluation.seconds:.1f} s",
+        *evaluation.notes,
+    ]
+    title = f"{evaluation.data}, {evaluation.backbone}: {evaluation.task}, {evaluation.metric} in percent"
+    return ResultTable(title, ("λ", "val", "test", "iterations"), rows, notes)
+
+
+def _cells(result: PenaltyResult) -> list[str]:
+    iterations = f"{result.iterations}" + ("" if result.converged else " (not converged)")
+    return [f"{result.penalty:.3g}", format_measure(result.val, 2), format_measure(result.test, 2), iterations]
+
+
+def linear_eval_table(evaluation: LinearEvaluation) -> Table:
+    """Return the table for the terminal."""
+    return _result_table(evaluation).for_terminal()
+
+
+def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -> Figure:
+    """Draw the score on val, and on test where it is known, against the penalty; the chosen penalty is dashed.
+
+    A dot is the best of a curve: of val the chosen penalty, of test the paper's choice.
+    """
+    results, best = evaluation.results, evaluation.best_on_test
+    figure, (axis,) = style.make_figure(width=width, height=3.2)
+    penalties = [result.penalty for result in results]
+    curves = [(f"{evaluation.metric} on val", [result.val for result in results], evaluation.chosen, style.BLUE)]
+    if best is not None:
+        measured = [float("nan") if result.test is None else result.test for result in results]
+        curves.append((f"{evaluation.metric} on test", measured, best, style.VERMILLION))
+    lines: list[Line2D] = []
+    for _, scores, top, color in curves:
+        values = [100 * score for score in scores]
+        lines += axis.plot(penalties, values, color=color, linewidth=2, solid_capstyle="round")
+        place = [top.penalty], [values[results.index(top)]]
+        style.draw_line(axis, *place, color, linestyle="none", linewidth=1.5, markersize=8, clip_on=False)
+    chosen = evaluation.chosen.penalty
+    axis.axvline(chosen, color=style.MUTED_COLOR, linewidth=0.8, linestyle=style.DASHED, zorder=1)
+    axis.set_xscale("log")
+    axis.minorticks_off()
+    axis.set_xlabel("penalty λ")
+    style.add_legend(figure, lines, [name for name, *_ in curves], 2)
+    return figure
+
+
+def linear_eval_page(evaluation: LinearEvaluation, figures: FigureRenderer) -> Markup:
+    """Return the page."""
     chosen, best, metric = evaluation.chosen, evaluation.best_on_test, evaluation.metric
     images = ", ".join(f"{count:,} {name}" for name, count in evaluation.images.items())
     brought = evaluation.backbone == FEATURES
@@ -21,25 +85,26 @@ def linear_eval_page(evaluation: LinearEvaluation, figures: FigureRenderer) -> d
     finding = f"Val chooses the penalty {chosen.penalty:.3g}: {metric} {format_measure(chosen.val)} on val"
     if best is not None:
         finding += f", {format_measure(chosen.test)} on test (the best on test: {format_measure(best.test)})"
-    return {
-        "title": single_line(f"Linear classifiers on the features of {evaluation.data}"),
-        "lead": f"{evaluation.classes:,} classes, {evaluation.task}; {images} images; {backbone}.",
-        "finding": f"{finding}.",
-        "figure": figures.render(
+    names = ("penalty", "val", "test")
+    table = _result_table(evaluation)
+    return render_template(
+        "pages/linear_eval.html",
+        title=f"Linear classifiers on the features of {evaluation.data}",
+        lead=f"{evaluation.classes:,} classes, {evaluation.task}; {images} images; {backbone}.",
+        finding=f"{finding}.",
+        figure=figures.render(
             lambda width: penalty_figure(evaluation, width=width),
             finding,
             name="penalties",
-            data={
-                name: [getattr(result, name) for result in evaluation.results] for name in ("penalty", "val", "test")
-            },
+            data={name: [getattr(result, name) for result in evaluation.results] for name in names},
         ),
-        "columns": ("", *LINEAR_EVAL_COLUMNS),
-        "rows": linear_eval_rows(evaluation),
-        "notes": linear_eval_notes(evaluation),
-        "class_score": "average precision" if evaluation.task == "multi-label" else "share of its images that get it",
-        "class_columns": ("", "present in train", "val", "test"),
-        "class_rows": [
-            (single_line(each.name), [format_count(each.present), format_measure(each.val), format_measure(each.test)])
+        columns=("", *table.columns),
+        rows=[(row.label, row.cells) for row in table.rows],
+        notes=table.notes,
+        class_score="average precision" if evaluation.task == "multi-label" else "share of its images that get it",
+        class_rows=[
+            (each.name, [format_count(each.present), format_measure(each.val), format_measure(each.test)])
             for each in sorted(evaluation.class_results, key=lambda each: -1 if each.val is None else each.val)
         ],
-    }
+        has_images=False,
+    )

@@ -1,47 +1,99 @@
-"""The values of the page of papers' tables, for ``reproduction.html``."""
+"""Our numbers of papers' tables beside the papers': the page, and a table for the terminal."""
 
 from __future__ import annotations
 
-from typing import Any
+from markupsafe import Markup
+from rich.table import Table
 
-from labelgap.reporting.analysis.epoch_scores import EpochScores, scores_of_seeds
-from labelgap.reporting.analysis.parameter_effects import val_score_name
-from labelgap.reporting.formatting import single_line
-from labelgap.reporting.html import FigureRenderer
-from labelgap.reporting.pages.sections.curves import figure_name, render_epoch_scores
-from labelgap.reporting.tables.reproduction import REPRODUCTION_COLUMNS, reproduction_notes, reproduction_rows
+from labelgap.reporting.formatting import (
+    NO_VALUE,
+    ResultRow,
+    ResultTable,
+    format_learning_rate,
+    format_number,
+    format_options,
+    val_score_name,
+)
+from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.reporting.sections.curves import EpochScores, render_epoch_scores, scores_of_seeds
+from labelgap.reporting.sections.parameter_effects import figure_name
 from labelgap.studies.reproduce import Reproduction, paper_tables
+from labelgap.studies.reproduce.results import CellResult, format_images
+from labelgap.studies.reproduce.tables import Cell, paper_images
 
 
-def reproduction_page(reproduction: Reproduction, figures: FigureRenderer) -> dict[str, Any]:
-    """Return the values of the template."""
-    return {
-        "tables": [
+def _result_table(reproduction: Reproduction, name: str) -> ResultTable:
+    """Return the filled cells of a table, and what a reader of the numbers should know."""
+    paper, filled = paper_tables()[name], reproduction.results(name)
+    notes = [f"{len(filled)} of {len(paper.cells)} cells. {paper.paper}."]
+    if paper.note:
+        notes.append(paper.note)
+    if reproduction.settings.changed:
+        notes.append(f"Not as in the paper: {reproduction.settings.describe()}.")
+    notes += dict.fromkeys(note for cell, result in filled if (note := _other_images(cell, result)))
+    if any(result.deviation is None and cell.training.protocol != "linear-eval" for cell, result in filled):
+        notes.append("One seed says nothing about the spread.")
+    rows = [ResultRow(cell.row.name, _cells(cell, result)) for cell, result in filled]
+    return ResultTable(f"{name}: {paper.title}", ("column", "ours", "±", "paper", "diff", "setting"), rows, notes)
+
+
+def reproduction_table(reproduction: Reproduction, table: str) -> Table:
+    """Return the filled cells of a table for the terminal."""
+    return _result_table(reproduction, table).for_terminal()
+
+
+def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
+    paper = difference = NO_VALUE
+    if cell.published is not None:
+        value = cell.published.value
+        paper = f"{value:.1f}" if round(value, 1) == value and cell.column.metric != "epoch" else f"{value:g}"
+        difference = f"{round(result.mean - value, 2) + 0.0:+.2f}"
+    ours = f"{result.mean:.2f}", format_number(result.deviation)
+    return cell.column.name, *ours, paper, difference, _setting(cell, result)
+
+
+def _other_images(cell: Cell, result: CellResult) -> str:
+    """Return a note where the data have not as many images as in the paper."""
+    expected = paper_images(cell.column.data, cell.training.preset)
+    if not expected or expected == result.images:
+        return ""
+    found, printed = format_images(result.images), format_images(expected)
+    return f"Other images than in the paper: {cell.column.data} has {found} here (train/val/test), {printed} there."
+
+
+def _setting(cell: Cell, result: CellResult) -> str:
+    """Return what val chose: rates, and the options that the paper searched."""
+    options = {name: value for name, value in result.setting["options"].items() if name in cell.training.search}
+    parts = [f"penalty {result.setting['penalty']:.2g}"] if "penalty" in result.setting else []
+    parts += [f"lr {format_learning_rate(result.setting['lr'])}"] if "lr" in result.setting else []
+    parts += [f"batch {result.setting['batch_size']}"] if "batch_size" in result.setting else []
+    parts += [format_options(options)] if options else []
+    parts += [] if result.known_absent is None else [f"{result.known_absent:,} known absent"]
+    return ", ".join(parts)
+
+
+def reproduction_page(reproduction: Reproduction, figures: FigureRenderer) -> Markup:
+    """Return the page."""
+    tables = []
+    for name in reproduction.tables:
+        table = _result_table(reproduction, name)
+        published = (cell.published for cell, _ in reproduction.results(name))
+        tables.append(
             {
-                "name": name,
-                "title": paper_tables()[name].title,
-                "rows": [
-                    (single_line(label), [single_line(text) for text in cells])
-                    for label, cells in reproduction_rows(reproduction, name)
-                ],
-                "notes": reproduction_notes(reproduction, name),
-                "sources": _sources(reproduction, name),
+                "title": table.title,
+                "columns": ("", *table.columns),
+                "rows": [(row.label, row.cells) for row in table.rows],
+                "notes": table.notes,
+                "sources": "; ".join(dict.fromkeys(each.source for each in published if each is not None)),
                 "curves": _curves(reproduction, name, figures),
             }
-            for name in reproduction.tables
-        ],
-        "columns": REPRODUCTION_COLUMNS,
-        "settings": reproduction.settings.describe(),
-    }
+        )
+    settings = reproduction.settings.describe()
+    return render_template("pages/reproduction.html", tables=tables, settings=settings, has_images=False)
 
 
-def _sources(reproduction: Reproduction, table: str) -> str:
-    found = (cell.published for cell, _ in reproduction.results(table))
-    return "; ".join(dict.fromkeys(each.source for each in found if each is not None))
-
-
-def _curves(reproduction: Reproduction, table: str, figures: FigureRenderer) -> list[dict[str, Any]]:
-    """Return a figure of val after each epoch for every column in which two or more networks were scored."""
+def _curves(reproduction: Reproduction, table: str, figures: FigureRenderer) -> list[Markup]:
+    """Return the figure of val after each epoch for every column in which two or more networks were scored."""
     columns: dict[str, dict[str, EpochScores]] = {}
     for cell, result in reproduction.results(table):
         column = f"{cell.training.protocol}:{cell.column.data}"
@@ -50,7 +102,9 @@ def _curves(reproduction: Reproduction, table: str, figures: FigureRenderer) -> 
         if found is not None and result.row not in columns.get(column, {}):
             columns.setdefault(column, {})[result.row] = found
     return [
-        {"title": column, **render_epoch_scores(curves, figures, figure_name("epoch-scores", table, column))}
+        render_epoch_scores(
+            curves, figures, figure_name("epoch-scores", table, column), f"{column}, epoch by epoch", level=3
+        )
         for column, curves in columns.items()
         if len(curves) > 1
     ]

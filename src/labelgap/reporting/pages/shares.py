@@ -1,53 +1,87 @@
-"""The values of the page of methods on shares of the training images, for ``shares.html``."""
+"""What fewer training images cost: the metric against the number of observed labels (Kim et al. 2022, figure 6)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+from rich.table import Table
 
-from labelgap.reporting.analysis.label_budget import LabelBudget, label_budget
-from labelgap.reporting.figure_data import Columns, stack_columns
-from labelgap.reporting.figures.curves import label_budget_figure
-from labelgap.reporting.formatting import format_count, format_elapsed, selection_rule_text, single_line
-from labelgap.reporting.html import FigureRenderer
-from labelgap.reporting.tables.shares import share_columns, share_notes, share_rows
-from labelgap.studies.shares import ShareComparison
+from labelgap.reporting import style
+from labelgap.reporting.formatting import (
+    SELECTION_RULES,
+    ResultRow,
+    ResultTable,
+    format_spread,
+    truncate_label,
+)
+from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.sections.parameter_effects import LOG_RATIO
+from labelgap.studies.shares import ShareComparison, SharePoint
 
 
-def shares_page(found: ShareComparison, figures: FigureRenderer) -> dict[str, Any]:
-    """Return the values of the template."""
-    methods = label_budget(found)
-    measured = {name: values for name, values in methods.items() if np.isfinite(values.value).any()}
-    name = found.metric.name or "nothing measured"
-    rows = share_rows(found)
-    return {
-        "title": single_line(f"Fewer training images of {found.data}"),
-        "seeds": len({point.seed for point in found.points}),
-        "finding": label_budget_finding(methods),
-        "accuracy": found.metric.is_accuracy,
-        "reason": found.metric.reason,
-        "figure": figures.render(
-            lambda width: label_budget_figure(measured, name, width=width),
-            f"{name} against the number of observed labels. "
-            + "; ".join(f"{single_line(method)}: {', '.join(cells)}" for method, cells, _ in rows),
-            name="label-budget",
-            data=stack_columns("method", {method: _columns(values) for method, values in measured.items()}),
-        )
-        if measured
-        else None,
-        "columns": ("", *share_columns(found)),
-        "groups": [[(method, cells) for method, cells, more in rows if more is extra] for extra in (False, True)],
-        "labels": [
-            (method, [format_count(round(float(count))) for count in values.known_labels])
-            for method, values in methods.items()
-        ],
-        "notes": share_notes(found),
-        "selection": selection_rule_text(found.rule),
-        "skipped": [(row.method, single_line(row.reason)) for row in found.skipped],
-        "settings": _settings(found),
-    }
+@dataclass(frozen=True, eq=False)
+class LabelBudget:
+    """A method with P shares of the training images and S seeds."""
+
+    share: NDArray[np.float64]  # (P,) of the training images, increasing
+    images: NDArray[np.int64]  # (P,) how many
+    known_labels: NDArray[np.float64]  # (P,) observed labels, present and absent, as the mean over seeds
+    value: NDArray[np.float64]  # (P, S) the metric, 0 to 1; NaN where nothing can be measured
+    score: NDArray[np.float64]  # (P, S) of val, in the selected epoch; NaN without val
+    extra_labels: bool  # whether it saw labels that were hidden from the others
+
+
+def label_budget(found: ShareComparison) -> dict[str, LabelBudget]:
+    """Return the points of every method of a comparison on training shares, those that saw more labels last."""
+    return {name: _budget([point for point in found.points if point.method == name]) for name in found.methods}
+
+
+def _budget(points: list[SharePoint]) -> LabelBudget:
+    shares = sorted({point.share for point in points})
+    seeds = sorted({point.seed for point in points})
+    value, score = np.full((2, len(shares), len(seeds)), np.nan)
+    for point in points:
+        place = shares.index(point.share), seeds.index(point.seed)
+        value[place] = np.nan if point.value is None else point.value
+        score[place] = np.nan if point.score is None else point.score
+    groups = [[point for point in points if point.share == share] for share in shares]
+    images = np.array([group[0].images for group in groups])
+    labels = np.array([np.mean([point.known_labels for point in group]) for group in groups])
+    return LabelBudget(np.array(shares), images, labels, value, score, points[0].extra_labels)
+
+
+def label_budget_figure(
+    methods: Mapping[str, LabelBudget], name: str = "test mAP", *, width: float = style.WIDE
+) -> Figure:
+    """Draw the metric of every method against the number of labels that it saw, on a logarithmic axis.
+
+    Dots are means over seeds, bars their standard deviation. Methods that saw more labels are dashed. ``name`` is that
+    of the metric.
+    """
+    narrow = width <= style.NARROW
+    figure, (axis,) = style.make_figure(width=width, height=3.8 + (0.22 * len(methods) if narrow else 0))
+    lines = []
+    for number, values in enumerate(methods.values()):
+        color, marker, dash = style.curve_style(number)
+        dash = (0, (5, 2)) if values.extra_labels else dash
+        lines.append(style.draw_spread(axis, values.known_labels, 100 * values.value, color, marker, dash))
+    axis.set_xscale("log")
+    counts = np.concatenate([values.known_labels for values in methods.values()])
+    fine = counts.max() < (LOG_RATIO if narrow else 20 * LOG_RATIO) * max(counts.min(), 1)
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if fine else (1,)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_title(name, loc="left")
+    axis.set_xlabel("observed training labels, present and absent")
+    labels = [truncate_label(label, 30) for label in methods]
+    style.add_legend(figure, lines, labels, columns=1 if narrow else min(len(labels), 4))
+    return figure
 
 
 def label_budget_finding(methods: Mapping[str, LabelBudget]) -> str:
@@ -57,52 +91,84 @@ def label_budget_finding(methods: Mapping[str, LabelBudget]) -> str:
     """
     full = [values for values in methods.values() if values.extra_labels and np.isfinite(values.value).any()]
     weak = {name: values for name, values in methods.items() if not values.extra_labels}
-    means = {name: float(np.nanmean(values.value[-1])) for name, values in weak.items() if _measured(values)}
+    last = {name: values.value[-1] for name, values in weak.items() if np.isfinite(values.value[-1]).any()}
+    means = {name: float(np.nanmean(values)) for name, values in last.items()}
     if len(full) != 1 or not means:
         return ""
     best, upper = max(means, key=lambda name: means[name]), full[0]
     reached = np.flatnonzero(np.nanmean(upper.value, axis=1) >= means[best])
-    labels = float(weak[best].known_labels[-1])
-    all_images = (
-        f"With {100 * weak[best].share[-1]:g} % of the images {single_line(best)} reaches {100 * means[best]:.1f}"
-    )
+    share = f"With {100 * weak[best].share[-1]:g} % of the images"
+    reaches = f"{share} {best} reaches {100 * means[best]:.1f}"
     if not len(reached):
-        return f"{all_images}, more than full labels of any share that was tried."
-    first = reached[0]
-    ratio = float(upper.known_labels[first]) / max(labels, 1.0)
+        return f"{reaches}, more than full labels of any share that was tried."
+    ratio = float(upper.known_labels[reached[0]]) / max(float(weak[best].known_labels[-1]), 1.0)
     return (
-        f"{all_images}; with every label known, {100 * upper.share[first]:g} % of the images are needed for that, "
+        f"{reaches}; with every label known, {100 * upper.share[reached[0]]:g} % of the images are needed for that, "
         f"with {ratio:.1f} times as many labels."
     )
 
 
-def _measured(values: LabelBudget) -> bool:
-    return bool(np.isfinite(values.value[-1]).any())
-
-
-def _columns(values: LabelBudget) -> Columns:
-    points, seeds = values.value.shape
-    return {
-        "share": np.repeat(values.share, seeds),
-        "seed": np.tile(np.arange(seeds), points),
-        "images": np.repeat(values.images, seeds),
-        "known_labels": np.repeat(values.known_labels, seeds),
-        "value": values.value.ravel(),
-        "val": values.score.ravel(),
-        "extra_labels": [values.extra_labels] * (points * seeds),
-    }
-
-
-def _settings(found: ShareComparison) -> list[tuple[str, str]]:
-    observe = found.observe
-    pairs = [
-        ("data", found.data),
-        ("images", ", ".join(f"{count:,} {name}" for name, count in found.images.items())),
-        ("classes", format_count(found.classes)),
-        ("labels", ", ".join(f"{name} {value}" for name, value in observe.items()) if observe else "as in the table"),
-        ("backbone", found.backbone),
-        ("protocol", "linear"),
-        ("epochs", str(found.epochs)),
-        ("time", format_elapsed(found.seconds)),
+def _result_table(found: ShareComparison) -> ResultTable:
+    """Return the mean of every method with every share."""
+    columns = [f"{100 * share:g} %" for share in sorted({point.share for point in found.points})]
+    rows = [
+        ResultRow(name, [format_spread(100 * values, 1) for values in budget.value], apart=budget.extra_labels)
+        for name, budget in label_budget(found).items()
     ]
-    return [(name, single_line(text)) for name, text in pairs]
+    seeds = len({point.seed for point in found.points})
+    notes = [f"{found.metric.name or 'Nothing could be measured'} by the share of the training images"]
+    notes[0] += f", ± the standard deviation over {seeds} seeds." if seeds > 1 else ", one seed."
+    if found.metric.reason:
+        notes.append(f"{found.metric.reason[:1].upper()}{found.metric.reason[1:]}.")
+    if extra := [row.label for row in rows if row.apart]:
+        notes.append(f"Below the line: {', '.join(extra)}, which saw labels that were hidden from the others.")
+    return ResultTable(f"Fewer training images of {found.data}", columns, rows, notes)
+
+
+def share_table(found: ShareComparison) -> Table:
+    """Return the table for the terminal."""
+    return _result_table(found).for_terminal()
+
+
+def shares_page(found: ShareComparison, figures: FigureRenderer) -> Markup:
+    """Return the page."""
+    methods, table = label_budget(found), _result_table(found)
+    return render_template(
+        "pages/shares.html",
+        title=table.title,
+        seeds=len({point.seed for point in found.points}),
+        finding=label_budget_finding(methods),
+        found=found,
+        figure=_figure(methods, found.metric.name or "nothing measured", table, figures),
+        table=table,
+        labels=[(method, values.known_labels.round().astype(int).tolist()) for method, values in methods.items()],
+        selection=SELECTION_RULES[found.rule],
+        has_images=False,
+    )
+
+
+def _figure(
+    methods: Mapping[str, LabelBudget], name: str, table: ResultTable, figures: FigureRenderer
+) -> ResponsiveFigure | None:
+    measured = {method: values for method, values in methods.items() if np.isfinite(values.value).any()}
+    if not measured:
+        return None
+    columns: dict[str, Columns] = {}
+    for method, values in measured.items():
+        points, seeds = values.value.shape
+        columns[method] = {
+            "share": np.repeat(values.share, seeds),
+            "seed": np.tile(np.arange(seeds), points),
+            "images": np.repeat(values.images, seeds),
+            "known_labels": np.repeat(values.known_labels, seeds),
+            "value": values.value.ravel(),
+            "val": values.score.ravel(),
+            "extra_labels": [values.extra_labels] * (points * seeds),
+        }
+    shown = "; ".join(f"{row.label}: {', '.join(row.cells)}" for row in table.rows)
+    return figures.render(
+        lambda width: label_budget_figure(measured, name, width=width),
+        f"{name} against the number of observed labels. {shown}",
+        name="label-budget",
+        data=stack_columns("method", columns),
+    )

@@ -1,128 +1,302 @@
-"""The values of a sweep's page, for ``sweep.html``."""
+"""A sweep: its page, table and figures, and what it shows: how far it is, what it gained, whether the best trial was
+trained again to the same score."""
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+
 from labelgap.core.text import pluralize
-from labelgap.reporting.analysis.parameter_effects import val_score_name
-from labelgap.reporting.figures.sweep import importance_figure, parallel_figure
+from labelgap.reporting import style
+from labelgap.reporting.descriptions import find_method
 from labelgap.reporting.formatting import (
+    NO_VALUE,
+    SELECTION_RULES,
+    ResultRow,
+    ResultTable,
     format_elapsed,
     format_measure,
-    selection_rule_text,
     single_line,
+    truncate_label,
+    val_score_name,
     wrapped_command,
 )
-from labelgap.reporting.html import FigureRenderer
-from labelgap.reporting.pages.sections.curves import parameter_effects_section
-from labelgap.reporting.run_description import find_method
-from labelgap.reporting.sweep_summary import best_command, describe_auto, describe_progress, describe_retraining
-from labelgap.reporting.tables.sweep import pruned_rows, sweep_columns, sweep_rows
-from labelgap.studies.sweep.results import Sweep, format_values, trial_name
+from labelgap.reporting.page import REPORT_FILE, FigureRenderer, ResponsiveFigure, render_template
+from labelgap.reporting.sections.parameter_effects import parameter_effects_section
+from labelgap.studies.sweep.results import Sweep, SweepTrial, format_values, trial_name
+from labelgap.studies.sweep.search_space import Parameter, Value
+from labelgap.training import Run
+from labelgap.training.rerun import train_command, train_script, without_directories
 
-_MAX_PRUNED: Final = 20
-
-
-def sweep_page(sweep: Sweep, figures: FigureRenderer) -> dict[str, Any]:
-    """Return the values of the template."""
-    score = val_score_name(sweep.rule, folds=bool(sweep.folds))
-    trials = [*sweep.trials, *([] if sweep.auto is None else [sweep.auto])]
-    scored = [trial for trial in trials if trial.score is not None and trial.state != "running"]
-    shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in sweep.importance.items())
-    best, run = sweep.best, sweep.best_run()
-    return {
-        "title": single_line(f"The settings of {sweep.method} on {sweep.data}"),
-        "progress": describe_progress(sweep),
-        "finding": _finding(sweep, score),
-        "observed": sweep.rule == "observed",
-        "parallel": figures.render(
-            lambda width: parallel_figure(sweep, score, width=width),
-            f"Every trial as a line over its settings; the best: {format_values(best.values) if best else 'none'}.",
-            name="trials",
-            data={
-                "trial": [trial.number or "auto" for trial in scored],
-                "state": [trial.state for trial in scored],
-                **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
-                "score": [trial.score for trial in scored],
-            },
-        )
-        if scored
-        else None,
-        "pruned": pruned_rows(sweep, _MAX_PRUNED),
-        "pruning": _describe_pruning(sweep),
-        "importance": figures.render(
-            lambda width: importance_figure(sweep, width=width),
-            f"Importance: {shares}.",
-            name="importance",
-            data={"setting": list(sweep.importance), "importance": list(sweep.importance.values())},
-        )
-        if sweep.importance
-        else None,
-        "columns": ("", *sweep_columns(sweep)),
-        "rows": sweep_rows(sweep),
-        "selection": _selection(sweep),
-        "auto": describe_auto(sweep),
-        "retraining": describe_retraining(sweep),
-        "command": wrapped_command(best_command(sweep, whole_path=False)),
-        "report": "best/report.html" if run is not None and (run.path / "report.html").is_file() else "",
-        "failed": [
-            (trial_name(trial), single_line(f"{format_values(trial.values)}: {trial.reason}"))
-            for trial in trials
-            if trial.state == "failed"
-        ][:20],
-        "settings": _settings(sweep),
-        **parameter_effects_section(sweep, figures),
-    }
+_OUT: Final = "runs/best"
+_TOLERANCE: Final = 1e-6
+_MAX_ROWS: Final = 10
+_MAX_LISTED: Final = 20  # trials that were stopped or that failed in the page
+_MAX_LABELS: Final = 14  # values of a parameter that are written beside its axis
+_GOOD: Final = 0.1  # share of the trials that is drawn in blue: the best ones
 
 
-def _selection(sweep: Sweep) -> str:
-    """Return how trials were scored, and what follows from it."""
-    if not sweep.folds:
-        return f"{selection_rule_text(sweep.rule)} The trials were ordered in the same way."
-    text = (
-        f"There is no val. Trials were ordered by {sweep.folds}-fold cross-validation, all on the same folds: each "
-        "training image was scored by a head that had not seen its labels, and classes were weighted by their known "
-        "presents. The final head was trained on all images."
+def describe_progress(sweep: Sweep) -> str:
+    """Return how many trials there are, of each state."""
+    states = Counter(trial.state for trial in sweep.trials)
+    parts = [f"{states[name]:,} {name}" for name in ("complete", "pruned", "failed") if states[name]]
+    if sweep.running:
+        parts.append(f"{sweep.running:,} running in other processes: the last of them trains the best settings")
+    elif sweep.retrained_score is None:
+        parts.append(f"the same command trains {'the best settings' if sweep.finished else 'the others'}")
+    total = f"{len(sweep.trials):,} of {pluralize(sweep.asked, 'trial')}"
+    return f"{total}: {', '.join(parts)}" if parts else total
+
+
+def describe_auto(sweep: Sweep) -> str:
+    """Return how the trials stand to what ``labelgap train`` does without settings; "" before that is known."""
+    auto, name = sweep.auto, "auto, what labelgap train does without settings,"
+    if auto is None or auto.state == "running":
+        return ""
+    if auto.score is None:
+        return f"{name} has no score: {auto.reason}"
+    gains = [100 * (trial.score - auto.score) for trial in sweep.ranked if trial.score and trial.score > auto.score]
+    above = "no trial is above it"
+    if gains:
+        above = f"{len(gains):,} of {pluralize(len(sweep.ranked), 'trial')} above it, by up to {max(gains):.2f}"
+    return f"{name} has {100 * auto.score:.2f} with {format_values(auto.values)}: {above}"
+
+
+def describe_retraining(sweep: Sweep) -> str:
+    """Return whether the run of the best trial has the score of the trial."""
+    if sweep.best is None or sweep.best.score is None or sweep.retrained_score is None:
+        return ""
+    score, again = sweep.best.score, sweep.retrained_score
+    if abs(score - again) < _TOLERANCE:
+        return f"Trial {sweep.best.number} was trained again as a run, to the same score {100 * again:.2f}"
+    return (
+        f"Trial {sweep.best.number} had the score {100 * score:.2f}, and {100 * again:.2f} when it was trained "
+        "again as a run: on another device, or by operations of a GPU that are not deterministic"
     )
-    ranking = " Too few labels are known to measure accuracy: unknown ones counted as absent, which orders trials only."
-    return text + (ranking if sweep.rule == "observed" else "")
 
 
-def _describe_pruning(sweep: Sweep) -> str:
-    """Return what was stopped, and what it saved; "" where nothing was."""
-    if not sweep.pruned:
+def best_command(sweep: Sweep, *, whole_path: bool = True) -> str:
+    """Return the command that trains the best settings, or Python where the commands cannot; "" before they are known.
+
+    ``whole_path``: whether paths have their folders; not in a report, because reports are shared.
+    """
+    run = sweep.best_run()
+    if run is None:
         return ""
-    trained = sum(trial.epochs for trial in sweep.pruned)
-    whole = [trial.epochs for trial in sweep.ranked]
-    text = f"{pluralize(len(sweep.pruned), 'trial')} stopped after {pluralize(trained, 'epoch')} in all"
-    return f"{text}, of {max(whole) * len(sweep.pruned):,} that they would have had" if whole else text
+    config = run.config if whole_path else without_directories(run.config)
+    return train_command(config, _OUT) or train_script(config, _OUT)
 
 
-def _finding(sweep: Sweep, score: str) -> str:
-    """Return the best trial, and what its run reached on test."""
-    best, run = sweep.best, sweep.best_run()
-    if best is None:
-        return ""
-    text = f"Trial {best.number} is the best, with {format_values(best.values)}: {score} {100 * (best.score or 0):.2f}"
-    measured, auto = (each and (each.metrics.get("test") or {}).get("map") for each in (run, sweep.auto_run()))
-    if not measured:
-        return f"{text}."
-    line = f" (auto {format_measure(auto)})" if auto else ""
-    return f"{text}; test mAP {format_measure(measured)}{line}, which chose nothing."
+def _score_name(sweep: Sweep) -> str:
+    return val_score_name(sweep.rule, folds=bool(sweep.folds))
 
 
-def _settings(sweep: Sweep) -> list[tuple[str, str]]:
-    entry = find_method(sweep.method)
-    pairs = [
-        ("method", sweep.method if entry is None else f"{sweep.method}: {entry.summary} ({entry.reference})"),
-        ("data", sweep.data),
-        ("images", ", ".join(f"{count:,} {name}" for name, count in sweep.images.items())),
-        ("backbone", sweep.backbone),
-        ("protocol", sweep.protocol),
-        ("epochs", str(sweep.epochs)),
-        ("searched", "; ".join(map(str, sweep.space))),
-        ("storage", sweep.storage.rpartition("/")[2] if sweep.storage.startswith("sqlite") else sweep.storage),
-        ("time of all trials", format_elapsed(sweep.seconds)),
-    ]
-    return [(name, single_line(text)) for name, text in pairs]
+def sweep_columns(sweep: Sweep) -> tuple[str, ...]:
+    """Return the headers, after the trial."""
+    names = (single_line(parameter.name.replace("_", " ")) for parameter in sweep.space)
+    return (_score_name(sweep), *names, "epoch", "time")
+
+
+def sweep_rows(sweep: Sweep) -> list[ResultRow]:
+    """Return the best trials and ``auto``, the highest score first; the best is bold."""
+    rows = sweep.ranked[:_MAX_ROWS]
+    if sweep.auto is not None and sweep.auto.score is not None:
+        rows = [*rows, sweep.auto]
+    return _rows(sweep, rows)
+
+
+def _rows(sweep: Sweep, trials: Iterable[SweepTrial]) -> list[ResultRow]:
+    """Return a row for every trial, the highest score first."""
+    rows = []
+    for trial in sorted(trials, key=lambda trial: -(trial.score or 0.0)):
+        values = (trial.values.get(parameter.name, NO_VALUE) for parameter in sweep.space)
+        shown = (f"{value:.4g}" if isinstance(value, float) else single_line(str(value)) for value in values)
+        times = f"{trial.epoch} of {trial.epochs}", format_elapsed(trial.seconds)
+        label = trial_name(trial) if trial.number else f"auto: {trial.values['method']}"
+        rows.append(ResultRow(label, (format_measure(trial.score, 2), *shown, *times), trial == sweep.best))
+    return rows
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """Return the table of the best trials for the terminal."""
+    title = f"{sweep.method} on {sweep.data}: the best of {len(sweep.trials):,} trials"
+    count, epochs = len(sweep.pruned), sum(trial.epochs for trial in sweep.pruned)
+    notes = [f"{pluralize(count, 'trial')} stopped early, after {pluralize(epochs, 'epoch')} in all: behind the median"]
+    return ResultTable(title, sweep_columns(sweep), sweep_rows(sweep), notes if count else []).for_terminal()
+
+
+def importance_figure(sweep: Sweep, *, width: float = style.WIDE) -> Figure:
+    """Draw the share of the variance of the scores that each setting explains."""
+    rows = sorted(sweep.importance.items(), key=lambda pair: -pair[1])
+    figure, (axis,) = style.make_figure(width=width, height=0.8 + 0.36 * len(rows))
+    places = np.arange(len(rows))
+    axis.barh(places, [value for _, value in rows], height=0.55, color=style.BLUE)
+    for place, (_, value) in enumerate(rows):
+        style.draw_value(axis, f"{100 * value:.0f} %", value, place, offset=6)
+    names = [truncate_label(name.replace("_", " "), 24 if width > style.NARROW else 16) for name, _ in rows]
+    style.set_rows(axis, places, names, 12)
+    axis.set_xlim(0, max(1.15 * max(value for _, value in rows), 0.1))
+    style.swap_grid(axis)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    return figure
+
+
+def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> Figure:
+    """Draw every trial with a score as a line over an axis for each setting, and one for the score.
+
+    The best trial is thick, with markers; the best tenth is blue, the others are thin and gray. A green mark beside the
+    axis of the score is ``auto``.
+    """
+    trials = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
+    figure, (axis,) = style.make_figure(width=width, height=4.2)
+    axis.grid(False)
+    axis.spines["bottom"].set_visible(False)
+    scores = [100 * (trial.score or 0.0) for trial in trials]
+    line = None if sweep.auto is None or sweep.auto.score is None else 100 * sweep.auto.score
+    ends = scores if line is None else [*scores, line]
+    columns = [*map(_Column.of, sweep.space), _Column(min(ends), max(ends))]
+    places = np.arange(len(columns))
+    ranks = {trial.number: rank for rank, trial in enumerate(sweep.ranked)}
+    good = max(round(_GOOD * len(ranks)), 2)
+    for trial in sorted(trials, key=lambda each: -ranks.get(each.number, len(trials))):
+        rank = ranks.get(trial.number, len(trials))
+        values = [*(trial.values.get(parameter.name) for parameter in sweep.space), 100 * (trial.score or 0.0)]
+        heights = [column.height(value) for column, value in zip(columns, values, strict=True)]
+        if rank == 0:
+            axis.plot(places, heights, color=style.VERMILLION, linewidth=2.6, marker="o", markersize=6, zorder=5)
+        elif rank < good:
+            axis.plot(places, heights, color=style.BLUE, linewidth=1.6, zorder=4)
+        else:
+            dashes = (0, (3, 2)) if trial.state == "pruned" else "-"
+            axis.plot(places, heights, color=style.MUTED_COLOR, linewidth=0.8, alpha=0.55, linestyle=dashes)
+    for place, column in enumerate(columns):
+        axis.plot([place, place], [0, 1], color=style.MUTED_COLOR, linewidth=1.0, zorder=2)
+        for height, text in column.ticks():
+            _write(axis, truncate_label(text, 14), (place, height), 6, fontsize=10, zorder=6, color=style.TEXT_COLOR)
+    if line is not None:  # beside its axis, to the left, where no value is written
+        place, height = len(columns) - 1, columns[-1].height(line)
+        axis.plot([place - 0.12, place], [height, height], color=style.GREEN, linewidth=2.6, zorder=7)
+        _write(axis, f"auto {line:.2f}", (place - 0.12, height), -4, ha="right", color=style.GREEN, zorder=7)
+    names = [*(parameter.name.replace("_", " ") for parameter in sweep.space), score]
+    letters = 16 if width > style.NARROW else 9
+    labels = [textwrap.fill(truncate_label(name), letters, break_long_words=False) for name in names]
+    axis.set_xticks(range(len(columns)), labels, parse_math=False)
+    axis.tick_params(axis="x", labelcolor=style.TEXT_COLOR, labelsize=12)
+    axis.set_yticks([])
+    axis.set_ylim(-0.05, 1.05)
+    axis.set_xlim(-0.3, len(columns) - 0.6)
+    return figure
+
+
+def _write(axis: Axes, text: str, place: tuple[float, float], offset: float, **look: Any) -> None:
+    """Write a text beside a place, so many points from it, over the lines."""
+    label = axis.annotate(text, place, (offset, 0), textcoords="offset points", va="center", parse_math=False, **look)
+    label.set_bbox({"facecolor": style.BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
+
+
+class _Column:
+    """One axis of the parallel coordinates: the height of a value, from 0 to 1, and the values beside it."""
+
+    def __init__(self, low: float, high: float, log: bool = False, choices: Sequence[Value] = ()) -> None:
+        self.low, self.high, self.log, self.choices = low, high, log, list(choices)
+
+    @classmethod
+    def of(cls, parameter: Parameter) -> _Column:
+        if parameter.choices:
+            numbers = all(isinstance(value, int | float) for value in parameter.choices)
+            ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices
+            return cls(0, len(ordered) - 1, choices=ordered)
+        return cls(float(parameter.low), float(parameter.high), parameter.log)
+
+    def height(self, value: Value | None) -> float:
+        if self.choices:
+            value = self.choices.index(value) if value in self.choices else 0
+        number, low, high = float(value or 0), self.low, self.high
+        if self.log:
+            number, low, high = (float(np.log(each)) for each in (number, low, high))
+        return 0.5 if high == low else (number - low) / (high - low)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        if self.choices:
+            shown = self.choices[:: -(-len(self.choices) // _MAX_LABELS)]
+            texts = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in shown)
+            return list(zip(map(self.height, shown), texts, strict=True))
+        middle = float(np.sqrt(self.low * self.high)) if self.log else (self.low + self.high) / 2
+        return [(self.height(value), f"{value:.3g}") for value in (self.low, middle, self.high)]
+
+
+def sweep_page(sweep: Sweep, figures: FigureRenderer) -> Markup:
+    """Return the page."""
+    trials = [*sweep.trials, *([] if sweep.auto is None else [sweep.auto])]
+    run, auto_run, entry = sweep.best_run(), sweep.auto_run(), find_method(sweep.method)
+    failed = [trial for trial in trials if trial.state == "failed"][:_MAX_LISTED]
+    return render_template(
+        "pages/sweep.html",
+        title=f"The settings of {sweep.method} on {sweep.data}",
+        sweep=sweep,
+        progress=describe_progress(sweep),
+        best=None if sweep.best is None else format_values(sweep.best.values),
+        score=_score_name(sweep),
+        test_map=_test_map(run),
+        auto_map=_test_map(auto_run),
+        parallel=_parallel(sweep, trials, figures),
+        columns=("", *sweep_columns(sweep)),
+        rows=[(row.label, row.cells) for row in sweep_rows(sweep)],
+        pruned=[(row.label, row.cells) for row in _rows(sweep, sweep.pruned)[:_MAX_LISTED]],
+        pruned_epochs=sum(trial.epochs for trial in sweep.pruned),
+        whole_epochs=max((trial.epochs for trial in sweep.ranked), default=0),
+        importance=_importance(sweep, figures),
+        effects=parameter_effects_section(sweep, figures),
+        selection=SELECTION_RULES[sweep.rule],
+        auto=describe_auto(sweep),
+        retraining=describe_retraining(sweep),
+        command=wrapped_command(best_command(sweep, whole_path=False)),
+        report=f"best/{REPORT_FILE}" if run is not None and (run.path / REPORT_FILE).is_file() else "",
+        failed=[(trial_name(each), f"{format_values(each.values)}: {each.reason}") for each in failed],
+        method=sweep.method if entry is None else f"{sweep.method}: {entry.summary} ({entry.reference})",
+        storage=sweep.storage.rpartition("/")[2] if sweep.storage.startswith("sqlite") else sweep.storage,
+        has_images=False,
+    )
+
+
+def _test_map(run: Run | None) -> float | None:
+    return None if run is None else (run.metrics.get("test") or {}).get("map")
+
+
+def _parallel(sweep: Sweep, trials: Sequence[SweepTrial], figures: FigureRenderer) -> ResponsiveFigure | None:
+    scored = [trial for trial in trials if trial.score is not None and trial.state != "running"]
+    if not scored:
+        return None
+    best = "none" if sweep.best is None else format_values(sweep.best.values)
+    return figures.render(
+        lambda width: parallel_figure(sweep, _score_name(sweep), width=width),
+        f"Every trial as a line over its settings; the best: {best}.",
+        name="trials",
+        data={
+            "trial": [trial.number or "auto" for trial in scored],
+            "state": [trial.state for trial in scored],
+            **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
+            "score": [trial.score for trial in scored],
+        },
+    )
+
+
+def _importance(sweep: Sweep, figures: FigureRenderer) -> ResponsiveFigure | None:
+    if not sweep.importance:
+        return None
+    return figures.render(
+        lambda width: importance_figure(sweep, width=width),
+        f"Importance: {', '.join(f'{name} {100 * value:.0f} %' for name, value in sweep.importance.items())}.",
+        name="importance",
+        data={"setting": list(sweep.importance), "importance": list(sweep.importance.values())},
+    )

@@ -305,8 +305,8 @@ def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
 
 def damaged_heads(folder: Path) -> list[str]:
     """Return the files of heads in the folder of a comparison that are damaged or missing, relative to it."""
-    listed = verify_folder(folder) if (folder / MANIFEST_FILE).exists() else ()
-    names = {each.name for each in listed if each.state == "missing" and each.name.startswith(f"{HEADS_FOLDER}/")}
+    listed = verify_folder(folder).items() if (folder / MANIFEST_FILE).exists() else ()
+    names = {name for name, state in listed if state == "missing" and name.startswith(f"{HEADS_FOLDER}/")}
     for path in (folder / HEADS_FOLDER).glob("*.safetensors"):
         try:
             StoredHead.load(path)

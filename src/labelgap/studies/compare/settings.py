@@ -17,7 +17,7 @@ from typing import Any, Final
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
-from labelgap.labels.gaps import GAPS, check_draw
+from labelgap.labels.masking import GAPS, check_draw
 from labelgap.losses import describe_method, loss, method_options, methods
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.training.plan import TrainingRequest

@@ -17,7 +17,7 @@ from labelgap.core.files import write_text
 from labelgap.data.dataset import Dataset
 from labelgap.inference.localization import pointing_game
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revisions
-from labelgap.labels.class_groups import class_groups
+from labelgap.labels.table import class_groups
 from labelgap.metrics import f1, revision_quality
 from labelgap.metrics.validation import supports_accuracy
 from labelgap.studies.reproduce.tables import Cell, paper_tables

@@ -26,7 +26,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses.base.registry import published_options
 from labelgap.models import create_backbone
-from labelgap.models.timm.pretrained import UnavailableWeightsError
+from labelgap.models.pretrained import UnavailableWeightsError
 from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.studies.compare.heads import damaged_heads
 from labelgap.studies.compare.results import SeedResult

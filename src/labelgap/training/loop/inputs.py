@@ -16,12 +16,18 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import LabelGapError
 from labelgap.core.system import available_memory
-from labelgap.data.augmentation import Augmentation, smallest_crop
-from labelgap.data.counter_rng import flip_mask
 from labelgap.data.images import ArrayImages, ImageSource
 from labelgap.data.loader import ImageLoader
-from labelgap.data.scanning.file_check import name_unreadable
-from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
+from labelgap.data.scanning import name_unreadable
+from labelgap.data.transforms import (
+    Augmentation,
+    CenterCrop,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+    flip_mask,
+    smallest_crop,
+)
 from labelgap.models import Backbone
 from labelgap.training.loop.processes import gather_all, shard_batches
 

@@ -16,7 +16,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.label_model import platt_scaling
-from labelgap.models.open_clip.zero_shot import standardize_head, zero_shot_classifier
+from labelgap.models.open_clip import standardize_head, zero_shot_classifier
 from labelgap.training.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.loop.divergence import are_finite, check_finite, divergence_message

@@ -7,16 +7,19 @@ import pytest
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.data.readers.digits.background import random_windows, stroke_masks
-from labelgap.data.readers.digits.glyphs import ink_box, render_digits, sklearn_digits
-from labelgap.data.readers.digits.scenes import (
+from labelgap.data.readers.digits import (
     CLASS_NAMES,
     SIDE,
     DigitScenes,
     Scenes,
     digit_scenes,
+    ink_box,
     make_scenes,
+    random_windows,
+    render_digits,
+    sklearn_digits,
     split_digits,
+    stroke_masks,
 )
 
 PINNED = "417e4bc646c36e9eb4c666ca1b6f1c6c"

@@ -8,7 +8,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.digits.dataset import _generate, load_digits
+from labelgap.data.readers.digits import _generate, load_digits
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
 

@@ -16,7 +16,7 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.opening import open_data
 from labelgap.data.registry import describe_dataset, load
-from labelgap.inference.predict.image_arguments import is_dataset_argument
+from labelgap.inference.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.tables import find_table, open_sources
 

@@ -13,8 +13,8 @@ from tests.cli.conftest import call
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
 from labelgap.data import load, load_from_recipe, open_data
-from labelgap.data.readers.openimages import blocks
-from labelgap.labels.io import problems as problem_list
+from labelgap.data.readers import openimages as blocks
+from labelgap.labels.io import table_file as problem_list
 
 HEADER = "ImageID,Source,LabelName,Confidence\n"
 DESCRIPTIONS = '/m/cat,Cat\n/m/dog,"Dog, domestic"\n/m/bat,Bat\n/m/bat2,Bat\n/m/owl,Owl\n'

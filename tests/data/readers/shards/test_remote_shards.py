@@ -14,8 +14,8 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data import Dataset, load, load_from_recipe, open_data
 from labelgap.data.images import shuffle_rows
 from labelgap.data.loader import ImageLoader
-from labelgap.data.readers.shards import images as shard_images
-from labelgap.data.readers.shards import location
+from labelgap.data.readers import shards as location
+from labelgap.data.readers import shards as shard_images
 from labelgap.data.transforms import Resize
 
 

@@ -1,0 +1,530 @@
+"""Multi-label tables in ARFF: numbers and nominal values as features, and labels of three states; no pixels.
+
+Mulan: ``NAME-train.arff``, ``NAME-test.arff`` and ``NAME.xml``, which names the labels. MEKA: the relation counts them,
+``NAME: -C 6`` for the first six attributes and ``-C -6`` for the last six.
+
+References: Tsoumakas et al., "Mulan: A Java Library for Multi-Label Learning", JMLR 2011; Read et al., "MEKA: A
+Multi-label/Multi-target Extension to WEKA", JMLR 2016.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError, RunError, describe_missing_path
+from labelgap.core.findings import Finding, Note
+from labelgap.core.stored import parse_xml, read_bytes
+from labelgap.core.text import pluralize, truncate_text
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.findings import count_labels, describe_splits
+from labelgap.data.readers.common import DatasetLayout, RequiredFile
+from labelgap.data.readers.features import feature_dataset
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.io.table_file import ProblemList
+
+_QUOTED: Final = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+_ATTRIBUTE: Final = re.compile(rf"@attribute\s+({_QUOTED}|[^\s{{'\"]+)\s*(.*)", re.IGNORECASE | re.DOTALL)
+_PIECE: Final = re.compile(rf"(?:{_QUOTED}|[^,'\"])*")
+_COMMENT: Final = re.compile(rf"((?:{_QUOTED}|[^%'\"])*)%")
+_SPARSE_CELL: Final = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
+_NUMERIC: Final = ("numeric", "real", "integer")
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_MISSING: Final = math.nan
+_MAX_NUMBER: Final = 3.4028234663852886e38
+"""The largest number of single precision, which features have."""
+
+Report = Callable[[int, str], None]
+"""Takes a problem: its line, and what is wrong there."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column: "numeric", "nominal" (one of ``values``) or "text" (strings and dates)."""
+
+    name: str
+    kind: str
+    values: tuple[str, ...] = field(default=())
+    line: int = field(default=0, compare=False)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {value: number for number, value in enumerate(self.values)}
+
+    def parse(self, cell: str) -> float:
+        """Return a cell as a number, that of its value where it is nominal; NaN where it is missing.
+
+        Or ``ValueError``.
+        """
+        if cell == "?":
+            return _MISSING
+        if self.kind == "text":
+            return 0.0
+        if self.kind == "nominal":
+            number = self._numbers.get(cell)
+            number = self._numbers.get(unquote(cell)) if number is None else number
+            if number is None:
+                allowed = truncate_text(", ".join(self.values), 80)
+                raise ValueError(f"'{truncate_text(cell)}' under {truncate_text(self.name)}: it is one of {allowed}")
+            return number
+        try:
+            value = float(unquote(cell))
+        except ValueError:
+            value = math.inf
+        if not abs(value) <= _MAX_NUMBER or "_" in cell:
+            raise ValueError(f"'{truncate_text(cell)}' under {truncate_text(self.name)}: it is no number, or too large")
+        return value
+
+
+@dataclass(eq=False)
+class ArffFile:
+    """What an ARFF file holds: the cells of all rows in one sequence, those that are left out being 0.
+
+    ``ends`` says where the cells of every row end. A cell of a nominal column is the number of its value, NaN if
+    missing.
+    """
+
+    path: Path
+    relation: str = ""
+    relation_line: int = 1
+    attributes: list[Attribute] = field(default_factory=list)
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    columns: array[int] = field(default_factory=lambda: array("i"))
+    cells: array[float] = field(default_factory=lambda: array("f"))
+
+
+def parse_arff(path: Path, file: TextIO, report: Report) -> ArffFile:
+    """Parse a file, dense or sparse; rows with a problem are reported and left out.
+
+    ``@relation``, then ``@attribute NAME TYPE`` per column, then ``@data`` with a row per line: all cells with commas
+    between them, or ``{number cell, …}`` with some columns, counted from 0. A column that a sparse row leaves out is 0,
+    or the *first* of its nominal values; ``?`` is missing.
+    """
+    found = ArffFile(path)
+    lines = _code_lines(file)
+    if not _parse_header(found, lines, report):
+        return found
+    any_row = False
+    for number, line in lines:
+        any_row = True
+        try:
+            cells = _sparse_cells(line, found) if line.startswith("{") else _dense_cells(line, found)
+        except ValueError as error:
+            report(number, str(error))
+            continue
+        for column, cell in cells:
+            found.columns.append(column)
+            found.cells.append(cell)
+        found.lines.append(number)
+        found.ends.append(len(found.cells))
+    if not any_row:
+        report(0, "there is no row after @data: is the file complete?")
+    return found
+
+
+def unquote(text: str) -> str:
+    """Return a name or a value without the quotes around it and the backslashes within."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    return _ESCAPE.sub(r"\1", text) if "\\" in text else text
+
+
+def _code_lines(file: TextIO) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are neither blank nor a comment, without comments at their end."""
+    for number, line in enumerate(file, 1):
+        line = line.strip()
+        if "%" in line and (match := _COMMENT.match(line)) is not None:
+            line = match[1].strip()
+        if line:
+            yield number, line
+
+
+def _parse_header(found: ArffFile, lines: Iterator[tuple[int, str]], report: Report) -> bool:
+    """Parse everything up to ``@data``; return whether it is there and in order."""
+    good, last = True, 0
+    seen: dict[str, int] = {}
+    for number, line in lines:
+        last = number
+        keyword = line.split(None, 1)[0].lower()
+        if keyword == "@data":
+            if not found.attributes:
+                report(number, "there is no @attribute before @data")
+            return good and bool(found.attributes)
+        if keyword == "@relation":
+            found.relation, found.relation_line = unquote(line[len("@relation") :].strip()), number
+            continue
+        try:
+            attribute = _parse_attribute(line, number)
+            if (first := seen.setdefault(attribute.name, number)) != number:
+                raise ValueError(f"'{truncate_text(attribute.name)}' is declared again (first in line {first})")
+            found.attributes.append(attribute)
+        except ValueError as error:
+            report(number, str(error))
+            good = False
+    report(last, "the file ends before @data: is it complete?")
+    return False
+
+
+def _parse_attribute(line: str, number: int) -> Attribute:
+    match = _ATTRIBUTE.fullmatch(line)
+    if match is None:
+        raise ValueError(f"'{truncate_text(line)}': a line before @data is @relation NAME or @attribute NAME TYPE")
+    name, kind = unquote(match[1]), match[2].strip()
+    if kind.startswith("{"):
+        if not kind.endswith("}"):
+            raise ValueError(f"the values of '{truncate_text(name)}' have no closing brace")
+        values = tuple(map(unquote, _split(kind[1:-1])))
+        if len({*values}) < len(values) or not all(values):
+            raise ValueError(f"a value of '{truncate_text(name)}' is there twice, or is blank")
+        return Attribute(name, "nominal", values, number)
+    word = kind.lower().split(None, 1)[0] if kind else ""
+    if word in _NUMERIC:
+        return Attribute(name, "numeric", line=number)
+    if word in ("string", "date"):
+        return Attribute(name, "text", line=number)
+    raise ValueError(
+        f"'{truncate_text(name)}' is of type '{truncate_text(kind)}': numeric, string, date or {{values}} are read"
+    )
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that are not in quotes; ``ValueError`` where a quote is not closed."""
+    if "'" not in text and '"' not in text:
+        return [part.strip() for part in text.split(",")]
+    parts, place = list[str](), 0
+    while True:
+        match = _PIECE.match(text, place)
+        assert match is not None  # it matches nothing, too
+        parts.append(match[0].strip())
+        place = match.end() + 1
+        if place > len(text):
+            return parts
+        if text[place - 1] != ",":
+            raise ValueError("a quote is opened and never closed")
+
+
+def _dense_cells(line: str, found: ArffFile) -> list[tuple[int, float]]:
+    cells, attributes = _split(line), found.attributes
+    if len(cells) != len(attributes):
+        raise ValueError(f"{len(cells)} cells where there are {len(attributes)} attributes")
+    numbers = [attribute.parse(cell) for attribute, cell in zip(attributes, cells, strict=True)]
+    return [(column, number) for column, number in enumerate(numbers) if number]
+
+
+def _sparse_cells(line: str, found: ArffFile) -> list[tuple[int, float]]:
+    if not line.endswith("}"):
+        raise ValueError("a sparse row has no closing brace: is the file complete?")
+    cells: dict[int, float] = {}
+    for part in _split(line[1:-1]) if line[1:-1].strip() else ():
+        match = _SPARSE_CELL.fullmatch(part)
+        if match is None:
+            raise ValueError(f"'{truncate_text(part)}': a cell of a sparse row is a number of a column and its value")
+        column = int(match[1][:12])
+        if column >= len(found.attributes):
+            raise ValueError(f"there is no column {column}: they are counted from 0 to {len(found.attributes) - 1}")
+        if column in cells:
+            raise ValueError(f"column {column} is there twice")
+        cells[column] = found.attributes[column].parse(match[2].strip())
+    return list(cells.items())
+
+
+_COUNT: Final = re.compile(r"(?:^|[\s:])-C\s+(-?\d{1,9})(?!\S)")
+_STATES: Final = {
+    **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), PRESENT),
+    **dict.fromkeys(("0", "0.0", "false", "no", "n", "f"), ABSENT),
+}
+_STEM: Final = re.compile(r"[-_.](?:train|test|val)$", re.IGNORECASE)
+
+
+def labels_file(path: Path, *, counted: bool = False) -> Path | None:
+    """Return Mulan's XML of an ARFF file: NAME.xml beside NAME.arff or NAME-train.arff, or the only one there.
+
+    Where MEKA's count says which attributes are labels, the XML of another name is one of another table.
+    """
+    stems = (path.stem, _STEM.sub("", path.stem))
+    named = next((place for stem in stems if (place := path.with_name(f"{stem}.xml")).is_file()), None)
+    others = [] if counted else sorted(path.parent.glob("*.xml"))
+    return named or (others[0] if len(others) == 1 else None)
+
+
+def find_labels(file: ArffFile, problems: ProblemList) -> list[int]:
+    """Return the numbers of the attributes that are labels; empty, with problems, where that cannot be told."""
+    place = f"{file.path.name}, line {file.relation_line}"
+    match = _COUNT.search(file.relation)
+    xml = labels_file(file.path, counted=match is not None)
+    counted: list[int] | None = None
+    if match is not None:
+        count, width = int(match[1]), len(file.attributes)
+        if count == 0 or abs(count) > width:
+            problems.append(f"{place}: -C {count} labels, and there are {width} attributes")
+            return []
+        counted = list(range(width))[:count] if count > 0 else list(range(width))[count:]
+    if xml is None:
+        if counted is None:
+            stem = _STEM.sub("", file.path.stem)
+            remedy = f"put Mulan's {stem}.xml beside it, or write MEKA's count into it: @relation '{stem}: -C 6'"
+            problems.append(f"{place}: nothing says which attributes are labels: {remedy}")
+        return counted or []
+    named = _read_names(xml, file, problems)
+    if counted is not None and named and {*named} != {*counted}:
+        problems.append(f"{place}: -C counts other labels than {xml.name} names")
+    return named
+
+
+def _read_names(xml: Path, file: ArffFile, problems: ProblemList) -> list[int]:
+    """Return the attributes that an XML file names, in the order of the ARFF file."""
+    number_of = {attribute.name: number for number, attribute in enumerate(file.attributes)}
+    try:
+        root = parse_xml(read_bytes(xml, limit=16 << 20))
+    except (RunError, ValueError) as error:
+        problems.append(f"{xml.name} cannot be read ({truncate_text(str(error), 200)})")
+        return []
+    elements = [each for each in root.iter() if each.tag.rpartition("}")[2] == "label"]
+    found: set[int] = set()
+    for each in elements:
+        name = each.get("name", "")
+        if name not in number_of:
+            problems.append(f"{xml.name}: '{truncate_text(name)}' is no attribute of {file.path.name}")
+        elif number_of[name] in found:
+            problems.append(f"{xml.name}: the label '{truncate_text(name)}' is there twice")
+        else:
+            found.add(number_of[name])
+    if not elements:
+        problems.append(f"{xml.name} names no label: it is <labels> of <label name=…/>")
+    return sorted(found)
+
+
+def label_states(attribute: Attribute) -> list[int] | None:
+    """Return the state of every value of a label, which may be numeric (0 and 1); None where they are no states."""
+    if attribute.kind == "numeric":
+        return [ABSENT, PRESENT]
+    states = [_STATES.get(value.lower()) for value in attribute.values]
+    known = [state for state in states if state is not None]
+    return known if known and len(known) == len(states) == len({*known}) else None
+
+
+_SUFFIX: Final = ".arff"
+_TRAIN: Final = "-train"
+_MAX_BYTES: Final = 16 << 30
+"""Bytes of the features of a file: they are dense in memory, whatever the file is."""
+
+
+def load_arff(
+    path: str | os.PathLike[str],
+    *,
+    val: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | None = None,
+) -> Dataset:
+    """Read ARFF of Mulan or MEKA: ``?`` in a label is unknown.
+
+    A numeric attribute is one feature; a nominal one of two values is one (0 for the first, 1 for the second), of more
+    values one for each of them. A missing feature is the mean over train; a missing nominal one has none of its values.
+
+    Args:
+        path: an ``.arff`` file, or the folder of ``NAME-train.arff``.
+        val: a file of val rows, with the same attributes.
+        test: a file of test rows; ``NAME-test.arff`` beside ``NAME-train.arff`` when not given.
+    """
+    refuse_url(path, "tables")
+    train = find_arff(Path(path))
+    if train is None:
+        raise InputError(_describe_missing(Path(path)))
+    paths = {"train": train, "val": None if val is None else Path(val), "test": None if test is None else Path(test)}
+    beside = train.with_name(train.stem.removesuffix(_TRAIN) + "-test" + train.suffix)
+    if test is None and train.stem.endswith(_TRAIN) and beside.is_file():
+        paths["test"] = beside
+    problems = ProblemList(Path(path), unit="")
+    files = {split: _parse_file(place, problems) for split, place in paths.items() if place is not None}
+    problems.refuse()
+    labels = find_labels(files["train"], problems)
+    problems.refuse()
+    _check(files, labels, problems)
+    problems.refuse()
+    return _dataset(train, files, labels)
+
+
+def find_arff(path: Path) -> Path | None:
+    """Return the training file that a path leads to: itself, or the only one of a folder, NAME-train.arff first."""
+    if not path.is_dir():
+        return path if path.is_file() and path.suffix.lower() == _SUFFIX else None
+    with os.scandir(path) as entries:  # of which there may be a million, of another kind
+        found = sorted(path / entry.name for entry in entries if entry.name.lower().endswith(_SUFFIX))
+    train = [child for child in found if child.stem.endswith(_TRAIN)] or found
+    return train[0] if len(train) == 1 else None
+
+
+def _describe_missing(path: Path) -> str:
+    if not path.exists():
+        return describe_missing_path(path)
+    if path.is_file():
+        return f"{path} is no .arff file."
+    names = ", ".join(child.name for child in sorted(path.glob(f"*{_SUFFIX}"))[:5])
+    return f"{path} holds several tables ({names}): name one of them." if names else f"{path} holds no .arff file."
+
+
+def _parse_file(path: Path, problems: ProblemList) -> ArffFile:
+    def report(line: int, message: str) -> None:
+        place = f"{path.name}, line {line}" if line else path.name
+        problems.append(f"{place}: {message}")
+
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+            raise IsADirectoryError(0, "it is not a file")
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            return parse_arff(path, file, report)
+    except FileNotFoundError:
+        report(0, "it does not exist")
+    except OSError as error:
+        report(0, f"it cannot be read ({error.strerror or error})")
+    return ArffFile(path)
+
+
+def _check(files: Mapping[str, ArffFile], labels: Sequence[int], problems: ProblemList) -> None:
+    """Report attributes that differ between files, labels that are no states, and a table without features."""
+    train = files["train"]
+    for number in labels:
+        attribute = train.attributes[number]
+        if label_states(attribute) is None:
+            values = truncate_text(", ".join(attribute.values) or attribute.kind, 80)
+            rule = "a label has the values 0 and 1 (or false and true, no and yes)"
+            where = f"{train.path.name}, line {attribute.line}"
+            problems.append(f"{where}: the label '{truncate_text(attribute.name)}' is {values}: {rule}")
+    for file in files.values():
+        if file.attributes != train.attributes:
+            problems.append(_describe_difference(file, train))
+            continue
+        numeric = [number for number in labels if train.attributes[number].kind == "numeric"]
+        columns, cells = np.asarray(file.columns), np.asarray(file.cells)
+        for place in np.flatnonzero(
+            np.isin(columns, numeric) & ~np.isnan(cells) & (cells != 0) & (cells != 1)
+        ).tolist():
+            line = file.lines[int(np.searchsorted(np.asarray(file.ends), place, side="right"))]
+            name = truncate_text(train.attributes[columns[place]].name)
+            problems.append(f"{file.path.name}, line {line}: {cells[place]:g} under {name}: a label is 0 or 1")
+    features = [each for n, each in enumerate(train.attributes) if n not in {*labels} and each.kind != "text"]
+    if not features:
+        problems.add(0, f"{train.path.name}: all of its attributes are labels or text, there is no feature")
+    size = 4 * sum(map(_width, features)) * max(len(file.lines) for file in files.values())
+    if size > _MAX_BYTES:
+        problems.add(0, f"{train.path.name}: its features would take {size / 2**30:.0f} GiB of memory")
+
+
+def _describe_difference(file: ArffFile, train: ArffFile) -> str:
+    for one, other in zip(file.attributes, train.attributes, strict=False):
+        if one != other:
+            here, there = (f"'{truncate_text(each.name)}' ({each.kind})" for each in (one, other))
+            instead = f"line {other.line} of {train.path.name} has {there}"
+            return f"{file.path.name}, line {one.line}: {here}, where {instead}, or other values of it"
+    counts = f"{len(file.attributes)} attributes, and {train.path.name} {len(train.attributes)}"
+    return f"{file.path.name}: it has {counts}"
+
+
+def _width(attribute: Attribute) -> int:
+    """Return the number of features that an attribute becomes."""
+    return len(attribute.values) if len(attribute.values) > 2 else 1
+
+
+def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -> Dataset:
+    attributes = files["train"].attributes
+    used = [n for n, each in enumerate(attributes) if n not in {*labels} and each.kind != "text"]
+    text = len(attributes) - len(used) - len(labels)
+    means = np.empty(0)
+    parts, missing = {}, 0
+    for split, file in files.items():
+        vectors, gaps = _features(file, used)
+        if split == "train":
+            counts = len(vectors) - np.bincount(gaps[1], minlength=vectors.shape[1])
+            means = vectors.sum(axis=0, dtype=np.float64) / np.maximum(counts, 1)
+        vectors[gaps] = means[gaps[1]]
+        missing += len(gaps[0])
+        names = [f"{file.path.name}:{line}" for line in file.lines]
+        table = LabelTable.from_dense(_codes(file, labels), [attributes[n].name for n in labels], names)
+        parts[split] = Split(split, FeatureVectors(vectors, names), table)
+    findings: list[Finding] = [
+        Note(
+            f"{pluralize(len(used), 'attribute')} as {pluralize(len(means), 'feature')}; "
+            "labels: 1 = present, 0 = absent, ? = unknown"
+        )
+    ]
+    if text:
+        findings.append(Note(f"{pluralize(text, 'attribute')} of text or dates left out", "source"))
+    if missing:
+        findings.append(Note(f"{missing:,} missing features are the means of train", "source"))
+    sizes = {split: len(part) for split, part in parts.items()}
+    findings += [count_labels([part.labels for part in parts.values()]), *describe_splits(sizes, len(sizes) > 1)]
+    return feature_dataset(path.name, parts, findings)
+
+
+def _entries(file: ArffFile) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+    """Return the row, the column and the value of all cells that are not 0."""
+    ends = np.asarray(file.ends, dtype=np.int64)
+    rows = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    return rows, np.asarray(file.columns, dtype=np.int32), np.asarray(file.cells, dtype=np.float32)
+
+
+def _features(
+    file: ArffFile, used: Sequence[int]
+) -> tuple[NDArray[np.float32], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the features of all rows, and the places of the missing ones, which are 0 in them."""
+    attributes = file.attributes
+    widths = np.zeros(len(attributes), dtype=np.int64)
+    widths[used] = [_width(attributes[n]) for n in used]
+    first = np.cumsum(widths) - widths
+    vectors = np.zeros((len(file.lines), int(widths.sum())), dtype=np.float32)
+    vectors[:, first[widths > 1]] = 1  # the first value, until a cell says otherwise
+    rows, columns, cells = _entries(file)
+    kept = widths[columns] > 0
+    rows, columns, cells = rows[kept], columns[kept], cells[kept]
+    several, gap = widths[columns] > 1, np.isnan(cells)
+    vectors[rows[several], first[columns[several]]] = 0
+    known = several & ~gap
+    vectors[rows[known], first[columns[known]] + cells[known].astype(np.int64)] = 1
+    single = ~several & ~gap
+    vectors[rows[single], first[columns[single]]] = cells[single]
+    missing = ~several & gap
+    return vectors, (rows[missing], first[columns[missing]])
+
+
+def _codes(file: ArffFile, labels: Sequence[int]) -> NDArray[np.int8]:
+    """Return the states of all labels."""
+    place = np.full(len(file.attributes), -1, dtype=np.int64)
+    place[list(labels)] = np.arange(len(labels))
+    states = [label_states(file.attributes[n]) or [] for n in labels]
+    padded = np.array([(each * 2)[:2] for each in states], dtype=np.int8)
+    codes = np.tile(padded[:, 0], (len(file.lines), 1))
+    rows, columns, cells = _entries(file)
+    kept = place[columns] >= 0
+    rows, numbers, cells = rows[kept], place[columns[kept]], cells[kept]
+    values = np.nan_to_num(cells, nan=0.0).astype(np.int64)
+    codes[rows, numbers] = np.where(np.isnan(cells), UNKNOWN, padded[numbers, values])
+    return codes
+
+
+ARFF_LAYOUT: Final = DatasetLayout(
+    "Mulan (mulan.sourceforge.net/datasets-mlc.html), MEKA (waikato.github.io/meka/datasets), OpenML",
+    "of each data set its own; the pages name it",
+    "NAME/",
+    (
+        RequiredFile("*-train.arff", "rows of train", ("*.arff",)),
+        RequiredFile("*-test.arff", "rows of test", optional=True),
+        RequiredFile(
+            "*.xml", "the names of the labels (Mulan); without it the relation counts them (MEKA: -C 6)", optional=True
+        ),
+    ),
+    lambda path: None if (file := find_arff(path)) is None else file.parent,
+    ("No images: features for a linear head, in train, compare and linear-eval.",),
+    tried=False,
+)

@@ -1,0 +1,682 @@
+"""A Hugging Face data set on a disk: images in its rows, labels as lists of classes or as a column per class.
+
+The package ``datasets`` is not needed: pyarrow reads the files that ``save_to_disk`` writes, and Parquet as on the Hub.
+
+Reference: Lhoest et al., "Datasets: A Community Library for Natural Language Processing", EMNLP 2021.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.files import file_digest
+from labelgap.core.findings import Finding, Note
+from labelgap.core.stored import READ_ERRORS, parse_json, read_bytes
+from labelgap.core.text import truncate_text
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.decoding import EncodedImage
+from labelgap.data.findings import count_labels, describe_splits
+from labelgap.data.images import DigestedImages, path_inside
+from labelgap.data.readers.common import DatasetLayout, RequiredFile, find_root
+from labelgap.data.readers.image_paths import is_file
+from labelgap.data.readers.table import image_folder
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.io.parse import image_name_problem, is_no_class
+from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, ProblemList, check_choice
+
+_PARQUET: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?\.parquet")
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of a complete Arrow stream."""
+_STATE_FILES: Final = ("dataset_dict.json", "state.json", "dataset_info.json")
+_MAX_JSON: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of rows: an Arrow stream, or Parquet."""
+
+    path: Path
+
+    @property
+    def parquet(self) -> bool:
+        """Whether it is Parquet."""
+        return self.path.suffix == ".parquet"
+
+    def schema(self) -> pa.Schema:
+        """Return the columns and the metadata; ``InputError`` for a file that is damaged or truncated."""
+        with _reading(self.path):
+            if self.parquet:
+                schema = pq.read_schema(self.path)
+            else:
+                _check_end(self.path)
+                with pa.memory_map(str(self.path)) as source:
+                    schema = pa.ipc.open_stream(source).schema
+            if not all(schema.names) or len({*schema.names}) < len(schema.names):
+                raise ValueError("a column has no name, or that of another")
+        return schema
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows: a record batch, or a row group, at a time."""
+        with _reading(self.path):
+            groups = pq.read_metadata(self.path).num_row_groups if self.parquet else len(_arrow_batches(self._key()))
+            for group in range(groups):
+                batch = self.batch(group, columns)
+                batch.validate(full=True)
+                yield batch
+
+    def batch(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Return one record batch or row group."""
+        with _reading(self.path):
+            if self.parquet:
+                return _parquet_batch(self._key(), number, tuple(columns))
+            return _arrow_batches(self._key())[number].select(list(columns))
+
+    def _key(self) -> tuple[str, int]:
+        return str(self.path), self.path.stat().st_mtime_ns
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises on a damaged file into ``InputError``."""
+    try:
+        yield
+    except InputError:
+        raise
+    except READ_ERRORS as error:
+        reason = truncate_text(" ".join(str(error).split()), 200)
+        raise InputError(f"{path} cannot be read ({reason}): copy it again.") from None
+
+
+def _check_end(path: Path) -> None:
+    with path.open("rb") as file:
+        file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+        if file.read() != _END:
+            raise ValueError("it is truncated, or no Arrow stream")
+
+
+@lru_cache(maxsize=256)
+def _arrow_batches(key: tuple[str, int]) -> list[pa.RecordBatch]:
+    """Return the batches of a stream, which stay on the disk until they are used."""
+    return list(pa.ipc.open_stream(pa.memory_map(key[0])))
+
+
+@lru_cache(maxsize=8)
+def _parquet_batch(key: tuple[str, int], number: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+    with pq.ParquetFile(key[0]) as file:
+        table = file.read_row_group(number, columns=list(columns)).combine_chunks()
+    batches = table.to_batches()
+    if len(batches) > 1:
+        raise ValueError(f"row group {number} has more than 2 GB: write smaller ones")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The files of a split, in order; without a name where the data set has no splits."""
+
+    name: str
+    files: tuple[DataFile, ...]
+    features: dict[str, Any]
+
+
+def find_huggingface(path: Path) -> Path | None:
+    """Return the folder of a data set that a path leads to, or None."""
+    if path.is_file() and path.name in _STATE_FILES:
+        path = path.parent
+    saved = (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+    return path if saved or _parquet_files(path) else None
+
+
+def find_files(root: Path, problems: ProblemList) -> list[SplitFiles]:
+    """Return the files of every split; what is missing is added to the problems.
+
+    ``DatasetDict.save_to_disk``: ``dataset_dict.json``, and a folder per split. ``Dataset.save_to_disk``:
+    ``state.json``, ``dataset_info.json`` and ``data-00000-of-00002.arrow`` …, Arrow streams. Parquet, as on the Hub:
+    ``data/train-00000-of-00002.parquet`` …. The types of columns are in ``dataset_info.json`` or in the files
+    themselves.
+    """
+    if (root / "dataset_dict.json").is_file():
+        names = _read_json(root / "dataset_dict.json", problems).get("splits")
+        if not isinstance(names, list) or not all(isinstance(name, str) and _is_plain(name) for name in names):
+            problems.add(0, "dataset_dict.json: 'splits' is a list of folders")
+            return []
+        return [_saved_split(root / name, name, f"{name}/", problems) for name in names]
+    if (root / "state.json").is_file():
+        return [_saved_split(root, "", "", problems)]
+    return _parquet_splits(root, problems)
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and Path(name).name == name and name not in (".", "..")
+
+
+def _read_json(path: Path, problems: ProblemList) -> dict[str, Any]:
+    try:
+        value = parse_json(read_bytes(path, limit=_MAX_JSON))
+    except (RunError, ValueError) as error:
+        problems.append(truncate_text(f"{path.name} cannot be read ({error})", 300))
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{path.name} is no JSON object")
+    return value if isinstance(value, dict) else {}
+
+
+def _saved_split(folder: Path, name: str, shown: str, problems: ProblemList) -> SplitFiles:
+    """Return what ``Dataset.save_to_disk`` wrote into a folder."""
+    for needed in ("state.json", "dataset_info.json"):
+        if not is_file(folder / needed):
+            problems.append(f"{truncate_text(shown)}{needed} does not exist")
+    if not is_file(folder / "state.json"):
+        return SplitFiles(name, (), {})
+    state = _read_json(folder / "state.json", problems)
+    if state.get("_indices_data_files"):
+        problems.append(f"{shown}state.json: saved by an old version, with rows in another order; save again")
+    info = _read_json(folder / "dataset_info.json", problems) if (folder / "dataset_info.json").is_file() else {}
+    listed = state.get("_data_files")
+    names = [each.get("filename") if isinstance(each, dict) else None for each in listed or ()]
+    if not names or not all(isinstance(each, str) and _is_plain(each) for each in names):
+        problems.append(f"{shown}state.json: '_data_files' is a list of files in its folder")
+        return SplitFiles(name, (), {})
+    for each in names:
+        if not is_file(folder / str(each)):
+            problems.append(f"{shown}{truncate_text(str(each))} does not exist")
+    features = info.get("features")
+    return SplitFiles(
+        name, tuple(DataFile(folder / str(each)) for each in names), features if isinstance(features, dict) else {}
+    )
+
+
+def _parquet_files(root: Path) -> list[tuple[str, int, int, Path]]:
+    """Return split, number, count and path of Parquet files in the folder ``data``, or in the folder itself."""
+    for folder in (root / "data", root):
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                matches = [match for entry in entries if (match := _PARQUET.fullmatch(entry.name))]
+            if matches:
+                return sorted((match[1], int(match[2]), int(match[3]), folder / match[0]) for match in matches)
+    return []
+
+
+def _parquet_splits(root: Path, problems: ProblemList) -> list[SplitFiles]:
+    splits: dict[str, list[tuple[int, int, Path]]] = {}
+    for name, number, count, path in _parquet_files(root):
+        splits.setdefault(name, []).append((number, count, path))
+    for name, files in splits.items():
+        counts = {count for _, count, _ in files}
+        numbers = sorted(number for number, _, _ in files)
+        if len(counts) > 1 or len({*numbers}) < len(numbers):
+            problems.append(f"{name}-*.parquet: files of several versions are there; keep those of one")
+            continue
+        count = counts.pop()
+        for number in sorted({*range(count)} - {*numbers})[:100]:
+            problems.append(f"{name}-{number:05d}-of-{count:05d}.parquet does not exist")
+    return [SplitFiles(name, tuple(DataFile(path) for *_, path in sorted(files)), {}) for name, files in splits.items()]
+
+
+def read_columns(split: SplitFiles) -> tuple[pa.Schema, dict[str, Any]]:
+    """Return the columns of a split, which all of its files have, and their types in Hugging Face's words."""
+    first: pa.Schema | None = None
+    for file in split.files:
+        schema = file.schema()
+        if first is None:
+            first = schema
+        elif schema.names != first.names or schema.types != first.types:
+            raise InputError(f"{file.path} has other columns than {split.files[0].path.name}.")
+    assert first is not None
+    stored = (first.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = parse_json(stored)["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        features = None
+    return first, features if isinstance(features, dict) else split.features
+
+
+INVALID: Final = 2
+"""The code of a cell that is no state."""
+
+
+@dataclass(frozen=True)
+class LabelColumns:
+    """Where the images and labels are: in one column of lists (or of one class each), or in a column per class.
+
+    ``names`` are the classes that numbers in lists stand for, empty where lists hold names.
+    """
+
+    image: str
+    labels: tuple[str, ...]
+    lists: bool
+    names: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+def choose_columns(schema: pa.Schema, features: Mapping[str, Any], ignored: Sequence[str]) -> LabelColumns:
+    """Choose the columns by their types, or raise an error that names the candidates."""
+    left = [name for name in schema.names if name not in ignored]
+    images = [name for name in left if _is_image(schema.field(name).type, features.get(name))]
+    if not images:
+        raise InputError(f"it has no column of images ({{bytes, path}}), only {_join(schema.names)}.")
+    if len(images) > 1:
+        raise InputError(f"it has several columns of images ({_join(images)}): --ignore-columns leaves some out.")
+    found = {name: _class_names(schema.field(name).type, features.get(name)) for name in left}
+    lists = {name: names for name, names in found.items() if names is not None}
+    if len(lists) > 1:
+        raise InputError(f"it has several columns of classes ({_join(lists)}): --ignore-columns leaves some out.")
+    if lists:
+        ((label, names),) = lists.items()
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise InputError(f"column '{label}': the class '{truncate_text(repeated[0])}' is there twice.")
+        chosen: tuple[str, ...] = (label,)
+    else:
+        names = ()
+        chosen = tuple(name for name in left if _is_state(schema.field(name).type))
+        if not chosen:
+            raise InputError(
+                "it has no column of labels: lists of ClassLabel or of names, or a column of bool or int per class; "
+                f"only {_join(schema.names)}."
+            )
+    rest = tuple(name for name in left if name not in (*images, *chosen))
+    return LabelColumns(images[0], chosen, bool(lists), names, rest)
+
+
+def _join(names: Sequence[str] | Mapping[str, Any]) -> str:
+    return ", ".join(truncate_text(name) for name in list(names)[:10])
+
+
+def _is_image(kind: pa.DataType, feature: Any) -> bool:
+    if isinstance(feature, dict) and feature.get("_type") not in (None, "Image"):
+        return False
+    parts = {kind.field(n).name: kind.field(n).type for n in range(kind.num_fields)} if pa.types.is_struct(kind) else {}
+    binary = pa.types.is_binary, pa.types.is_large_binary
+    return parts.keys() == {"bytes", "path"} and any(is_(parts["bytes"]) for is_ in binary) and _is_text(parts["path"])
+
+
+def _is_state(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _class_names(kind: pa.DataType, feature: Any) -> tuple[str, ...] | None:
+    """Return the names of a column of classes: empty where it holds them itself; None where it is no such column.
+
+    ``datasets`` has written lists as ``Sequence``, ``List`` and ``LargeList``, and as a JSON list of one type.
+    """
+    inner = feature
+    if _is_list(kind):
+        if isinstance(feature, list):
+            inner = feature[0] if feature else None
+        elif isinstance(feature, dict):
+            inner = feature.get("feature")
+        if _is_text(kind.value_type):
+            return ()
+        kind = kind.value_type
+    if not (isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and pa.types.is_integer(kind)):
+        return None
+    names = inner.get("names")
+    if isinstance(names, list):
+        return tuple(map(str, names))
+    count = inner.get("num_classes")
+    return tuple(map(str, range(count))) if isinstance(count, int) and 0 < count < 1_000_000 else None
+
+
+def listed_classes(column: pa.Array) -> tuple[NDArray[np.int64], list[Any], NDArray[np.bool_]]:
+    """Return the row and the entry of everything that is listed in a column, and the rows where nothing is known."""
+    unknown: NDArray[np.bool_] = np.asarray(column.is_null())
+    if not _is_list(column.type):
+        return np.flatnonzero(~unknown), column.drop_null().to_pylist(), unknown
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(column)), lengths), column.flatten().to_pylist(), unknown
+
+
+def column_states(column: pa.Array) -> NDArray[np.int8]:
+    """Return the states of a column of one class: 1, 0, and null or NaN for unknown; ``INVALID`` for anything else."""
+    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)  # large numbers are no states
+    states = np.full(len(values), INVALID, dtype=np.int8)
+    states[np.isnan(values)] = UNKNOWN
+    states[values == PRESENT] = PRESENT
+    states[values == ABSENT] = ABSENT
+    return states
+
+
+class RowImages(DigestedImages):
+    """Images in rows of files, read on access; ``column`` has structs of bytes and path."""
+
+    row_fields = ("places", "paths", "sizes", "digests")
+
+    def __init__(
+        self, root: Path, column: str, files: Sequence[DataFile], names: Sequence[str], rows: SplitRows
+    ) -> None:
+        self.root, self.column, self.data_files, self.names = root, column, tuple(files), tuple(names)
+        self.places, self.paths = np.array(rows.places, dtype=np.int64), tuple(rows.external)
+        self.sizes = np.array(rows.sizes, dtype=np.int64)
+        self.digests = np.frombuffer(b"".join(rows.digests), dtype=np.uint8).reshape(-1, 16)
+
+    def __repr__(self) -> str:
+        return f"RowImages({len(self):,} in {len(np.unique(self.places[:, 0])):,} files of {self.root})"
+
+    def encoded(self, row: int) -> Path | EncodedImage:
+        """Return the bytes of image ``row``, or the path of its file."""
+        if self.paths[row]:
+            return Path(self.paths[row])
+        number, batch, place = self.places[row].tolist()
+        file = self.data_files[number]
+        where = f"{self.names[row]} in {file.path}"
+        try:
+            content = file.batch(batch, [self.column]).column(0).field("bytes")[place].as_py()
+        except (IndexError, OSError, KeyError):
+            content = None
+        if content is None:
+            raise InputError(f"{where} does not exist any more: the file has changed since it was loaded.")
+        return EncodedImage(content, where)
+
+    def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Return every row once, in a random order: batches are shuffled, then the images of every few of them.
+
+        A row group of Parquet is unpacked as a whole, so each is needed for a short time only.
+        """
+        if not any(file.parquet for file in self.data_files):
+            return generator.permutation(len(self))
+        _, batch = np.unique(self.places[:, :2], axis=0, return_inverse=True)
+        rank = generator.permutation(int(batch.max(initial=-1)) + 1)[batch.ravel()]
+        return np.lexsort((generator.random(len(self)), rank // _WINDOW))
+
+
+_WINDOW = 4
+"""Row groups whose images are shuffled together; the cache holds twice as many."""
+
+
+_ROWS_SHOWN: Final = 20
+_UNLABELED: Final = -1
+"""What a column of one ``ClassLabel`` has where there is no label."""
+
+
+@dataclass
+class SplitRows:
+    """What was read of one split: lists of classes, or states of the columns; and where the images are.
+
+    ``places`` are the numbers of file, batch and row; ``external`` the files of images that the rows only name, else
+    "".
+    """
+
+    name: str
+    listed: list[list[str]] = field(default_factory=list)
+    unknown: list[NDArray[np.bool_]] = field(default_factory=list)
+    states: list[NDArray[np.int8]] = field(default_factory=list)
+    paths: list[str | None] = field(default_factory=list)
+    external: list[str] = field(default_factory=list)
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+
+
+class RowReader:
+    """Reads the rows of all splits, and collects their problems."""
+
+    def __init__(self, root: Path, folder: Path, columns: LabelColumns, problems: ProblemList) -> None:
+        self.root, self.folder, self.columns, self.problems = root, folder, columns, problems
+        self.files: list[DataFile] = []
+        self.splits: dict[str, SplitRows] = {}
+
+    def read(self, name: str, split: SplitFiles) -> None:
+        """Read a split: the labels, and where the images are."""
+        rows = self.splits[name] = SplitRows(split.name or name)
+        wanted = [self.columns.image, *self.columns.labels]
+        for file in split.files:
+            self.files.append(file)
+            first = len(rows.places)
+            try:
+                for number, batch in enumerate(file.batches(wanted)):
+                    place = len(rows.places) - first
+                    self._read_labels(file, place, batch, rows)
+                    self._read_images(file, place, number, batch.column(self.columns.image), rows)
+            except InputError as error:
+                self.problems.append(str(error).rstrip("."))
+        if not rows.places:
+            self.problems.append(f"{rows.name} has no rows")
+
+    def _report(self, file: DataFile, row: int, message: str) -> None:
+        self.problems.append(f"{file.path.name}, row {row}: {message}")
+
+    def _read_labels(self, file: DataFile, first: int, batch: pa.RecordBatch, rows: SplitRows) -> None:
+        if self.columns.lists:
+            self._read_lists(file, first, batch.column(self.columns.labels[0]), rows)
+            return
+        states = np.stack([column_states(batch.column(name)) for name in self.columns.labels], axis=1)
+        for number, name in enumerate(self.columns.labels):
+            wrong = np.flatnonzero(states[:, number] == INVALID)
+            cells = batch.column(name)
+            rule = f"a label is 1, 0 or null (--ignore-columns {name} leaves the column out)"
+            shown = wrong[:1] if is_no_class(len(wrong), len(cells)) else wrong[:_ROWS_SHOWN]
+            for row in shown.tolist():
+                self._report(file, first + row, f"{cells[row]} under {truncate_text(name)}: {rule}")
+        rows.states.append(states)
+
+    def _read_lists(self, file: DataFile, first: int, column: pa.Array, rows: SplitRows) -> None:
+        places, entries, unknown = listed_classes(column)
+        listed: list[list[str]] = [[] for _ in range(len(column))]
+        names = self.columns.names
+        for row, entry in zip(places.tolist(), entries, strict=True):
+            if entry is None:
+                self._report(file, first + row, "a list has null in it")
+            elif isinstance(entry, str) and not entry.strip():
+                self._report(file, first + row, "a list has a blank name in it")
+            elif isinstance(entry, str):
+                listed[row].append(entry)
+            elif 0 <= entry < len(names):
+                listed[row].append(names[entry])
+            elif entry == _UNLABELED and pa.types.is_integer(column.type):
+                unknown[row] = True
+            else:
+                self._report(
+                    file, first + row, f"there is no class {entry}: they are counted from 0 to {len(names) - 1}"
+                )
+        rows.listed += listed
+        rows.unknown.append(unknown)
+
+    def _read_images(self, file: DataFile, first: int, number: int, column: pa.Array, rows: SplitRows) -> None:
+        contents, paths = (column.field(name) for name in ("bytes", "path"))
+        known = pc.and_(column.is_valid(), contents.is_valid()).to_pylist()
+        for row, path in enumerate(paths.to_pylist()):
+            external = ""
+            size, digest = 0, b"\0" * 16
+            if known[row]:
+                buffer = contents[row].as_buffer()
+                size, digest = buffer.size, hashlib.blake2b(buffer, digest_size=16).digest()
+                if not size:
+                    self._report(file, first + row, "the image has 0 bytes")
+            else:
+                found = self._find(path)
+                if isinstance(found, Path):
+                    external, size, digest = str(found), found.stat().st_size, file_digest(found)
+                else:
+                    self._report(file, first + row, found)
+            rows.paths.append(path)
+            rows.external.append(external)
+            rows.places.append((len(self.files) - 1, number, row))
+            rows.sizes.append(size)
+            rows.digests.append(digest)
+
+    def _find(self, path: str | None) -> Path | str:
+        """Return the file of an image without bytes, or what is wrong."""
+        if not path:
+            return "no image: neither bytes nor a path"
+        place = self.folder / path
+        if path_inside(self.folder, place) is None:
+            return f"{truncate_text(path)} lies outside of {self.folder} (--images DIR says where images are)"
+        if is_file(place):
+            return place
+        return f"{truncate_text(str(place), 200)} does not exist (--images DIR says where images are)"
+
+
+def load_huggingface(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    unlisted: str = "unknown",
+    classes: Sequence[str] | None = None,
+    ignore_columns: Sequence[str] = (),
+) -> Dataset:
+    """Read what ``save_to_disk`` wrote, or Parquet files as on the Hub.
+
+    Labels are a column of lists of ``ClassLabel`` or of names, a column of one ``ClassLabel``, or a column of bool or
+    int for each class, where null is unknown.
+
+    Args:
+        path: the folder.
+        images: the folder of images whose rows have a path and no bytes; the data set's own when not given.
+        unlisted: the state of a class that a list does not have: "unknown" or "absent"; null in place of a list is
+            always unknown.
+        classes: the classes to use, in this order; all of them when not given.
+        ignore_columns: columns that are neither images nor labels.
+    """
+    check_choice("unlisted", unlisted, ("unknown", "absent"))
+    root = find_root(Path(path), HUGGINGFACE_LAYOUT)
+    problems = ProblemList(root, unit="")
+    found = find_files(root, problems)
+    problems.refuse()
+    splits, left_out = _name_splits(root, found)
+    columns = _choose(splits, ignore_columns, problems)
+    problems.refuse()
+    if unlisted != "unknown" and not columns.lists:
+        raise InputError(f"{root}: --unlisted is for lists; this data set has a column per class.")
+    reader = RowReader(root, image_folder(root / "_", images), columns, problems)
+    for name, files in splits.items():
+        reader.read(name, files)
+    problems.refuse()
+    rule = "a column per class; true or 1 = present, false or 0 = absent, null = unknown"
+    rule = f"lists of tags; a tag that is not listed is {unlisted}" if columns.lists else rule
+    findings = [*left_out, Note(rule)]
+    if columns.ignored:
+        findings.append(Note(f"columns left out: {truncate_text(', '.join(columns.ignored), 200)}"))
+    return _dataset(root, reader, unlisted, classes, findings, "" not in {split.name for split in found})
+
+
+def _name_splits(root: Path, found: Sequence[SplitFiles]) -> tuple[dict[str, SplitFiles], list[Finding]]:
+    """Return the files by our names of splits; a data set without splits is train."""
+    splits: dict[str, SplitFiles] = {}
+    others: list[str] = []
+    for split in found:
+        name = SPLIT_NAMES.get(split.name.lower()) if split.name else "train"
+        if name is None:
+            others.append(split.name)
+        elif name in splits:
+            raise InputError(f"{root} has {splits[name].name} and {split.name}: which one is {name}? Remove the other.")
+        else:
+            splits[name] = split
+    if "train" not in splits:
+        names = ", ".join(split.name for split in found)
+        raise InputError(f"{root} has no split train; it has {names or 'none'}.")
+    note = Note(
+        f"the splits {', '.join(map(truncate_text, others[:5]))} are left out: train, val and test are read", "split"
+    )
+    return {name: splits[name] for name in SPLITS if name in splits}, [note] if others else []
+
+
+def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: ProblemList) -> LabelColumns:
+    """Return the columns of train; those of the other splits have to be the same."""
+    chosen: dict[str, LabelColumns] = {}
+    for name, split in splits.items():
+        try:
+            chosen[name] = choose_columns(*read_columns(split), ignored)
+        except InputError as error:
+            place = f"{split.files[0].path.name}: " if str(error).startswith("it has") else ""
+            problems.append(f"{place}{str(error).rstrip('.')}")
+        else:
+            if chosen[name] != chosen.get("train", chosen[name]):
+                what = f"{split.files[0].path.name} ({split.name}) has other columns or classes than train"
+                problems.append(what)
+    problems.refuse()
+    return chosen["train"]
+
+
+def _image_names(splits: Sequence[SplitRows]) -> list[list[str]]:
+    """Return the names of images: their paths where all have one of their own, else the split and the row."""
+    paths = [path for rows in splits for path in rows.paths]
+    if all(path and image_name_problem(path) is None for path in paths) and len({*paths}) == len(paths):
+        return [[str(path) for path in rows.paths] for rows in splits]
+    return [[f"{rows.name}-{row:06d}" for row in range(len(rows.paths))] for rows in splits]
+
+
+def _table(
+    rows: SplitRows, names: Sequence[str], columns: LabelColumns, all_names: Sequence[str], unlisted: str
+) -> LabelTable:
+    if not columns.lists:
+        return LabelTable.from_dense(np.concatenate(rows.states), columns.labels, names)
+    table = LabelTable.from_lists(rows.listed, classes=all_names, images=names, unlisted=unlisted)
+    unknown = np.concatenate(rows.unknown)
+    return table.keep(~unknown[table.rows]) if unlisted == "absent" and unknown.any() else table
+
+
+def _dataset(
+    root: Path,
+    reader: RowReader,
+    unlisted: str,
+    classes: Sequence[str] | None,
+    findings: Sequence[Finding],
+    has_splits: bool,
+) -> Dataset:
+    columns, parts = reader.columns, reader.splits
+    all_names = columns.names or sorted({name for rows in parts.values() for each in rows.listed for name in each})
+    missing = sorted({*(classes or ())} - {*(all_names if columns.lists else columns.labels)})
+    if missing:
+        raise InputError(f"{root} has no class '{truncate_text(missing[0])}' (classes).")
+    made: dict[str, Split] = {}
+    for (split, rows), names in zip(parts.items(), _image_names(list(parts.values())), strict=True):
+        table = _table(rows, names, columns, all_names, unlisted)
+        images = RowImages(root.absolute(), columns.image, reader.files, names, rows)
+        made[split] = Split(split, images, table if classes is None else table.with_classes(classes))
+    sizes = {split: len(part) for split, part in made.items()}
+    counts = count_labels([part.labels for part in made.values()])
+    return Dataset.of(root.resolve().name, made, (*findings, counts, *describe_splits(sizes, has_splits)))
+
+
+def _check_files(file: Path) -> str | None:
+    """Return which files of the splits are missing; ``file`` is one that the data set is recognized by."""
+    problems = ProblemList(file.parent, unit="")
+    find_files(file.parent, problems)
+    return "; ".join(problem.message for problem in problems.found) or None
+
+
+HUGGINGFACE_LAYOUT: Final = DatasetLayout(
+    "any data set of images of the Hugging Face Hub (huggingface.co/datasets), or your own, saved by `datasets`",
+    "that of the data set: its page, or README.md, names it",
+    "NAME/",
+    (
+        RequiredFile(
+            "dataset_dict.json",
+            "what save_to_disk wrote, with a folder per split",
+            ("state.json", "data/train-*-of-*.parquet", "train-*-of-*.parquet"),
+            check=_check_files,
+        ),
+        RequiredFile("train/state.json", "the names of the files", optional=True),
+        RequiredFile("train/dataset_info.json", "the types of the columns", optional=True),
+        RequiredFile("train/data-*-of-*.arrow", "the rows", optional=True),
+    ),
+    find_huggingface,
+    (
+        "Tried on folders that datasets 2.14 and 5.2 wrote.",
+        "Labels: a list of ClassLabel or names (see --unlisted), one ClassLabel, or a bool or int per class.",
+    ),
+)

@@ -1,0 +1,958 @@
+"""Open Images V3 (also V2) and V4 to V7: real partial labels.
+
+A label that people verified has a confidence of 1, present, or 0, absent. All other labels are unknown: fewer than one
+in a hundred is known. The labels that a network gave are used only where ``machine`` asks for them. The official
+splits are train, val and test; images are sorted by their ids.
+
+Reference: Krasin et al., "OpenImages: A public dataset for large-scale multi-label and multi-class image
+classification", 2017; Kuznetsova et al., "The Open Images Dataset V4", IJCV 2020.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import os
+import re
+from array import array
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
+
+from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
+from labelgap.core.findings import Finding, Note
+from labelgap.core.text import join_names, pluralize, truncate_text
+from labelgap.data.dataset import Boxes, Dataset, Split
+from labelgap.data.decoding import open_image
+from labelgap.data.findings import NoValRows
+from labelgap.data.images import FileImages
+from labelgap.data.readers.common import DatasetLayout, RequiredFile
+from labelgap.data.readers.image_paths import refuse_url
+from labelgap.data.readers.table import image_folder
+from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels.io.dialect import decodes
+from labelgap.labels.io.table_file import MAX_PROBLEMS, ProblemList, check_choice
+from labelgap.labels.sparse import UniqueNames
+
+OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
+"""The official name of every split."""
+CLASS_CHOICES: Final = ("trainable", "boxable", "all")
+"""What ``classes`` can be instead of names."""
+_TRAINABLE: Final = "classes-trainable.txt"
+_DESCRIPTIONS: Final = "class-descriptions.csv"
+_BOXABLE: Final = "class-descriptions-boxable.csv"
+_PREFIXES: Final = ("oidv7-", "oidv6-", "")
+_ARCHIVES: Final = (
+    *("2018_04", "2017_11", "2017_07", "images_2017_11", "annotations_human_2017_11", "annotations_machine_2017_11"),
+    *("annotations_human_bbox_2017_11", "classes_2017_11", "classes", "annotations", "labels", "metadata", "csv"),
+)
+"""Folders that the archives unpack to, and that people sort the files into."""
+_HUMAN, _HUMAN_LATER = "annotations-human.csv", "annotations-human-imagelabels.csv"
+_HUMAN_BOXABLE: Final = "annotations-human-imagelabels-boxable.csv"
+_MACHINE, _MACHINE_LATER = "annotations-machine.csv", "annotations-machine-imagelabels.csv"
+_BOXES, _BOXES_LATER = "annotations-human-bbox.csv", "annotations-bbox.csv"
+_IMAGES_LATER: Final = "images-with-labels-with-rotation.csv"
+"""The files of a split in V3, and after the name of the split in later versions."""
+
+
+@dataclass(frozen=True)
+class OpenImagesSplit:
+    """The files of a split; those that were not asked for are None."""
+
+    human: Path
+    machine: Path | None = None
+    boxes: Path | None = None
+    images: Path | None = None
+
+
+@dataclass(frozen=True)
+class OpenImagesFiles:
+    """The files of a folder.
+
+    ``described_all`` says whether ``descriptions`` has all classes, not only those with boxes; ``chosen`` lists the
+    classes to use, None for all of them.
+    """
+
+    root: Path
+    version: str
+    choice: str
+    splits: dict[str, OpenImagesSplit]
+    descriptions: Path
+    described_all: bool
+    chosen: Path | None
+
+
+def _find_labels(root: Path) -> dict[str, Path | None]:
+    """Return for both layouts the file of verified training labels, or None."""
+    return {version: _find(root, _human_names(version, "train", boxable=True)) for version in ("V4 to V7", "V3")}
+
+
+def find_layout(
+    root: Path, choice: str | None, *, machine: bool, boxes: bool, problems: ProblemList
+) -> OpenImagesFiles:
+    """Find all files that are needed; what is missing is one error. Without a choice of classes the files choose."""
+    found, choice = _find_labels(root), choice or _default_choice(root)
+    version = next((version for version, file in found.items() if file is not None), "V3")
+    splits = {}
+    for name, official in OFFICIAL_SPLITS.items():
+        human = _require(root, _human_names(version, official, boxable=choice == "boxable"), problems)
+        if human is None and (other := _find(root, _human_names("V3" if version != "V3" else "V4 to V7", official))):
+            problems.append(f"{other.relative_to(root)} is of another version than the labels of train")
+        labels, drawn = (
+            _require(root, _names(version, official, v3, later), problems) if asked else None
+            for asked, v3, later in ((machine, _MACHINE, _MACHINE_LATER), (boxes, _BOXES, _BOXES_LATER))
+        )
+        splits[name] = OpenImagesSplit(human or root, labels, drawn, _find(root, _image_lists(version, official)))
+    full, boxable = (_find(root, _prefixed(name)) for name in (_DESCRIPTIONS, _BOXABLE))
+    descriptions = full or (boxable if choice == "boxable" else None)
+    if descriptions is None:
+        _require(root, _prefixed(_DESCRIPTIONS), problems)
+    lists = {"trainable": _prefixed(_TRAINABLE), "boxable": ("classes-bbox.txt",)}
+    chosen = boxable if choice == "boxable" and boxable else None
+    if choice in lists and chosen is None:
+        chosen = _require(root, lists[choice], problems, "; --classes all takes every class")
+    if problems and version == "V3" and any(root.glob("*2016_08*")):
+        problems.append("this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
+    problems.refuse()
+    return OpenImagesFiles(root, version, choice, splits, descriptions or root, full is not None, chosen)
+
+
+def _default_choice(root: Path) -> str:
+    """Return "trainable" where their list is there; else all classes that are described."""
+    if _find(root, _prefixed(_TRAINABLE)) is not None:
+        return "trainable"
+    only_boxable = _find(root, _prefixed(_DESCRIPTIONS)) is None and _find(root, _prefixed(_BOXABLE))
+    return "boxable" if only_boxable else "all"
+
+
+def _prefixed(name: str) -> list[str]:
+    return [f"{prefix}{name}" for prefix in _PREFIXES]
+
+
+def _names(version: str, official: str, v3: str, later: str) -> list[str]:
+    """Return the paths that a file of a split can have, the newest version first."""
+    if version == "V3":
+        return [f"{official}/{v3}"]
+    spellings = (official, *(["val"] if official == "validation" else []))
+    return [
+        f"{folder}{prefix}{name}-{later}"
+        for folder in ("", f"{official}/")
+        for prefix in _PREFIXES
+        for name in spellings
+    ]
+
+
+def _human_names(version: str, official: str, *, boxable: bool = False) -> list[str]:
+    names = _names(version, official, _HUMAN, _HUMAN_LATER)
+    if boxable and version != "V3":
+        names += _names(version, official, _HUMAN, _HUMAN_BOXABLE)
+    return names
+
+
+def _image_lists(version: str, official: str) -> list[str]:
+    """Return the lists that have every image with a label; those of images with boxes are not among them."""
+    rotated = _names(version, official, "images.csv", _IMAGES_LATER)
+    return rotated if version == "V3" else [*rotated, "image_ids_and_rotation.csv"]
+
+
+def _find(root: Path, names: Iterable[str]) -> Path | None:
+    places = [root, *(root / name for name in _ARCHIVES if (root / name).is_dir())]
+    return next((place / name for name in names for place in places if (place / name).is_file()), None)
+
+
+def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: str = "") -> Path | None:
+    """Return a file; a problem where none of its names exists."""
+    found = _find(root, names)
+    if found is None:
+        shortest = min(names, key=len)
+        rest = ", ".join(name for name in names if name != shortest and (len(names) < 4 or "/" not in name))
+        others = f" (or {rest})" if rest else ""
+        problems.append(f"{shortest}{others} is missing{remedy}")
+    return found
+
+
+def _file(official: str, v3: str, later: str, content: str, *, optional: bool = False) -> RequiredFile:
+    """Return a file of a split, as V3 and the later versions have it."""
+    spelled = "val*" if official == "validation" else official
+    names = f"*{spelled}-{later}", *([f"*{spelled}-{_HUMAN_BOXABLE}"] if later == _HUMAN_LATER else [])
+    return RequiredFile(f"{official}/{v3}", content, (f"*/{official}/{v3}", *names), optional)
+
+
+def _class_file(name: str, content: str, *others: str, optional: bool = False) -> RequiredFile:
+    return RequiredFile(name, content, (f"*/{name}", f"oidv*-{name}", *others), optional)
+
+
+OPENIMAGES_LAYOUT: Final = DatasetLayout(
+    "storage.googleapis.com/openimages/web (V4 to V7), github.com/openimages/dataset (V3); images: CVDF",
+    "annotations CC BY 4.0 (Google); images listed as CC BY 2.0, to be verified for each",
+    "openimages/",
+    (
+        _class_file(_DESCRIPTIONS, "id and name of every class", f"*{_BOXABLE}", f"*/{_BOXABLE}"),
+        _class_file(_TRAINABLE, "the classes in use, unless --classes says otherwise; without it all", optional=True),
+        *(
+            _file(official, v3, later, content, optional=optional)
+            for official in OFFICIAL_SPLITS.values()
+            for v3, later, content, optional in (
+                (_HUMAN, _HUMAN_LATER, "verified labels", False),
+                ("images.csv", _IMAGES_LATER, "all images", True),
+                (_MACHINE, _MACHINE_LATER, "labels of a network, for --machine", True),
+                (_BOXES, _BOXES_LATER, "where objects are, for --boxes", True),
+            )
+        ),
+        RequiredFile("train/*.jpg", "ID.jpg", ("train_0/*.jpg", "images/train/*.jpg", "images/*.jpg"), optional=True),
+    ),
+    lambda path: path if path.is_dir() and any(_find_labels(path).values()) else None,
+    (
+        "a label is known where people verified it: Confidence 1 is present, 0 is absent; all others are unknown",
+        "images may lie in train, validation and test, in train_0 to train_f, or in one folder; --images names another",
+    ),
+    tried=False,
+)
+
+
+_SURROGATE: Final = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8."""
+
+
+@dataclass(frozen=True)
+class ClassList:
+    """The classes to use, the others (id → name), and whether a class that is in neither is an error."""
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    others: Mapping[str, str]
+    complete: bool
+
+
+def class_choice(classes: str | Sequence[str] | None) -> str | None:
+    """Return which of ``CLASS_CHOICES`` is meant; "all" where classes are named, None where nothing is said."""
+    if classes is None:
+        return None
+    words = [classes] if isinstance(classes, str) else list(classes)
+    return words[0] if len(words) == 1 and words[0] in CLASS_CHOICES else "all"
+
+
+def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str] | None, problems: ProblemList) -> ClassList:
+    """Read the names of all classes, and choose those to use: in the order of their list, or as they are named.
+
+    Two classes of one name get their ids added.
+    """
+    described = _read_descriptions(layout.descriptions, layout.root, problems)
+    ids = list(described)
+    if layout.chosen is not None and layout.chosen != layout.descriptions:
+        ids = _read_list(layout.chosen, layout.root, described, problems)
+    if not ids:
+        file = layout.chosen or layout.descriptions
+        problems.append(f"{file.relative_to(layout.root)} has no classes")
+    problems.refuse()
+    repeated = Counter(described.values())
+    names = {each: name if repeated[name] == 1 else f"{name} ({each})" for each, name in described.items()}
+    words = [layout.choice] if classes is None else [classes] if isinstance(classes, str) else list(classes)
+    if words not in [[choice] for choice in CLASS_CHOICES]:
+        known = {**{name: each for each, name in names.items()}, **{each: each for each in described}}
+        if not words or (alone := next((word for word in words if word in CLASS_CHOICES), None)):
+            what = f"'{alone}' stands for a whole list, and cannot be joined with others" if words else "there are none"
+            raise InputError(f"classes={','.join(words)}: {what}.")
+        if unknown := next((word for word in words if word not in known), None):
+            raise UnknownNameError(
+                "class of Open Images called", unknown, {**known, **dict.fromkeys(CLASS_CHOICES, "")}
+            )
+        ids = list(dict.fromkeys(known[word] for word in words))
+    used = set(ids)
+    others = {each: name for each, name in names.items() if each not in used}
+    return ClassList(tuple(ids), tuple(names[each] for each in ids), others, layout.described_all)
+
+
+def _read_descriptions(path: Path, root: Path, problems: ProblemList) -> dict[str, str]:
+    """Read ``id,name`` lines; V6 and V7 have a header, the versions before have none."""
+    name, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file)
+        try:
+            for cells in reader:
+                each, text = cells[0] if cells else "", ""
+                if reader.line_num == 1 and each == "LabelName":
+                    continue
+                if len(cells) < 2 or not each.strip():
+                    text = "a line is the id of a class and its name"
+                elif _SURROGATE.search("".join(cells)):
+                    text = "bytes that are no UTF-8 text: is the file damaged?"
+                elif each in found:
+                    text = f"the class {truncate_text(each)} is listed again (first in line {lines[each]})"
+                else:
+                    found[each], lines[each] = cells[1].strip() or each, reader.line_num
+                if text:
+                    problems.append(f"{name}, line {reader.line_num}: {text}")
+        except csv.Error as error:
+            what = f"no CSV ({error}); is a quote opened and never closed?"
+            problems.append(f"{name}, line {reader.line_num}: {what}")
+    return found
+
+
+def _read_list(path: Path, root: Path, described: dict[str, str], problems: ProblemList) -> list[str]:
+    """Read an id per line, the first cell of it; a list of V3 and V4 has nothing else."""
+    name, found = path.relative_to(root).as_posix(), dict[str, int]()
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        for number, line in enumerate(file, 1):
+            each = line.strip().partition(",")[0].strip('"')
+            if not each or (number == 1 and each == "LabelName"):
+                continue
+            if each in found:
+                text = f"the class {truncate_text(each)} is listed again (first in line {found[each]})"
+            elif each not in described:
+                text = f"the class {truncate_text(each)} has no name in the class descriptions"
+            else:
+                found[each] = number
+                continue
+            problems.append(f"{name}, line {number}: {text}")
+    return list(found)
+
+
+_SUFFIX: Final = ".jpg"
+_LENGTH: Final = 16 + len(_SUFFIX)
+
+
+def _image_places(folder: Path, official: str) -> list[Path]:
+    """Return the folders that images of a split can be in."""
+    parts = [official, *(f"{official}_{digit:x}" for digit in range(16)), *(["val"] if "val" in official else [])]
+    bases = [base for base in (folder, folder / "images") if base.is_dir()]
+    return [place for base in bases for place in (*(base / part for part in parts), base) if place.is_dir()]
+
+
+def _find_images(places: Sequence[Path], ids: NDArray[np.uint64]) -> NDArray[np.int8]:
+    """Return the number of the place of every image, ``ids`` ascending; the number of places where none has it."""
+    found = np.full(len(ids), len(places), dtype=np.int8)
+    for number, place in enumerate(places):
+        row = np.searchsorted(ids, there := _ids_of_files(place))
+        row = row[ids[row.clip(max=max(len(ids) - 1, 0))] == there] if len(ids) else row[:0]
+        found[row[found[row] == len(places)]] = number
+    return found
+
+
+def _open_images(folder: Path, places: Sequence[Path], ids: NDArray[np.uint64], found: NDArray[np.int8]) -> FileImages:
+    """Return images by their ids; ``found`` is what ``_find_images`` returned for them."""
+    names = format_ids(ids)
+    heads = ["" if place == folder else f"{os.path.relpath(place, folder)}/" for place in places]
+    return FileImages(
+        folder, names, [f"{heads[at]}{name}{_SUFFIX}" for at, name in zip(found.tolist(), names, strict=True)]
+    )
+
+
+def _ids_of_files(folder: Path) -> NDArray[np.uint64]:
+    """Return the ids of the images in a folder, in any order."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.endswith(_SUFFIX) and len(entry.name) == _LENGTH]
+    digits = np.array([name.encode("utf-8", "replace")[:16] for name in names], dtype="S16")
+    ids, valid = ids_from_digits(digits.view(np.uint8).reshape(-1, 16))
+    return ids[valid]
+
+
+_BLOCK_BYTES: Final = 8 << 20
+_MAX_LINES: Final = 10**10
+_ID_LENGTH: Final = 16
+_INVALID: Final = 255
+_NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
+
+
+class Block:
+    """Some rows of a file.
+
+    Columns as binary arrays, and which rows these are, counted without those of other widths.
+    """
+
+    def __init__(self, reader: BlockReader, columns: dict[str, pa.Array], rows: NDArray[np.uint32]) -> None:
+        self._reader, self.columns, self.rows = reader, columns, rows
+
+    def text(self, column: str, row: int) -> str:
+        """Return a cell for a message."""
+        return truncate_text(self.columns[column][row].as_py().decode("utf-8", "replace"))
+
+    def report(self, row: int, message: str) -> None:
+        """Add a problem of a row, counted from 0 within the block."""
+        self._reader.report(self._reader.line(int(self.rows[row])), message)
+
+
+class BlockReader:
+    """Reads some columns of a CSV with a header, block by block; messages name the file relative to ``root``."""
+
+    def __init__(self, path: Path, root: Path, problems: ProblemList) -> None:
+        self.path, self.problems = path, problems
+        self.name = path.relative_to(root).as_posix()
+        self._bad_rows: list[int] = []
+        self._multiline = False
+        self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
+
+    def report(self, line: int, message: str) -> None:
+        """Add a problem of a line."""
+        self.problems.add(self._first + line, f"{self.name}, line {line}: {message}")
+
+    def line(self, row: int) -> int:
+        """Return the first line of a row, one of ``Block.rows``."""
+        number = row + 2
+        for bad in self._bad_rows:
+            if bad > number:
+                break
+            number += 1
+        return self._line(number)
+
+    def _line(self, number: int) -> int:
+        """Return the first line of a row, counted from 1 with the header and bad rows."""
+        return self._lines[number - 1] if self._multiline and number <= len(self._lines) else number
+
+    @cached_property
+    def header(self) -> list[str]:
+        """The names of the columns; none, with a problem, where the file cannot be read."""
+        try:
+            with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+                return next(csv.reader([file.readline(1 << 16)]), [])
+        except OSError as error:
+            self.report(1, f"cannot be read ({error.strerror or error})")
+            return []
+
+    def blocks(self, columns: Sequence[str], *, multiline: bool = False) -> Iterator[Block]:
+        """Yield the rows that have as many cells as the header; the others are problems."""
+        self._multiline = multiline
+        if wrong := [name for name in columns if self.header.count(name) != 1]:
+            what = "is twice the" if wrong[0] in self.header else "is no"
+            found = truncate_text(", ".join(self.header), 120)
+            self.report(1, f"there {what} column {', '.join(wrong)}; the columns are {found or 'none'}")
+            return
+        rows = 0
+        try:
+            for batch in self._open(columns, multiline):
+                yield self._block(batch, columns, rows)
+                rows += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            if len(self.problems) >= MAX_PROBLEMS:
+                self.problems.refuse()
+            self.problems.append(f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
+
+    def _block(self, batch: pa.RecordBatch, columns: Sequence[str], start: int) -> Block:
+        """Return the rows of a batch that are not blank."""
+        blank = np.ones(batch.num_rows, dtype=bool)
+        for column in batch.columns:
+            if blank.any():
+                blank &= pc.equal(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        filled = np.flatnonzero(~blank)
+        if blank.any():
+            batch = batch.take(pa.array(filled))
+        arrays = {name: batch.column(number) for number, name in enumerate(columns)}
+        return Block(self, arrays, (start + filled).astype(np.uint32))
+
+    def _open(self, columns: Sequence[str], multiline: bool) -> Any:
+        file = pa.OSFile(os.fspath(self.path))
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        # bytes that are no text are read as some: pyarrow prints a traceback where it cannot decode a bad row
+        encoding = "utf8" if self._is_text else "latin-1"
+        return arrow_csv.open_csv(
+            file,
+            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
+            parse_options=arrow_csv.ParseOptions(
+                invalid_row_handler=self._invalid, ignore_empty_lines=False, newlines_in_values=multiline
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                include_columns=list(columns), column_types={name: pa.binary() for name in columns}
+            ),
+        )
+
+    @cached_property
+    def _is_text(self) -> bool:
+        """Whether the whole file is UTF-8."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            with self.path.open("rb") as file:
+                while part := file.read(_BLOCK_BYTES):
+                    decoder.decode(part)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    @cached_property
+    def _lines(self) -> array[int]:
+        """The first line of every row; read where a row of a file with line breaks in cells has a problem."""
+        lines = array("q", [1])
+        with self.path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
+            reader = csv.reader(file)
+            for _ in reader:
+                lines.append(reader.line_num + 1)
+        return lines
+
+    def _invalid(self, row: Any) -> str:
+        """Note a row with another number of cells than the header."""
+        number = int(row.number or 0)
+        insort(self._bad_rows, number)
+        hint = ": is the file truncated?" if row.actual_columns < row.expected_columns else ""
+        if not self._is_text and not decodes(row.text.encode("latin-1"), "utf-8"):
+            hint = ", and bytes that are no UTF-8 text: is the file damaged?"
+        try:
+            self.report(self._line(number), f"{row.actual_columns} of {row.expected_columns} cells{hint}")
+        except ProblemsError:  # too many: pyarrow would print it and read on
+            return "error"
+        return "skip"
+
+
+def parse_ids(block: Block, column: str = "ImageID") -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return image ids, 16 hexadecimal digits, as numbers, and which are valid; the others are problems."""
+    cells = block.columns[column]
+    valid = pc.equal(pc.binary_length(cells), _ID_LENGTH).to_numpy(zero_copy_only=False)
+    chosen = cells if valid.all() else cells.filter(pa.array(valid))
+    ids = np.zeros(len(cells), dtype=np.uint64)
+    if len(chosen):
+        fixed = chosen.cast(pa.binary(_ID_LENGTH))
+        digits = np.frombuffer(fixed.buffers()[1], np.uint8, _ID_LENGTH * len(fixed), _ID_LENGTH * fixed.offset)
+        digits, runs = _runs(digits.reshape(-1, _ID_LENGTH))  # the rows of an image follow each other
+        numbers, hexadecimal = ids_from_digits(digits)
+        ids[valid] = np.repeat(numbers, runs)
+        valid[np.flatnonzero(valid)[~np.repeat(hexadecimal, runs)]] = False
+    for row in np.flatnonzero(~valid).tolist():
+        block.report(row, f"'{block.text(column, row)}' is not an image id: 16 hexadecimal digits in lower case")
+    return ids, valid
+
+
+def _runs(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the rows that differ from the one before, and how often each follows itself."""
+    halves = digits.view(np.uint64)
+    first = np.flatnonzero(np.append(True, (halves[1:] != halves[:-1]).any(axis=1)))
+    return digits[first], np.diff(first, append=len(digits))
+
+
+def ids_from_digits(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return ``(n, 16)`` ASCII digits as numbers, and which are hexadecimal."""
+    nibbles = _NIBBLES[digits]
+    packed = (nibbles[:, 0::2] << 4) | (nibbles[:, 1::2] & 15)
+    return packed.view(">u8")[:, 0].astype(np.uint64), (nibbles != _INVALID).all(axis=1)
+
+
+def format_ids(ids: NDArray[np.uint64]) -> list[str]:
+    """Return numbers as image ids."""
+    text = ids.astype(">u8").tobytes().hex()
+    return [text[start : start + _ID_LENGTH] for start in range(0, len(text), _ID_LENGTH)]
+
+
+def parse_numbers(block: Block, column: str, low: float, high: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return numbers, and which of them lie in a range; the others are problems."""
+    cells = block.columns[column]
+    try:
+        values = cells.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        values = np.array([_number(cell) for cell in cells.to_pylist()], dtype=np.float64)
+    valid = (values >= low) & (values <= high)
+    for row in np.flatnonzero(~valid).tolist():
+        block.report(row, f"{column} '{block.text(column, row)}' is not a number from {low:g} to {high:g}")
+    return values, valid
+
+
+def _number(cell: bytes) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
+
+
+_COLUMNS: Final = ("ImageID", "LabelName", "Confidence")
+_CONFIDENCES: Final = {b"0": ABSENT, b"1": PRESENT, b"0.0": ABSENT, b"1.0": PRESENT}
+
+
+@dataclass(frozen=True, eq=False)
+class SplitLabels:
+    """The known labels of a split.
+
+    Attributes:
+        ids: ``(N,)`` the images that have a known label, ascending.
+        places: ``(L,)`` row · K + class number of every known label, ascending.
+        values: ``(L,)`` PRESENT or ABSENT.
+        left_out: rows about classes that are not used.
+        repeated: rows that say again what another says.
+        contradicted: labels that were verified as present and as absent: they are unknown.
+        machine: labels that a network gave.
+    """
+
+    ids: NDArray[np.uint64]
+    places: NDArray[np.int64]
+    values: NDArray[np.int8]
+    left_out: int = 0
+    repeated: int = 0
+    contradicted: int = 0
+    machine: int = 0
+
+    def with_images(self, ids: NDArray[np.uint64], classes: int) -> SplitLabels:
+        """Return the labels with more images, ``ids`` ascending, that have none."""
+        images = np.union1d(self.ids, ids)
+        rows, columns = np.divmod(self.places, classes)
+        return replace(self, ids=images, places=np.searchsorted(images, self.ids)[rows] * classes + columns)
+
+
+class _Rows:
+    """The rows of a file that are about classes in use: image ids, and 2 · class number + value.
+
+    A label takes 12 bytes while the file is read, and 8 while labels are sorted.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[NDArray[np.uint64]] = []
+        self.entries: list[NDArray[np.int32]] = []
+        self.left_out = 0
+
+    def keys(self, images: NDArray[np.uint64], classes: int) -> NDArray[np.int64]:
+        """Return 2 · (row · K + class number) + value of every row, ascending; the rows are given up."""
+        keys = np.empty(sum(map(len, self.ids)), dtype=np.int64)
+        end = len(keys)
+        while self.ids:
+            ids, entries = self.ids.pop(), self.entries.pop()
+            part = keys[end - len(ids) : end]
+            first = np.flatnonzero(np.diff(ids, prepend=~ids[:1]))
+            part[:] = np.repeat(np.searchsorted(images, ids[first]) * (2 * classes), np.diff(first, append=len(ids)))
+            part += entries
+            end -= len(ids)
+        keys.sort()
+        return keys
+
+
+def read_labels(
+    human: Path,
+    machine: tuple[Path, float] | None,
+    root: Path,
+    classes: ClassList,
+    listed: NDArray[np.uint64] | None,
+    problems: ProblemList,
+) -> SplitLabels:
+    """Read the labels of a split: what people verified, and from a confidence on what a network gave beside.
+
+    An image that is not ``listed`` (ascending ids of all images) is a problem.
+    """
+    rows = _read_rows(human, root, classes, listed, None, problems)
+    given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
+    images, count = _unique([*rows.ids, *([] if given is None else given.ids)]), len(classes.ids)
+    keys = rows.keys(images, count)
+    total = len(keys)
+    keys = keys[np.append(True, keys[1:] != keys[:-1])] if total else keys
+    repeated, values, places = total - len(keys), (keys & 1).astype(np.int8), keys >> 1
+    del keys
+    twice, verified, added = np.flatnonzero(places[1:] == places[:-1]), places, 0
+    if len(twice):
+        kept = np.ones(len(places), dtype=bool)
+        kept[twice] = kept[twice + 1] = False
+        places, values = places[kept], values[kept]
+    if given is not None:
+        more = np.unique(given.keys(images, count) >> 1)
+        more = more[~np.isin(more, verified)]
+        added = len(more)
+        places, values = np.append(places, more), np.append(values, np.full(added, PRESENT, dtype=np.int8))
+        order = np.argsort(places, kind="stable")
+        places, values = places[order], values[order]
+    if len(twice):  # an image may have no other label
+        labeled, row = np.unique(places // count, return_inverse=True)
+        images, places = images[labeled], row * count + places % count
+    return SplitLabels(images, places, values, rows.left_out, repeated, len(twice), added)
+
+
+def _unique(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """Return the unique ids of all parts, ascending; a file lists an image's labels together, so parts shrink first."""
+    small = [part[np.diff(part, prepend=~part[:1]) != 0] for part in parts if len(part)]
+    ids = np.sort(np.concatenate([np.zeros(0, dtype=np.uint64), *small]))
+    return ids[np.append(True, ids[1:] != ids[:-1])] if len(ids) else ids
+
+
+def _read_rows(
+    path: Path,
+    root: Path,
+    classes: ClassList,
+    listed: NDArray[np.uint64] | None,
+    threshold: float | None,
+    problems: ProblemList,
+) -> _Rows:
+    """Read a file of labels; with a threshold those of a network, of which the confident ones are present."""
+    rows = _Rows()
+    known = pa.array([each.encode() for each in (*classes.ids, *classes.others)], pa.binary())
+    for block in BlockReader(path, root, problems).blocks(_COLUMNS):
+        ids, good = parse_ids(block)
+        number = pc.index_in(block.columns["LabelName"], value_set=known).fill_null(len(known)).to_numpy()
+        if classes.complete:
+            for row in np.flatnonzero(number == len(known)).tolist():
+                block.report(row, f"the class {block.text('LabelName', row)} is not in the class descriptions")
+        if listed is not None:
+            for row in np.flatnonzero(good & ~_is_in(ids, listed)).tolist():
+                block.report(row, f"the image {format_ids(ids[[row]])[0]} is not in the list of images")
+        if threshold is None:
+            values, valid = _human_values(block)
+        else:
+            confidence, valid = parse_numbers(block, "Confidence", 0.0, 1.0)
+            values, valid = np.full(len(confidence), PRESENT, dtype=np.int8), valid & (confidence >= threshold)
+        used = good & valid & (number < len(classes.ids))
+        rows.left_out += int((number >= len(classes.ids)).sum())
+        rows.ids.append(ids[used])
+        rows.entries.append(2 * number[used] + values[used])
+    return rows
+
+
+def _human_values(block: Block) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    """Return PRESENT for a confidence of 1 and ABSENT for 0; any other is a problem."""
+    cells = block.columns["Confidence"]
+    spelled = pa.array(list(_CONFIDENCES), pa.binary())
+    place = pc.index_in(cells, value_set=spelled).fill_null(len(spelled)).to_numpy()
+    values = np.array([*_CONFIDENCES.values(), ABSENT], dtype=np.int8)[place]
+    valid = place < len(spelled)
+    for row in np.flatnonzero(~valid).tolist():
+        block.report(row, f"a verified label has a Confidence of 1 or 0, not '{block.text('Confidence', row)}'")
+    return values, valid
+
+
+def _is_in(ids: NDArray[np.uint64], listed: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which ids are in an ascending list; quicker than sorting them."""
+    if not len(listed):
+        return np.zeros(len(ids), dtype=bool)
+    found: NDArray[np.bool_] = listed[np.searchsorted(listed, ids).clip(max=len(listed) - 1)] == ids
+    return found
+
+
+def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
+    """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
+    reader, parts, rows = BlockReader(path, root, problems), list[NDArray[np.uint64]](), list[NDArray[np.uint32]]()
+    subset = "Subset" in reader.header
+    for block in reader.blocks(("ImageID", *(["Subset"] if subset else [])), multiline=True):
+        ids, good = parse_ids(block)
+        if subset:
+            good &= pc.equal(block.columns["Subset"], official.encode()).to_numpy(zero_copy_only=False)
+        parts.append(ids[good])
+        rows.append(block.rows[good])
+    found = np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
+    ids = np.sort(found)
+    if (ids[1:] == ids[:-1]).any():
+        _report_repeated(reader, found, np.concatenate(rows))
+    return ids
+
+
+def _report_repeated(reader: BlockReader, ids: NDArray[np.uint64], rows: NDArray[np.uint32]) -> None:
+    order = np.argsort(ids, kind="stable")
+    again = np.append(False, ids[order[1:]] == ids[order[:-1]])
+    first = order[np.maximum.accumulate(np.where(again, 0, np.arange(len(ids))))]
+    for number in np.flatnonzero(again).tolist():
+        name, at = format_ids(ids[order[number : number + 1]])[0], reader.line(int(rows[first[number]]))
+        reader.report(reader.line(int(rows[order[number]])), f"the image {name} is listed again (first in line {at})")
+
+
+_EDGES: Final = ("XMin", "YMin", "XMax", "YMax")
+_GROUP: Final = "IsGroupOf"
+
+
+def read_boxes(
+    path: Path,
+    root: Path,
+    classes: ClassList,
+    ids: NDArray[np.uint64],
+    images: FileImages,
+    problems: ProblemList,
+    left_out: Counter[str],
+) -> Boxes:
+    """Read the boxes of images (ascending ids) and classes in use, sorted by image and class; groups are difficult.
+
+    The headers of images with boxes say their sizes. ``left_out`` gets the numbers of boxes of other classes.
+    """
+    known = pa.array([each.encode() for each in classes.ids], pa.binary())
+    reader = BlockReader(path, root, problems)
+    grouped = _GROUP in reader.header
+    rows, numbers, shares, groups = ([np.zeros((0, *shape), dtype=kind)] for shape, kind in _EMPTY)
+    for block in reader.blocks(("ImageID", "LabelName", *_EDGES, *([_GROUP] if grouped else []))):
+        found, good = parse_ids(block)
+        edges = np.empty((len(found), 4))
+        for side, name in enumerate(_EDGES):
+            edges[:, side], valid = parse_numbers(block, name, 0.0, 1.0)
+            good &= valid
+        for row in np.flatnonzero(good & ((edges[:, 2:] < edges[:, :2]).any(axis=1))).tolist():
+            block.report(row, "a box that ends before it begins: XMin ≤ XMax and YMin ≤ YMax")
+        number = pc.index_in(block.columns["LabelName"], value_set=known).fill_null(len(known)).to_numpy()
+        place = np.searchsorted(ids, found).clip(max=max(len(ids) - 1, 0))
+        there = good & (ids[place] == found if len(ids) else False)
+        used = there & (number < len(known))
+        for each in block.columns["LabelName"].filter(pa.array(there & ~used)).value_counts().to_pylist():
+            name = each["values"].decode("utf-8", "replace")
+            left_out[truncate_text(classes.others.get(name, name))] += each["counts"]
+        group = pc.equal(block.columns[_GROUP], b"1").to_numpy(zero_copy_only=False) if grouped else ~used
+        for part, values in ((rows, place), (numbers, number), (shares, edges), (groups, group & grouped)):
+            part.append(values[used])
+    image, kind, share, difficult = map(np.concatenate, (rows, numbers, shares, groups))
+    order = np.lexsort((kind, image))
+    image, kind = image[order].astype(np.int64), kind[order].astype(np.int64)
+    return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool))
+
+
+_EMPTY: Final = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.bool_))
+
+
+def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileImages) -> NDArray[np.float64]:
+    """Return corners in pixels, edges inclusive; a box has at least one pixel, inside the image."""
+    touched, which = np.unique(rows, return_inverse=True)
+    sizes = np.ones((len(touched), 2))
+    for number, row in enumerate(touched.tolist()):
+        with open_image(images.path(row)) as image:
+            sizes[number] = image.size
+    size = sizes[which]
+    first = np.minimum(shares[:, :2] * size, size - 1)
+    return np.concatenate([first, np.maximum(shares[:, 2:] * size - 1, first)], axis=1)
+
+
+_CLASSES_SHOWN: Final = 8
+"""Of a list of classes."""
+
+
+def load_openimages(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    classes: str | Sequence[str] | None = None,
+    machine: float | None = None,
+    boxes: bool = False,
+    unlabeled: str = "drop",
+    on_bad_image: str = "error",
+) -> Dataset:
+    """Read Open Images: verified labels, names of classes, images, and boxes on request.
+
+    Args:
+        path: the folder with the CSV files, in the layout of V3 (a folder per split) or of V4 to V7.
+        images: the folder with the images, ``ID.jpg`` in ``train``, ``validation`` and ``test`` or all in one; that of
+            the CSV files, or ``images`` in it, when not given.
+        classes: "trainable", "boxable", "all", or names or ids of classes. Without it the trainable ones where their
+            list (``classes-trainable.txt``) is there, else all that are described.
+        machine: from which confidence on a label that a network gave, and nobody verified, is present; None for none.
+        boxes: whether to read where objects are. The header of every image with a box is read for its size.
+        unlabeled: "drop" or "keep" images without any known label; to keep them the list of images is needed.
+        on_bad_image: "error" for images that have no file, "skip" to leave them out.
+    """
+    refuse_url(path, "images")
+    root = Path(path)
+    _check_options(root, machine, on_bad_image, unlabeled)
+    problems = ProblemList(root, unit="")
+    layout = find_layout(root, class_choice(classes), machine=machine is not None, boxes=boxes, problems=problems)
+    chosen = read_classes(layout, classes, problems)
+    read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
+    _check_splits({name: labels.ids for name, labels in read.items()}, problems)
+    folder, findings = image_folder(root / "_", images), _describe(layout, read, machine)
+    if classes is None and layout.choice != "trainable":
+        count = pluralize(len(chosen.ids), "class")
+        findings.append(Note(f"there is no classes-trainable.txt: {count} of {layout.descriptions.name} are used"))
+    splits, left_out = dict[str, Split](), Counter[str]()
+    for name, labels in read.items():
+        places = _image_places(folder, OFFICIAL_SPLITS[name])
+        found = _find_images(places, labels.ids)
+        exists = found < len(places)
+        if not exists.all() and on_bad_image == "error":
+            problems.append(_describe_missing(places, OFFICIAL_SPLITS[name], labels.ids[~exists], len(exists)))
+        elif not exists.all():
+            findings.append(
+                Note(f"{name}: {pluralize(int((~exists).sum()), 'image')} without a file left out", "images")
+            )
+        if problems:
+            continue
+        table = _table(labels, chosen, exists)
+        source = _open_images(folder, places, labels.ids[exists], found[exists])
+        drawn, place = None, layout.splits[name].boxes
+        if place is not None:
+            drawn = read_boxes(place, root, chosen, labels.ids[exists], source, problems, left_out)
+        splits[name] = Split(name, source, table, boxes=drawn)
+    problems.refuse()
+    if left_out:
+        shown = join_names([f"{name} {count:,}" for name, count in left_out.most_common()], _CLASSES_SHOWN)
+        findings.append(Note(f"{pluralize(left_out.total(), 'box')} of classes not in use left out: {shown}"))
+    if not len(splits["train"]):
+        raise InputError(f"{root}: no image of train has a known label of the {len(chosen.ids):,} classes and a file.")
+    if not len(splits["val"]):
+        findings.append(NoValRows(len(splits["train"])))
+    val, test = (splits[name] if len(splits[name]) else None for name in ("val", "test"))
+    return Dataset("openimages", splits["train"], val, test, findings=tuple(findings))
+
+
+def _check_options(root: Path, machine: float | None, on_bad_image: str, unlabeled: str) -> None:
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder: give the one with the files of Open Images.")
+    if machine is not None and not 0 < machine <= 1:
+        raise InputError(f"machine={machine}: a confidence is a number above 0, at most 1.")
+    check_choice("on_bad_image", on_bad_image, ("error", "skip"))
+    check_choice("unlabeled", unlabeled, ("drop", "keep"))
+
+
+def _read(
+    layout: OpenImagesFiles,
+    name: str,
+    classes: ClassList,
+    machine: float | None,
+    unlabeled: bool,
+    problems: ProblemList,
+) -> SplitLabels:
+    files, official = layout.splits[name], OFFICIAL_SPLITS[name]
+    before = len(problems)
+    listed = None if files.images is None else read_image_list(files.images, layout.root, official, problems)
+    if len(problems) > before:
+        listed = None  # an image that a bad list lacks is no further problem
+    given = None if files.machine is None or machine is None else (files.machine, machine)
+    labels = read_labels(files.human, given, layout.root, classes, listed, problems)
+    if not unlabeled:
+        return labels
+    if listed is None:
+        if files.images is None:
+            problems.append(f"unlabeled: no list of {official} images, e.g. {official}/images.csv")
+        return labels
+    return labels.with_images(listed, len(classes.ids))
+
+
+def _table(labels: SplitLabels, classes: ClassList, kept: NDArray[np.bool_]) -> LabelTable:
+    """Return the labels of the images that are kept."""
+    places, values, width = labels.places, labels.values, len(classes.ids)
+    if not kept.all():
+        rows, columns = np.divmod(places, width)
+        known = kept[rows]
+        places, values = (np.cumsum(kept) - 1)[rows[known]] * width + columns[known], values[known]
+    starts = np.searchsorted(places, np.arange(int(kept.sum()) + 1) * width)
+    images = UniqueNames(format_ids(labels.ids[kept]))
+    return LabelTable(starts, (places % width).astype(np.int32), values, classes.names, images)
+
+
+def _check_splits(ids: Mapping[str, NDArray[np.uint64]], problems: ProblemList) -> None:
+    for (first, one), (second, other) in combinations(ids.items(), 2):
+        if len(both := np.intersect1d(one, other, assume_unique=True)):
+            count, example = pluralize(len(both), "image"), format_ids(both[:1])[0]
+            problems.append(f"{count} in {first} and in {second}, e.g. {example}")
+
+
+def _describe_missing(places: Sequence[Path], official: str, ids: NDArray[np.uint64], count: int) -> str:
+    searched = ", ".join(map(str, places)) or "no folder"
+    return (
+        f"{len(ids):,} of {count:,} {official} images have no file, e.g. {format_ids(ids[:1])[0]}.jpg (searched: "
+        f"{searched}); --images names their folder, --on-bad-image skip leaves them out"
+    )
+
+
+def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine: float | None) -> list[Finding]:
+    """Return how labels were read."""
+    total = {field: sum(getattr(labels, field) for labels in read.values()) for field in _COUNTED}
+    notes = [
+        f"Open Images {layout.version}: verified labels, Confidence 1 = present, 0 = absent, all others unknown; "
+        f"{total['left_out']:,} rows about classes not in use are left out"
+    ]
+    if total["contradicted"]:
+        notes.append(f"{pluralize(total['contradicted'], 'label')} verified as present and as absent: taken as unknown")
+    if total["repeated"]:
+        notes.append(f"{pluralize(total['repeated'], 'row')} repeated, counted once")
+    if machine is not None:
+        notes.append(
+            f"{total['machine']:,} labels of a network with a confidence from {machine:g} are taken as present"
+        )
+    splits = ", ".join(f"{name} is the official {official}" for name, official in OFFICIAL_SPLITS.items())
+    return [*map(Note, notes), Note(splits, "split")]
+
+
+_COUNTED = ("left_out", "contradicted", "repeated", "machine")

@@ -1,0 +1,826 @@
+"""Shards: images and labels in tar files, as the package webdataset reads and writes them.
+
+A shard holds two members per image, ``000017.jpg`` and ``000017.json``; the second is ``{"image": name, "split": …,
+"present": […], "absent": […]}``, and a class in neither list is unknown. Beside the shards are ``index.json`` (classes,
+and name, split, count, bytes and digest of every shard) and ``images.parquet`` (labels, shard, offset and size of every
+image), so that an image is read by its offset, in any order. Shards at a URL are copied into the cache first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from labelgap.core.cache import cache_folder, cache_limit, read_flat_json, write_flat_json
+from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, RunError
+from labelgap.core.files import atomic_path, display_path, file_digest, make_folder, remove_partials, write_json
+from labelgap.core.findings import Finding, Note
+from labelgap.core.lock import lock_folder
+from labelgap.core.stored import damaged, parse_json, read_json, read_table
+from labelgap.core.system import cpu_count
+from labelgap.core.text import pluralize, truncate_text
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.decoding import EncodedImage
+from labelgap.data.findings import ShardsSkipped, count_labels, describe_splits
+from labelgap.data.images import DigestedImages
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, check_choice
+
+INDEX_FILE: Final = "index.json"
+IMAGES_FILE: Final = "images.parquet"
+UNFINISHED_FILE: Final = "unfinished.json"
+"""In the folder while shards are written; it says which."""
+FORMAT: Final = 1
+DIGEST_BYTES: Final = 16
+REMEDY: Final = "Write the shards again: labelgap shard."
+
+_Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+_Count = Annotated[int, Field(ge=0, lt=2**62)]
+_LISTS: Final = pa.list_(pa.int32())
+_COLUMNS: Final = {
+    "image": pa.string(),
+    "split": pa.string(),
+    "shard": pa.int32(),
+    "offset": pa.int64(),
+    "bytes": pa.int64(),
+    "digest": pa.binary(DIGEST_BYTES),
+    "group": pa.int64(),
+    "present": _LISTS,
+    "absent": _LISTS,
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ShardEntry(_Strict):
+    """A shard: its file, the split of its images ("" where they are of several), their count, its bytes and digest."""
+
+    name: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^./\\:\x00-\x1f][^/\\:\x00-\x1f]*\.tar$")]
+    split: Literal["train", "val", "test", ""]
+    count: _Count
+    bytes: _Count
+    digest: _Digest
+
+
+class ShardIndex(_Strict):
+    """The content of ``index.json``.
+
+    ``request`` is a digest of the data and options that the shards were written for.
+    """
+
+    format: Literal[1] = 1
+    classes: tuple[str, ...]
+    has_splits: bool
+    images_digest: _Digest
+    images_bytes: _Count
+    shards: tuple[ShardEntry, ...]
+    request: _Digest | None = None
+
+
+class ImageRows:
+    """The images of shards, in the order of the shards: the columns of ``images.parquet``, also as arrays.
+
+    Groups are -1 where nothing is known; ``present`` and ``absent`` are lists of class numbers.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+        self.names: tuple[str, ...] = tuple(table["image"].to_pylist())
+        self.splits = np.array(table["split"].to_pylist(), dtype="U5")
+        numbers = (np.ascontiguousarray(table[name].to_numpy()) for name in ("shard", "offset", "bytes", "group"))
+        self.shards, self.offsets, self.sizes, self.groups = numbers
+        self.digests = np.frombuffer(b"".join(table["digest"].to_pylist()), np.uint8).reshape(-1, DIGEST_BYTES)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def listed(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the row and the class number of everything that a column lists."""
+        column = self.table[name].combine_chunks()
+        lengths = column.value_lengths().fill_null(0).to_numpy()
+        return np.repeat(np.arange(len(self)), lengths), column.flatten().to_numpy()
+
+    def labels(self, classes: Sequence[str], rows: NDArray[np.int64]) -> LabelTable:
+        """Return the labels of some images."""
+        place = np.full(len(self), -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        parts = []
+        for name, state in (("present", PRESENT), ("absent", ABSENT)):
+            row, column = self.listed(name)
+            kept = place[row] >= 0
+            parts.append((place[row][kept], column[kept], np.full(int(kept.sum()), state, dtype=np.int8)))
+        row, column, value = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return LabelTable.from_entries(row, column, value, classes, [self.names[each] for each in rows.tolist()])
+
+
+def write_index(
+    folder: Path,
+    classes: Sequence[str],
+    has_splits: bool,
+    shards: Sequence[ShardEntry],
+    rows: ImageRows,
+    request: str | None = None,
+) -> ShardIndex:
+    """Write ``images.parquet`` and then ``index.json``, each atomically."""
+    path = folder / IMAGES_FILE
+    with atomic_path(path) as temporary:
+        pq.write_table(rows.table, temporary, compression="zstd")
+    index = ShardIndex(
+        classes=tuple(classes),
+        has_splits=has_splits,
+        images_digest=file_digest(path).hex(),
+        images_bytes=path.stat().st_size,
+        shards=tuple(shards),
+        request=request,
+    )
+    write_json(folder / INDEX_FILE, index.model_dump(mode="json", exclude_none=True))
+    return index
+
+
+def read_index(folder: Path) -> tuple[ShardIndex, ImageRows]:
+    """Read the two files of a folder; ``RunError`` where they are damaged or do not belong together."""
+    index = read_json(folder / INDEX_FILE, ShardIndex, format=FORMAT, remedy=REMEDY)
+    path = folder / IMAGES_FILE
+    try:
+        if file_digest(path).hex() != index.images_digest:
+            raise damaged(path, f"it is not the one that {INDEX_FILE} was written with", REMEDY)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({(error.strerror or 'damaged').lower()}). {REMEDY}") from None
+    rows = ImageRows(read_table(path, _COLUMNS, remedy=REMEDY))
+    if (problem := _problem(index, rows)) is not None:
+        raise damaged(path, problem, REMEDY)
+    if not index.classes or len({*index.classes}) < len(index.classes):
+        raise InputError(f"{folder / INDEX_FILE}: classes are unique names, at least one.")
+    return index, rows
+
+
+def _problem(index: ShardIndex, rows: ImageRows) -> str | None:
+    """Return what is wrong with the rows of an index, or None."""
+    numbers = rows.shards
+    if len({entry.name for entry in index.shards}) < len(index.shards):
+        return "two shards have one name"
+    if len(rows) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(index.shards):
+        return "it names a shard that does not exist"
+    if np.bincount(numbers, minlength=len(index.shards)).tolist() != [entry.count for entry in index.shards]:
+        return f"its shards have other counts than in {INDEX_FILE}"
+    ends = np.array([entry.bytes for entry in index.shards], dtype=np.int64)[numbers] - rows.offsets
+    if (rows.offsets < 0).any() or (rows.sizes < 0).any() or (rows.sizes > ends).any():
+        return "an image lies outside of its shard"
+    if not np.isin(rows.splits, SPLITS).all():
+        return "a split is not train, val or test"
+    listed = [rows.listed(name)[1] for name in ("present", "absent")]
+    if any(len(each) and not 0 <= each.min() <= each.max() < len(index.classes) for each in listed):
+        return "it names a class that does not exist"
+    return None
+
+
+CACHE_FOLDER: Final = "shards"
+ATTEMPTS: Final = 4
+PAUSE_SECONDS = 1.0
+"""Before the second attempt; it doubles."""
+_BLOCK_BYTES: Final = 16 << 20
+_NOT_FOUND: Final = 404
+_COPIES: Final = 2
+"""A digest that is wrong may be an error of the transfer."""
+_LOCK_SECONDS: Final = 24 * 3600.0
+_URL: Final = re.compile(r"(?:https?|s3)://[^\s\x00-\x1f]+")
+
+
+def is_shard_url(text: str) -> bool:
+    """Return whether a text is a URL that may hold shards: a folder of HTTP, HTTPS or S3, not a table or an archive."""
+    if _URL.fullmatch(text) is None:
+        return False
+    path = PurePosixPath(urlsplit(text).path)
+    return path.name == INDEX_FILE or not path.suffix[1:].isalpha()
+
+
+class RemoteFolder:
+    """A folder at a URL, read through fsspec; what fails is tried again a few times."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    def address(self, name: str) -> str:
+        """Return the URL of a file."""
+        return f"{self.url}/{name}"
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file; None where the server does not say."""
+        size: int | None = self._retry(name, lambda system, address: system.size(address))
+        return size
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a small file."""
+        content: bytes = self._retry(name, _cat)
+        return content
+
+    def copy(self, name: str, size: int, target: Path) -> None:
+        """Copy a file of a known size, a block at a time; only a block that fails is requested again."""
+        with target.open("wb") as file:
+            while (start := file.tell()) < size:
+                stop = min(start + _BLOCK_BYTES, size)
+                block: bytes = self._retry(name, partial(_cat, start=start, end=stop))
+                if len(block) != stop - start:  # a server without range requests sends the whole file
+                    if len(block) != size:
+                        raise InputError(f"{self.address(name)} has {len(block):,} bytes, not {size:,}.")
+                    block = block[start:stop] if start else block
+                file.write(block)
+
+    def _retry(self, name: str, request: Callable[[Any, str], Any]) -> Any:
+        """Return the result of a request; ``InputError`` with the URL where every attempt fails."""
+        address, pause = self.address(name), PAUSE_SECONDS
+        for attempt in range(ATTEMPTS):
+            try:
+                system, path = _file_system(address)
+                return request(system, path)
+            except LabelGapError:
+                raise
+            except PermissionError as error:
+                raise InputError(f"{address} may not be read: {error}.") from None
+            except Exception as error:  # of the package of the protocol: aiohttp, botocore …
+                cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+                if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
+                    raise InputError(f"{address} does not exist.") from None
+                if attempt + 1 == ATTEMPTS:
+                    reason = str(cause) or type(cause).__name__
+                    raise InputError(
+                        f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the "
+                        "same command again when the server answers; a training continues with --resume."
+                    ) from None
+            time.sleep(pause)
+            pause *= 2
+        raise AssertionError
+
+
+def _cat(system: Any, path: str, **part: int) -> Any:
+    return system.cat_file(path, **part)
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URL, made anew in a forked process, and the path in it."""
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        raise InputError(
+            f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
+            f"pip install 'labelgap[shards]' ({error})."
+        ) from None
+    return system, path
+
+
+@dataclass(frozen=True)
+class ShardLocation:
+    """The shards of an index, in a folder or at a URL."""
+
+    root: Path | str
+    entries: tuple[ShardEntry, ...]
+
+    @property
+    def remote(self) -> bool:
+        """Whether the shards are at a URL."""
+        return isinstance(self.root, str)
+
+    def address(self, number: int) -> str:
+        """Return the path or the URL of a shard, for messages."""
+        return f"{self.root}/{self.entries[number].name}"
+
+    def path(self, number: int, needed: Callable[[], bool] = lambda: True) -> Path:
+        """Return the file of a shard; one of a URL is copied into the cache unless it is there or no longer needed."""
+        entry = self.entries[number]
+        if isinstance(self.root, Path):
+            return self.root / entry.name
+        path = self.cached(number)
+        with suppress(OSError):
+            if path.stat().st_size == entry.bytes:
+                os.utime(path)  # the cache removes what was not used for the longest time
+                return path
+        make_folder(path.parent)
+        with lock_folder(path.parent, "copying a shard", wait=_LOCK_SECONDS, name=f".{entry.digest}.lock"):
+            if needed() and (not path.exists() or path.stat().st_size != entry.bytes):
+                self._copy(RemoteFolder(self.root), entry, path)
+                _make_room(path.parent, 0, kept=path)  # other processes may have copied shards at the same time
+        return path
+
+    def _copy(self, folder: RemoteFolder, entry: ShardEntry, path: Path) -> None:
+        _make_room(path.parent, entry.bytes)
+        with atomic_path(path) as temporary:
+            for _ in range(_COPIES):
+                folder.copy(entry.name, entry.bytes, temporary)
+                if file_digest(temporary).hex() == entry.digest:
+                    _mark(path).unlink(missing_ok=True)
+                    return
+            _mark(path).touch()
+            raise InputError(
+                f"{folder.address(entry.name)} is damaged: its digest is not the one in its index. Upload it again, or "
+                "leave it out: --on-bad-image skip."
+            )
+
+    def is_doubtful(self, number: int) -> bool:
+        """Return whether a shard of a URL was damaged when it was last copied."""
+        return _mark(self.cached(number)).exists()
+
+    def cached(self, number: int) -> Path:
+        """Return where the copy of a shard of a URL is, or will be."""
+        return cache_folder() / CACHE_FOLDER / f"{self.entries[number].digest}.tar"
+
+
+def _mark(path: Path) -> Path:
+    return path.with_suffix(".damaged")  # when it was last copied
+
+
+def _make_room(folder: Path, size: int, kept: Path | None = None) -> None:
+    """Remove the shards that were not used for the longest time, so that one more fits the limit of the cache.
+
+    One that is ``kept`` is not removed, even where it alone exceeds the limit.
+    """
+    limit = cache_limit().bytes
+    remove_partials(folder, older_than=_LOCK_SECONDS)
+    if limit is None:
+        return
+    files = []
+    for path in folder.glob("[!.]*.tar"):  # not what is being copied
+        with suppress(OSError):
+            files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+    total = size + sum(each[1] for each in files)
+    for _, bytes_, path in sorted(files):
+        if total <= limit:
+            return
+        if path == kept:
+            continue
+        with suppress(OSError):
+            path.unlink()
+            total -= bytes_
+
+
+class ShardUse(NamedTuple):
+    """A shard by its number, and the first and the last image of a pass that are in it."""
+
+    number: int
+    first: int
+    last: int
+
+
+class ReadAhead:
+    """A thread that copies shards into the cache in the order in which they are needed, up to ``ahead`` in advance.
+
+    It keeps what is still needed younger than what is not, so that the cache removes the latter, and waits where the
+    cache has no room for more.
+    """
+
+    def __init__(self, location: ShardLocation, uses: Sequence[ShardUse], ahead: int) -> None:
+        self._location, self._uses, self._ahead = location, uses, ahead
+        self._read, self._stopped, self._room = 0, False, cache_limit().bytes
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+        self._thread.start()
+
+    def advance(self, images: int) -> None:
+        """Note that so many more images have been read."""
+        with self._changed:
+            self._read += images
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Copy no further shard; one that is being copied is completed."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        for place, use in enumerate(self._uses):
+            with self._changed:
+                while not self._stopped and not self._may_copy(place):
+                    self._changed.wait()
+                if self._stopped:
+                    return
+                needed = self._needed(place)
+            for other in needed:
+                with suppress(OSError):
+                    os.utime(self._location.cached(other.number))
+            if self._is_needed(use):
+                with suppress(LabelGapError, OSError):  # raised where the image is read
+                    self._location.path(use.number, partial(self._is_needed, use))
+
+    def _is_needed(self, use: ShardUse) -> bool:
+        return use.last >= self._read
+
+    def _needed(self, place: int) -> list[ShardUse]:
+        """Return the shards before a place that have images that are not read yet."""
+        return [use for use in self._uses[:place] if self._is_needed(use)]
+
+    def _may_copy(self, place: int) -> bool:
+        begun = sum(use.first <= self._read for use in self._uses)
+        if place < begun:
+            return True
+        sizes = [self._location.entries[use.number].bytes for use in (*self._needed(place), self._uses[place])]
+        return place < begun + self._ahead and (self._room is None or sum(sizes) <= self._room)
+
+
+LABEL_SUFFIX: Final = "json"
+_MAX_LABEL_BYTES: Final = 16 << 20
+_KEY: Final = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)
+_LAYOUT: Final = (
+    'An image is two members, 000017.jpg and 000017.json: {"present": […], "absent": […], "split": "train"}.'
+)
+
+
+class _Labels(BaseModel):
+    """The label member of an image."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    present: list[str]
+    absent: list[str] = []
+    image: str | None = None
+    split: str | None = None
+    group: Annotated[int, Field(ge=-1, lt=2**62)] = -1
+
+
+class ShardContent(NamedTuple):
+    """A shard, and of each of its images the cells of ``images.parquet`` but the shard's number.
+
+    Splits may be "", groups -1; labels are names of classes.
+    """
+
+    entry: ShardEntry
+    rows: list[tuple[Any, ...]]
+
+
+def scan_shard(path: Path) -> ShardContent:
+    """Read a shard from beginning to end; ``InputError`` where it is damaged, or an image has no labels."""
+    try:
+        digest = file_digest(path).hex()
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            members = _members(tar, path)
+            found = [_read_member(file, parts, path) for parts in members.values()]
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.") from None
+    except (tarfile.TarError, EOFError) as error:
+        raise InputError(f"{path} is damaged or truncated: {str(error) or 'not a tar file'}.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+    splits = {row[1] for row in found}
+    split: Any = splits.pop() if len(splits) == 1 else ""
+    try:
+        entry = ShardEntry(name=path.name, split=split, count=len(found), bytes=size, digest=digest)
+    except ValidationError:
+        raise InputError(f"{str(path)!r} has no usable name: rename it, e.g. to train-000000.tar.") from None
+    return ShardContent(entry, found)
+
+
+def _members(tar: tarfile.TarFile, path: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
+    """Return key → suffix → member, of the images and their labels; other members are ignored."""
+    found: dict[str, dict[str, tarfile.TarInfo]] = {}
+    for member in tar:
+        match = _KEY.fullmatch(member.name)
+        if match is None or not member.isreg() or member.issparse():
+            continue
+        suffix = match[2].lower()
+        kind = LABEL_SUFFIX if suffix == LABEL_SUFFIX else "image" if is_image_name(f"a.{suffix}") else ""
+        if kind and kind in found.setdefault(match[1], {}):
+            raise InputError(f"{path}: {match[1]} has two members '{kind}'. {_LAYOUT}")
+        if kind:
+            found[match[1]][kind] = member
+    for key, parts in found.items():
+        if missing := {"image", LABEL_SUFFIX} - parts.keys():
+            raise InputError(f"{path}: {key} has no {missing.pop()} member. {_LAYOUT}")
+    return {key: parts for key, parts in found.items() if parts}
+
+
+def _read_member(file: Any, parts: Mapping[str, tarfile.TarInfo], path: Path) -> tuple[Any, ...]:
+    """Return the row of an image; see ``ShardContent``."""
+    image, labels = parts["image"], parts[LABEL_SUFFIX]
+    if labels.size > _MAX_LABEL_BYTES:
+        raise InputError(f"{path}: {labels.name} has more than {_MAX_LABEL_BYTES:,} bytes.")
+    content = [_bytes(file, member) for member in (image, labels)]
+    try:
+        value = parse_json(content[1])
+        parsed = _Labels.model_validate(value)
+        if len({*parsed.present, *parsed.absent}) < len(parsed.present) + len(parsed.absent):
+            raise ValueError("a class is listed twice")
+        split = SPLIT_NAMES[parsed.split.lower()] if parsed.split else ""
+    except (ValueError, ValidationError, KeyError) as error:
+        problem = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+        reason = f"split {error}" if isinstance(error, KeyError) else str(error)
+        reason = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" if problem else reason
+        raise InputError(f"{path}: {labels.name}: {truncate_text(reason, 200)}. {_LAYOUT}") from None
+    digest = hashlib.blake2b(content[0], digest_size=DIGEST_BYTES).digest()
+    lists = ([*map(sys.intern, names)] for names in (parsed.present, parsed.absent))
+    return (parsed.image or image.name, split, image.offset_data, image.size, digest, parsed.group, *lists)
+
+
+def _bytes(file: Any, member: tarfile.TarInfo) -> bytes:
+    file.seek(member.offset_data)
+    content: bytes = file.read(member.size)
+    if len(content) < member.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return content
+
+
+def join_contents(
+    contents: Sequence[ShardContent], classes: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], ImageRows]:
+    """Return the classes, those that occur, sorted, when None is given, and the images of several shards."""
+    rows = [row for content in contents for row in content.rows]
+    if classes is None:
+        classes = sorted({name for row in rows for names in row[-2:] for name in names})
+    number = {name: place for place, name in enumerate(classes)}
+    shards = np.repeat(np.arange(len(contents)), [len(content.rows) for content in contents])
+    names, splits, *others, present, absent = zip(*rows, strict=True) if rows else [()] * (len(_COLUMNS) - 1)
+    lists = ([[number[name] for name in each] for each in column] for column in (present, absent))
+    columns = [names, [split or "train" for split in splits], shards, *others, *lists]
+    kinds = zip(columns, _COLUMNS.values(), strict=True)
+    return tuple(classes), ImageRows(pa.table([pa.array(*each) for each in kinds], names=list(_COLUMNS)))
+
+
+WINDOW: Final = 8
+"""Shards of a URL whose images are shuffled together; the cache has to hold about three times as many."""
+_ATTEMPTS: Final = 3
+
+
+class ShardImages(DigestedImages):
+    """Images of shards: the same images in any order, as from files of their own.
+
+    The features of an image are cached by the digest of its bytes, so that they are those of the file it was made of.
+    """
+
+    row_fields = ("shards", "offsets", "sizes", "digests")
+
+    def __init__(self, location: ShardLocation, rows: ImageRows) -> None:
+        self.location = location
+        self.root = location.root
+        self.names = rows.names
+        self.shards, self.offsets, self.sizes, self.digests = rows.shards, rows.offsets, rows.sizes, rows.digests
+
+    def __repr__(self) -> str:
+        return f"ShardImages({len(self):,} in {len(np.unique(self.shards)):,} shards of {self.root})"
+
+    def encoded(self, row: int) -> EncodedImage:
+        """Return the bytes of image ``row``."""
+        number, offset, size = (int(each[row]) for each in (self.shards, self.offsets, self.sizes))
+        place = self.location.address(number)
+        for _ in range(_ATTEMPTS):
+            path = self.location.path(number)
+            try:
+                with path.open("rb", buffering=0) as file:
+                    file.seek(offset)
+                    content = file.read(size)
+            except FileNotFoundError:
+                continue  # another process has just removed it from the cache
+            except OSError as error:
+                raise InputError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+            if len(content) < size:
+                raise InputError(f"{place} is truncated: {self.names[row]} lies beyond its end. Copy it again.")
+            return EncodedImage(content, f"{self.names[row]} in {place}")
+        raise InputError(f"{place} does not exist any more.")
+
+    def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Return every row once, in a random order.
+
+        Where shards are copied from a URL, the shards are shuffled, and then the images within every ``WINDOW`` shards,
+        so that each shard is needed for a short time only.
+        """
+        if not self.location.remote:
+            return generator.permutation(len(self))
+        by_shard = np.argsort(self.shards, kind="stable")
+        parts = np.split(by_shard, np.flatnonzero(np.diff(self.shards[by_shard])) + 1)
+        order = generator.permutation(len(parts)).tolist()
+        windows = [order[start : start + WINDOW] for start in range(0, len(order), WINDOW)]
+        shuffled = [generator.permutation(np.concatenate([parts[part] for part in window])) for window in windows]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *shuffled])
+
+    @contextmanager
+    def read_ahead(self, rows: NDArray[np.int64]) -> Iterator[ReadAhead | None]:
+        """Copy the shards of a URL into the cache while the block runs, before their images are needed.
+
+        The ``ReadAhead`` is told how many of the rows have been read.
+        """
+        if not self.location.remote or not len(rows):
+            yield None
+            return
+        needed, first = np.unique(self.shards[rows], return_index=True)
+        last = len(rows) - 1 - np.unique(self.shards[rows][::-1], return_index=True)[1]
+        order = np.argsort(first)
+        uses = [ShardUse(*each) for each in np.stack([needed, first, last], axis=1)[order].tolist()]
+        ahead = ReadAhead(self.location, uses, 2 * WINDOW)
+        try:
+            yield ahead
+        finally:
+            ahead.stop()
+
+
+_REQUESTS_AT_ONCE: Final = 16
+
+
+def is_shard_folder(path: Path) -> bool:
+    """Return whether a path leads to shards: a folder with an index of shards, or with tar files, or the index."""
+    if path.name == INDEX_FILE:
+        path = path.parent
+    indexed = (path / INDEX_FILE).is_file() and (path / IMAGES_FILE).is_file()
+    return path.is_dir() and (indexed or (path / UNFINISHED_FILE).is_file() or bool(_tars(path)))
+
+
+def load_shards(path: str | os.PathLike[str], *, on_bad_image: str = "error") -> Dataset:
+    """Open shards, and check that all of them are complete.
+
+    The bytes of every shard in a folder are compared with its digest once, and again when the file has changed. Of
+    shards at a URL, the sizes are compared; each is compared with its digest when it is copied into the cache.
+
+    Args:
+        path: a folder, or a URL (``https://``, ``s3://``), that ``labelgap shard`` has written; or a folder of tar
+            files in the same layout, without an index.
+        on_bad_image: "error" names all broken shards in one error, "skip" leaves them out.
+    """
+    check_choice("on_bad_image", on_bad_image, ("error", "skip"))
+    text = os.fspath(path)
+    broken: dict[str, str] = {}
+    if is_shard_url(text):
+        location, rows, index = _open_url(text)
+        broken = _check_sizes(location)
+    else:
+        refuse_url(text, "shards")
+        folder = Path(path).absolute()
+        folder = folder.parent if folder.name == INDEX_FILE else folder
+        if (folder / INDEX_FILE).exists():
+            index, rows = read_index(folder)
+            broken = _check_files(folder, index.shards)
+        else:
+            index, rows, broken = _index_tars(folder)
+        location = ShardLocation(folder, index.shards)
+    name = display_path(text)
+    lost = sum(entry.count for entry in index.shards if entry.name in broken)
+    valid = np.array([entry.name not in broken for entry in index.shards], dtype=bool)
+    kept = np.flatnonzero(valid[rows.shards]) if len(rows) else np.zeros(0, dtype=np.int64)
+    if broken and (on_bad_image == "error" or not len(kept)):
+        problems = [Problem(0, reason) for reason in broken.values()]
+        outcome = f"{pluralize(len(broken), 'shard')} cannot be read"
+        remedy = "--on-bad-image skip leaves them out" if len(kept) else "and there are no others"
+        raise ProblemsError(name, problems, f"{outcome} ({remedy})", unit="")
+    findings: list[Finding] = [ShardsSkipped(tuple(sorted(broken)), lost)] if broken else []
+    return _dataset(name, index, rows, ShardImages(location, rows), kept, findings)
+
+
+def _dataset(
+    name: str,
+    index: ShardIndex,
+    rows: ImageRows,
+    images: ShardImages,
+    kept: NDArray[np.int64],
+    findings: Sequence[Finding],
+) -> Dataset:
+    """Return the data set of the rows in shards that can be read."""
+    parts = {}
+    for split in SPLITS:
+        members = kept[rows.splits[kept] == split]
+        if not len(members):
+            continue
+        groups = rows.groups[members]
+        table = rows.labels(index.classes, members)
+        parts[split] = Split(split, images.select(members), table, groups=groups if (groups >= 0).all() else None)
+    data = Dataset.of(name, parts, findings)
+    counts = count_labels([part.labels for part in parts.values()])
+    split_findings = describe_splits({split: len(part) for split, part in parts.items()}, index.has_splits)
+    rule = Note("labels as the shards list them: present, absent; all others are unknown")
+    return replace(data, findings=(rule, counts, *findings, *split_findings))
+
+
+def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
+    """Read the index at a URL."""
+    folder = RemoteFolder(url.removesuffix(f"/{INDEX_FILE}"))
+    with TemporaryDirectory(prefix="labelgap-") as temporary:
+        for name in (INDEX_FILE, IMAGES_FILE):
+            (Path(temporary) / name).write_bytes(folder.read(name))
+        try:
+            index, rows = read_index(Path(temporary))
+        except LabelGapError as error:
+            raise InputError(str(error).replace(temporary, folder.url)) from None
+    return ShardLocation(folder.url, index.shards), rows, index
+
+
+def _check_sizes(location: ShardLocation) -> dict[str, str]:
+    """Return name → problem of the shards that are missing at a URL, have another size, or were damaged before."""
+    folder, numbers = RemoteFolder(str(location.root)), {entry.name: n for n, entry in enumerate(location.entries)}
+
+    def check(entry: ShardEntry) -> str | None:
+        try:
+            size = folder.size(entry.name)
+            if size == entry.bytes and location.is_doubtful(numbers[entry.name]):
+                location.path(numbers[entry.name])
+        except InputError as error:
+            return str(error).rstrip(".")
+        return None if size in (None, entry.bytes) else _truncated(folder.address(entry.name), size, entry)
+
+    return _checked(location.entries, check, _REQUESTS_AT_ONCE)
+
+
+def _check_files(folder: Path, entries: Sequence[ShardEntry]) -> dict[str, str]:
+    """Return name → problem of the shards that are missing, or are not what their index says.
+
+    A shard is read once: its state and its digest are kept in the cache.
+    """
+    key = hashlib.blake2b(os.fsencode(folder), digest_size=16).hexdigest()
+    cache = cache_folder() / CACHE_FOLDER / f"{key}.json"
+    known = (read_flat_json(cache) or {}) if cache.exists() else {}
+    verified: dict[str, str] = {}
+
+    def check(entry: ShardEntry) -> str | None:
+        path = folder / entry.name
+        try:
+            status = path.stat()
+            if status.st_size != entry.bytes:
+                return _truncated(str(path), status.st_size, entry)
+            state = f"{entry.digest} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+            if known.get(entry.name) != state and file_digest(path).hex() != entry.digest:
+                return f"{path} is damaged: its digest is not the one in {INDEX_FILE}. Copy it again"
+        except FileNotFoundError:
+            return f"{path} does not exist"
+        except OSError as error:
+            return f"{path} cannot be read ({(error.strerror or str(error)).lower()})"
+        verified[entry.name] = state
+        return None
+
+    broken = _checked(entries, check, cpu_count())
+    if verified != known:
+        with suppress(OSError, LabelGapError):  # the next one reads the shards again
+            make_folder(cache.parent)
+            write_flat_json(cache, verified)
+    return broken
+
+
+def _checked(entries: Sequence[ShardEntry], check: Callable[[ShardEntry], str | None], threads: int) -> dict[str, str]:
+    with ThreadPoolExecutor(threads) as pool:
+        found = zip(entries, pool.map(check, entries), strict=True)
+        return {entry.name: problem for entry, problem in found if problem is not None}
+
+
+def _truncated(place: str, size: int, entry: ShardEntry) -> str:
+    what = "is truncated" if size < entry.bytes else "is not what its index says"
+    return f"{place} {what}: it has {size:,} bytes, not {entry.bytes:,}. Copy it again"
+
+
+def _tars(folder: Path) -> list[Path]:
+    """Return the tar files of a folder, sorted."""
+    return sorted(path for path in folder.glob("*.tar") if path.is_file() and not path.name.startswith("."))
+
+
+def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
+    """Index tar files that have no index; the result is cached by their states."""
+    if (folder / UNFINISHED_FILE).exists():
+        raise InputError(f"{folder} is not complete: `labelgap shard` was stopped. The same command writes the rest.")
+    paths = _tars(folder)
+    if not paths:
+        raise InputError(f"{folder} holds no shards: there is no {INDEX_FILE} in it, nor a tar file.")
+    digest = hashlib.blake2b(os.fsencode(folder), digest_size=16)
+    for path in paths:
+        status = path.stat()
+        digest.update(b"\0%b\0%d %d %d" % (os.fsencode(path.name), status.st_size, status.st_mtime_ns, status.st_ino))
+    cached = cache_folder() / CACHE_FOLDER / f"index-{digest.hexdigest()}"
+    with suppress(LabelGapError):
+        return (*read_index(cached), {})
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        found = list(pool.map(_scan, paths))
+    pairs = zip(paths, found, strict=True)
+    broken = {path.name: str(each).rstrip(".") for path, each in pairs if isinstance(each, InputError)}
+    contents = [each for each in found if isinstance(each, ShardContent)]
+    classes, rows = join_contents(contents)
+    entries = tuple(content.entry for content in contents)
+    has_splits = any(row[1] for content in contents for row in content.rows)
+    if not broken:
+        with suppress(OSError, LabelGapError):  # the next one reads the shards again
+            make_folder(cached)
+            write_index(cached, classes, has_splits, entries, rows)
+    index = ShardIndex(classes=classes, has_splits=has_splits, images_digest="0" * 32, images_bytes=0, shards=entries)
+    return index, rows, broken
+
+
+def _scan(path: Path) -> ShardContent | InputError:
+    try:
+        return scan_shard(path)
+    except InputError as error:
+        return error

@@ -1,0 +1,294 @@
+"""From a table of labels and a folder of images to a data set: what CSV, Parquet and folders of photos share.
+
+The images are found and decoded once. All of them are train where the table has no split. The data set's ``findings``
+say what was decided.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError, Problem, ProblemsError, suggest_path
+from labelgap.core.findings import Finding
+from labelgap.core.text import pluralize
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.findings import ImagesSkipped, count_labels
+from labelgap.data.images import FileImages
+from labelgap.data.readers.image_paths import ImageFinder, refuse_url
+from labelgap.data.scanning import ImageScan, find_duplicates, scan_images
+from labelgap.data.split import assign_splits
+from labelgap.labels import LabelTable
+from labelgap.labels.io.formats import read_csv, read_parquet
+from labelgap.labels.io.table_file import TableFile, TableOptions, check_choice
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are checked and split.
+
+    ``on_bad_image`` "error" names all that cannot be read in one error, "skip" leaves them out. ``duplicates`` are
+    searched for among images that look the same ("near"), have the same bytes ("exact") or not at all ("off"); in any
+    case every image is decoded once, small, and the result is cached.
+    """
+
+    on_bad_image: str = "error"
+    duplicates: str = "near"
+    allow_leaks: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("on_bad_image", self.on_bad_image, ("error", "skip"))
+        check_choice("duplicates", self.duplicates, ("near", "exact", "off"))
+
+
+def read_image_table(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None,
+    read: Callable[[Path, ImageFinder], TableFile],
+    options: ImageOptions,
+    others: Mapping[str, str | os.PathLike[str] | None] | None = None,
+) -> Dataset:
+    """Read a table with its images, which are in its own folder when ``images`` is None, or raise one error.
+
+    ``others`` are tables of val and of test, by the name of the split.
+    """
+    path, folder = Path(path), image_folder(path, images)
+    finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
+    source = finder.source = path
+    try:
+        file = read(path, finder)
+        for split, other in (others or {}).items():
+            if other is not None:
+                refuse_url(other, "tables")
+                source = finder.source = Path(other)
+                file = join_tables(file, read(source, finder), split)
+    except ProblemsError as error:
+        if not finder.checked:
+            raise
+        outcome = "nothing was trained"
+        all_missing = finder.missing == finder.checked
+        if all_missing:
+            outcome += f". None of its images is in {folder}: where are they? (--images DIR)"
+        problems = [*error.problems, *_unreadable_images(folder, finder)]
+        fixable = error.fixable and not all_missing
+        whole = ProblemsError(source, problems, outcome, unit=error.unit, fixable=fixable)
+        for note in getattr(error, "__notes__", ()):
+            whole.add_note(note)
+        raise whole from None
+    return build_dataset(file, folder, finder.files, finder.skipped, options, finder.findings())
+
+
+def image_folder(path: str | os.PathLike[str], images: str | os.PathLike[str] | None) -> Path:
+    """Return the folder that the names of a table are relative to: its own when ``images`` is None."""
+    refuse_url(path, "tables")
+    if images is None:
+        return Path(path).parent
+    refuse_url(images, "images")
+    folder = Path(images)
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        rule = "images is the folder that the names under 'image' are relative to."
+        raise InputError(f"{folder} {what}: {rule}{suggest_path(folder)}")
+    return folder
+
+
+def _unreadable_images(folder: Path, finder: ImageFinder) -> list[Problem]:
+    """Return the images that cannot be read, for a table with other problems: one error names all."""
+    if finder.skip:
+        return []
+    names = [name for name in finder.files if finder.sources[name] == finder.source]
+    scan = scan_images(FileImages(folder, names, [finder.files[name] for name in names]))
+    return [Problem(finder.lines[names[row]], reason) for row, reason in scan.unreadable.items()]
+
+
+def join_tables(file: TableFile, other: TableFile, split: str) -> TableFile:
+    """Return a table with the rows of another one as a split; its classes are matched by name."""
+    table, added = file.table, other.table.with_classes(file.table.classes)
+    given = ("train",) * len(table) if file.splits is None else file.splits
+    if split in given:
+        raise InputError(f"{file.path} has {split} rows of its own: leave {split}={other.path} out, or those rows.")
+    if shared := set(table.images).intersection(added.images):
+        raise InputError(
+            f"{min(shared)} is in {file.path} and in {other.path}, and {len(shared):,} images in all: an image that is "
+            f"trained on cannot be {split}."
+        )
+    if not len(added.values):
+        raise InputError(f"{other.path} knows no label of a class of {file.path} ({', '.join(table.classes[:5])} …).")
+    groups = None
+    if file.groups is not None or other.groups is not None:
+        groups = (file.groups or ("",) * len(table)) + (other.groups or ("",) * len(added))
+    return replace(
+        file,
+        table=LabelTable.concatenate([table, added]),
+        splits=given + (split,) * len(added),
+        groups=groups,
+        lines=np.concatenate([file.lines, other.lines]),
+        sources=(file.sources or (file.path,) * len(table)) + (other.path,) * len(added),
+    )
+
+
+def _unreadable_error(file: TableFile, invalid: Mapping[int, str]) -> ProblemsError:
+    """Return the error that names all images that cannot be read, given row → reason."""
+    sources = file.sources or (file.path,) * len(file.table)
+    first = sources[min(invalid)]
+    one_file = all(sources[row] == first for row in invalid)
+    problems = [
+        Problem(int(file.lines[row]), reason if one_file else f"{sources[row]}: {reason}")
+        for row, reason in invalid.items()
+    ]
+    count = pluralize(len(invalid), "image")
+    outcome = f"nothing was trained: {count} cannot be read (--on-bad-image skip leaves them out)"
+    fixable = one_file and file.unit != ""
+    return ProblemsError(first if one_file else file.path, problems, outcome, unit=file.unit, fixable=fixable)
+
+
+def _select(file: TableFile, rows: NDArray[np.int64]) -> TableFile:
+    """Return a table with these rows only."""
+    chosen = rows.tolist()
+    return replace(
+        file,
+        table=file.table.select(rows),
+        splits=file.splits and tuple(file.splits[row] for row in chosen),
+        groups=file.groups and tuple(file.groups[row] for row in chosen),
+        lines=file.lines[rows],
+        sources=file.sources and tuple(file.sources[row] for row in chosen),
+    )
+
+
+def build_dataset(
+    file: TableFile,
+    folder: Path,
+    files: Mapping[str, str],
+    skipped: Mapping[str, str],
+    options: ImageOptions,
+    findings: Sequence[Finding],
+    scanner: Callable[[FileImages], ImageScan] = scan_images,
+) -> Dataset:
+    """Check the images of a table, leave out or refuse those that cannot be read, and split the rest.
+
+    ``files`` maps images to paths below the folder, ``skipped`` those that are left out already to the reason.
+    """
+    images = FileImages(folder, file.table.images, [files.get(name, name) for name in file.table.images])
+    invalid = {row: skipped[name] for row, name in enumerate(file.table.images) if name in skipped}
+    usable = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
+    scan = scanner(images.select(usable))
+    invalid |= {int(usable[row]): reason for row, reason in scan.unreadable.items()}
+    if invalid and options.on_bad_image == "error":
+        raise _unreadable_error(file, invalid)
+    good = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
+    if not len(good):
+        raise InputError(
+            f"{file.path}: none of its {len(images):,} images can be read, e.g. {next(iter(invalid.values()))}"
+        )
+    images, scan = images.select(good), scan.select(np.searchsorted(usable, good))
+    pairs = find_duplicates(images, scan, options.duplicates)
+    if invalid:
+        findings = (*findings, ImagesSkipped(tuple(file.table.images[row] for row in sorted(invalid))))
+    if len(good) < len(file.table):
+        file = _select(file, good)
+    rows, together, split_findings = assign_splits(file, pairs, options.allow_leaks)
+    table = file.table
+    parts = {
+        name: Split(name, images.select(members), table.select(members), groups=together[members])
+        for name, members in rows.items()
+        if len(members)
+    }
+    all_findings = (*file.findings, count_labels([table]), *findings, *split_findings)
+    return Dataset.of(file.path.name, parts, all_findings, revisions=file.revisions)
+
+
+def load_csv(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    val: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | None = None,
+    zeros: str = "absent",
+    unlisted: str = "unknown",
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    separator: str | None = None,
+    classes: Sequence[str] | None = None,
+    ignore_columns: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    aliases: str | os.PathLike[str] | None = None,
+    parents: str | os.PathLike[str] | None = None,
+    on_bad_image: str = "error",
+    duplicates: str = "near",
+    allow_leaks: bool = False,
+    seed: int = 0,
+) -> Dataset:
+    """Read a CSV of labels and find its images, or raise one error with everything that is wrong.
+
+    Without a ``split`` column all images are train, and a linear head is cross-validated over them; where a network is
+    trained, a tenth of train is held out as val, by a hash of the images' names. Copies of an image, and images of one
+    ``group``, stay together.
+
+    Args:
+        path: wide (``image,[split],class…``) or lists (``image,[split],present,[absent]``).
+        images: the folder that the names under ``image`` are relative to; the CSV's own folder when not given.
+        val: a table of val images, in the same layout; its classes are matched by name.
+        test: a table of test images.
+        zeros: what a 0 in a wide table means: "absent", or "unknown" where it only means that nobody tagged it.
+        unlisted: the state of a class in neither list of a lists table: "unknown" or "absent".
+        delimiter: between cells; like the next two detected, and reported in ``findings``, when not given.
+        encoding: of the text.
+        separator: between the tags of a list.
+        classes: the tags to use, in this order; other columns are left out.
+        ignore_columns: columns that are not tags.
+        rename: old name → new name, of tags (two that get one name become one) and of columns (``{"file": "image"}``).
+        aliases: a CSV of two columns, synonym and tag.
+        parents: a CSV of two columns, child and parent: where a child is present its parent is, as revisions.
+        on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
+        duplicates: which copies of images are searched for: "near", "exact" or "off".
+        allow_leaks: whether copies of an image may be in two splits; an error otherwise where the file has such splits.
+        seed: of the val that is held out where a network is trained.
+    """
+    options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
+    return read_image_table(
+        path,
+        images,
+        lambda file, finder: read_csv(file, options, encoding=encoding, delimiter=delimiter, check_image=finder),
+        ImageOptions(on_bad_image, duplicates, allow_leaks),
+        {"val": val, "test": test},
+    )
+
+
+def load_parquet(
+    path: str | os.PathLike[str],
+    images: str | os.PathLike[str] | None = None,
+    *,
+    val: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | None = None,
+    zeros: str = "absent",
+    unlisted: str = "unknown",
+    separator: str | None = None,
+    classes: Sequence[str] | None = None,
+    ignore_columns: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    aliases: str | os.PathLike[str] | None = None,
+    parents: str | os.PathLike[str] | None = None,
+    on_bad_image: str = "error",
+    duplicates: str = "near",
+    allow_leaks: bool = False,
+    seed: int = 0,
+) -> Dataset:
+    """Read a Parquet file of labels and find its images, or raise one error with everything that is wrong.
+
+    Wide columns hold booleans, numbers or texts; lists are Parquet's own (``present``, ``absent``), or texts with a
+    separator. What ``LabelTable.to_parquet`` wrote keeps the order of its classes. All options are those of
+    ``load_csv``; rows are counted from 1.
+    """
+    options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
+    return read_image_table(
+        path,
+        images,
+        lambda file, finder: read_parquet(file, options, check_image=finder),
+        ImageOptions(on_bad_image, duplicates, allow_leaks),
+        {"val": val, "test": test},
+    )

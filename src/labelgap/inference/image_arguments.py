@@ -1,0 +1,105 @@
+"""Images as command-line arguments: files, folders, glob patterns, and text files of paths."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from labelgap.core.errors import InputError, describe_missing_path
+from labelgap.data import dataset_names, describe_datasets
+from labelgap.data.images import FileImages
+from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.shards import is_shard_folder, is_shard_url
+
+_LISTS: Final = (".txt", ".lst", ".list")
+_TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json", ".arff")
+
+
+def is_dataset_argument(text: str) -> bool:
+    """Return whether an argument is DATA, with labels or features, rather than images.
+
+    DATA is a table, ``name=path``, a folder in a published layout, shards, or a name. Any other folder is one of
+    images, whatever its subfolders are called; ``folder=photos`` reads it as a folder per class.
+    """
+    path = Path(text).expanduser()
+    if is_shard_url(text) or is_shard_folder(path):
+        return True
+    if path.is_dir():
+        return any(reader.layout.find is not None and reader.recognizes(path) for reader in describe_datasets())
+    if path.suffix.lower() in _TABLES:
+        return True
+    if path.exists() or glob.has_magic(text):
+        return False
+    return "=" in text or text in dataset_names()
+
+
+def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = None) -> FileImages:
+    """Return the images of all arguments, in their order; the files of a folder or a pattern are sorted.
+
+    Args:
+        texts: image files; folders, with all images below them; patterns (``photos/**/*.jpg``); text files (.txt, .lst)
+            with a path per line.
+        folder: what the paths in text files are relative to; the current folder when left out.
+    """
+    names = tuple(dict.fromkeys(name for text in texts for name in _expand(text, folder)))
+    if not names:
+        raise InputError(f"there is no image in {', '.join(texts)}: files ending in .jpg, .png, .webp and the like.")
+    if all(_is_below_current_folder(name) for name in names):
+        return FileImages(".", names)
+    files = [os.path.abspath(name) for name in names]  # noqa: PTH100 - faster for many, and no links to follow
+    return FileImages(Path(files[0]).anchor, names, files)
+
+
+def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
+    """Return the paths of one argument."""
+    refuse_url(text, "images")
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _walk(path)
+    if path.suffix.lower() in _LISTS and path.is_file():
+        return _read_list(path, folder)
+    if path.exists():
+        if not is_image_name(path.name):
+            raise InputError(f"{path} has no image suffix; a list of paths is a text file ending in .txt.")
+        return [str(path)]
+    if glob.has_magic(text):
+        return _match(str(path))
+    raise InputError(describe_missing_path(path))
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    """Yield every image below a folder, sorted, without hidden folders."""
+    for top, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(filter(is_image_name, files)):
+            yield str(Path(top) / name)
+
+
+def _match(pattern: str) -> Iterator[str]:
+    """Yield the images that a pattern matches, and those below the folders that it matches."""
+    for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns may be absolute
+        path = Path(match)
+        if path.is_dir():
+            if not pattern.endswith("**"):
+                yield from _walk(path)
+        elif is_image_name(path.name):
+            yield str(path)
+
+
+def _read_list(path: Path, folder: str | os.PathLike[str] | None) -> Iterator[str]:
+    """Yield the paths of a text file, without blank lines."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for line in file:
+                if name := line.strip():
+                    refuse_url(name, "images")
+                    yield os.path.normpath(name if folder is None else Path(folder) / name)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file in UTF-8 ({error.reason}): it holds a path per line.") from None
+
+
+def _is_below_current_folder(name: str) -> bool:
+    return not os.path.isabs(name) and os.pardir not in Path(name).parts  # noqa: PTH117 - faster for many

@@ -1,0 +1,355 @@
+"""The classes of a table: renames, aliases and selection, names that may mean one class, and the hierarchy."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError, UnknownNameError, nearest
+from labelgap.core.findings import Finding, Note
+from labelgap.core.text import format_option, join_names, pluralize, truncate_text
+from labelgap.labels.codes import PRESENT
+from labelgap.labels.io.dialect import detect_dialect, open_text, split_records
+from labelgap.labels.io.table_file import (
+    LIST_COLUMNS,
+    RESERVED_COLUMNS,
+    MoreSimilarClasses,
+    ProblemList,
+    SimilarClasses,
+    TableOptions,
+)
+from labelgap.labels.revisions import Revisions
+from labelgap.labels.table import LabelTable
+
+_MAX_SHOWN: Final = 10
+_MAX_COMPARISONS: Final = 100_000
+_HEADERS: Final = frozenset({"alias", "child", "class", "from", "name", "new", "old", "parent", "synonym", "tag", "to"})
+
+
+def resolve_class_names(options: TableOptions) -> dict[str, str]:
+    """Return the final name of every class that ``rename`` or ``aliases`` renames."""
+    synonyms = read_name_pairs(Path(options.aliases), "synonym", "tag") if options.aliases is not None else []
+    pairs = [pair for pair in synonyms if pair[0] not in options.rename]
+    return resolve_aliases([*pairs, *options.rename.items()], "--rename and --aliases" if pairs else "--rename")
+
+
+def apply_class_options(
+    table: LabelTable,
+    options: TableOptions,
+    names: Mapping[str, str],
+    alphabetical: bool,
+    refuse_conflicts: Callable[[Sequence[tuple[int, str]]], None],
+) -> tuple[LabelTable, Revisions, list[Finding]]:
+    """Rename classes, select those in ``options.classes``, and add the labels that the hierarchy implies.
+
+    ``refuse_conflicts`` raises an error for labels (row, class) that are present under one name and absent under
+    another. Returned are the table, the revisions that the hierarchy added to it, and what was done.
+    """
+    findings: list[Finding] = []
+    classes = {*table.classes}
+    for old, new in options.rename.items():
+        if old not in classes and new.lower() not in (*RESERVED_COLUMNS, *LIST_COLUMNS):
+            raise UnknownNameError("tag", truncate_text(old), map(truncate_text, table.classes), "(--rename OLD=NEW)")
+    if renamed := [old for old in table.classes if old in names]:
+        table, conflicts = rename_classes(table, names, alphabetical=alphabetical)
+        refuse_conflicts(conflicts)
+        pairs_shown = truncate_text(", ".join(f"{old} = {names[old]}" for old in renamed), 200)
+        findings.append(Note(f"renamed: {pairs_shown}"))
+    if options.classes is not None:
+        table, selected = _select(table, [names.get(name, name) for name in options.classes])
+        findings += selected
+    revisions = Revisions()
+    if options.parents is not None:
+        pairs = read_name_pairs(Path(options.parents), "child", "parent")
+        revisions, contradicted, unknown_names = implied_labels(
+            table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs]
+        )
+        table = table.revised(revisions)
+        findings.append(_describe_hierarchy(len(revisions), contradicted, unknown_names))
+    return table, revisions, [*findings, *similar_class_names(table)]
+
+
+def _describe_hierarchy(added: int, contradicted: int, unknown_names: Sequence[str]) -> Note:
+    """Say what parents added, what stays absent although a child is present, and which names are no classes."""
+    text = f"parents add {pluralize(added, 'present label')}"
+    if contradicted:
+        verbs = ("say", "stay") if contradicted > 1 else ("says", "stays")
+        labels = pluralize(contradicted, "label")
+        text += f"; {labels} {verbs[0]} absent where a child is present, and {verbs[1]}"
+    if unknown_names:
+        text += f"; no tags here: {truncate_text(', '.join(unknown_names), 100)}"
+    return Note(text)
+
+
+def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
+    """Keep some classes of a table; find which others it has and which of those selected never occur."""
+    classes = list(dict.fromkeys(classes))
+    in_table, selected_names = {*table.classes}, {*classes}
+    missing = [name for name in classes if name not in in_table]
+    if len(missing) == len(classes):
+        raise UnknownNameError("tag", truncate_text(missing[0]), map(truncate_text, table.classes), "(--classes)")
+    left_out = [name for name in table.classes if name not in selected_names]
+    selected = table.with_classes(classes)
+    lost = len(table.values) - len(selected.values)
+    findings: list[Finding] = []
+    if left_out:
+        names = truncate_text(", ".join(left_out), 200)
+        findings.append(Note(f"tags left out: {names} ({pluralize(lost, 'label')})"))
+    compared = max(1, min(_MAX_SHOWN, _MAX_COMPARISONS // max(len(left_out), 1)))
+    for number, name in enumerate(missing):
+        near = nearest(name, left_out) if number < compared else None
+        hint = f"; did you mean '{truncate_text(near)}'?" if near else ""
+        findings.append(Note(f"'{truncate_text(name)}' is never listed{hint}"))
+    return selected, findings
+
+
+def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]]:
+    """Read a CSV of two columns, with or without a header, or raise one error with all problems."""
+    dialect = detect_dialect(path, None, None, lambda cells: len(cells) == 2)
+    pairs, problems = list[tuple[str, str]](), ProblemList(path)
+    with open_text(path, dialect.encoding) as file:
+        for line, cells in split_records(file, dialect.delimiter, dialect.skip, problems):
+            if len(cells) == 2 and all(cells):
+                pairs.append((cells[0], cells[1]))
+            else:
+                problems.add(line, f"a line is {first},{second}; this has {len(cells)} cells")
+    problems.fixable = False  # it is no table of labels
+    problems.refuse()
+    return pairs[1:] if pairs and {*map(str.casefold, pairs[0])} <= _HEADERS else pairs
+
+
+def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, str]:
+    """Return the final name of every alias; an alias of two names and a cycle are errors.
+
+    Example:
+        >>> resolve_aliases([("puppy", "dog"), ("dog", "Dog")], "rename")
+        {'puppy': 'Dog', 'dog': 'Dog'}
+    """
+    direct: dict[str, str] = {}
+    for old, new in pairs:
+        if direct.setdefault(old, new) != new:
+            names = (truncate_text(name) for name in (old, direct[old], new))
+            raise InputError("{}: '{}' stands for '{}' and for '{}'. It can stand for one tag.".format(where, *names))
+    direct = {old: new for old, new in direct.items() if old != new}
+    final: dict[str, str] = {}
+    for old in direct:
+        name, path = old, dict[str, None]()
+        while name in direct and name not in final:
+            if name in path:
+                raise InputError(f"{where}: {describe_cycle([*path])} is a cycle.")
+            path[name] = None
+            name = direct[name]
+        final |= dict.fromkeys(path, final.get(name, name))
+    return {old: final[old] for old in direct}
+
+
+def rename_classes(
+    table: LabelTable, names: Mapping[str, str], *, alphabetical: bool = False
+) -> tuple[LabelTable, list[tuple[int, str]]]:
+    """Rename classes; those that get the same name are merged.
+
+    Present or absent replaces unknown. A label that is present in one merged class and absent in another is a conflict:
+    it is returned as (row, class) and is unknown in the table.
+
+    Example:
+        >>> table = LabelTable.from_dense([[1, -1], [0, 1]], classes=["dog", "Dog"])
+        >>> renamed, conflicts = rename_classes(table, {"dog": "Dog"})
+        >>> renamed.to_dense().tolist(), conflicts
+        ([[1], [-1]], [(1, 'Dog')])
+    """
+    new_names = [names.get(name, name) for name in table.classes]
+    classes = sorted(set(new_names)) if alphabetical else list(dict.fromkeys(new_names))
+    number = {name: column for column, name in enumerate(classes)}
+    columns = np.array([number[name] for name in new_names], dtype=np.int64)[table.columns]
+    places = table.rows * max(len(classes), 1) + columns
+    place, first, which = np.unique(places, return_index=True, return_inverse=True)
+    value = table.values[first]
+    conflicts = np.unique(place[which[table.values != value[which]]])
+    kept = ~np.isin(place, conflicts)
+    row, column = np.divmod(place[kept], max(len(classes), 1))
+    renamed = LabelTable.from_entries(row, column, value[kept], classes, table.images)
+    return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in conflicts]
+
+
+_PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
+_MAX_COMPARED: Final = 200
+_MIN_LETTERS: Final = 5
+_MAX_LETTERS: Final = 40
+"""Lengths between which a wrong letter is searched for: cat and car are two words."""
+_RARER: Final = 5
+"""A misspelled name has so many times fewer positives than the right one: house and horse both have many."""
+
+
+def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarClasses]:
+    """Find classes whose names differ only in case, blanks, marks, a plural, or one letter of a rare name.
+
+    Example:
+        >>> tags = [["Dog", "cats"], ["Dog", "dog"], ["cat", "owl", "preson"], *[["person"]] * 5]
+        >>> for found in similar_class_names(LabelTable.from_lists(tags)):
+        ...     print(found)
+        'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog
+        'cat' (1) and 'cats' (1) look like one tag: --rename cats=cat
+        'person' (5) and 'preson' (1) look like one tag: --rename preson=person
+    """
+    present = table.counts().present.tolist()
+    by_key: dict[str, list[tuple[str, int]]] = {}
+    for column, name in enumerate(table.classes):
+        by_key.setdefault(_key(name), []).append((name, present[column]))
+    for rare, frequent in _near_spellings({key: sum(count for _, count in by_key[key]) for key in by_key}):
+        by_key[frequent] += by_key.pop(rare)
+    similar = [
+        SimilarClasses(tuple(sorted(names, key=lambda item: (-item[1], item[0]))))
+        for names in by_key.values()
+        if len(names) > 1
+    ]
+    more = [MoreSimilarClasses(len(similar) - _MAX_SHOWN)] if len(similar) > _MAX_SHOWN else []
+    return [*similar[:_MAX_SHOWN], *more]
+
+
+def fold_case(counts: Mapping[str, int]) -> dict[str, str]:
+    """Return the name to use for every name that differs from a more frequent one only in case and blanks.
+
+    Example:
+        >>> fold_case({"Dog": 1, "dog": 7, "traffic  light": 2, "Traffic light": 2, "dogs": 3})
+        {'Dog': 'dog', 'traffic  light': 'Traffic light'}
+    """
+    groups: dict[str, list[str]] = {}
+    for name in counts:
+        folded = name if len(name) > _MAX_COMPARED else unicodedata.normalize("NFKC", name).casefold()
+        groups.setdefault(" ".join(folded.split()), []).append(name)
+    chosen = {key: min(names, key=lambda name: (-counts[name], name)) for key, names in groups.items()}
+    return {name: chosen[key] for key, names in groups.items() for name in names if name != chosen[key]}
+
+
+def describe_same_names(counts: Mapping[str, int]) -> str | None:
+    """Return which names differ only in case and blanks, and the option that makes them one; None where none do."""
+    pairs = fold_case(counts)
+    if not pairs:
+        return None
+    shown = [
+        f"'{truncate_text(name)}' and '{truncate_text(chosen)}' ({format_option('rename', f'{name}={chosen}')})"
+        for name, chosen in pairs.items()
+    ]
+    return f"tags that differ only in case or blanks: {join_names(shown, _MAX_SHOWN)}"
+
+
+def is_near_spelling(one: str, other: str) -> bool:
+    """Return whether two names differ in one letter: another, one more, one less, or one elsewhere."""
+    return not {one, *_without_a_letter(one)}.isdisjoint({other, *_without_a_letter(other)})
+
+
+def _near_spellings(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these.
+
+    Two such names become equal when a letter of one or of both is left out, so the work grows with the letters.
+    """
+    frequent: dict[str, str] = {}
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        if not _MIN_LETTERS <= len(name) <= _MAX_LETTERS:
+            continue
+        forms = [name, *_without_a_letter(name)]
+        near = {frequent[form] for form in forms if form in frequent}
+        close = [other for other in near if counts[other] >= _RARER * counts[name]]
+        if close:
+            yield name, min(close, key=lambda other: (-counts[other], other))
+        elif counts[name] >= _RARER:
+            for form in forms:
+                frequent.setdefault(form, name)
+
+
+def _without_a_letter(name: str) -> Iterator[str]:
+    """Yield a name without each of its letters; digits stay, since class1 and class2 are two."""
+    return (name[:place] + name[place + 1 :] for place, letter in enumerate(name) if not letter.isdigit())
+
+
+def _key(name: str) -> str:
+    """Return a name without case, blanks, punctuation and plural ending."""
+    if len(name) > _MAX_COMPARED:  # normalization may take quadratic time
+        return name
+    letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold())
+    if len(letters) > 3 and not letters.endswith("ss"):
+        for ending, singular in _PLURALS:
+            if letters.endswith(ending):
+                return letters.removesuffix(ending) + singular
+    return letters or name
+
+
+HIERARCHY_SOURCE: Final = "parents"
+_MAX_LABELS: Final = 2_000_000
+_MAX_PER_LABEL: Final = 100
+"""How many labels a hierarchy may imply: so many, and so many for every known label."""
+
+
+def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple[Revisions, int, tuple[str, ...]]:
+    """Find the labels that follow from "child present, so parent present", over any number of generations.
+
+    A name that is no class still connects others: from dog to animal through canine. A cycle is an error.
+    Returned are the revisions of unknown labels to PRESENT, how many labels are absent although a descendant is present
+    (they stay absent), and the children and parents that are no class of the table.
+
+    Example:
+        >>> table = LabelTable.from_lists([["dog"], ["owl"]], classes=["animal", "bird", "dog", "owl"])
+        >>> revisions, _, _ = implied_labels(table, [("dog", "animal"), ("owl", "bird"), ("bird", "animal")])
+        >>> table.revised(revisions).to_dense().tolist()
+        [[1, -1, 1, -1], [1, 1, -1, 1]]
+    """
+    children = _children(pairs)
+    number = {name: column for column, name in enumerate(table.classes)}
+    count = max(len(table.classes), 1)
+    rows, places = table.rows, [np.zeros(0, dtype=np.int64)]
+    known = rows * count + table.columns
+    present = _rows_by_class(table)
+    limit = _MAX_LABELS + _MAX_PER_LABEL * len(table.values)
+    found: dict[str, NDArray[np.int64]] = {}
+    for name, below in children.items():
+        own = present[number[name]] if name in number else places[0]
+        parts = {id(part): part for part in (own, *(found[child] for child in below)) if len(part)}
+        found[name] = (
+            next(iter(parts.values()), own) if len(parts) < 2 else np.unique(np.concatenate([*parts.values()]))
+        )
+        if len(parts) > 1 or (name in number and found[name] is not own):
+            limit -= len(found[name])
+        if limit < 0:
+            raise InputError("parents: the hierarchy implies too many labels; is it a chain of thousands of classes?")
+        if name in number and found[name] is not own:
+            places.append(found[name] * count + number[name])
+    implied = np.unique(np.concatenate(places))
+    contradicted = int(np.isin(known[table.values != PRESENT], implied).sum())
+    row, column = np.divmod(implied[~np.isin(implied, known)], count)
+    revisions = Revisions.from_arrays(table, row, column, source=HIERARCHY_SOURCE, epoch=None)
+    return revisions, contradicted, tuple(sorted(children.keys() - number.keys()))
+
+
+def describe_cycle(names: Sequence[str]) -> str:
+    """Return the names of a cycle, the first of them in alphabetical order first, and only a few of many."""
+    first = names.index(min(names))
+    shown = [truncate_text(name) for name in (*names[first:], *names[: first + 1])]
+    return " → ".join(shown if len(shown) <= _MAX_SHOWN else [*shown[: _MAX_SHOWN - 2], "…", shown[-1]])
+
+
+def _children(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Return the children of every name, in an order that has children before their parents."""
+    children: dict[str, set[str]] = {}
+    for child, parent in pairs:
+        children.setdefault(parent, set()).add(child)
+    try:
+        order = list(TopologicalSorter(children).static_order())
+    except CycleError as error:
+        raise InputError(f"parents: {describe_cycle(error.args[1][:-1])} is a cycle.") from None
+    return {name: children.get(name, set()) for name in order}
+
+
+def _rows_by_class(table: LabelTable) -> list[NDArray[np.int64]]:
+    """Return the rows in which each class is present, ascending."""
+    present = table.values == PRESENT
+    columns = table.columns[present]
+    order = np.argsort(columns, kind="stable")
+    ends = np.cumsum(np.bincount(columns, minlength=len(table.classes)))
+    return np.split(table.rows[present][order], ends[:-1])

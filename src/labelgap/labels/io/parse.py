@@ -1,0 +1,760 @@
+"""Parse the rows of a file of labels: the same rules for CSV and Parquet, all problems in one error.
+
+Wide: ``image,[split],class…`` with 1 (present), 0 (absent) or blank (unknown) in the cells; TRUE, yes, x work as well.
+Lists: ``image,[split],present,[absent]`` with a separator between names, never escaped; a class in neither list is
+unknown. A column ``group`` says which images belong together. Blanks around a cell or a name are ignored.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, islice
+from typing import Final
+
+import numpy as np
+
+from labelgap.core.errors import InputError, ProblemsError, UnknownNameError, nearest
+from labelgap.core.findings import Caution, Finding, Note
+from labelgap.core.text import format_option, pluralize, truncate_text
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.io.classes import apply_class_options, describe_same_names, resolve_class_names
+from labelgap.labels.io.dialect import describe_separator, parse_separator
+from labelgap.labels.io.table_file import (
+    LIST_COLUMNS,
+    MAX_PROBLEMS,
+    RESERVED_COLUMNS,
+    SPLIT_NAMES,
+    SPLITS,
+    ProblemList,
+    TableFile,
+    TableOptions,
+)
+from labelgap.labels.sparse import is_encodable
+from labelgap.labels.table import LabelTable
+
+Cell = str | list[str]  # a list where the file itself has lists
+
+_SPELLINGS: Final = {
+    PRESENT: frozenset({"true", "t", "yes", "y", "x", "present", "✓", "✔"}),
+    ABSENT: frozenset({"false", "f", "no", "n", "absent"}),
+    UNKNOWN: frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "unknown"}),
+}
+_OPPOSITE: Final = {"1": "0", "1.0": "0.0", "true": "false", "t": "f", "yes": "no", "y": "n", "present": "absent"}
+_NUMBER: Final = re.compile(r"([01])(?:[.,]0*)?")
+_PLAIN: Final = frozenset({"", "0", "0.0", "1", "1.0"})
+_DETECTED: Final = (";", "|", ",")
+_MAX_BRACKETED: Final = 1 << 17
+
+
+UNCERTAIN: Final = 2
+"""The code of −1 in tables where it says that a label is uncertain, until it becomes ``TableOptions.minus_one``."""
+
+
+class CellParser:
+    """Parses the cells of a wide table, and records their spellings.
+
+    Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no, or unknown where 0 only means that nobody tagged
+    it (``zero``); unknown is blank, ?, NA, NaN or null; in any case. Anything else is no state; −1 neither, since it
+    means absent in other tools, unless it is asked for as UNCERTAIN.
+
+    Example:
+        >>> parser = CellParser()
+        >>> [parser.code(cell) for cell in ("1.0", "yes", "0", "", "maybe")]
+        [1, 1, 0, -1, None]
+        >>> parser.spellings()
+        (('yes',), (), ())
+    """
+
+    def __init__(self, zero: int = ABSENT, *, uncertain: bool = False) -> None:
+        self._codes: dict[str, int | None] = dict.fromkeys(("-1", "-1.0"), UNCERTAIN) if uncertain else {}
+        self._spellings: dict[int, list[str]] = {PRESENT: [], ABSENT: [], UNKNOWN: []}
+        self._zero = zero
+
+    def code(self, cell: Cell) -> int | None:
+        """Return the code of a cell, or None where it is no state."""
+        if not isinstance(cell, str):
+            return None
+        try:
+            return self._codes[cell]
+        except KeyError:
+            code = _state(cell)
+            if code is not None and cell not in _PLAIN:
+                self._spellings[code].append(cell)
+            return self._codes.setdefault(cell, self._zero if code == ABSENT else code)
+
+    def spellings(self) -> tuple[tuple[str, ...], ...]:
+        """Return the other spellings of 1, of 0 and of blank that the cells have."""
+        return tuple(tuple(self._spellings[state]) for state in (PRESENT, ABSENT, UNKNOWN))
+
+
+def _state(cell: str) -> int | None:
+    if (number := _NUMBER.fullmatch(cell)) is not None:
+        return PRESENT if number[1] == "1" else ABSENT
+    lower = cell.casefold()
+    return next((state for state, spellings in _SPELLINGS.items() if lower in spellings), None)
+
+
+def choose_spellings(counts: Mapping[int | None, Counter[str]]) -> dict[int, str]:
+    """Return how a table writes each state, given its cells by state: the most frequent, or one that fits the others.
+
+    Example:
+        >>> choose_spellings({PRESENT: Counter({"TRUE": 7, "1": 2}), UNKNOWN: Counter({"NA": 3})})
+        {1: 'TRUE', 0: 'FALSE', -1: 'NA'}
+    """
+    present, absent, unknown = (
+        next(iter(dict(counts.get(state, Counter[str]()).most_common(1))), None) for state in (PRESENT, ABSENT, UNKNOWN)
+    )
+    inverse = {no: yes for yes, no in _OPPOSITE.items()}
+    return {
+        PRESENT: _matching(absent, inverse, "1") if present is None else present,
+        ABSENT: _matching(present, _OPPOSITE, "0") if absent is None else absent,
+        UNKNOWN: unknown or "",
+    }
+
+
+def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> str:
+    """Return the opposite of a spelling, in the same case."""
+    if known is None or known.lower() not in opposite:
+        return default
+    word = opposite[known.lower()]
+    return word.upper() if known.isupper() else word.capitalize() if known[0].isupper() else word
+
+
+class TagLists:
+    """Cells that list classes, ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``.
+
+    Read, and written alike.
+
+    The separator is detected from all cells when None is given; never a blank, since class names contain blanks.
+
+    Example:
+        >>> lists = TagLists(None, ["cat", "owl | dog", ""])
+        >>> lists.separator, lists.names("owl | dog"), lists.cell(["cat", "owl"], "")
+        ('|', ['owl', 'dog'], 'cat | owl')
+    """
+
+    def __init__(self, separator: str | None, cells: Iterable[Cell] = ()) -> None:
+        self._texts = [cell for cell in cells if cell and isinstance(cell, str)]
+        self.detected = self.bracketed = False
+        if separator is not None:
+            self.separator = parse_separator(separator, "separator")
+            return
+        found: set[str] = set()
+        for cell in self._texts:
+            self.bracketed |= _parse_bracketed(cell) is not None
+            found.update(mark for mark in _DETECTED if sum(map(bool, map(str.strip, cell.split(mark)))) > 1)
+        self.separator = next((mark for mark in _DETECTED if mark in found), ";")
+        self.detected = bool(found)
+
+    def names(self, cell: Cell) -> list[str]:
+        """Return the names that a cell lists, without the blanks around them."""
+        if not isinstance(cell, str):
+            return list(cell)
+        if self.bracketed and (names := _parse_bracketed(cell)) is not None:
+            return names
+        return [name for part in cell.split(self.separator) if (name := part.strip())]
+
+    def cell(self, names: list[str], like: Cell) -> Cell:
+        """Return a cell that lists classes, in the notation of the cell that it replaces."""
+        if not isinstance(like, str):
+            return names
+        if self.bracketed:
+            json_lists = any(text.startswith('["') for text in self._texts)
+            return json.dumps(names, ensure_ascii=False) if json_lists else repr(names)
+        return self._joint.join(names)
+
+    @cached_property
+    def _joint(self) -> str:
+        """The separator with the blanks that most cells have around it."""
+        pattern = re.compile(rf"\s*{re.escape(self.separator)}\s*")
+        joints = Counter(joint for text in self._texts for joint in pattern.findall(text))
+        return next(iter(dict(joints.most_common(1))), self.separator)
+
+    def findings(self) -> list[Note]:
+        """Return what was detected, unless it is what labelgap itself writes."""
+        if self.bracketed:
+            return [Note("lists written as ['a', 'b'] are read as such (--separator says otherwise)", "source")]
+        if not self.detected or self.separator == ";":
+            return []
+        separator = describe_separator(self.separator)
+        return [Note(f"{separator} between tags, as it seems (--separator says otherwise)", "source")]
+
+
+def blanks_between_tags(classes: Sequence[str]) -> list[Caution]:
+    """Find names whose words are all classes of their own: a blank may separate the tags of a list."""
+    known = {*classes}
+    found = [name for name in classes if len(words := name.split()) > 1 and all(word in known for word in words)]
+    if not found:
+        return []
+    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+    each = "each word of them" if more else "each word of it"
+    name = truncate_text(found[0])
+    return [Caution(f"'{name}'{more}: {each} is a tag, too. --separator space if these are lists")]
+
+
+def _parse_bracketed(cell: str) -> list[str] | None:
+    """Return the names in a list as Python or JSON writes it, or None when the cell is no such list."""
+    if not (cell.startswith("[") and cell.endswith("]")) or len(cell) > _MAX_BRACKETED:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about backslashes in names
+            values = ast.literal_eval(cell)
+        if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
+            return None
+        return [name for value in values if (name := str(value).strip())]
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+_IMAGE_NAMES: Final = ("img", "imagefile", "imageid", "imagename", "imagepath", "imgpath", "photo", "picture")
+COLUMN_SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
+    "image": frozenset({"file", "filename", "filepath", "path", *_IMAGE_NAMES}),
+    "split": frozenset({"datasplit", "partition", "subset"}),
+}
+"""Other names of reserved columns, in lower case and without blanks and marks. One of them counts where no column has
+the name itself."""
+LIST_SYNONYMS: Final = frozenset(
+    {"categories", "category", "class", "classes", "keyword", "keywords", "label", "labels", "tag", "tags"}
+)
+"""Other names of ``present``. One counts where its cells are no states, and those of no other column are."""
+SAMPLE_ROWS: Final = 1000
+"""Rows whose cells decide that."""
+UNSURE_COLUMN: Final = "unsure"
+"""Beside lists: classes that a prediction did not decide. They are unknown, so the column is ignored."""
+
+
+_FILE_NAME: Final = re.compile(r"[^.\s]\.[A-Za-z][A-Za-z0-9]{2,3}$")
+_MAX_END: Final = 100
+_PHOTO_NAME: Final = re.compile(r"[^.\s]\.(?:jpe?g|png|webp|gif|bmp|tiff?|heic|avif)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class HeaderColumns:
+    """The header, its line, the indices of the columns of each kind, and the names of those that are ignored.
+
+    ``image`` is None where no column is called so, which is among the problems; ``probable_image`` is then the only one
+    that holds names of files, if there is one. ``present`` and ``absent`` are the
+    columns of lists; ``class_columns``, with a class each, are none beside them.
+    """
+
+    line: int
+    header: Sequence[str]
+    image: int | None
+    probable_image: int | None
+    split: int | None
+    group: int | None
+    present: int | None
+    absent: int | None
+    class_columns: tuple[int, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def image_names(self) -> int | None:
+        """The column to check the names of images in."""
+        return self.probable_image if self.image is None else self.image
+
+    @property
+    def lists(self) -> bool:
+        """Whether the table has lists of classes, rather than a column per class."""
+        return self.present is not None
+
+    @property
+    def synonyms(self) -> list[tuple[str, str]]:
+        """The columns that were recognized by another name: that name, and the reserved one."""
+        numbers = {"image": self.image, "split": self.split}
+        named = [(self.header[number], role) for role, number in numbers.items() if number is not None]
+        found = [(name, role) for name, role in named if _plain(name) in COLUMN_SYNONYMS[role]]
+        if self.present is not None and _plain(self.header[self.present]) in LIST_SYNONYMS:
+            found.append((self.header[self.present], "present"))
+        return found
+
+
+def is_reserved_name(name: str) -> bool:
+    """Return whether a column of this name may be read as something else than a class."""
+    reserved = {*RESERVED_COLUMNS, *LIST_COLUMNS, UNSURE_COLUMN, *LIST_SYNONYMS}
+    return _plain(name) in reserved.union(*COLUMN_SYNONYMS.values())
+
+
+def is_list_name(name: str) -> bool:
+    """Return whether a column of this name may list classes."""
+    return _plain(name) in LIST_SYNONYMS
+
+
+def is_header(header: Iterable[str], options: TableOptions) -> bool:
+    """Return whether one of these columns holds the names of the images."""
+    return "image" in _column_roles([*header], options)
+
+
+def parse_header(
+    line: int,
+    header: Sequence[str],
+    options: TableOptions,
+    names: Mapping[str, str],
+    problems: ProblemList,
+    sample: Sequence[Sequence[Cell]],
+) -> HeaderColumns:
+    """Find the reserved columns, those of classes (``names``: their final names), and those to ignore.
+
+    ``line`` is 0 in files without lines; ``sample`` are the cells of the first ``SAMPLE_ROWS`` rows. Problems that do
+    not prevent reading the rows are added to ``problems``.
+    """
+    path, names_found, ignored_names = problems.path, {*header}, {*options.ignore_columns}
+    if not header:
+        raise InputError(f"{path} is empty: it needs a header line such as image,cat,dog and a row per image.")
+    for name in options.ignore_columns:
+        if name not in names_found:
+            raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
+    roles = _column_roles(header, options)
+    if "image" not in roles and (photo := next((name for name in header if _PHOTO_NAME.search(name)), None)):
+        place = f", line {line}" if line else ""
+        raise InputError(
+            f"{path}{place}: there is no header, since '{truncate_text(photo)}' is an image. Put a line before it that "
+            "names the columns: 'image' for this one, and for the others a tag each, or 'present' for lists of tags."
+        )
+    unnamed = {number for number, name in enumerate(header) if not name and _holds_no_states(number, sample)}
+    used = [number for number, name in enumerate(header) if name not in ignored_names and number not in unnamed]
+    _recognize_lists(header, roles, used, sample)
+    lists = any(roles[number] == "present" for number in used)
+    special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
+    position: dict[str, int] = {}
+    for number in used:
+        if roles[number] in special:
+            position.setdefault(roles[number], number)
+    left_out = (*special, UNSURE_COLUMN) if lists else special
+    rest = [number for number in used if roles[number] not in left_out]
+    beside_lists = rest if lists else []
+    probable = None
+    if "image" not in position:
+        probable = _column_of_files(rest, sample)
+        if probable is None and len(beside_lists) == 1:
+            probable = beside_lists[0]
+        candidates = [header[probable]] if probable is not None else header
+        problems.add(line, f"no column is called 'image'. {_hint(header, candidates)}")
+        rest = [number for number in rest if number != probable]
+        beside_lists = [number for number in beside_lists if number != probable]
+    chosen = _select_columns(header, rest, options, names) if not lists else []
+    problems.fixable &= "image" in position and bool(chosen or lists)
+    for message in _header_problems(header, roles, used, beside_lists, special):
+        problems.add(line, message)
+    if not chosen and not lists:
+        problems.add(line, "no class: after 'image' comes a column per class, or 'present'")
+    kept = {*position.values(), *chosen, *(rest if lists else ())}
+    ignored = tuple(name or f"column {number + 1}" for number, name in enumerate(header) if number not in kept)
+    image, split, group, present, absent = (position.get(name) for name in (*RESERVED_COLUMNS, *LIST_COLUMNS))
+    return HeaderColumns(line, header, image, probable, split, group, present, absent, tuple(chosen), ignored)
+
+
+def _column_roles(header: Sequence[str], options: TableOptions) -> list[str]:
+    """Return the name of every column after renaming, in lower case if it is a reserved one.
+
+    A reserved name that no column has goes to the only column that has a synonym of it.
+    """
+    renamed = [options.rename.get(name, name) for name in header]
+    roles = [name.lower() if name.lower() in (*RESERVED_COLUMNS, *LIST_COLUMNS) else name for name in renamed]
+    for role, synonyms in COLUMN_SYNONYMS.items():
+        found = [number for number, name in enumerate(header) if _plain(name) in synonyms and name == roles[number]]
+        found = [number for number in found if header[number] not in options.ignore_columns]
+        if role not in roles and len(found) == 1:
+            roles[found[0]] = role
+    return roles
+
+
+def _recognize_lists(
+    header: Sequence[str], roles: list[str], used: Sequence[int], sample: Sequence[Sequence[Cell]]
+) -> None:
+    """Make the only column with a synonym of ``present`` that one, if it holds names and no other column states."""
+    open_columns = [number for number in used if roles[number] not in (*RESERVED_COLUMNS, *LIST_COLUMNS)]
+    candidates = [number for number in open_columns if _plain(header[number]) in LIST_SYNONYMS]
+    if "present" in roles or len(candidates) != 1 or roles[candidates[0]] != header[candidates[0]]:
+        return
+    parser = CellParser()
+    for number in open_columns:
+        cells = [row[number] for row in sample if number < len(row) and row[number]]
+        codes = [parser.code(cell) for cell in cells]
+        states, others = sum(code in (PRESENT, ABSENT) for code in codes), codes.count(None)
+        if (others <= states) if number in candidates else (states > others):
+            return
+    roles[candidates[0]] = "present"
+
+
+def _holds_no_states(number: int, sample: Sequence[Sequence[Cell]]) -> bool:
+    """Return whether a column is blank, or most of its cells are no states, e.g. the numbers of the rows."""
+    parser = CellParser()
+    cells = [row[number] for row in sample if number < len(row) and row[number]]
+    states = sum(parser.code(cell) is not None for cell in cells)
+    return not cells or 2 * states < len(cells)
+
+
+def holds_file_names(cells: Sequence[Cell]) -> bool:
+    """Return whether most of these cells are names of files; of a long text its end decides."""
+    names = sum(isinstance(cell, str) and _FILE_NAME.search(cell[-_MAX_END:]) is not None for cell in cells)
+    return 2 * names > len(cells)
+
+
+def _column_of_files(columns: Sequence[int], sample: Sequence[Sequence[Cell]]) -> int | None:
+    """Return the only column of which most cells are names of files; None where there is none, or several."""
+    found = []
+    for number in columns:
+        if holds_file_names([row[number] for row in sample if number < len(row) and row[number]]):
+            found.append(number)
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(name: str) -> str:
+    """Return the name of a column in lower case, without blanks and marks."""
+    return re.sub(r"[\W_]+", "", name).lower()
+
+
+def _select_columns(
+    header: Sequence[str], rest: Sequence[int], options: TableOptions, names: Mapping[str, str]
+) -> list[int]:
+    """Return the columns of classes; with ``options.classes`` only those, by their own or their final name."""
+    if options.classes is None:
+        return list(rest)
+    selected = {names.get(name, name) for name in options.classes}
+    found = [number for number in rest if names.get(header[number], header[number]) in selected]
+    missing = selected - {names.get(header[number], header[number]) for number in found}
+    if missing:
+        raise UnknownNameError(
+            "tag", truncate_text(min(missing)), [truncate_text(header[number]) for number in rest], "(--classes)"
+        )
+    return found
+
+
+def _header_problems(
+    header: Sequence[str],
+    roles: Sequence[str],
+    used: Sequence[int],
+    beside_lists: Sequence[int],
+    special: Sequence[str],
+) -> Iterable[str]:
+    """Yield the problems of the column names."""
+    seen, refused = set[str](), {*beside_lists}
+    for number in used:
+        name, role = header[number], roles[number]
+        key = role if role in special else name
+        if not name:
+            yield f"column {number + 1} has no name"
+        elif key in seen:
+            yield f"the column '{truncate_text(name)}' is there twice"
+        elif number in refused:
+            yield (
+                f"'{truncate_text(name)}' beside present: lists have image, split, group, present and absent; "
+                f"{format_option('ignore-columns', name)} leaves it out"
+            )
+        seen.add(key)
+
+
+def _hint(header: Sequence[str], candidates: Sequence[str]) -> str:
+    several = [name for name in candidates if _plain(name) in COLUMN_SYNONYMS["image"]]
+    close = candidates[0] if len(candidates) == 1 else nearest("image", candidates)
+    if len(several) > 1:
+        names = " and ".join(f"'{truncate_text(name)}'" for name in several[:2])
+        hint = f"{names} could both be it: {format_option('rename', f'{several[0]}=image')} says which. "
+    elif close:
+        hint = f"Is '{truncate_text(close)}' it? {format_option('rename', f'{close}=image')}. "
+    else:
+        hint = "Say which it is with --rename NAME=image. "
+    return f"{hint}The header reads {truncate_text(','.join(header), 200)}"
+
+
+Row = tuple[int, list[Cell]]
+CheckImage = Callable[[str, int], str | None]  # of the name of an image and its line
+
+_MIN_BAD_CELLS: Final = 10
+"""From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
+_MIN_ALL_BAD: Final = 3
+"""From so many on, where no cell of the column is a state."""
+_CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
+_MINUS_ONE: Final = "; -1 is absent in some files and unknown in others: write 0 or nothing"
+_MAX_NAME: Final = 4096
+_SPELLINGS_SHOWN: Final = 4
+_BREAK: Final = re.compile("[\r\n\0]")
+_ALL_KNOWN: Final = "every cell is 0 or 1, nothing is missing here; if 0 only means 'not tagged', add --zeros unknown"
+
+
+def parse_rows(
+    rows: Iterator[Row],
+    options: TableOptions,
+    problems: ProblemList,
+    *,
+    check_image: CheckImage = lambda name, line: None,
+    classes: Sequence[str] | None = None,
+    findings: Sequence[Finding] = (),
+) -> TableFile:
+    """Parse the rows of a file that are not blank, the header first, or raise one error with all problems.
+
+    The producer of ``rows`` adds to ``problems`` the rows that cannot be split into cells. ``classes`` are all names of
+    a table of lists; those that occur, sorted, when None.
+    """
+    path = problems.path
+    line, header = next(rows, (0, []))
+    problems.refuse()
+    names = resolve_class_names(options)
+    sample = list(islice(rows, SAMPLE_ROWS))
+    rows = chain(sample, rows)
+    cells = [cells for _, cells in sample]
+    columns = parse_header(line, [str(cell) for cell in header], options, names, problems, cells)
+    parser = _RowParser(options, check_image, columns, problems)
+    checked = parser.checked(rows)
+    table, cell_findings = parser.parse_lists(checked, classes) if columns.lists else parser.parse_wide(checked)
+    lines = np.fromiter(parser.images.values(), dtype=np.int64, count=len(table))
+
+    def refuse_conflicts(conflicts: Sequence[tuple[int, str]]) -> None:
+        for row, name in conflicts:
+            text = f"'{truncate_text(name)}' is present under one of its names and absent under another"
+            problems.add(int(lines[row]), text)
+        problems.refuse()
+
+    table, revisions, class_findings = apply_class_options(table, options, names, columns.lists, refuse_conflicts)
+    if not len(table.values):
+        raise InputError(f"{path}: no label is known, all of its {len(table)} rows are blank. Tag a few images.")
+    if not columns.lists and table.complete and options.zeros == "absent":
+        cell_findings.append(Note(_ALL_KNOWN, "counts"))
+    if columns.group is not None:
+        cell_findings.append(Note("the column 'group' says which images belong together, it is no tag"))
+    for written, split in parser.split_names.items():
+        if written != split:
+            cell_findings.append(Note(f"'{truncate_text(written)}' under split is read as {split}", "split"))
+    if parser.headers:
+        times = f"in line {parser.headers[0]:,}" if len(parser.headers) == 1 else f"{len(parser.headers):,} times"
+        cell_findings.append(Note(f"the header is repeated {times}: left out", "source"))
+    for name, role in columns.synonyms:
+        cell_findings.append(Note(f"the column '{truncate_text(name)}' is read as '{role}'", "source"))
+    if columns.ignored:
+        cell_findings.append(Note(f"columns left out: {truncate_text(', '.join(columns.ignored), 200)}"))
+    return TableFile(
+        path=path,
+        table=table,
+        splits=tuple(parser.splits) if columns.split is not None else None,
+        groups=tuple(parser.groups) if columns.group is not None else None,
+        lines=lines,
+        findings=(*cell_findings, *class_findings, *findings),
+        unit=problems.unit,
+        revisions=revisions,
+        uncertain=parser.uncertain,
+    )
+
+
+def is_no_class(bad: int, filled: int) -> bool:
+    """Return whether so many cells of a column are no state that it cannot be a class."""
+    return bad >= (_MIN_ALL_BAD if bad == filled else _MIN_BAD_CELLS) and 2 * bad > filled
+
+
+def image_name_problem(name: str) -> str | None:
+    """Return the problem with the name of an image that no path should have; None where there is none."""
+    if len(name) > _MAX_NAME:
+        return f"'{truncate_text(name)}': the name of an image has {len(name):,} characters"
+    if _BREAK.search(name):
+        return f"{truncate_text(repr(name))}: the name of an image has a line break or a NUL"
+    if not is_encodable(name):
+        return f"{truncate_text(ascii(name))}: the name of an image is not in UTF-8. Rename the file"
+    return None
+
+
+@dataclass
+class _RowParser:
+    """The columns, and the images, splits, groups, lines and problems so far; of repeated images both lines.
+
+    ``split_names`` are other names of the splits, ``headers`` the lines in which the header is repeated.
+    """
+
+    options: TableOptions
+    check_image: CheckImage
+    columns: HeaderColumns
+    problems: ProblemList
+    images: dict[str, int] = field(default_factory=dict)
+    splits: list[str] = field(default_factory=list)
+    split_names: dict[str, str] = field(default_factory=dict)
+    headers: list[int] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    repeated: list[tuple[int, int, int]] = field(default_factory=list)
+    uncertain: int = 0
+
+    def refuse_problems(self, counts: Mapping[str, int]) -> None:
+        """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
+        try:
+            self.problems.refuse()
+        except ProblemsError as error:
+            names, merged = resolve_class_names(self.options), Counter[str]()
+            for name, count in counts.items():
+                merged[names.get(name, name)] += count
+            if (note := describe_same_names(merged)) is not None:
+                error.add_note(note)
+            raise
+        if not self.images:
+            raise InputError(f"{self.problems.path} has a header and no rows: there is no image to learn from.")
+
+    def checked(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """Check the length, image and split of every row, and yield the rows of the right length."""
+        columns, header = self.columns, list(self.columns.header)
+        for line, cells in rows:
+            if cells == header:
+                self.headers.append(line)
+                continue
+            if len(cells) != len(header):
+                hint = ": a list of tags needs quotes around it" if columns.lists and len(cells) > len(header) else ""
+                self.problems.add(line, f"{len(cells)} cells where the header has {len(header)}{hint}")
+                continue
+            image = "" if columns.image_names is None else str(cells[columns.image_names])
+            if not image:
+                if columns.image_names is not None:
+                    self.problems.add(line, "no image is named")
+            elif (problem := image_name_problem(image)) is not None:
+                self.problems.add(line, problem)
+            elif (first := self.images.setdefault(image, line)) != line:
+                self.repeated.append((len(self.problems), line, first))
+                self.problems.add(
+                    line, f"{truncate_text(image)} is listed again (first in {self.problems.unit} {first})"
+                )
+            elif (problem := self.check_image(image, line)) is not None:
+                self.problems.add(line, problem)
+            if columns.split is not None:
+                written = str(cells[columns.split])
+                self.splits.append(split := SPLIT_NAMES.get(written.lower(), written))
+                if split in SPLITS:
+                    self.split_names[written] = split
+                else:
+                    close = nearest(split, SPLITS)
+                    hint = f". Did you mean '{close}'?" if close else ""
+                    name = columns.header[columns.split]
+                    self.problems.add(line, f"'{truncate_text(split)}' under {name}: it is train, val or test{hint}")
+            if columns.group is not None:
+                self.groups.append(str(cells[columns.group]))
+            self.lines.append(line)
+            yield line, cells
+
+    def report_contradictions(self, labels: Callable[[int], Mapping[str, int]]) -> None:
+        """Say where an image that is listed again has other labels; ``labels`` returns the known ones of a row."""
+        for number, line, first in self.repeated:
+            here, before = (labels(bisect_left(self.lines, each)) for each in (line, first))
+            if names := [name for name, state in here.items() if before.get(name, state) != state]:
+                more = f" and {pluralize(len(names) - 1, 'more tag')}" if len(names) > 1 else ""
+                verb = "contradict" if more else "contradicts"
+                self.problems.extend(number, f"; '{truncate_text(names[0])}'{more} {verb} it")
+
+    def parse_wide(self, rows: Iterator[Row]) -> tuple[LabelTable, list[Finding]]:
+        if self.options.unlisted != "unknown":
+            raise InputError(
+                f"{self.problems.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
+            )
+        class_columns = self.columns.class_columns
+        minus_one = self.options.minus_one
+        cell_parser = CellParser(ABSENT if self.options.zeros == "absent" else UNKNOWN, uncertain=minus_one is not None)
+        ends, numbers, values = array("q", [0]), array("i"), array("b")
+        filled, bad_counts = [0] * len(class_columns), [0] * len(class_columns)
+        invalid: list[list[tuple[int, Cell]]] = [[] for _ in class_columns]
+        for line, cells in rows:
+            for column, number in enumerate(class_columns):
+                if cell := cells[number]:
+                    filled[column] += 1
+                    value = cell_parser.code(cell)
+                    if value is None:
+                        bad_counts[column] += 1
+                        if bad_counts[column] <= MAX_PROBLEMS:
+                            invalid[column].append((line, cell))
+                    elif value != UNKNOWN:
+                        numbers.append(column)
+                        values.append(value)
+            ends.append(len(values))
+        names = [self.columns.header[number] for number in class_columns]
+        for name, bad, share in zip(names, invalid, zip(bad_counts, filled, strict=True), strict=True):
+            self.report_invalid_cells(name, bad, *share)
+
+        def labels(row: int) -> dict[str, int]:
+            span = slice(ends[row], ends[row + 1])
+            return {names[column]: value for column, value in zip(numbers[span], values[span], strict=True)}
+
+        self.report_contradictions(labels)
+        self.refuse_problems(dict(zip(names, filled, strict=True)))
+        codes = np.array(values, dtype=np.int8)
+        if minus_one is not None:
+            self.uncertain = int((codes == UNCERTAIN).sum())
+            codes[codes == UNCERTAIN] = minus_one
+        table = LabelTable(np.asarray(ends), np.asarray(numbers), codes, names, list(self.images))
+        table = table.keep(codes != UNKNOWN) if minus_one == UNKNOWN else table
+        return table, [self._describe_cells(cell_parser)]
+
+    def _describe_cells(self, parser: CellParser) -> Note:
+        present, absent, unknown = (
+            f" (or {', '.join(spellings[:_SPELLINGS_SHOWN])})" if spellings else "" for spellings in parser.spellings()
+        )
+        zeros = self.options.zeros
+        return Note(f"a column per tag; 1{present} = present, 0{absent} = {zeros}, blank{unknown} = unknown")
+
+    def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
+        """Report cells that are no state: each of them, or the column where most of its cells are.
+
+        A column without any state is not reported where no column names the images: it may be the one.
+        """
+        if self.columns.image_names is None and count == filled:
+            return
+        if not is_no_class(count, filled):
+            for line, cell in bad:
+                hint = _MINUS_ONE if str(cell) == "-1" else ""
+                text = f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}{hint}"
+                self.problems.add(line, text)
+            return
+        (line, cell), more = bad[0], count - 1
+        renamed = format_option("rename", f"{name}=present")
+        ignored = format_option("ignore-columns", name)
+        hint = f"{ignored} leaves it out; if it lists tags, {renamed}"
+        if holds_file_names([cell for _, cell in bad[:SAMPLE_ROWS]]):
+            image = self.columns.header[self.columns.image or 0]
+            named = f"{format_option('ignore-columns', image)} {format_option('rename', f'{name}=image')}"
+            hint = f"it holds names of files: if these are the images, {named}; if not, {ignored}"
+        elif is_list_name(name) and self.repeated:
+            self.problems.fixable = False  # the states of several tags would be merged
+            hint = (
+                "a row per tag? A table has a row per image, with a column per tag. In Python: pandas.read_csv(…)"
+                f".pivot(index='image', columns={name!r}, values=…).to_csv(…)"
+            )
+        example = f"'{truncate_text(str(cell))}' in {self.problems.unit} {line} and {more:,} more"
+        text = f"the column '{truncate_text(name)}' does not look like a tag ({example}): {hint}"
+        if all(str(cell) == "-1" for _, cell in bad):
+            text = f"{example} under {truncate_text(name)}: {_CELL_FORMAT}{_MINUS_ONE}"
+        self.problems.add(self.columns.line, text)
+
+    def parse_lists(self, rows: Iterator[Row], classes: Sequence[str] | None) -> tuple[LabelTable, list[Finding]]:
+        if self.options.zeros != "absent":
+            raise InputError(
+                f"{self.problems.path}: --zeros is for tables with a column per class; this has lists. See --unlisted."
+            )
+        numbers = (self.columns.present, self.columns.absent)
+        cells = [(line, ["" if number is None else row[number] for number in numbers]) for line, row in rows]
+        parser = TagLists(self.options.separator, (cell for _, both in cells for cell in both))
+        present, absent = list[list[str]](), list[list[str]]()
+        for line, both in cells:
+            listed, excluded = map(parser.names, both)
+            present.append(listed)
+            absent.append(excluded)
+            for name in sorted({*listed} & {*excluded}):
+                self.problems.add(line, f"'{truncate_text(name)}' is both under present and under absent")
+        self.report_contradictions(
+            lambda row: {**dict.fromkeys(present[row], PRESENT), **dict.fromkeys(absent[row], ABSENT)}
+        )
+        if len(self.repeated) > 1 and max(map(len, chain(present, absent))) == 1:
+            hint = "a row per tag? A clean copy (--fix) has a row per image"
+            if self.columns.absent is None:  # no row can contradict another: the other problems matter more
+                again = f"this and {pluralize(len(self.repeated) - 1, 'other row')} list an image again"
+                self.problems.merge([number for number, *_ in self.repeated], f"{again}: {hint}")
+            else:
+                self.problems.extend(self.repeated[0][0], f"; {hint}")
+        self.refuse_problems(Counter(chain.from_iterable(present)) + Counter(chain.from_iterable(absent)))
+        table = LabelTable.from_lists(
+            present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
+        )
+        rule = Note(f"lists of tags; a tag that is not listed is {self.options.unlisted}")
+        joined = blanks_between_tags(table.classes) if self.options.separator is None else []
+        return table, [rule, *parser.findings(), *joined]

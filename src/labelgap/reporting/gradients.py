@@ -1,0 +1,273 @@
+"""The gradient of a loss against one logit, for each state of the label (Zhou et al. 2022, equations 9–11, figure 2).
+
+It is taken by automatic differentiation of the loss that training uses. What a loss does to one entry may depend on the
+other entries of the batch, on the epoch and on earlier epochs, so that all of these are stated in a ``BatchContext``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from labelgap.core.errors import InputError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.losses import Loss, loss
+from labelgap.reporting import style
+from labelgap.reporting.formatting import truncate_label
+
+STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
+FEATURES = 8
+GOLDEN = 0.6180339887498949
+SHIFT = 2.5  # how far the other logits are moved to see whether a gradient depends on them
+SMALL = 0.3  # below this share of the present label's gradient, the unknown label's has a panel of its own
+DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)), (0, (3, 1.5)))
+
+
+@dataclass(frozen=True, eq=False)
+class BatchContext:
+    """The batch and the epoch in which the gradient of one entry is taken: that of image 0 and class 0.
+
+    Each earlier epoch is one step on the same batch, in which only the state of the loss changes: the logits stay, and
+    no optimizer moves a parameter of the loss.
+    """
+
+    logits: NDArray[np.float64]  # (B, K) of all entries; that of the entry itself is replaced
+    labels: NDArray[np.int8]  # (B, K) of PRESENT, ABSENT, UNKNOWN; that of the entry itself is replaced
+    features: NDArray[np.float64]  # (B, D), for methods that use them
+    epoch: int = 6  # counted from 1
+    epochs: int = 10  # how many are trained
+    earlier_logit: float = 0.0  # the entry's own logit in the earlier epochs
+
+    def __post_init__(self) -> None:
+        images, classes = self.labels.shape
+        if self.logits.shape != (images, classes) or len(self.features) != images:
+            raise InputError(
+                f"a batch of {images} × {classes} labels needs as many logits, and a row of features each."
+            )
+        if not 1 <= self.epoch <= self.epochs:
+            raise InputError(f"epoch {self.epoch} of {self.epochs}: epochs are counted from 1.")
+
+
+@dataclass(frozen=True, eq=False)
+class GradientRegimes:
+    """The gradient of a loss against P values of the logit of one entry, for each state of its label.
+
+    It is the derivative of the mean loss times the number of entries of the batch, so that binary cross-entropy has
+    p − 1 where the entry is present.
+    """
+
+    method: str
+    logits: NDArray[np.float64]  # (P,)
+    present: NDArray[np.float64]  # (P,)
+    absent: NDArray[np.float64]  # (P,)
+    unknown: NDArray[np.float64]  # (P,)
+    depends_on_batch: bool  # whether other logits or labels of the rest of the batch change it
+    depends_on_epoch: bool  # whether it is another in the first or in the last epoch
+    context: BatchContext  # the rest of the batch and the epoch
+
+    def rows(self) -> list[dict[str, float]]:
+        """Return the numbers as rows of a table: logit, present, absent, unknown."""
+        rows = zip(
+            self.logits.tolist(), self.present.tolist(), self.absent.tolist(), self.unknown.tolist(), strict=True
+        )
+        return [dict(zip(("logit", *STATES), row, strict=True)) for row in rows]
+
+
+def example_context(
+    images: int = 16, classes: int = 20, *, epoch: int = 6, epochs: int = 10, earlier_logit: float = 0.0
+) -> BatchContext:
+    """Return a batch as it may look in the middle of a training; nothing in it is random.
+
+    Each image has one present and one absent label, all others are unknown. The logits have the quantiles of normal
+    distributions with standard deviation 1.5 and mean 2 (present) or −3 (all others), in a fixed order.
+    """
+    if images < 2 or classes < 4:
+        raise InputError(f"a batch of {images} × {classes}: at least 2 images and 4 classes are needed.")
+    labels = np.full((images, classes), UNKNOWN, dtype=np.int8)
+    for image in range(images):
+        first = (image + 1) % classes if image + 1 < images else 0  # the last image has class 0
+        labels[image, first] = PRESENT
+        labels[image, (first + classes // 2) % classes] = ABSENT
+    logits = np.where(labels == PRESENT, 2.0, -3.0) + 1.5 * _normal_quantiles(images, classes)
+    return BatchContext(logits, labels, _normal_quantiles(images, FEATURES), epoch, epochs, earlier_logit)
+
+
+def gradient_regimes(
+    method: str | Loss,
+    options: Mapping[str, Any] | None = None,
+    *,
+    logits: ArrayLike | None = None,
+    context: BatchContext | None = None,
+) -> GradientRegimes:
+    """Differentiate a loss with respect to one logit, for a present, an absent and an unknown label.
+
+    Args:
+        method: the name of a method, or a loss that was not prepared; it is copied.
+        options: of a method given by name.
+        logits: ``(P,)`` values of the entry's logit; 121 from −6 to 6 when not given.
+        context: the other entries, and the epoch; ``example_context()`` when not given.
+
+    Example:
+        >>> regimes = gradient_regimes("an", logits=[0.0])
+        >>> regimes.present, regimes.unknown, regimes.depends_on_batch
+        (array([-0.5]), array([0.5]), False)
+    """
+    if isinstance(method, Loss) and options:
+        raise InputError("options belong to a method given by name; a loss has its own.")
+    points = np.linspace(-6, 6, 121) if logits is None else np.atleast_1d(np.asarray(logits, dtype=np.float64))
+    if points.ndim != 1 or not len(points) or not np.isfinite(points).all():
+        raise InputError("logits: a list of finite numbers is needed.")
+    context = example_context() if context is None else context
+
+    def create() -> Loss:
+        return copy.deepcopy(method) if isinstance(method, Loss) else loss(method, **(options or {}))
+
+    def sample(where: BatchContext) -> NDArray[np.float64]:
+        return np.stack([_gradients(create, np.linspace(-6, 6, 17), state, where) for state in STATES.values()])
+
+    base = sample(context)
+
+    def differs(*others: BatchContext) -> bool:
+        return any(not np.allclose(base, sample(other)) for other in others)
+
+    return GradientRegimes(
+        method=create().name,
+        logits=points,
+        **{name: _gradients(create, points, state, context) for name, state in STATES.items()},
+        depends_on_batch=differs(_other_batch(context)),
+        depends_on_epoch=differs(replace(context, epoch=1), replace(context, epoch=context.epochs)),
+        context=context,
+    )
+
+
+def _normal_quantiles(rows: int, columns: int) -> NDArray[np.float64]:
+    """Return evenly spread quantiles of the standard normal distribution, shuffled by multiples of the golden ratio."""
+    return np.asarray(ndtri((GOLDEN * np.arange(1, rows * columns + 1)) % 1)).reshape(rows, columns)
+
+
+def _other_batch(context: BatchContext) -> BatchContext:
+    """Return a context with other logits, and with all other labels of the entry's image known."""
+    labels = context.labels.copy()
+    labels[0, 1:] = np.where(np.arange(1, labels.shape[1]) % 2, PRESENT, ABSENT)
+    return replace(context, logits=context.logits + SHIFT, labels=labels)
+
+
+def _gradients(
+    create: Callable[[], Loss], points: NDArray[np.float64], state: int, context: BatchContext
+) -> NDArray[np.float64]:
+    """Return the gradient at every point, ``(P,)``, for one state of the label."""
+    codes = context.labels.copy()
+    codes[0, 0] = state
+    table, labels = LabelTable.from_dense(codes), torch.from_numpy(codes)
+    batch, features = torch.from_numpy(context.logits.copy()), torch.from_numpy(context.features)
+    index = torch.arange(len(batch))
+    loss_fn = create()
+    loss_fn.prepare(table, epochs=context.epochs, seed=0)
+    scale = 1 if loss_fn.reduction == "sum" else batch.numel()
+
+    def gradient(value: float) -> float:
+        logits = _with_entry(batch, value).requires_grad_()
+        cost = loss_fn(logits, labels, index=index, features=features)
+        (slopes,) = torch.autograd.grad(cost.mean(), logits, allow_unused=True)
+        return 0.0 if slopes is None else scale * float(slopes[0, 0])
+
+    for epoch in range(1, context.epoch):
+        loss_fn.set_epoch(epoch)
+        gradient(context.earlier_logit)
+        loss_fn.after_step()
+        loss_fn.end_epoch(lambda: iter([(index, _with_entry(batch, context.earlier_logit))]))
+    found = []
+    for value in points.tolist():
+        loss_fn.set_epoch(context.epoch)
+        found.append(gradient(value))
+        loss_fn.skip_step()
+    return np.array(found)
+
+
+def _with_entry(batch: Tensor, value: float) -> Tensor:
+    """Return a copy of the logits with another value for the entry."""
+    logits = batch.clone()
+    logits[0, 0] = value
+    return logits
+
+
+def gradient_figure(
+    regimes: GradientRegimes, revised: GradientRegimes | None = None, *, title: str = "", width: float = style.NARROW
+) -> Figure:
+    """Draw the gradient against the logit of a present, an absent and an unknown label.
+
+    Above zero, training lowers the logit; below zero it raises it. A gradient that depends on the rest of the batch or
+    on the epoch says in which it was taken. A second panel shows an unknown label whose gradient is small.
+
+    ``revised`` is the same after the method has revised the unknown label in an earlier epoch; its unknown label is
+    drawn as well. The title is the name of the method when not given.
+    """
+    curves = [
+        ("present", regimes.present, {"color": style.BLUE, "linewidth": 2}),
+        ("absent", regimes.absent, {"color": style.VERMILLION, "linewidth": 3.2, "alpha": 0.75}),
+        ("unknown", regimes.unknown, {"color": style.TEXT_COLOR, "linewidth": 1.6, "linestyle": DASHES[1]}),
+    ]
+    if revised is not None:
+        curves.append(
+            ("revised", revised.unknown, {"color": style.GREEN, "linewidth": 3, "linestyle": (0, (0.7, 1.5))})
+        )
+    small = 0 < max(_height(values) for _, values, _ in curves[2:]) < SMALL * _height(regimes.present)
+    figure, axes = style.make_figure(1, 2 if small else 1, width=width, height=3.1)
+    lines = [axes[0].plot(regimes.logits, values, **look)[0] for _, values, look in curves]
+    note = _context_note(regimes)
+    _finish_axis(axes[0], truncate_label(title or regimes.method, 44) + ("" if not note else f"\n{note}"))
+    if small:
+        for _, values, look in curves[2:]:
+            axes[1].plot(regimes.logits, values, **look)
+        _finish_axis(axes[1], "unknown, own scale")
+    axes[0].set_ylabel("gradient")
+    style.add_legend(figure, lines, [name for name, _, _ in curves], columns=4)
+    return figure
+
+
+def gradient_comparison_figure(regimes: Mapping[str, GradientRegimes], *, width: float = 2 * style.NARROW) -> Figure:
+    """Draw the gradients of several methods or settings, in a panel for each state of the label."""
+    figure, axes, columns = style.make_panels(3, width=width, each=2.3, extra=0.6)
+    lines = []
+    for place, (axis, state) in enumerate(zip(axes, ("present", "absent", "unknown"), strict=True)):
+        for number, each in enumerate(regimes.values()):
+            color, dash = style.cycle(number)[0], DASHES[number % len(DASHES)]
+            drawn = axis.plot(each.logits, getattr(each, state), color=color, linewidth=1.8, linestyle=dash)
+            lines += drawn if place == 0 else []
+        _finish_axis(axis, state)
+    axes[0].set_ylabel("gradient")
+    style.add_legend(figure, lines, [truncate_label(name, 40) for name in regimes], columns=4 if columns > 1 else 1)
+    return figure
+
+
+def _context_note(regimes: GradientRegimes) -> str:
+    """Say in which batch and epoch the gradient was taken, as far as it depends on them."""
+    images, classes = regimes.context.labels.shape
+    batch = [f"in a batch of {images} × {classes}"] if regimes.depends_on_batch else []
+    epoch = [f"epoch {regimes.context.epoch} of {regimes.context.epochs}"] if regimes.depends_on_epoch else []
+    return ", ".join(batch + epoch)
+
+
+def _height(values: NDArray[np.float64]) -> float:
+    return float(np.abs(values).max())
+
+
+def _finish_axis(axis: Axes, title: str) -> None:
+    if not any(np.any(line.get_ydata()) for line in axis.lines):
+        axis.set_ylim(-1, 1)
+    axis.axhline(0, color=style.MUTED_COLOR, linewidth=0.8, zorder=1)
+    axis.set_title(title, loc="left", parse_math=False)
+    axis.set_xlabel("logit")
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axis.margins(x=0.01)

@@ -1,0 +1,275 @@
+"""Pages as single files: templates, figures as inline SVG, and the same figures as files for a paper.
+
+A page loads no script, font or other file; the one script that it may contain, which sorts tables, is allowed by its
+hash. The files of a figure (SVG, PNG, PDF, and its numbers as CSV) have a white background, the light colors, and no
+font that a reader must have: text is outlines in the SVG, and embedded TrueType (Type 42) in the PDF. All are 7 inches
+wide, as the text of a page, with letters of about 8 points.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
+from matplotlib.backends import backend_pdf
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
+from numpy.typing import NDArray
+
+from labelgap.core.errors import RunError
+from labelgap.core.files import atomic_path, write_text
+from labelgap.core.text import join_names, pluralize
+from labelgap.reporting.formatting import format_elapsed, format_measure, single_line
+from labelgap.reporting.style import NARROW, WIDE, inline_svg
+from labelgap.studies.study import csv_text
+
+REPORT_FILE: Final = "report.html"
+MAX_LINK: Final = 60_000
+_FOLDER: Final = Path(__file__).parent
+_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_SCALE: Final = 7.0 / WIDE
+_RESOLUTION: Final = 300
+_OTHER_SCRIPTS: Final = (
+    "Noto Sans",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "WenQuanYi Zen Hei",
+    "Arial Unicode MS",
+    "Microsoft YaHei",
+    "PingFang SC",
+)
+"""Fonts for names that matplotlib's own font cannot write, where they are installed."""
+Columns = Mapping[str, Sequence[Any] | NDArray[Any]]  # the columns of a table by name, all of the same length
+
+
+class FigureData:
+    """The numbers behind a figure: named columns of equal length; what is not known (None, NaN) is an empty cell."""
+
+    def __init__(self, columns: Columns) -> None:
+        lengths = {name: len(values) for name, values in columns.items()}
+        if not lengths or len(set(lengths.values())) > 1 or not all(lengths):
+            raise ValueError(f"the columns of a figure need names and one length, but are {lengths}")
+        self.names = [single_line(name) for name in columns]
+        self._columns = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._columns[0])
+
+    @property
+    def rows(self) -> list[list[Any]]:
+        """The cells of every row, as a CSV file has them."""
+        return [[_cell(value) for value in row] for row in zip(*self._columns, strict=True)]
+
+    @property
+    def csv(self) -> str:
+        """The table as CSV text with a header."""
+        return csv_text(self.names, self.rows)
+
+    @property
+    def link(self) -> str:
+        """The CSV text as the address of a download; "" where it is longer than ``MAX_LINK`` bytes."""
+        text = self.csv.encode()
+        return f"data:text/csv;charset=utf-8;base64,{b64encode(text).decode()}" if len(text) <= MAX_LINK else ""
+
+
+def _cell(value: Any) -> Any:
+    """Return a number with eight significant digits, a text on one line, or "" for what is not known."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or (isinstance(value, float) and not np.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    return value if isinstance(value, int) else single_line(str(value))
+
+
+def stack_columns(key: str, parts: Mapping[str, Columns]) -> dict[str, list[Any]]:
+    """Put the columns of several series below each other, with the name of the series in a first column.
+
+    A column that a series lacks is empty there.
+    """
+    names = dict.fromkeys(name for columns in parts.values() for name in columns)
+    stacked: dict[str, list[Any]] = {key: [], **{name: [] for name in names}}
+    for label, columns in parts.items():
+        length = len(next(iter(columns.values()), ()))
+        stacked[key] += [label] * length
+        for name in names:
+            stacked[name] += list(columns.get(name, [None] * length))
+    return stacked
+
+
+@dataclass(frozen=True, eq=False)
+class ResponsiveFigure:
+    """A figure of a page, drawn for a wide and for a narrow screen; CSS shows the one that fits."""
+
+    wide: Markup
+    narrow: Markup
+    name: str  # of its files, unique in the page
+    description: str  # the alternative text
+    data: FigureData
+    draw: Callable[[float], Figure]  # makes the figure for a width in inches
+
+
+class FigureRenderer:
+    """Renders the figures of one page, and keeps them, so that they can be written as files too."""
+
+    def __init__(self) -> None:
+        self.figures: list[ResponsiveFigure] = []
+
+    def render(
+        self, draw: Callable[[float], Figure], description: str, *, name: str, data: Columns, shown: bool = True
+    ) -> ResponsiveFigure:
+        """Render a figure for both screens; with ``shown=False`` it is kept for its files alone.
+
+        Its name is unique in the page: lower-case words with hyphens. The data have a row per point; shares are 0 to 1,
+        also where the figure shows percent.
+        """
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"a figure is named by lower-case words with hyphens, not {name!r}")
+        if any(each.name == name for each in self.figures):
+            raise ValueError(f"the page already has a figure {name!r}: its files would overwrite each other")
+        table, screens = FigureData(data), (Markup(""), Markup(""))
+        if shown:
+            screens = both_screens(draw, f"f{len(self.figures) + 1}", description)
+        self.figures.append(ResponsiveFigure(*screens, name, description, table, draw))
+        return self.figures[-1]
+
+
+def both_screens(draw: Callable[[float], Figure], prefix: str, description: str) -> tuple[Markup, Markup]:
+    """Draw a figure for a wide and for a narrow screen; ids begin with ``prefix``."""
+    wide, narrow = draw(WIDE), draw(NARROW)
+    return inline_svg(wide, f"{prefix}w", description), inline_svg(narrow, f"{prefix}n", description)
+
+
+def render_template(template: str, **values: Any) -> Markup:
+    """Render a template of this package; in HTML, values that are not ``Markup`` are escaped."""
+    return Markup(_environment().get_template(template).render(version=package_version(), **values))
+
+
+def inline_code(text: object) -> Markup:
+    """Return escaped text in which the parts between backticks are code."""
+    code = Markup("<code>{}</code>")
+    parts = (code.format(part) if odd % 2 else escape(part) for odd, part in enumerate(str(text).split("`")))
+    return Markup("").join(parts)
+
+
+def escape_markdown(text: str) -> str:
+    r"""Return text on one line that Markdown, also in a table, shows as it is: ``a\|b \*c\*``."""
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return re.sub(r"([\\`*_\[\]<>|~$])", r"\\\1", line.replace("&", "&amp;"))
+
+
+def package_version() -> str:
+    """Return the installed version of labelgap."""
+    try:
+        return version("labelgap")
+    except PackageNotFoundError:
+        return "from source"
+
+
+def _on_one_line(value: Any) -> Any:
+    """Put the names of users on one line, without control characters; what is escaped already stays as it is."""
+    return single_line(value) if type(value) is str and not value.isprintable() else value
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader([_FOLDER, _FOLDER / "templates"]),
+        autoescape=select_autoescape(["html"]),  # in Markdown, names are escaped by the filter `md`
+        undefined=StrictUndefined,
+        finalize=_on_one_line,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = (_FOLDER / "templates" / "sortable_tables.js").read_text(encoding="utf-8")
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    environment.globals |= {"sortable_script": Markup(script), "script_hash": f"sha256-{digest}"}
+    environment.globals["pluralize"] = pluralize
+    environment.filters |= {
+        "code": inline_code,
+        "counted": lambda measured: f"{measured['classes_counted']:,} of {measured['classes']:,} classes",
+        "elapsed": format_elapsed,
+        "json": lambda text: json.dumps(" ".join(str(text).split()), ensure_ascii=False),
+        "md": escape_markdown,
+        "measure": format_measure,
+        "names": lambda names, most: join_names([escape_markdown(name) for name in names], most),
+        "thousands": "{:,}".format,
+        "whole_percent": lambda share: f"{100 * share:.0f} %",
+    }
+    return environment
+
+
+def write_figures(figures: Iterable[ResponsiveFigure], folder: Path) -> list[Path]:
+    """Write NAME.svg, NAME.png, NAME.pdf and NAME.csv of every figure, each complete or not there; return the paths."""
+    written: list[Path] = []
+    for figure in figures:
+        paths = {suffix: folder / f"{figure.name}.{suffix}" for suffix in (*_SAVE, "csv")}
+        for path in paths.values():
+            if path.is_symlink():
+                raise RunError(f"{path} is a link, which is not followed: remove it.")
+        settings: Any = {"svg.fonttype": "path", "svg.hashsalt": figure.name, "pdf.fonttype": 42}
+        with matplotlib.rc_context({**settings, "font.family": _fonts()}):
+            drawn = figure.draw(WIDE)
+            drawn.patch.set(alpha=1, facecolor="white")
+            for suffix, save in _SAVE.items():
+                with atomic_path(paths[suffix]) as temporary:
+                    save(drawn, temporary)
+        write_text(paths["csv"], figure.data.csv)
+        written += paths.values()
+    return written
+
+
+@cache
+def _fonts() -> list[str]:
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in _OTHER_SCRIPTS if name in installed)]
+
+
+def _save_svg(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format="svg", metadata={"Date": None})
+    width, height = figure.get_size_inches()
+    old = f'width="{72 * width:g}pt" height="{72 * height:g}pt"'
+    new = f'width="{_SCALE * width:g}in" height="{_SCALE * height:g}in"'
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+
+
+def _save_png(figure: Figure, path: Path) -> None:
+    saved = {"dpi": (_RESOLUTION, _RESOLUTION)}
+    figure.savefig(path, format="png", dpi=_SCALE * _RESOLUTION, metadata={"Software": None}, pil_kwargs=saved)
+
+
+def _save_pdf(figure: Figure, path: Path) -> None:
+    """Write a page of the smaller size, with a matrix that scales everything on it: ``savefig`` has no such option."""
+    pdf: Any = backend_pdf  # it has no types
+    width, height = figure.get_size_inches()
+    figure.dpi = 72  # of PDF coordinates
+    file = pdf.PdfFile(path, metadata={"CreationDate": None})
+    try:
+        file.newPage(_SCALE * width, _SCALE * height)
+        file.width, file.height = width, height  # it clips paths there, before the matrix
+        file.output(_SCALE, 0, 0, _SCALE, 0, 0, pdf.Op.concat_matrix)
+        renderer = pdf.RendererPdf(file, _RESOLUTION, height, width)
+        figure.draw(renderer)
+        renderer.finalize()
+        file.finalize()
+    finally:
+        file.close()
+
+
+_SAVE: Final = {"svg": _save_svg, "png": _save_png, "pdf": _save_pdf}

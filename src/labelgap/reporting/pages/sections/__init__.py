@@ -1,3 +1,0 @@
-"""The sections of pages, each with the values of its template."""
-
-__all__: list[str] = []

@@ -1,0 +1,293 @@
+"""What is known of every class of a run: average precision, labels, threshold, calibration, group.
+
+The average precision is on the best evidence that there is: test, else val, else the training images scored out of
+fold. Val also chose the epoch and the thresholds, so its numbers are slightly too high; ``split`` says which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from labelgap.audit.candidates import FILE as CANDIDATES_FILE
+from labelgap.audit.candidates import read_metadata
+from labelgap.core.text import join_names
+from labelgap.data.dataset import Dataset, Split
+from labelgap.metrics.bootstrap import average_precision_intervals
+from labelgap.metrics.label_model import PlattCalibration
+from labelgap.reporting import style
+from labelgap.reporting.descriptions import describe_thresholds
+from labelgap.reporting.formatting import (
+    NO_VALUE,
+    chosen_by_val,
+    format_class_count,
+    format_count,
+    format_measure,
+    truncate_label,
+)
+from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template
+from labelgap.reporting.sections.calibration import (
+    CalibrationCurves,
+    bin_probabilities,
+    calibration_section,
+    sparklines,
+)
+from labelgap.reporting.sections.separability import count_unknown_positives
+from labelgap.training import Run
+from labelgap.training.history import unseen_splits
+from labelgap.training.run_folder import read_predictions
+
+MAX_SCORES: Final = 1 << 28
+"""Of more scores than this no interval and no calibration is computed: a report takes seconds, not minutes."""
+MAX_BARS: Final = 60
+_AT_ONCE: Final = 1 << 24  # scores in memory at once
+_MIN_SCORE: Final = 1e-6
+_OPEN: Final = 60  # the table is shown at once where it has no more rows than this
+_SPLITS: Final = {"test": "the test images", "val": "the val images", "train": "all images, out of fold"}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable:
+    """The classes of a run; every array is ``(K,)``, NaN where the labels do not support a number."""
+
+    classes: tuple[str, ...]
+    split: str  # where they were measured: "test", "val", "train" (out of fold), or "" where nothing was
+    average_precision: NDArray[np.float64]  # over the known labels
+    low: NDArray[np.float64]  # the lower end of its 95 % interval
+    high: NDArray[np.float64]  # the upper end
+    estimated_precision: NDArray[np.float64]  # over all images, if labels are missing at random
+    prevalence: NDArray[np.float64]  # the share of all images that have the class, under the same assumption
+    train: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None  # present, absent, unknown
+    hidden_present: NDArray[np.int64] | None = None  # unknown labels of train that are truly present
+    missing: NDArray[np.float64] | None = None  # how many labels an audit of the run expects to be missing
+    thresholds: NDArray[np.float64] | None = None  # from which score on a class is predicted present
+    marks: tuple[str, ...] = ()  # how each threshold was found: measured, estimated, borrowed or default
+    groups: NDArray[np.int64] | None = None  # 1 to 5 by how many labels of train are known, 1 the fewest
+    scores: CalibrationCurves | None = None  # of the plain scores; None without images that are labeled in full
+    probabilities: CalibrationCurves | None = None  # of the calibrated ones; None also where there is no calibration
+    calibration_images: int = 0  # how many images of the split are labeled in full
+
+    @property
+    def calibration(self) -> CalibrationCurves | None:
+        """The curves of what ``labelgap predict`` writes: probabilities, or scores of a run without a calibration."""
+        return self.scores if self.probabilities is None else self.probabilities
+
+    @property
+    def measured(self) -> bool:
+        """Whether any class has an average precision."""
+        return not bool(np.isnan(self.average_precision).all())
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns that have a value, by name, for a CSV file."""
+        present, absent, unknown = self.train or (None, None, None)
+        found: dict[str, Any] = {
+            "class": list(self.classes),
+            "group": self.groups,
+            **{"train_present": present, "train_absent": absent, "train_unknown": unknown},
+            **{name: getattr(self, name) for name in ("hidden_present", "missing")},
+        }
+        for name in ("average_precision", "low", "high", "estimated_precision", "prevalence"):
+            found[name] = None if np.isnan(getattr(self, name)).all() else getattr(self, name)
+        found |= {"threshold": self.thresholds, "threshold_source": list(self.marks) or None}
+        found["calibration_error"] = None if self.calibration is None else self.calibration.error
+        return {name: values for name, values in found.items() if values is not None}
+
+
+def evidence_split(metrics: Mapping[str, Any]) -> str:
+    """Return the best split that a run was measured on and has not seen: one with a number first; "" for none."""
+    splits = list(unseen_splits(metrics))
+    return next((split for split in splits if metrics[split]["map"] is not None), splits[0] if splits else "")
+
+
+def class_table(run: Run, data: Dataset | None = None) -> ClassTable:
+    """Return what is known of every class of a run, finished or not.
+
+    Without the data set that it was trained on there are no label counts, intervals and calibration curves; nor are
+    there intervals and curves where the run has no stored scores of these images, or more than 2²⁸.
+    """
+    classes, metrics = run.config.classes, run.metrics
+    name = evidence_split(metrics)
+    measures = metrics.get(name) or {}
+    found, estimates = measures.get("average_precision", {}), measures.get("estimated", {})
+    precision = np.array([found.get(each) for each in classes], dtype=np.float64)  # None becomes NaN
+    estimated = np.array([estimates.get(each, (np.nan, np.nan)) for each in classes], dtype=np.float64).reshape(-1, 2)
+    blank = np.full(len(classes), np.nan)
+    values: dict[str, Any] = {"low": blank, "high": blank}
+    if run.finished:
+        values |= {"thresholds": run.thresholds.values, "marks": run.thresholds.marks}
+        if metrics.get("class_groups") is not None:
+            values["groups"] = np.asarray(metrics["class_groups"], dtype=np.int64)
+    if data is not None:
+        counts, truth = data.train.labels.counts(), data.train.truth
+        values["train"] = (counts.present, counts.absent, counts.unknown)
+        if truth is not None and not data.train.labels.complete:
+            values["hidden_present"] = count_unknown_positives(data.train.labels, truth).present
+        split = next((each for each in data.splits if each.name == name), None)
+        values |= {} if split is None else _measure(run, split, precision)
+    if (run.path / CANDIDATES_FILE).is_file():
+        estimate = read_metadata(run.path / CANDIDATES_FILE)["estimate"]
+        if estimate is not None:
+            values["missing"] = np.array([float(estimate["missing_per_class"].get(each, 0)) for each in classes])
+    return ClassTable(
+        classes, name, precision, estimated_precision=estimated[:, 0], prevalence=estimated[:, 1], **values
+    )
+
+
+def _measure(run: Run, split: Split, precision: NDArray[np.float64]) -> dict[str, Any]:
+    """Return intervals, estimates and calibration curves, from the stored scores; nothing where there are none."""
+    labels, calibration = split.evaluation_labels, run.calibration
+    full = np.flatnonzero(np.diff(labels.starts) == len(labels.classes))
+    intervals, curves = [], dict[str, list[CalibrationCurves]]()
+    for columns, scores, codes in _blocks(run, split):
+        intervals.append(average_precision_intervals(scores, codes))
+        if len(full):
+            curves.setdefault("scores", []).append(bin_probabilities(scores[full], codes[full]))
+            if calibration is not None:
+                probabilities = _calibrated(calibration, scores[full], columns)
+                curves.setdefault("probabilities", []).append(bin_probabilities(probabilities, codes[full]))
+    if not intervals:
+        return {}
+    ends = np.where(np.isnan(precision)[:, None], np.nan, np.concatenate(intervals))
+    whole = {name: CalibrationCurves.concatenate(parts) for name, parts in curves.items()}
+    return {"low": ends[:, 0], "high": ends[:, 1], "calibration_images": len(full), **whole}
+
+
+def _blocks(run: Run, split: Split) -> Iterator[tuple[slice, NDArray[np.float32], NDArray[np.int8]]]:
+    """Yield classes with their stored scores and codes, ``(N, k)`` each, a bounded number at a time."""
+    labels, classes = split.evaluation_labels, run.config.classes
+    if not len(labels) or len(labels) * len(classes) > MAX_SCORES:
+        return
+    step = max(1, _AT_ONCE // len(labels))
+    for start in range(0, len(classes), step):
+        columns = slice(start, min(start + step, len(classes)))
+        scores = read_predictions(run.path, split.name, split.labels.images, classes[columns])
+        if scores is None:
+            return
+        yield columns, scores, labels.with_classes(classes[columns]).to_dense()
+
+
+def _calibrated(calibration: PlattCalibration, scores: NDArray[np.float32], columns: slice) -> NDArray[np.float32]:
+    """Return the probabilities of some classes; NaN for one that is not calibrated."""
+    chosen = replace(calibration, offset=calibration.offset[columns], classes=calibration.classes[columns])
+    return chosen.probabilities(logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
+
+
+def average_precision_bars(
+    average_precision: Mapping[str, float],
+    mean: float | None = None,
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    label: str = "average precision",
+    width: float = style.WIDE,
+) -> Figure:
+    """Draw the average precision of every class that counts, the highest on top; of many, the lowest and the highest.
+
+    A value is 0 to 1; a class that the known labels cannot support has NaN and is not drawn. The mean is a dashed line,
+    an interval (ends, 0 to 1; NaN or left out for none) a thin line over the bar.
+    """
+    counted = sorted(((value, name) for name, value in average_precision.items() if value == value), reverse=True)
+    shown = style.outermost(counted, MAX_BARS)
+    figure, (axis,) = style.make_figure(width=width, height=0.55 + 0.25 * max(len(shown), 1))
+    names = [truncate_label(name, 28 if width > style.NARROW else 18) for _, name in shown]
+    places = style.set_class_rows(axis, names, len(counted))
+    style.draw_bars(axis, places, [100 * value for value, _ in shown], style.BLUE, 100, 108)
+    ends = [(intervals or {}).get(name, (np.nan, np.nan)) for _, name in shown]
+    low, high = 100 * np.array(ends, dtype=np.float64).reshape(-1, 2).T
+    for color, linewidth in ((style.BACKGROUND_COLOR, 3.2), (style.TEXT_COLOR, 1.4)):
+        axis.hlines(places, low, high, color=color, linewidth=linewidth)
+    axis.set_xticks([0, 25, 50, 75, 100])
+    if mean is not None:
+        axis.axvline(100 * mean, color=style.TEXT_COLOR, linewidth=1.2, linestyle=style.DASHED)
+    axis.set_xlabel(label if mean is None else f"{label} (dashed: the mean, {100 * mean:.1f})")
+    return figure
+
+
+def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Markup:
+    """Return the classes: a figure, a table that can be sorted and filtered, groups of classes, and calibration."""
+    columns = _columns(table)
+    names, chosen = table.classes, chosen_by_val(run.config.select)
+    unmeasured = [name for name, value in zip(names, table.average_precision, strict=True) if np.isnan(value)]
+    return render_template(
+        "sections/classes.html",
+        split=table.split,
+        where=_SPLITS.get(table.split, ""),
+        bars=_bars(run, table, figures),
+        estimated=not table.measured,
+        intervals=not np.isnan(table.low).all(),
+        unmeasured=join_names(unmeasured) if table.split and table.measured else "",
+        threshold_sources=describe_thresholds(run) if run.finished else [],
+        columns=list(columns),
+        rows=list(zip(names, zip(*columns.values(), strict=True), strict=True)),
+        open=len(names) <= _OPEN,
+        table=table,
+        estimates=not np.isnan(table.estimated_precision).all(),
+        chosen=chosen,
+        groups=_groups(run, table.split),
+        calibration=calibration_section(
+            table.scores, table.probabilities, table.calibration_images, table.split, figures
+        ),
+    )
+
+
+def _columns(table: ClassTable) -> dict[str, list[str]]:
+    """Return the cells of the columns that have a value, by name."""
+    columns = dict[str, list[str]]()
+
+    def add(name: str, values: Any, show: Callable[[Any], str]) -> None:
+        if values is not None and not np.isnan(values).all():
+            columns[name] = [show(value) for value in values.tolist()]
+
+    add("group", table.groups, "G{}".format)
+    for name, counts in zip(("known present", "known absent", "unknown"), table.train or (), strict=False):
+        add(name, counts, format_count)
+    add("hidden present", table.hidden_present, format_count)
+    add("probably missing", table.missing, lambda value: format_count(round(value)))
+    heading = {"val": "val AP*", "train": "AP"}.get(table.split, "test AP")
+    add(heading, table.average_precision, format_measure)
+    add("95 % interval", np.stack([table.low, table.high], axis=1), _interval)
+    add("estimated AP", table.estimated_precision, format_measure)
+    add("threshold", table.thresholds, "{:.3f}".format)
+    if table.marks:
+        columns["source"] = list(table.marks)
+    if table.calibration is not None:
+        errors = zip(table.calibration.error.tolist(), sparklines(table.calibration), strict=True)
+        columns["calibration error"] = [Markup("{} {}").format(format_measure(error), curve) for error, curve in errors]
+    return columns
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    return NO_VALUE if np.isnan(ends[0]) else " to ".join(map(format_measure, ends))
+
+
+def _bars(run: Run, table: ClassTable, figures: FigureRenderer) -> ResponsiveFigure | None:
+    """Draw the average precision of the classes, or the estimated one where no class has any."""
+    values, mean, label = table.average_precision, (run.metrics.get(table.split) or {}).get("map"), "average precision"
+    if not table.measured:
+        values, mean, label = table.estimated_precision, None, "estimated average precision"
+    if np.isnan(values).all():
+        return None
+    shown = dict(zip(table.classes, values.tolist(), strict=True))
+    intervals = dict(zip(table.classes, zip(table.low.tolist(), table.high.tolist(), strict=True), strict=True))
+    return figures.render(
+        lambda width: average_precision_bars(shown, mean, intervals, label=label, width=width),
+        f"The {label} of every class that counts.",
+        name="average-precision",
+        data=table.columns(),
+    )
+
+
+def _groups(run: Run, split: str) -> list[tuple[str, list[str]]]:
+    """Return a row for every group of classes, measured on the same images as the table."""
+    rows = []
+    for row in (run.metrics.get(split) or {}).get("groups", []):
+        counted = format_class_count(row["classes_counted"], row["classes"])
+        cells = [format_measure(row["map"]), counted, format_count(row["present"]), format_count(row["absent"])]
+        rows.append((f"G{row['group']}", cells))
+    return rows

@@ -1,0 +1,179 @@
+"""Test images with their known labels and the predictions of models, for the pages of a run and of a study.
+
+Thumbnails are encoded from pixels, so no metadata of a photo (place, time, camera) gets into a report.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelgap.core.errors import InputError
+from labelgap.core.seeds import numpy_generator
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.decoding import decoded
+from labelgap.data.images import StoredImages
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.reporting.page import render_template
+from labelgap.training import Run
+from labelgap.training.run_folder import read_predictions
+
+ScoresAndThresholds: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float64]]
+
+THUMBNAIL_SIDE: Final = 224
+_MAX_CLASSES: Final = 6
+_MAX_SCORES: Final = 4_000_000  # how many scores of each run are searched for disagreements
+_OUTCOMES: Final = {PRESENT: "right", ABSENT: "wrong", UNKNOWN: "unknown"}
+
+
+Example: TypeAlias = dict[str, Any]
+"""An image as the template shows it: image, thumbnail, present (classes), complete (whether every label is known), and
+predictions: of each model its label, classes (name, probability, outcome; the most probable first), how many are
+omitted, and the closest class where none was predicted present. The outcome of a class predicted present is right,
+wrong or unknown; one that is present and was not predicted is missed."""
+
+
+def random_examples(run: Run, data: Dataset, count: int = 12) -> list[Example]:
+    """Return random test images with the predictions of a run; empty without a test split or predictions.
+
+    Without a test split, training images with their out-of-fold predictions.
+    """
+    test = data.train if data.test is None and run.config.folds else data.test
+    if test is None:
+        return []
+    rows = numpy_generator(run.config.seed, "report").permutation(len(test))[:count].tolist()
+    scores = _read_scores(run, test, rows)
+    return [] if scores is None else _examples(test, rows, {"": (scores, run.thresholds.values)})
+
+
+def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6) -> list[Example]:
+    """Return the test images with the most classes that some runs predict present and others do not.
+
+    ``runs`` are by label; fewer than two finished ones give no examples.
+    """
+    test = data.test
+    if test is None or len(runs) < 2:
+        return []
+    rows = range(min(len(test), max(1, _MAX_SCORES // len(data.classes))))
+    found = {label: _read_scores(run, test, rows) for label, run in runs.items()}
+    models = {label: (scores, runs[label].thresholds.values) for label, scores in found.items() if scores is not None}
+    if len(models) < 2:
+        return []
+    stacked = np.stack([scores for scores, _ in models.values()])
+    predicted = stacked >= np.stack([thresholds for _, thresholds in models.values()])[:, None, :]
+    disagreements = (predicted.any(axis=0) != predicted.all(axis=0)).sum(axis=1)
+    spread = np.ptp(stacked, axis=0).sum(axis=1)
+    order = [int(row) for row in np.lexsort((-spread, -disagreements)) if disagreements[row] > 0][:count]
+    return _examples(test, order, {label: (scores[order], each) for label, (scores, each) in models.items()})
+
+
+def examples_section(run: Run, data: Dataset | None) -> Markup:
+    """Return random images with the predictions of a run; nothing without the data."""
+    examples = [] if data is None else random_examples(run, data)
+    tested = run.metrics.get("test") is not None or not run.config.folds
+    return render_template("sections/examples.html", examples=examples, contrasts=False, tested=tested)
+
+
+def disagreements_section(runs: Mapping[str, Run], data: Dataset | None) -> Markup:
+    """Return the images that runs disagree about; nothing without the data."""
+    examples = [] if data is None else disagreement_examples(runs, data)
+    return render_template("sections/examples.html", examples=examples, contrasts=True)
+
+
+def thumbnail_image(split: Split, row: int) -> Image.Image:
+    """Return an image at most ``THUMBNAIL_SIDE`` pixels wide and high, without metadata."""
+    source = split.images
+    if isinstance(source, StoredImages):
+        with decoded(source.encoded(row), THUMBNAIL_SIDE) as opened:
+            image = opened.thumbnail(THUMBNAIL_SIDE)
+    else:
+        pixels = source[row]
+        image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
+    return image
+
+
+def thumbnail_data_url(split: Split, row: int) -> str:
+    """Return a thumbnail as a data URL: small images as PNG, larger ones as JPEG."""
+    image = thumbnail_image(split, row)
+    kind, options = ("png", {}) if max(image.size) <= THUMBNAIL_SIDE // 2 else ("jpeg", {"quality": 80})
+    buffer = io.BytesIO()
+    image.save(buffer, kind, optimize=True, **options)
+    return data_url(buffer.getvalue(), kind)
+
+
+def data_url(image: bytes, kind: str = "png") -> str:
+    """Return an encoded image as a data URL."""
+    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+
+
+def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: int, name: str) -> NDArray[np.int64]:
+    """Return the positions of at most ``count`` entries, one per image; a kind comes again after every other kind.
+
+    ``images`` and ``kinds`` are those of every entry, ``(R,)``. The same entries and name give the same sample.
+    """
+    order = numpy_generator(0, name).permutation(len(images))
+    by_kind = order[np.argsort(kinds[order], kind="stable")]
+    _, first, lengths = np.unique(kinds[by_kind], return_index=True, return_counts=True)
+    turn = np.empty(len(order), dtype=np.int64)
+    turn[by_kind] = np.arange(len(order)) - np.repeat(first, lengths)
+    in_turn = order[np.argsort(turn[order], kind="stable")]
+    _, places = np.unique(images[in_turn], return_index=True)
+    return in_turn[np.sort(places)[:count]]
+
+
+def _examples(test: Split, rows: Sequence[int], models: Mapping[str, ScoresAndThresholds]) -> list[Example]:
+    """Combine thumbnails, labels and predictions; an image that cannot be read is left out."""
+    codes = test.evaluation_labels.batch(rows).numpy() if len(rows) else np.zeros((0, 0), dtype=np.int8)
+    classes, examples = test.labels.classes, []
+    for place, row in enumerate(rows):
+        try:
+            thumbnail = thumbnail_data_url(test, row)
+        except (InputError, OSError):
+            continue
+        labels = codes[place]
+        examples.append(
+            {
+                "image": test.labels.images[row],
+                "thumbnail": thumbnail,
+                "present": [classes[column] for column in np.flatnonzero(labels == PRESENT)],
+                "complete": bool((labels != UNKNOWN).all()),
+                "predictions": [
+                    {"label": label, **_prediction(scores[place], thresholds, labels, classes)}
+                    for label, (scores, thresholds) in models.items()
+                ],
+            }
+        )
+    return examples
+
+
+def _prediction(
+    scores: NDArray[np.float32], thresholds: NDArray[np.float64], labels: NDArray[np.int8], classes: Sequence[str]
+) -> dict[str, Any]:
+    predicted = scores >= thresholds
+    order = [int(column) for column in np.argsort(-scores, kind="stable")]
+
+    def probability(column: int) -> str:  # rounded down, so that none reads 100 % by rounding
+        return f"{int(100 * float(scores[column]))} %" if scores[column] >= 0.01 else "< 1 %"
+
+    columns = [column for column in order if predicted[column] or labels[column] == PRESENT]
+    shown = []
+    for column in columns[:_MAX_CLASSES]:
+        outcome = _OUTCOMES[int(labels[column])] if predicted[column] else "missed"
+        shown.append({"name": classes[column], "probability": probability(column), "outcome": outcome})
+    closest = "" if predicted.any() else f"{classes[order[0]]} {probability(order[0])}"
+    return {"classes": shown, "omitted": len(columns) - len(shown), "closest": closest}
+
+
+def _read_scores(run: Run, test: Split, rows: Sequence[int]) -> NDArray[np.float32] | None:
+    """Read the scores of images, ``(R, K)``; None where a finished run's predictions do not have all of them."""
+    if not run.finished:
+        return None
+    return read_predictions(run.path, test.name, [test.labels.images[row] for row in rows], run.config.classes)

@@ -1,0 +1,311 @@
+"""Labels of single images as a method changes them over the epochs (Kim et al. 2022, figure 3).
+
+Large-loss rejection and correction change a label for one step: their trace has it. Permanent corrections and
+pseudo-labels stay: the revisions of the run have them. Other methods change no label (the estimates of `role` are not
+recorded).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revisions
+from labelgap.losses.large_loss import (
+    AbsoluteLargeLoss,
+    AbsoluteLargeLossRejection,
+    LargeLossRejection,
+    PermanentCorrection,
+    RelativeLargeLoss,
+)
+from labelgap.reporting import style
+from labelgap.reporting.descriptions import find_method
+from labelgap.reporting.formatting import truncate_label
+from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.reporting.sections.examples import diverse_sample, thumbnail_data_url, thumbnail_image
+from labelgap.training import Run
+from labelgap.training.history import trained_epochs
+
+IMAGES: Final = 8
+LABELS_PER_IMAGE: Final = 6
+_STATES: Final = {PRESENT: "present", ABSENT: "absent", UNKNOWN: "unknown"}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelChanges:
+    """Labels of some training images, epoch by epoch; those of an image follow each other.
+
+    An image has the labels that the method changed, that were given as present, and that are truly present, at most
+    ``LABELS_PER_IMAGE``.
+    """
+
+    split: Split  # the training images
+    rows: NDArray[np.int64]  # (C,) row of the image
+    columns: NDArray[np.int64]  # (C,) class number
+    observed: NDArray[np.int8]  # (C,) the given label
+    truth: NDArray[np.int8]  # (C,) the true label, UNKNOWN where it is not known
+    states: NDArray[np.int8]  # (E, C) what an epoch took a changed label for, PRESENT or ABSENT; UNKNOWN for others
+    rejected: bool  # whether a changed label was left out of the loss, not trained as the other state
+    total: int  # how many labels of the run were changed at least once
+    judged: int  # of how many of those the truth is known
+    right: int  # how many of the judged truly have the state that they were taken for
+    complete: bool = True  # whether these are all labels of the run: a sampled trace has too many of the rare kinds
+
+    @property
+    def taken_for(self) -> NDArray[np.int8]:
+        """``(C,)`` the state that the label was last taken for, UNKNOWN where it was never changed."""
+        last = len(self.states) - 1 - (self.states != UNKNOWN)[::-1].argmax(axis=0)
+        taken: NDArray[np.int8] = self.states[last, np.arange(self.states.shape[1])]
+        return taken
+
+
+@dataclass(frozen=True, eq=False)
+class _Changed:
+    """Every label that a run changed: its place and state, and ``first`` epoch or flags ``(E, R)`` per epoch."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    value: NDArray[np.int8]
+    epochs: int
+    first: NDArray[np.int64] | None = None
+    flags: NDArray[np.bool_] | None = None
+
+    def states(self, place: int) -> NDArray[np.int8]:
+        """Return ``(E,)`` of one of them."""
+        if self.flags is not None:
+            changed = self.flags[:, place]
+        else:
+            assert self.first is not None
+            changed = np.arange(1, self.epochs + 1) >= self.first[place]
+        return np.where(changed, self.value[place], np.int8(UNKNOWN))
+
+
+def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChanges | None:
+    """Return the labels of some images that a method changed; None if it changed none, or has no record of it.
+
+    Half of the images are chosen for a change that is right, half for one that is wrong, over as many classes as
+    possible and otherwise at random, always the same. Where the truth is not known they are random.
+    """
+    split, method = run.with_val(data).train, find_method(run.config.method)
+    if method is None:
+        return None
+    permanent = issubclass(method.loss_class, PermanentCorrection)
+    if not permanent and issubclass(method.loss_class, RelativeLargeLoss | AbsoluteLargeLoss):
+        changed = _from_trace(run, split)
+    else:
+        changed = _from_revisions(run, split, delay=0 if permanent else 1)
+    if changed is None or not len(changed.rows):
+        return None
+    truth = np.full(len(changed.rows), UNKNOWN, dtype=np.int8)
+    if split.truth is not None:
+        truth = split.truth.codes_at(changed.rows, changed.columns)
+    rows, columns, states = _labels_of(split, changed, _choose(changed, truth, images))
+    observed = split.labels.codes_at(rows, columns)
+    return LabelChanges(
+        split,
+        rows,
+        columns,
+        observed,
+        observed if split.truth is None else split.truth.codes_at(rows, columns),
+        states,
+        rejected=issubclass(method.loss_class, LargeLossRejection | AbsoluteLargeLossRejection),
+        total=len(changed.rows),
+        judged=int((truth != UNKNOWN).sum()),
+        right=int((truth == changed.value).sum()),
+        complete=changed.flags is None or run.config.trace == "all",
+    )
+
+
+def _from_trace(run: Run, split: Split) -> _Changed | None:
+    """Return the modified labels of a trace; None if it is of other images than the split."""
+    trace = run.trace
+    if not trace or not len(trace["row"]) or trace["row"].max() >= len(split):
+        return None
+    known = trace["observed"] != UNKNOWN
+    if not np.array_equal(split.labels.codes_at(trace["row"][known], trace["column"][known]), trace["observed"][known]):
+        return None
+    flags = trace["modified"]
+    found = np.flatnonzero(flags.any(axis=0) & ~known)
+    value = np.full(len(found), PRESENT, dtype=np.int8)
+    return _Changed(trace["row"][found], trace["column"][found], value, len(flags), flags=flags[:, found])
+
+
+def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
+    """Return the revisions of a method; those of the end of an epoch count from the next one on (``delay``)."""
+    entries = run.revisions.to_table()
+    made = Revisions.from_table(entries.filter(entries["epoch"].is_valid()))
+    try:
+        rows, columns = made.indices(split.labels)
+    except InputError:  # the data set has other images than the run was trained on
+        return None
+    table = made.to_table()
+    first, epochs = table["epoch"].to_numpy().astype(np.int64) + delay, trained_epochs(run.history)
+    used = np.flatnonzero(first <= epochs)
+    return _Changed(rows[used], columns[used], table["value"].to_numpy()[used], epochs, first=first[used])
+
+
+def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[np.int64]:
+    """Return positions of changed labels, of different images: right ones, then wrong ones; random ones if unknown."""
+    kinds = changed.columns * 2 + (changed.value == PRESENT)
+    right, wrong = truth == changed.value, (truth != changed.value) & (truth != UNKNOWN)
+    groups = [("right", right), ("wrong", wrong)] if (right | wrong).any() else [("changed", right | True)]
+    chosen = np.zeros(0, dtype=np.int64)
+    for number, (name, members) in enumerate(groups):
+        places = np.flatnonzero(members & ~np.isin(changed.rows, changed.rows[chosen]))
+        count = -(-images // len(groups)) if number == 0 else images - len(chosen)
+        picked = diverse_sample(changed.rows[places], kinds[places], count, f"label changes {name}")
+        chosen = np.concatenate([chosen, places[picked]])
+    return chosen
+
+
+def _labels_of(
+    split: Split, changed: _Changed, chosen: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
+    """Return row, column and states of the labels of chosen images, those first for which an image was chosen."""
+    rows, columns, states = [], [], []
+    for place in chosen.tolist():
+        row = int(changed.rows[place])
+        own = np.flatnonzero(changed.rows == row)
+        observed = split.labels.batch([row]).numpy()[0]
+        truth = observed if split.truth is None else split.truth.batch([row]).numpy()[0]
+        wrong = own[(truth[changed.columns[own]] != changed.value[own]) & (truth[changed.columns[own]] != UNKNOWN)]
+        given = np.flatnonzero(observed == PRESENT)
+        first = [changed.columns[place : place + 1], given, changed.columns[wrong], np.flatnonzero(truth == PRESENT)]
+        shown = list(dict.fromkeys(np.concatenate([*first, changed.columns[own]]).tolist()))[:LABELS_PER_IMAGE]
+        place_of = {int(column): int(number) for number, column in zip(own, changed.columns[own], strict=True)}
+        unchanged = np.full(changed.epochs, UNKNOWN, dtype=np.int8)
+        states += [changed.states(place_of[column]) if column in place_of else unchanged for column in shown]
+        rows += [row] * len(shown)
+        columns += shown
+    return np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64), np.stack(states, axis=1)
+
+
+def label_change_figure(changes: LabelChanges, *, images: bool = True, width: float = style.WIDE) -> Figure:
+    """Draw the labels of every image as lines over the epochs; an epoch that trained with a changed label is filled.
+
+    Green: the label truly has the state that it was taken for; vermillion, with a cross: it has not; blue: the truth is
+    not known. A name in bold was given as present. Without ``images`` only their names and labels are drawn.
+    """
+    rows = list(dict.fromkeys(changes.rows.tolist()))
+    groups = [np.flatnonzero(changes.rows == row) for row in rows]
+    each = max(0.27 * max(len(group) for group in groups) + 0.55, 1.4)
+    columns = 1 if width <= style.NARROW else 2
+    figure, axes = style.make_figure(
+        -(-len(rows) // columns), columns, width=width, height=-(-len(rows) // columns) * each
+    )
+    for axis, row, group in zip(axes, rows, groups, strict=False):
+        _draw(axis, changes, group)
+        axis.set_title(truncate_label(changes.split.labels.images[row], 34), loc="left", fontsize=10, parse_math=False)
+        if images:
+            inset = axis.inset_axes((-0.62, 0.0, 0.3, 1.0))
+            inset.imshow(np.asarray(thumbnail_image(changes.split, row).convert("RGB")))
+            inset.set_axis_off()
+    for axis in axes[len(groups) :]:
+        axis.set_axis_off()
+    for axis in axes[max(len(groups) - columns, 0) : len(groups)]:
+        axis.set_xlabel("epoch")
+    return figure
+
+
+def _draw(axis: Axes, changes: LabelChanges, group: NDArray[np.int64]) -> None:
+    """Draw the labels of one image."""
+    epochs = len(changes.states)
+    for line, place in enumerate(group.tolist()):
+        axis.add_patch(Rectangle((0.55, line - 0.3), epochs - 0.1, 0.6, color=style.GRID_COLOR, linewidth=0))
+        for epoch in np.flatnonzero(changes.states[:, place] != UNKNOWN).tolist():
+            truth, state = changes.truth[place], changes.states[epoch, place]
+            color = style.BLUE if truth == UNKNOWN else style.GREEN if truth == state else style.VERMILLION
+            axis.add_patch(Rectangle((epoch + 0.55, line - 0.3), 0.9, 0.6, color=color, linewidth=0))
+            if color == style.VERMILLION:
+                axis.plot(epoch + 1, line, marker="x", color=style.TEXT_COLOR, markersize=4)
+    names = changes.split.labels.classes
+    shown = [truncate_label(names[column], 14) for column in changes.columns[group].tolist()]
+    axis.set_yticks(np.arange(len(group)), shown, parse_math=False)
+    for label, place in zip(axis.get_yticklabels(), group.tolist(), strict=True):
+        label.set_fontweight("bold" if changes.observed[place] == PRESENT else "normal")
+    axis.tick_params(axis="y", labelcolor=style.TEXT_COLOR)
+    axis.set_ylim(len(group) - 0.5, -0.6)
+    axis.grid(False)
+    style.set_epoch_axis(axis, epochs)
+    axis.set_xlim(0.4, epochs + 0.6)
+
+
+def label_changes_section(run: Run, data: Dataset | None, figures: FigureRenderer, *, images: bool) -> Markup:
+    """Return some training images with their given, changed and true labels; nothing where no label was changed.
+
+    ``images`` is whether the page may contain the images; their names and labels are in it anyway.
+    """
+    changes = None if data is None else label_changes(run, data)
+    if changes is None:
+        return Markup("")
+    images = images and _readable(changes)
+    classes, names = changes.split.labels.classes, changes.split.labels.images
+    epochs, count = changes.states.shape
+    figures.render(
+        lambda width: label_change_figure(changes, images=images, width=width),
+        "Labels of single images, as the method changed them over the epochs.",
+        name="label-changes",
+        data={
+            "image": [names[row] for row in np.repeat(changes.rows, epochs).tolist()],
+            "class": [classes[column] for column in np.repeat(changes.columns, epochs).tolist()],
+            "epoch": np.tile(np.arange(1, epochs + 1), count),
+            "observed": [_STATES[state] for state in np.repeat(changes.observed, epochs).tolist()],
+            "taken_for": [_STATES[state] if state != UNKNOWN else None for state in changes.states.T.ravel().tolist()],
+            "truth": [_STATES[state] for state in np.repeat(changes.truth, epochs).tolist()],
+        },
+        shown=False,
+    )
+    return render_template(
+        "sections/label_changes.html",
+        method=run.config.method,
+        changes=changes,
+        epochs=epochs,
+        images=[
+            {
+                "name": names[row],
+                "thumbnail": thumbnail_data_url(changes.split, row) if images else "",
+                "labels": [_label(changes, place) for place in np.flatnonzero(changes.rows == row).tolist()],
+            }
+            for row in dict.fromkeys(changes.rows.tolist())
+        ],
+    )
+
+
+def _readable(changes: LabelChanges) -> bool:
+    """Whether the images can be shown: data of features have none, and a file may be gone."""
+    try:
+        return bool([thumbnail_data_url(changes.split, row) for row in np.unique(changes.rows).tolist()])
+    except (InputError, OSError):
+        return False
+
+
+def _label(changes: LabelChanges, place: int) -> dict[str, Any]:
+    """Return what a label was taken for and whether rightly: "right", "wrong", "unknown", "missed" or "given".
+
+    ``spans`` are the first epoch, from 1, and the length of every run of epochs with the changed label.
+    """
+    given, taken, truth = (int(each[place]) for each in (changes.observed, changes.taken_for, changes.truth))
+    if given != UNKNOWN:
+        outcome, state = "given", given
+    elif taken == UNKNOWN:
+        outcome, state = "missed", truth
+    else:
+        outcome, state = "unknown" if truth == UNKNOWN else "right" if taken == truth else "wrong", taken
+    changed = np.concatenate([[False], changes.states[:, place] != UNKNOWN, [False]]).astype(np.int8)
+    edges = np.flatnonzero(np.diff(changed)).reshape(-1, 2).tolist()
+    return {
+        "name": changes.split.labels.classes[changes.columns[place]],
+        "outcome": outcome,
+        "text": _STATES[state],
+        "when": ", ".join(str(first + 1) if last - first == 1 else f"{first + 1}–{last}" for first, last in edges),
+        "spans": [(first + 1, last - first) for first, last in edges],
+    }

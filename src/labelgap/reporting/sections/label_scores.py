@@ -1,0 +1,310 @@
+"""Scores of annotated and of missing labels in training (Zhou et al. 2022, figures 7–9).
+
+Figure 7 is the loss of the annotated (observed) positives over epochs, figure 8 the absolute logit of unknown positives
+and unknown negatives, figure 9 the predicted probability of annotated and of unknown positives. All three are of the
+recorded training labels, as the network scored them in the batches of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from labelgap.data.dataset import Dataset
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN
+from labelgap.reporting import style
+from labelgap.reporting.formatting import format_count, format_number, truncate_label
+from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.sections.separability import (
+    BINS,
+    TRAIN,
+    ClassSeparability,
+    probability_shares,
+    recorded_epoch,
+    separability_of_run,
+    separability_section,
+)
+from labelgap.training import Run
+
+LabelKind = Literal["observed", "unknown_present", "unknown_absent", "unknown"]
+KIND_NAMES: Final[Mapping[LabelKind, str]] = {
+    "observed": "observed present",
+    "unknown_present": "unknown, truly present",
+    "unknown_absent": "unknown, truly absent",
+    "unknown": "unknown",
+}
+_STYLES: Final[Mapping[LabelKind, tuple[str, str, Literal["-", "--"]]]] = {
+    "observed": (style.GREEN, "^", "-"),
+    "unknown_present": (style.VERMILLION, "o", "-"),
+    "unknown_absent": (style.BLUE, "s", "--"),
+    "unknown": (style.MUTED_COLOR, "D", "--"),
+}
+"""Color, marker and dash of every kind."""
+_KIND_COLUMNS: Final = ["label", "recorded", "median |logit|, epoch 1", "last epoch", "mean score"]
+_METHOD_COLUMNS: Final = ["method", "observed present", "unknown, truly present", "AUC, train", "AUC, unseen"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelScores:
+    """Losses, logits and probabilities of the training labels of one kind, over E epochs."""
+
+    count: int  # how many were recorded
+    loss: NDArray[np.float64]  # (E,) mean, unknown labels taken as absent; NaN in an epoch that saw none
+    magnitude: NDArray[np.float64]  # (E, 3) first quartile, median and third quartile of the absolute logit
+    epoch: int  # that the probabilities are of, counted from 1
+    shares: NDArray[np.float64]  # (BINS,) of the labels by the interval of their probability; they sum to 1
+    mean_probability: float  # of the labels that the epoch saw; NaN if none
+
+
+Methods = Mapping[str, Mapping[LabelKind, LabelScores]]
+"""By label of the run, what ``label_scores`` returns."""
+
+
+def label_scores(trace: Mapping[str, NDArray[Any]], epoch: int | None = None) -> dict[LabelKind, LabelScores]:
+    """Return the scores of each kind of training labels in a trace, as ``Run.trace`` gives it, those that exist.
+
+    The probabilities are of an epoch, by default the last; it is limited to the recorded ones. The kinds are
+    "observed", the labels observed as present, and "unknown_present" and "unknown_absent" where the truth of unknown
+    labels is known; elsewhere "observed" and "unknown". Labels observed as absent are left out, and so are unknown
+    labels of unknown truth if the truth of others is known.
+    """
+    if not trace or len(trace["logit"]) == 0:
+        return {}
+    observed, truth = trace["observed"], trace["truth"]
+    unknown = observed == UNKNOWN
+    kinds: dict[LabelKind, NDArray[np.bool_]] = {"observed": observed == PRESENT}
+    if (truth[unknown] != UNKNOWN).any():
+        kinds["unknown_present"] = unknown & (truth == PRESENT)
+        kinds["unknown_absent"] = unknown & (truth == ABSENT)
+    else:
+        kinds["unknown"] = unknown
+    shown = recorded_epoch(trace, epoch)
+    return {kind: _scores(trace, np.flatnonzero(chosen), shown) for kind, chosen in kinds.items() if chosen.any()}
+
+
+def _scores(trace: Mapping[str, NDArray[Any]], entries: NDArray[np.int64], epoch: int) -> LabelScores:
+    """Summarize the entries, one epoch in memory at a time."""
+
+    def seen(name: str, number: int) -> NDArray[Any]:
+        values = trace[name][number, entries]
+        found: NDArray[Any] = values[~np.isnan(values)]
+        return found
+
+    epochs = len(trace["logit"])
+    loss, magnitude = np.full(epochs, np.nan), np.full((epochs, 3), np.nan)
+    for number in range(epochs):
+        losses, logits = seen("loss", number), seen("logit", number)
+        if len(losses) and len(logits):
+            loss[number] = losses.mean(dtype=np.float64)
+            magnitude[number] = np.quantile(np.abs(logits), [0.25, 0.5, 0.75])
+    probabilities = expit(seen("logit", epoch - 1).astype(np.float64))
+    mean = float(probabilities.mean()) if len(probabilities) else np.nan
+    return LabelScores(len(entries), loss, magnitude, epoch, probability_shares(probabilities), mean)
+
+
+def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figure:
+    """Draw the mean loss of the observed positives per epoch, a line a method (Zhou et al. 2022, figure 7).
+
+    Up to six methods differ in color and marker.
+    """
+    figure, (axis,) = style.make_figure(width=width, height=2.9 if len(methods) > 1 else 2.5)
+    shown = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
+    lines = [
+        style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *style.cycle(number))
+        for number, loss in enumerate(shown.values())
+    ]
+    axis.set_title("loss of observed positives", loc="left")
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("epoch")
+    style.set_epoch_axis(axis, max(map(len, shown.values()), default=1))
+    if len(shown) > 1:
+        style.add_legend(
+            figure, lines, [truncate_label(label, 24) for label in shown], 4 if width > style.NARROW else 2
+        )
+    return figure
+
+
+def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
+    """Draw the absolute logit of unknown positives and negatives per epoch (Zhou et al. 2022, figure 8).
+
+    Each method has a panel, all on one scale, in which a line is the median and a band the middle half of the labels.
+    Where the truth is not known, observed positives and all unknown labels are drawn.
+    """
+    kinds = _kinds_of(methods, ("unknown_present", "unknown_absent"))
+    found = [scores for each in methods.values() for kind, scores in each.items() if kind in kinds]
+    top = max((float(np.nanmax(scores.magnitude, initial=0.0)) for scores in found), default=0.0)
+
+    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores]) -> None:
+        for kind, scores in shown.items():
+            color, marker, dash = _STYLES[kind]
+            low, median, high = scores.magnitude.T
+            epochs = np.arange(1, len(median) + 1)
+            axis.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
+            style.draw_line(axis, epochs, median, color, marker, linestyle=dash)
+        style.set_epoch_axis(axis, max(len(each.loss) for each in found))
+
+    return _panels(methods, draw, ("epoch", "absolute logit"), top, kinds, width)
+
+
+def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
+    """Draw the distribution of the scores of observed and unknown positives (Zhou et al. 2022, figure 9).
+
+    Each method has a panel, all on one scale: percent of the labels of a kind in intervals of 0.05; a dashed line
+    with a marker is the mean. Where the truth is not known, observed positives and all unknown labels are drawn.
+    """
+    kinds = _kinds_of(methods, ("observed", "unknown_present"))
+    found = [scores for each in methods.values() for kind, scores in each.items() if kind in kinds]
+    top = 100 * max((float(np.nanmax(scores.shares, initial=0.0)) for scores in found), default=0.0)
+    edges = np.linspace(0, 1, BINS + 1)
+
+    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores]) -> None:
+        for kind, scores in shown.items():
+            color, marker, dash = _STYLES[kind]
+            axis.stairs(100 * scores.shares, edges, color=color, alpha=0.18, fill=True, linewidth=0)
+            axis.stairs(100 * scores.shares, edges, color=color, linewidth=1.8, linestyle=dash)
+            mean = [scores.mean_probability] * 2
+            axis.plot(mean, [0, top], color=color, linewidth=1.2, linestyle=style.DASHED, marker=marker, markevery=[1])
+        axis.set_xlim(0, 1)
+        axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+
+    return _panels(methods, draw, ("score", "% of labels"), top, kinds, width)
+
+
+def _kinds_of(methods: Methods, wanted: Iterable[LabelKind]) -> tuple[LabelKind, ...]:
+    """Return the kinds to draw; where the truth of no method's unknown labels is known, observed and unknown."""
+    known = any({"unknown_present", "unknown_absent"} & kinds.keys() for kinds in methods.values())
+    return tuple(wanted) if known else ("observed", "unknown")
+
+
+def _panels(
+    methods: Methods,
+    draw: Callable[[Axes, Mapping[LabelKind, LabelScores]], None],
+    names: tuple[str, str],
+    top: float,
+    kinds: tuple[LabelKind, ...],
+    width: float,
+) -> Figure:
+    """Draw one panel a method, with the names of x and y, up to the same top, and the legend of the kinds."""
+    figure, axes, columns = style.make_panels(len(methods), width=width, each=2.2, extra=0.6, wide=4, narrow=2)
+    for place, (axis, (label, scores)) in enumerate(zip(axes, methods.items(), strict=True)):
+        draw(axis, {kind: scores[kind] for kind in kinds if kind in scores})
+        axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
+        if len(methods) > 1:
+            axis.set_title(truncate_label(label, 24), loc="left", fontweight="bold", parse_math=False)
+        axis.set_xlabel(names[0] if place + columns >= len(methods) else "")
+        axis.set_ylabel(names[1] if place % columns == 0 else "")
+        axis.tick_params(labelleft=place % columns == 0)
+    styles = [_STYLES[kind] for kind in kinds]
+    lines = [Line2D([], [], color=c, marker=marker, linestyle=dash, linewidth=2) for c, marker, dash in styles]
+    style.add_legend(figure, lines, [KIND_NAMES[kind] for kind in kinds], 2 if width > style.NARROW else 1)
+    return figure
+
+
+def label_scores_section(runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer) -> Markup:
+    """Return figures and a table of the scores of labels, of runs by label.
+
+    A page of one run also has the section on the separability of classes. Where the truth of unknown labels is not
+    known, observed positives are shown beside all unknown labels, and nothing is called separable.
+    """
+    found = {label: label_scores(run.trace, run.metrics.get("best_epoch")) for label, run in runs.items()}
+    methods = {label: kinds for label, kinds in found.items() if kinds}
+    separable = {label: separability_of_run(run, data) for label, run in runs.items()}
+    hidden = {label: kinds for label, kinds in methods.items() if kinds.keys() - {"observed"}}
+    section = Markup("")
+    if hidden:
+        single = next(iter(hidden.values())) if len(runs) == 1 else None
+        section = render_template(
+            "sections/label_scores.html",
+            known=any("unknown" not in kinds for kinds in hidden.values()),
+            epoch=None if single is None else next(iter(single.values())).epoch,
+            **_figures(methods, hidden, figures),
+            columns=_METHOD_COLUMNS if single is None else _KIND_COLUMNS,
+            rows=_method_rows(hidden, separable) if single is None else _kind_rows(single),
+        )
+    if len(runs) == 1:
+        ((label, run),) = runs.items()
+        section += separability_section(run, data, separable[label], figures)
+    return section
+
+
+def _figures(methods: Methods, hidden: Methods, figures: FigureRenderer) -> dict[str, ResponsiveFigure | None]:
+    """Draw losses of every method, and logits and scores of those that left labels unknown."""
+    text = "; ".join(
+        f"{label}, {KIND_NAMES[kind]}: absolute logit {values.magnitude[-1, 1]:.1f}, "
+        f"score {values.mean_probability:.2f}"
+        for label, kinds in hidden.items()
+        for kind, values in kinds.items()
+    )
+    return {
+        "loss": _positive_loss(methods, figures),
+        "logits": figures.render(
+            lambda width: absolute_logit_panels(hidden, width=width),
+            f"Median absolute logit in the last epoch, and mean score. {text}.",
+            name="absolute-logits",
+            data=_stack(hidden, _quartiles),
+        ),
+        "probabilities": figures.render(
+            lambda width: probability_panels(hidden, width=width),
+            f"Distribution of the scores. {text}.",
+            name="positive-probabilities",
+            data=_stack(hidden, lambda values: {"from": np.arange(BINS) / BINS, "share": values.shares}),
+        ),
+    }
+
+
+def _positive_loss(methods: Methods, figures: FigureRenderer) -> ResponsiveFigure | None:
+    losses = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
+    if not losses:
+        return None
+    ends = "; ".join(f"{label} {values[0]:.2f} to {values[-1]:.2f}" for label, values in losses.items())
+    columns = {label: {"epoch": np.arange(1, len(loss) + 1), "loss": loss} for label, loss in losses.items()}
+    return figures.render(
+        lambda width: positive_loss_figure(methods, width=width),
+        f"Mean loss of the observed positives in the first and the last epoch: {ends}.",
+        name="observed-positive-loss",
+        data=stack_columns("run", columns),
+    )
+
+
+def _quartiles(values: LabelScores) -> Columns:
+    names = ("lower_quartile", "median", "upper_quartile")
+    epochs = {"epoch": np.arange(1, len(values.loss) + 1)}
+    return epochs | dict(zip(names, values.magnitude.T, strict=True))
+
+
+def _stack(methods: Methods, columns: Callable[[LabelScores], Columns]) -> Columns:
+    """Return the columns of every kind of every method below each other."""
+    kinds = {
+        label: stack_columns("kind", {KIND_NAMES[kind]: columns(values) for kind, values in found.items()})
+        for label, found in methods.items()
+    }
+    return stack_columns("run", kinds)
+
+
+def _kind_rows(kinds: Mapping[LabelKind, LabelScores]) -> list[tuple[str, list[str]]]:
+    rows = []
+    for kind, values in kinds.items():
+        numbers = [*values.magnitude[[0, -1], 1].tolist(), values.mean_probability]
+        rows.append((KIND_NAMES[kind], [format_count(values.count), *map(format_number, numbers)]))
+    return rows
+
+
+def _method_rows(
+    hidden: Methods, separable: Mapping[str, Mapping[str, ClassSeparability]]
+) -> list[tuple[str, list[str]]]:
+    rows = []
+    for label, kinds in hidden.items():
+        unseen = next((values for name, values in separable[label].items() if name != TRAIN), None)
+        means = (None if each is None else each.mean()[0] for each in (separable[label].get(TRAIN), unseen))
+        shown = (kinds[kind].mean_probability if kind in kinds else None for kind in ("observed", "unknown_present"))
+        rows.append((label, [format_number(value) for value in (*shown, *means)]))
+    return rows

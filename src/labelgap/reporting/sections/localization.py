@@ -1,0 +1,304 @@
+"""Where a network looks: the pointing game, and class activation maps over images (Kim et al. 2022, table 4, and
+figure 1 of its supplement)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from labelgap.core.errors import LabelGapError
+from labelgap.core.text import join_names
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.split import hold_out_val
+from labelgap.inference.localization import (
+    PointingGame,
+    activation_maps,
+    heat_map_png,
+    image_size,
+    map_maximum,
+    pointing_game,
+    unseen_split,
+    without_maps,
+)
+from labelgap.labels import PRESENT
+from labelgap.metrics.localization import pointing_hits
+from labelgap.reporting import style
+from labelgap.reporting.formatting import format_count, format_measure, truncate_label
+from labelgap.reporting.page import Columns, FigureRenderer, render_template, stack_columns
+from labelgap.reporting.sections.examples import data_url, diverse_sample, thumbnail_data_url, thumbnail_image
+from labelgap.training import Run
+
+MAX_RUNS: Final = 6
+MAX_CLASSES: Final = 24
+_SAMPLE: Final = (12, 100, 200)  # images of the pointing game: at least, of 224 × 224 pixels, at most
+_HEAT_SIDE: Final = 64
+_HEAT: Final = LinearSegmentedColormap.from_list("heat", [(0.835, 0.369, 0, 0), (0.835, 0.369, 0, 0.67)])
+_BOX_COLOR: Final = "#56b4e9"
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationExample:
+    """The maps of one class in one image, by the label of the run."""
+
+    split: Split
+    row: int  # of the image in the split
+    class_name: str
+    size: tuple[int, int]  # width and height of the image as stored
+    boxes: NDArray[np.float64]  # (B, 4) of the class in it, without difficult objects; none where data have no boxes
+    maps: dict[str, NDArray[np.float32]]  # (h, w) each, without the bias
+    points: dict[str, tuple[float, float]]  # x and y in the image where a map is highest
+    hits: dict[str, bool]  # whether that is inside a box; empty where the data have no boxes
+
+    @property
+    def image(self) -> str:
+        """The name of the image."""
+        return self.split.labels.images[self.row]
+
+    @property
+    def thumbnail(self) -> str:
+        """The image as a data URL."""
+        return thumbnail_data_url(self.split, self.row)
+
+    def heat(self, label: str) -> str:
+        """Return the map of a run as a data URL."""
+        return data_url(heat_map_png(self.maps[label], self.size, _HEAT_SIDE))
+
+
+def activation_examples(
+    runs: Mapping[str, Run], data: Dataset | Split, *, count: int = 6, device: str = "auto"
+) -> list[ActivationExample]:
+    """Return class activation maps of random images, one class each, over as many classes as possible.
+
+    The runs are by label; finished, trained on images that were resized as a whole. The images are of a split, or of a
+    data set's test split, else val. Classes are those with a box in an image, or without boxes those known to be
+    present.
+    """
+    split = unseen_split(data) if isinstance(data, Dataset) else data
+    rows, columns = _candidates(split)
+    chosen = np.sort(diverse_sample(rows, columns, count, "activation examples"))
+    pairs = np.stack([rows[chosen], columns[chosen]], axis=1)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    found = {label: activation_maps(run, split.images, pairs, device=device) for label, run in runs.items()}
+    sides = {label: run.model.backbone.input_spec.size for label, run in runs.items()}
+    examples = []
+    for number, (row, column) in enumerate(pairs.tolist()):
+        size, boxes = image_size(split.images, row), _boxes(split, row, column)
+        maps = {label: each[number] for label, each in found.items()}
+        points = {label: map_maximum(each, sides[label], size) for label, each in maps.items()}
+        of_point = np.zeros(len(boxes), dtype=np.int64)
+        hits = {label: bool(pointing_hits([point], of_point, boxes)[0]) for label, point in points.items()}
+        name = split.labels.classes[column]
+        examples.append(ActivationExample(split, row, name, size, boxes, maps, points, hits if len(boxes) else {}))
+    return examples
+
+
+def _candidates(split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return image and class of every object that is not difficult, else of every label known to be present."""
+    boxes, table = split.boxes, split.evaluation_labels
+    if boxes is not None:
+        kept = np.ones(len(boxes.rows), dtype=bool) if boxes.difficult is None else ~boxes.difficult
+        return boxes.rows[kept], boxes.classes[kept]
+    present = table.values == PRESENT
+    return np.repeat(np.arange(len(table)), np.diff(table.starts))[present], table.columns[present].astype(np.int64)
+
+
+def _boxes(split: Split, row: int, column: int) -> NDArray[np.float64]:
+    boxes = split.boxes
+    if boxes is None:
+        return np.zeros((0, 4))
+    own = (boxes.rows == row) & (boxes.classes == column)
+    corners: NDArray[np.float64] = boxes.corners[own if boxes.difficult is None else own & ~boxes.difficult]
+    return corners
+
+
+def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.WIDE) -> Figure:
+    """Draw the hit rate of every class, and the mean over the classes as a dashed line; up to six runs differ in color.
+
+    Of more than ``MAX_CLASSES`` classes those with the most images are shown.
+    """
+    first = next(iter(games.values()))
+    counts = first.class_counts
+    columns = np.argsort(-counts, kind="stable")[: min(MAX_CLASSES, int((counts > 0).sum()))]
+    rates = {label: game.class_hits[columns] / counts[columns] for label, game in games.items()}
+    order = np.argsort(-np.mean(list(rates.values()), axis=0), kind="stable")
+    figure, (axis,) = style.make_figure(width=width, height=1.1 + 0.25 * len(columns))
+    lines: list[Line2D] = []
+    marks: dict[str, Any] = {"linestyle": "none", "markersize": 8, "clip_on": False}
+    for number, (label, game) in enumerate(games.items()):
+        color, marker = style.cycle(number)
+        rate = 100 * rates[label][order]
+        lines.append(style.draw_line(axis, rate, np.arange(len(columns)), color, marker, linewidth=1.5, **marks))
+        axis.axvline(100 * game.hit_rate, color=color, linewidth=1.2, linestyle=style.DASHED)
+    lines.append(axis.axvline(100 * first.center_rate, color=style.MUTED_COLOR, linewidth=1.2, linestyle=":"))
+    names = [
+        f"{truncate_label(first.classes[column], 24 if width > style.NARROW else 15)} ({counts[column]:,})"
+        for column in columns[order].tolist()
+    ]
+    style.set_rows(axis, np.arange(len(columns)), names)
+    axis.set_xlim(0, 100)
+    axis.grid(True, axis="x", color=style.GRID_COLOR, linewidth=0.8)
+    axis.set_xlabel("hit rate, %")
+    labels = [f"{truncate_label(label, 20)} {100 * game.hit_rate:.1f}" for label, game in games.items()]
+    labels.append(f"center of the image {100 * first.center_rate:.1f}")
+    style.add_legend(figure, lines, labels, columns=1 if width <= style.NARROW else min(len(lines), 4))
+    return figure
+
+
+def activation_figure(examples: Sequence[ActivationExample], *, width: float = style.WIDE) -> Figure:
+    """Draw images × runs: the image with the boxes of its class, and the map of every run over it.
+
+    A cross marks where a map is highest. The heat is what is above the average of the map.
+    """
+    labels = list(examples[0].maps) if examples else []
+    side = min(width / (len(labels) + 1), 2.4)
+    shape = (max(len(examples), 1), len(labels) + 1)
+    figure, axes = style.make_figure(*shape, width=side * shape[1], height=(side + 0.3) * shape[0])
+    for axis in axes:
+        axis.set_axis_off()
+    for number, example in enumerate(examples):
+        row = axes[number * shape[1] : (number + 1) * shape[1]]
+        pixels = np.asarray(thumbnail_image(example.split, example.row).convert("RGB"))
+        extent = (-0.5, example.size[0] - 0.5, example.size[1] - 0.5, -0.5)
+        for axis in row:
+            axis.imshow(pixels, extent=extent, interpolation="nearest")
+            for x0, y0, x1, y1 in example.boxes.tolist():
+                corner, sides = (x0 - 0.5, y0 - 0.5), (x1 - x0 + 1, y1 - y0 + 1)
+                axis.add_patch(Rectangle(corner, *sides, fill=False, color=_BOX_COLOR, linewidth=2))
+        _title(row[0], example.class_name)
+        for axis, label in zip(row[1:], labels, strict=True):
+            above = np.clip(example.maps[label] - example.maps[label].mean(), 0, None)
+            axis.imshow(above, cmap=_HEAT, extent=extent, vmin=0, interpolation="bilinear")
+            for size, edge, color in ((11, 2, style.TEXT_COLOR), (9, 1, style.BACKGROUND_COLOR)):
+                axis.plot(*example.points[label], marker="+", markersize=size, markeredgewidth=edge, color=color)
+            hit = example.hits.get(label)
+            outcome = "" if hit is None else ": hit" if hit else ": miss"
+            _title(axis, truncate_label(label, 16) + outcome, style.VERMILLION if hit is False else style.MUTED_COLOR)
+    return figure
+
+
+def _title(axis: Axes, text: str, color: str = style.TEXT_COLOR) -> None:
+    axis.set_title(truncate_label(text, 22), loc="left", color=color, fontsize=10, parse_math=False)
+
+
+def localization_section(
+    runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer, *, images: bool
+) -> Markup:
+    """Return hit rates and maps of the runs, by label, whose network has class activation maps.
+
+    The pointing game is over a sample of images, so that a page takes seconds: ``pointing_game`` takes all. Without
+    boxes there are only the maps; a run that has none says why. The first ``MAX_RUNS`` runs are shown, and no image
+    where the page may contain none (``images``).
+    """
+    finished = {label: run for label, run in runs.items() if run.finished}
+    reasons = {label: reason for label, run in finished.items() if (reason := without_maps(run))}
+    shown = {label: run for label, run in finished.items() if label not in reasons}
+    if data is None or not finished:
+        return Markup("")
+    linear = all(run.config.protocol == "linear" for run in finished.values())
+    split = unseen_split(data if linear else hold_out_val(data))
+    games, parts = dict[str, PointingGame](), list[list[ActivationExample]]()
+    for label in list(shown)[:MAX_RUNS]:
+        try:
+            game = _play(shown[label], split)
+            parts.append(activation_examples({label: shown[label]}, split) if images else [])
+            games |= {} if game is None else {label: game}
+        except (LabelGapError, OSError) as error:
+            if "no class activation maps" in str(error):  # else no network, or an unreadable image: a path is private
+                reasons[label] = str(error).removesuffix(".")
+    examples = _merged(parts)
+    if not games and not examples and not reasons:
+        return Markup("")
+    game_values = _game_values(games, figures)
+    if examples:
+        _keep_figure(examples, figures)
+    return render_template(
+        "sections/localization.html",
+        reasons=list(reasons.items()),
+        omitted=max(len(shown) - MAX_RUNS, 0),
+        split=split.name,
+        several=len(runs) > 1,
+        **game_values,
+        examples=examples,
+    )
+
+
+def _play(run: Run, split: Split) -> PointingGame | None:
+    """Play the pointing game on fewer images the larger they are."""
+    if split.boxes is None or not len(split.boxes.rows):
+        return None
+    least, middle, most = _SAMPLE
+    count = round(middle * (224 / run.model.backbone.input_spec.size) ** 2)
+    game = pointing_game(run, split, images=min(max(count, least), most))
+    return game if len(game.rows) else None
+
+
+def _merged(parts: Sequence[Sequence[ActivationExample]]) -> list[ActivationExample]:
+    """Return the examples of several runs, which are of the same images, with the maps of all."""
+    merged = []
+    for first, *others in zip(*parts, strict=True):
+        for other in others:
+            first.maps.update(other.maps)
+            first.points.update(other.points)
+            first.hits.update(other.hits)
+        merged.append(first)
+    return merged
+
+
+def _game_values(games: Mapping[str, PointingGame], figures: FigureRenderer) -> dict[str, Any]:
+    """Return the figure and the table of the pointing game; empty without boxes."""
+    if not games:
+        return {"rows": []}
+    first = next(iter(games.values()))
+    columns: dict[str, Columns] = {
+        label: {
+            "class": list(game.classes),
+            "images": game.class_counts,
+            "hits": game.class_hits,
+            "hit_rate": np.where(game.class_counts > 0, game.class_hits / np.maximum(game.class_counts, 1), np.nan),
+        }
+        for label, game in games.items()
+    }
+    rates = {label: format_measure(game.hit_rate) for label, game in games.items()}
+    return {
+        "figure": figures.render(
+            lambda width: pointing_figure(games, width=width),
+            f"Hit rate per class, and the mean over classes: {'; '.join(f'{k} {v}' for k, v in rates.items())}.",
+            name="pointing-game",
+            data=stack_columns("run", columns),
+        ),
+        "rows": [
+            (label, [rates[label], f"{int(game.hits.sum()):,} of {len(game.hits):,}"]) for label, game in games.items()
+        ],
+        "images": format_count(first.images),
+        "available": format_count(first.available),
+        "center": format_measure(first.center_rate),
+    }
+
+
+def _keep_figure(examples: Sequence[ActivationExample], figures: FigureRenderer) -> None:
+    """Keep the maps for files; the page shows them by other means."""
+    maps = [(each, label) for each in examples for label in each.maps]
+    figures.render(
+        lambda width: activation_figure(examples, width=width),
+        f"Class activation maps of {join_names([each.class_name for each in examples])}.",
+        name="activation-maps",
+        data={
+            "image": [each.image for each, _ in maps],
+            "class": [each.class_name for each, _ in maps],
+            "run": [label for _, label in maps],
+            "x": [each.points[label][0] for each, label in maps],
+            "y": [each.points[label][1] for each, label in maps],
+            "hit": [each.hits.get(label) for each, label in maps],
+        },
+        shown=False,
+    )

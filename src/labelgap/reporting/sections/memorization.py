@@ -1,0 +1,265 @@
+"""Memorization of labels that are hidden from training but known for measurement (Kim et al. 2022, figure 1, table 1).
+
+If unknown labels are taken as absent, those that are truly absent (true negatives) are learned soon. The loss of those
+that are truly present (false negatives) stays high at first and falls later: they are memorized. A good method delays
+that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from labelgap.core.seeds import numpy_generator
+from labelgap.data.dataset import Dataset
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN
+from labelgap.reporting import style
+from labelgap.reporting.formatting import format_count, format_measure, format_number, truncate_label
+from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.studies.reproduce.results import first_epoch_share
+from labelgap.training import Run
+
+SINGLE_LABELS: Final = 12  # how many labels of a kind are followed one by one
+MAX_SCALE_RATIO: Final = 4.0  # panels share a scale unless their highest losses differ by more than this factor
+_BY_TRUTH: Final = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}
+_BY_OBSERVATION: Final = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
+_KINDS: Final = {
+    "TP": "observed present (true positive)",
+    "FN": "unknown, truly present (false negative)",
+    "TN": "unknown, truly absent (true negative)",
+    "present": "observed present",
+    "absent": "observed absent",
+    "unknown": "unknown",
+}
+_LINES: Final = {"FN": (style.VERMILLION, "o"), "TN": (style.BLUE, "s")}
+_RUN_COLUMNS: Final = ["label", "recorded", "mean loss, epoch 1", "last epoch", "highest in epoch 1"]
+_STUDY_COLUMNS: Final = ["highest in epoch 1", "TP", "FN", "TN"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelLosses:
+    """Losses of the training labels of one kind, over E epochs; unknown labels are taken as absent."""
+
+    count: int  # how many were recorded
+    mean: NDArray[np.float64]  # (E,), NaN in an epoch that saw none
+    first_epoch: float | None  # the share whose highest loss falls in the first epoch; None for fewer than two epochs
+    row: NDArray[np.int64]  # (S,) row numbers of SINGLE_LABELS random labels, or of all if there are fewer
+    column: NDArray[np.int64]  # (S,) their class numbers
+    single: NDArray[np.float32]  # (E, S) their losses
+
+
+Losses = Mapping[str, LabelLosses]
+"""The losses of each kind of labels, as ``label_losses`` returns them."""
+
+
+def label_losses(trace: Mapping[str, NDArray[Any]]) -> dict[str, LabelLosses]:
+    """Return the losses of each kind of training labels in a trace, as ``Run.trace`` gives it.
+
+    The kinds are "TP", "TN" and "FN", those of them that exist, where the truth of unknown labels is known; elsewhere
+    "present", "absent" and "unknown" as observed. Unknown labels of unknown truth are left out of the former.
+    """
+    if not trace or len(trace["loss"]) == 0:
+        return {}
+    observed, truth = trace["observed"], trace["truth"]
+    if ((observed == UNKNOWN) & (truth != UNKNOWN)).any():
+        kinds = {name: (observed == seen) & (truth == true) for name, (seen, true) in _BY_TRUTH.items()}
+    else:
+        kinds = {name: observed == seen for name, seen in _BY_OBSERVATION.items()}
+    return {name: _losses(trace, np.flatnonzero(chosen), name) for name, chosen in kinds.items() if chosen.any()}
+
+
+def memorization_by_label(losses: Mapping[str, Losses]) -> dict[str, Losses]:
+    """Return the losses of every run that recorded unknown labels that are truly present, and truly absent."""
+    return {label: kinds for label, kinds in losses.items() if kinds.keys() >= _LINES.keys()}
+
+
+def _losses(trace: Mapping[str, NDArray[Any]], entries: NDArray[np.int64], name: str) -> LabelLosses:
+    losses = trace["loss"][:, entries]
+    seen = np.isfinite(losses)
+    total, count = np.where(seen, losses, 0).sum(axis=1, dtype=np.float64), seen.sum(axis=1)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    random = numpy_generator(0, f"single labels {name}")
+    picked = np.sort(random.choice(len(entries), min(SINGLE_LABELS, len(entries)), replace=False))
+    share, single = first_epoch_share(losses) if len(losses) > 1 else None, entries[picked]
+    return LabelLosses(len(entries), mean, share, trace["row"][single], trace["column"][single], losses[:, picked])
+
+
+def memorization_panels(methods: Mapping[str, Losses], *, width: float = style.WIDE) -> Figure:
+    """Draw the mean loss of true and false negatives among the unknown labels, one panel a method.
+
+    The panels share a scale, unless one method's losses are so high that the others could not be read on it.
+    """
+    figure, axes, columns = style.make_panels(len(methods), width=width, each=2.4, extra=0.5, wide=4, narrow=2)
+    for place, (axis, (label, losses)) in enumerate(zip(axes, methods.items(), strict=True)):
+        draw_memorization(axis, losses)
+        axis.set_title(truncate_label(label, 24), loc="left", fontweight="bold", parse_math=False)
+        if place % columns == 0:
+            axis.set_ylabel("mean loss")
+        if place + columns >= len(methods):
+            axis.set_xlabel("epoch")
+            axis.tick_params(labelbottom=True)
+    set_memorization_limits(axes, methods.values(), columns)
+    style.add_legend(figure, *memorization_legend(), columns=2 if width > style.NARROW else 1)
+    return figure
+
+
+def draw_memorization(axis: Axes, losses: Losses) -> None:
+    """Draw one method's true and false negatives."""
+    for kind, (color, marker) in _LINES.items():
+        mean = losses[kind].mean
+        style.draw_line(axis, np.arange(1, len(mean) + 1), mean, color, marker, markersize=5, markeredgewidth=0.8)
+    style.set_epoch_axis(axis, len(losses["TN"].mean))
+
+
+def set_memorization_limits(axes: Iterable[Axes], methods: Iterable[Losses], columns: int) -> None:
+    """Give panels the same axes, from zero to just above the highest loss, over the longest run.
+
+    If the highest losses differ by more than ``MAX_SCALE_RATIO``, each panel has its own scale.
+    """
+    means = [np.stack([losses[kind].mean for kind in _LINES]) for losses in methods]
+    tops = [float(each[np.isfinite(each)].max(initial=0.0)) for each in means]
+    common = max(tops) <= MAX_SCALE_RATIO * min(tops)
+    for place, (axis, top) in enumerate(zip(axes, tops, strict=True)):
+        limit = max(tops) if common else top
+        axis.set_ylim(0, 1.06 * limit if limit > 0 else 1.0)
+        axis.tick_params(labelleft=not common or place % columns == 0)
+        style.set_epoch_axis(axis, max(each.shape[1] for each in means))
+
+
+def memorization_legend() -> tuple[list[Line2D], list[str]]:
+    """Return the legend of ``draw_memorization``: lines and their names."""
+    look: dict[str, Any] = {"linewidth": 2.0, "markersize": 6.0, "markeredgecolor": style.BACKGROUND_COLOR}
+    lines = [Line2D([], [], color=color, marker=marker, **look) for color, marker in _LINES.values()]
+    return lines, [_KINDS[kind] for kind in _LINES]
+
+
+def single_label_panels(kinds: Losses, *, width: float = style.WIDE) -> Figure:
+    """Draw the losses of single labels over epochs, thin, and the mean of all labels of the kind, one panel a kind.
+
+    The panels share a scale.
+    """
+    figure, axes, columns = style.make_panels(len(kinds), width=width, each=2.5, extra=0.4)
+    top = max(float(np.nanmax(np.c_[losses.single, losses.mean], initial=0.0)) for losses in kinds.values())
+    single: list[Line2D] = []
+    for number, (axis, (title, losses)) in enumerate(zip(axes, kinds.items(), strict=True)):
+        epochs = np.arange(1, len(losses.mean) + 1)
+        single = axis.plot(epochs, losses.single, color=style.MUTED_COLOR, linewidth=0.8, alpha=0.7)
+        axis.plot(epochs, losses.mean, color=(style.VERMILLION, style.BLUE)[number % 2], linewidth=2.5)
+        axis.set_title(title, loc="left")
+        axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
+        axis.set_ylabel("loss" if number % columns == 0 else "")
+        style.set_epoch_axis(axis, len(epochs))
+        if number + columns >= len(kinds):
+            axis.set_xlabel("epoch")
+    mean = Line2D([], [], color=style.TEXT_COLOR, linewidth=2.5)
+    style.add_legend(figure, [*single[:1], mean], ["a single label", "the mean"], 2)
+    return figure
+
+
+def memorization_section(runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer) -> Markup:
+    """Return figures and a table of the losses of labels by kind, of runs by label.
+
+    A page of one run also has the losses of single labels. Where the truth is not known, the losses are of the labels
+    as observed. Without a record, ``data`` with unknown labels makes it say how to get one.
+    """
+    kinds = {label: label_losses(run.trace) for label, run in runs.items()}
+    unseen = {label: found for label, found in kinds.items() if not found.keys().isdisjoint(("TN", "FN", "unknown"))}
+    single = next(iter(unseen.values())) if len(runs) == len(unseen) == 1 else None
+    classes = next(iter(runs.values())).config.classes
+    hidden = data is not None and not data.train.labels.complete
+    return render_template(
+        "sections/memorization.html",
+        means=_means(memorization_by_label(kinds), figures),
+        known=any("unknown" not in found for found in unseen.values()),
+        recorded=bool(unseen),
+        off=not unseen and hidden and all(_could_trace(run) for run in runs.values()),
+        single=None if single is None else _single_labels(single, classes, figures),
+        columns=_STUDY_COLUMNS if single is None else _RUN_COLUMNS,
+        rows=_study_rows(unseen) if single is None else _run_rows(single),
+    )
+
+
+def _could_trace(run: Run) -> bool:
+    """Whether a run recorded no label though it could have."""
+    return run.config.trace == "off" and run.config.optimizer != "newton" and not run.config.folds
+
+
+def _means(found: Mapping[str, Losses], figures: FigureRenderer) -> ResponsiveFigure | None:
+    if not found:
+        return None
+
+    def ends(losses: LabelLosses) -> str:
+        return f"{losses.mean[0]:.2f} to {losses.mean[-1]:.2f}"
+
+    text = "; ".join(
+        f"{label}: false negatives {ends(losses['FN'])}, true negatives {ends(losses['TN'])}"
+        for label, losses in found.items()
+    )
+    columns: dict[str, Columns] = {
+        label: {
+            "epoch": np.arange(1, len(losses["TN"].mean) + 1),
+            "false_negative_loss": losses["FN"].mean,
+            "true_negative_loss": losses["TN"].mean,
+        }
+        for label, losses in found.items()
+    }
+    return figures.render(
+        lambda width: memorization_panels(found, width=width),
+        f"Mean loss in the first and the last epoch. {text}.",
+        name="memorization",
+        data=stack_columns("run", columns),
+    )
+
+
+def _single_labels(kinds: Losses, classes: Sequence[str], figures: FigureRenderer) -> ResponsiveFigure:
+    """Draw unknown labels by their truth, or observed present beside unknown ones where that is not known.
+
+    The numbers have a row for every single label and epoch; the image is its row number in the training set.
+    """
+    names = ("FN", "TN") if "unknown" not in kinds else ("present", "unknown")
+    shown = {_KINDS[name].partition(" (")[0]: kinds[name] for name in names if name in kinds}
+    counts = ", ".join(f"{losses.single.shape[1]} {name}" for name, losses in shown.items())
+    columns: dict[str, Columns] = {}
+    for name, losses in shown.items():
+        epochs, labels = losses.single.shape
+        columns[name] = {
+            "image": np.repeat(losses.row, epochs),
+            "class": [classes[column] for column in np.repeat(losses.column, epochs).tolist()],
+            "epoch": np.tile(np.arange(1, epochs + 1), labels),
+            "loss": losses.single.T.ravel(),
+        }
+    return figures.render(
+        lambda width: single_label_panels(shown, width=width),
+        f"Loss of single labels per epoch: {counts}.",
+        name="single-labels",
+        data=stack_columns("kind", columns),
+    )
+
+
+def _run_rows(kinds: Losses) -> list[tuple[str, list[str]]]:
+    rows = []
+    for name, text in _KINDS.items():
+        if name in kinds:
+            losses = kinds[name]
+            ends = [format_number(value, 3) for value in losses.mean[[0, -1]].tolist()]
+            rows.append((text, [format_count(losses.count), *ends, format_measure(losses.first_epoch)]))
+    return rows
+
+
+def _study_rows(runs: Mapping[str, Losses]) -> list[tuple[str, list[str]]]:
+    shares = {
+        label: {name: losses.first_epoch for name, losses in kinds.items()}
+        for label, kinds in runs.items()
+        if "unknown" not in kinds
+    }
+    return [
+        (label, [format_measure(found.get(name)) for name in _STUDY_COLUMNS[1:]]) for label, found in shares.items()
+    ]

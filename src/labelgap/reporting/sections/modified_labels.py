@@ -1,0 +1,232 @@
+"""Unknown labels that a method modified, per epoch, and how many rightly (Kim et al. 2022, figure 4; Zhou et al. 2022,
+tables 2 and 6).
+
+Large-loss methods reject or correct unknown labels that they take for present: their trace has them. Asymmetric
+pseudo-labels and curriculum labeling assign states at the end of epochs: their revisions have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from labelgap.core.errors import InputError
+from labelgap.core.text import join_names
+from labelgap.data.dataset import Dataset
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revisions
+from labelgap.losses.base.state import PseudoLabelRounds
+from labelgap.losses.large_loss import AbsoluteLargeLoss, PermanentCorrection, RelativeLargeLoss
+from labelgap.reporting import style
+from labelgap.reporting.descriptions import find_method
+from labelgap.reporting.formatting import format_measure, truncate_label
+from labelgap.reporting.page import FigureRenderer, render_template, stack_columns
+from labelgap.reporting.sections.separability import count_unknown_positives
+from labelgap.training import Run
+from labelgap.training.history import trained_epochs
+
+_TITLES: Final = {
+    "share": "modified, % of unknown",
+    "precision": "precision: truly {state}, %",
+    "recall": "recall, % of truly {state}",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ModifiedLabels:
+    """The unknown labels that a method took for one state, in each of E epochs. What is not determined is NaN."""
+
+    share: NDArray[np.float64]  # (E,) of the unknown labels that were modified, 0 to 1
+    precision: NDArray[np.float64]  # (E,) of the modified labels that are truly of the state
+    recall: NDArray[np.float64]  # (E,) of the unknown labels truly of the state that were modified
+    base_rate: float  # the share of unknown labels truly of the state, i.e. the precision of modifying at random
+    accumulated: bool = False  # whether an epoch counts what it and all earlier ones modified
+
+
+def modified_labels_from_run(run: Run, data: Dataset | None = None) -> dict[int, ModifiedLabels]:
+    """Return what a large-loss method modified (PRESENT), or the pseudo-labels of a method (PRESENT, ABSENT), by state.
+
+    Other methods have none. Pseudo-labels need the data set that the run was trained on, and so do shares if the trace
+    is a sample.
+    """
+    method = find_method(run.config.method)
+    if method is None:
+        return {}
+    if issubclass(method.loss_class, RelativeLargeLoss | AbsoluteLargeLoss):
+        trace = run.trace
+        accumulated = issubclass(method.loss_class, PermanentCorrection)
+        found = modified_labels_from_trace(trace, _population(run, trace, data), accumulated=accumulated)
+        return {} if found is None else {PRESENT: found}
+    if data is None or not issubclass(method.loss_class, PseudoLabelRounds):
+        return {}
+    train = data.train
+    try:
+        return pseudo_labels_from_revisions(run.revisions, train.labels, train.truth, trained_epochs(run.history))
+    except InputError:  # the data set has other images than the run was trained on
+        return {}
+
+
+def modified_labels_from_trace(
+    trace: Mapping[str, NDArray[Any]], population: tuple[int, int] | None = None, *, accumulated: bool = False
+) -> ModifiedLabels | None:
+    """Summarize the modified flags of a trace; None if none is set.
+
+    ``population`` is how many unknown labels of the whole training set are truly absent and truly present: a sampled
+    trace has too many of the rare kind, so each kind is weighted by its number. Without it, only the recall is
+    determined. Flags that are ``accumulated`` stay set in later epochs. Unknown labels of unknown truth are left out,
+    unless there are no others: then only the share is determined.
+    """
+    if not trace:
+        return None
+    unknown, flags = trace["observed"] == UNKNOWN, trace["modified"]
+    absent, present = (unknown & (trace["truth"] == state) for state in (ABSENT, PRESENT))
+    blank = np.full(len(flags), np.nan)
+    if not (absent | present).any():
+        return ModifiedLabels(_rate(flags, unknown), blank, blank, np.nan, accumulated) if flags.any() else None
+    if not flags[:, absent | present].any():
+        return None
+    recall = _rate(flags, present)
+    if population is None or not (absent.any() and present.any()):
+        return ModifiedLabels(blank, blank, recall, np.nan, accumulated)
+    wrong, right = _rate(flags, absent) * population[0], recall * population[1]
+    share, precision = (wrong + right) / sum(population), _divide(right, wrong + right)
+    return ModifiedLabels(share, precision, recall, population[1] / sum(population), accumulated)
+
+
+def pseudo_labels_from_revisions(
+    revisions: Revisions, observed: LabelTable, truth: LabelTable | None, epochs: int
+) -> dict[int, ModifiedLabels]:
+    """Return the pseudo-labels so far at the end of every epoch, by the state that they assign.
+
+    The revisions are those of a method that assigns a label once; soft targets count as their nearer state. Without the
+    truth only the share is determined.
+    """
+    entries = revisions.to_table()
+    value = entries["value"].to_numpy()
+    epoch = entries["epoch"].fill_null(epochs + 1).to_numpy()
+    known = None if truth is None else truth.codes_at(*revisions.indices(truth))
+    hidden = (0, 0) if truth is None else _count_tables(observed, truth)
+    unknown, found = observed.counts().total[2], {}
+    for state, count in zip((ABSENT, PRESENT), hidden, strict=True):
+        chosen = value == state
+        if not chosen.any():
+            continue
+        assigned = _accumulate(epoch[chosen], epochs)
+        precision = recall = np.full(epochs, np.nan)
+        if known is not None:
+            right = _accumulate(epoch[chosen & (known == state)], epochs)
+            precision = _divide(right, _accumulate(epoch[chosen & (known != UNKNOWN)], epochs))
+            recall = right / count if count else recall
+        base_rate = count / sum(hidden) if sum(hidden) else np.nan
+        found[state] = ModifiedLabels(assigned / max(unknown, 1), precision, recall, base_rate, accumulated=True)
+    return found
+
+
+def _population(run: Run, trace: Mapping[str, NDArray[Any]], data: Dataset | None) -> tuple[int, int] | None:
+    if trace and run.config.trace == "all":
+        hidden = trace["truth"][trace["observed"] == UNKNOWN]
+        return int((hidden == ABSENT).sum()), int((hidden == PRESENT).sum())
+    if data is not None and data.train.truth is not None:
+        return _count_tables(data.train.labels, data.train.truth)
+    return None
+
+
+def _count_tables(observed: LabelTable, truth: LabelTable) -> tuple[int, int]:
+    """Count the unknown labels that are truly absent, and truly present."""
+    found = count_unknown_positives(observed, truth)
+    return int(found.unknown.sum() - found.present.sum()), int(found.present.sum())
+
+
+def _rate(flags: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the share of the chosen entries that are set, per epoch; NaN without entries."""
+    return flags[:, chosen].mean(axis=1) if chosen.any() else np.full(len(flags), np.nan)
+
+
+def _accumulate(epochs: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    """Return how many of the epochs are at most 1, 2, …, ``count``."""
+    return np.searchsorted(np.sort(epochs), np.arange(1, count + 1), side="right")
+
+
+def _divide(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
+    """Return part / whole, and NaN where the whole is 0."""
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan)
+
+
+def _measures(methods: Mapping[str, ModifiedLabels]) -> list[str]:
+    """Return the measures that are determined for any method."""
+    return [name for name in _TITLES if any(np.isfinite(getattr(values, name)).any() for values in methods.values())]
+
+
+def modified_label_panels(
+    methods: Mapping[str, ModifiedLabels], state: str = "present", *, width: float = style.WIDE
+) -> Figure:
+    """Draw share, precision and recall of the labels taken for a state; a measure that no method has, is left out.
+
+    Up to six methods differ in color and marker.
+    """
+    names = _measures(methods)
+    narrow = width <= style.NARROW
+    figure, axes, columns = style.make_panels(max(len(names), 1), width=width, each=2.2, extra=0.7)
+    lines = []
+    for number, values in enumerate(methods.values()):
+        epochs = np.arange(1, len(values.share) + 1)
+        for axis, name in zip(axes, names, strict=False):
+            line = style.draw_line(axis, epochs, 100 * getattr(values, name), *style.cycle(number))
+            style.set_epoch_axis(axis, len(epochs))
+        lines.append(line)
+    for place, (axis, name) in enumerate(zip(axes, names, strict=False)):
+        axis.set_title(_TITLES[name].format(state=state), loc="left")
+        axis.set_ylim(0, None if name == "share" else 103)
+        axis.set_xlabel("epoch" if place + columns >= len(names) else "")
+    labels = [truncate_label(label, 24) for label in methods]
+    if "precision" in names:
+        base_rate = 100 * float(np.nanmean([values.base_rate for values in methods.values()]))
+        axis = axes[names.index("precision")]
+        lines.append(axis.axhline(base_rate, color=style.MUTED_COLOR, linewidth=1.2, linestyle=style.DASHED))
+        labels.append(f"modifying at random ({base_rate:.1f} %)")
+    style.add_legend(figure, lines, labels, columns=1 if narrow else min(len(lines), 4))
+    return figure
+
+
+def modified_labels_section(runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer) -> Markup:
+    """Return figure, caption and, of one run, the numbers per epoch, for labels taken as present and as absent."""
+    every = {label: modified_labels_from_run(run, data) for label, run in runs.items()}
+    parts = []
+    for state, name in ((PRESENT, "present"), (ABSENT, "absent")):
+        methods = {label: found[state] for label, found in every.items() if state in found}
+        if methods:
+            names = join_names(list(methods))
+            figure = figures.render(
+                lambda width, methods=methods, name=name: modified_label_panels(methods, name, width=width),  # type: ignore[misc]
+                f"Labels modified by {names} per epoch.",
+                name=f"modified-labels-{name}",
+                data=stack_columns("run", {label: _columns(values) for label, values in methods.items()}),
+            )
+            kept = [label for label, values in methods.items() if values.accumulated]
+            parts.append(
+                {
+                    "figure": figure,
+                    "names": names,
+                    "state": name,
+                    "kept": "all" if len(kept) == len(methods) else join_names(kept),
+                    "measured": _measures(methods),
+                    "rows": _rows(next(iter(methods.values()))) if len(runs) == 1 else [],
+                }
+            )
+    return render_template("sections/modified_labels.html", parts=parts)
+
+
+def _columns(values: ModifiedLabels) -> dict[str, Any]:
+    epochs = len(values.share)
+    measures = {name: getattr(values, name) for name in _TITLES}
+    return {"epoch": np.arange(1, epochs + 1), **measures, "random_precision": [values.base_rate] * epochs}
+
+
+def _rows(values: ModifiedLabels) -> list[tuple[str, list[str]]]:
+    measures = zip(*(getattr(values, name).tolist() for name in _TITLES), strict=True)
+    return [(str(epoch), [format_measure(value) for value in found]) for epoch, found in enumerate(measures, start=1)]

@@ -1,0 +1,354 @@
+"""How well scores separate the positives from the negatives of a class (Zhou et al. 2022, figures 10 and 11).
+
+Figure 11 shows the densities of the predicted probabilities of positive and of negative labels, on the unknown labels
+of the training images and on the test images. Two measures of how separable they are are given here: the area under
+the ROC curve (AUC), which depends on the order of the scores alone, and the overlap coefficient of the two densities,
+which depends on their values. Figure 10 is the share of unknown labels that are truly present, per class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from labelgap.core.errors import InputError
+from labelgap.core.seeds import numpy_generator
+from labelgap.data.dataset import Dataset
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.metrics.validation import MIN_KNOWN_LABELS
+from labelgap.reporting import style
+from labelgap.reporting.formatting import format_count, format_measure, format_number, truncate_label
+from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.training import Run
+from labelgap.training.history import unseen_splits
+from labelgap.training.run_folder import read_predictions
+
+BINS: Final = 20  # intervals of the probability, each 0.05 wide
+MAX_CLASSES: Final = 12  # classes that a figure shows: half of them the first, half the last
+MAX_SCORES: Final = 1 << 25  # scores that are read at once; of more, those of random images are
+TRAIN: Final = "train, unknown labels"
+_BLOCK: Final = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSeparability:
+    """How separable the scores of present and absent labels are, for each of K classes.
+
+    The AUC is the probability that a random present label has a higher score than a random absent one, ties counted
+    half: 1 for separate scores, 0.5 for chance. The overlap is the sum over the intervals of the smaller share: 0 for
+    separate scores, 1 for equal densities. Both are NaN where a class has no present or no absent label.
+    """
+
+    classes: tuple[str, ...]
+    present: NDArray[np.int64]  # (K,) labels known to be present
+    absent: NDArray[np.int64]  # (K,) labels known to be absent
+    auc: NDArray[np.float64]  # (K,)
+    overlap: NDArray[np.float64]  # (K,)
+    present_shares: NDArray[np.float64]  # (K, BINS) of the present labels by the interval of their score; NaN for none
+    absent_shares: NDArray[np.float64]  # (K, BINS) the same of the absent labels
+    images: int  # that the scores are of
+
+    @property
+    def counted(self) -> NDArray[np.int64]:
+        """Numbers of the classes with at least ``MIN_KNOWN_LABELS`` of each state, the least separable first."""
+        enough = np.flatnonzero(np.minimum(self.present, self.absent) >= MIN_KNOWN_LABELS)
+        return enough[np.argsort(self.auc[enough], kind="stable")]
+
+    def mean(self) -> tuple[float, float]:
+        """Return the mean AUC and the mean overlap of the counted classes; NaN if none is."""
+        counted = self.counted
+        if not len(counted):
+            return np.nan, np.nan
+        return float(self.auc[counted].mean()), float(self.overlap[counted].mean())
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownPositives:
+    """Unknown training labels of known truth, for each of K classes, and how many are truly present."""
+
+    classes: tuple[str, ...]
+    unknown: NDArray[np.int64]
+    present: NDArray[np.int64]
+
+    @property
+    def share(self) -> NDArray[np.float64]:
+        """``(K,)`` of the unknown labels that are truly present; NaN where no label is unknown."""
+        return np.where(self.unknown > 0, self.present / np.maximum(self.unknown, 1), np.nan)
+
+
+def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None) -> ClassSeparability:
+    """Measure how separable the scores of every class are.
+
+    Args:
+        scores: ``(N, K)`` from 0 to 1.
+        labels: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN; unknown labels are left out.
+        classes: K names; numbers when not given.
+    """
+    values, codes = np.asarray(scores), np.asarray(labels)
+    if values.ndim != 2 or values.shape != codes.shape:
+        raise InputError(
+            f"scores of shape {values.shape} and labels of shape {codes.shape}: both are images × classes."
+        )
+    if values.size and not (values.min() >= 0 and values.max() <= 1):  # NaN as well
+        raise InputError("a score is not between 0 and 1: give probabilities, not logits.")
+    names = tuple(map(str, range(codes.shape[1]))) if classes is None else tuple(classes)
+    columns = zip(values.T, codes.T, strict=True)
+    return _separability(
+        ((column[code == PRESENT], column[code == ABSENT]) for column, code in columns), names, len(values)
+    )
+
+
+def separability_from_trace(
+    trace: Mapping[str, NDArray[Any]], classes: Sequence[str], epoch: int | None = None
+) -> ClassSeparability | None:
+    """Measure how separable the scores of unknown training labels are; None if the truth of none is known.
+
+    The scores are those of an epoch, by default the last; it is limited to the recorded ones.
+    """
+    if not trace or len(trace["logit"]) == 0:
+        return None
+    logits = trace["logit"][recorded_epoch(trace, epoch) - 1]
+    usable = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN) & ~np.isnan(logits)
+    entries = np.flatnonzero(usable)
+    if not len(entries):
+        return None
+    entries = entries[np.argsort(trace["column"][entries], kind="stable")]
+    starts = np.searchsorted(trace["column"][entries], np.arange(len(classes) + 1))
+    scores, truth = expit(logits[entries].astype(np.float64)), trace["truth"][entries]
+    parts = (slice(first, last) for first, last in pairwise(starts.tolist()))
+    states = ((scores[part][truth[part] == PRESENT], scores[part][truth[part] == ABSENT]) for part in parts)
+    return _separability(states, classes, len(np.unique(trace["row"][entries])))
+
+
+def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
+    """Return an epoch limited to the recorded ones, counted from 1; the last when not given."""
+    epochs = len(trace["logit"])
+    return epochs if epoch is None else min(max(epoch, 1), epochs)
+
+
+def separability_on_unseen(run: Run, data: Dataset | None) -> tuple[str, ClassSeparability] | None:
+    """Measure how separable a run's scores of unseen images are: of test, else of the best evidence that there is.
+
+    Returns what the images are ("test", "val", "out of fold"), and the measures over their known labels; None where
+    the run has no predictions of them, or no label of both states of a class is known.
+    """
+    splits = {} if data is None else {split.name: split for split in data.splits if len(split)}
+    for name, heading in unseen_splits(run.metrics).items():
+        if (split := splits.get(name)) is None:
+            continue
+        most = max(1, MAX_SCORES // max(len(run.config.classes), 1))
+        rows = np.arange(len(split))
+        if len(rows) > most:
+            rows = np.sort(numpy_generator(0, "separability").choice(rows, most, replace=False))
+        images = [split.labels.images[row] for row in rows.tolist()]
+        scores = read_predictions(run.path, split.name, images, run.config.classes)
+        if scores is None:
+            continue
+        found = class_separability(scores, split.evaluation_labels.batch(rows).numpy(), run.config.classes)
+        if np.isfinite(found.auc).any():
+            return heading, found
+    return None
+
+
+def separability_of_run(run: Run, data: Dataset | None) -> dict[str, ClassSeparability]:
+    """Return the measures on unseen images and on unknown training labels, those that are supported."""
+    unseen = separability_on_unseen(run, data) if run.finished else None
+    train = separability_from_trace(run.trace, run.config.classes, run.metrics.get("best_epoch"))
+    found = [*([] if unseen is None else [unseen]), *([] if train is None else [(TRAIN, train)])]
+    return {name: values for name, values in found if len(values.counted)}
+
+
+def count_unknown_positives(observed: LabelTable, truth: LabelTable) -> UnknownPositives:
+    """Count the unknown labels, and those of them that are truly present, per class; in blocks of rows."""
+    size = max(1, _BLOCK // max(len(observed.classes), 1))
+    unknown, present = np.zeros((2, len(observed.classes)), dtype=np.int64)
+    for start in range(0, len(observed), size):
+        rows = np.arange(start, min(start + size, len(observed)))
+        hidden, true = observed.batch(rows).numpy() == UNKNOWN, truth.batch(rows).numpy()
+        unknown += (hidden & (true != UNKNOWN)).sum(axis=0)
+        present += (hidden & (true == PRESENT)).sum(axis=0)
+    return UnknownPositives(observed.classes, unknown, present)
+
+
+def unknown_positives_from_run(run: Run, data: Dataset | None = None) -> UnknownPositives | None:
+    """Count them from the data set of a run, or from a trace of all labels; None if the truth of no label is known."""
+    found, trace = None, run.trace
+    if data is not None and data.train.truth is not None:
+        found = count_unknown_positives(data.train.labels, data.train.truth)
+    elif run.config.trace == "all" and trace:
+        hidden = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN)
+        counts = [
+            np.bincount(trace["column"][chosen], minlength=len(run.config.classes))
+            for chosen in (hidden, hidden & (trace["truth"] == PRESENT))
+        ]
+        found = UnknownPositives(tuple(run.config.classes), *counts)
+    return found if found is not None and found.unknown.any() else None
+
+
+def probability_shares(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the shares of probabilities in ``BINS`` equal intervals from 0 to 1, ``(BINS,)``; NaN without any.
+
+    An interval contains its lower end; the last one also contains 1.
+    """
+    if not len(probabilities):
+        return np.full(BINS, np.nan)
+    places = np.minimum((probabilities.astype(np.float64) * BINS).astype(np.int64), BINS - 1)
+    return np.bincount(places, minlength=BINS) / len(probabilities)
+
+
+def _separability(
+    states: Iterable[tuple[NDArray[Any], NDArray[Any]]], classes: Sequence[str], images: int
+) -> ClassSeparability:
+    """Measure every class, given the scores of its present and of its absent labels."""
+    shares = np.full((2, len(classes), BINS), np.nan)
+    counts, auc = np.zeros((2, len(classes)), dtype=np.int64), np.full(len(classes), np.nan)
+    for place, found in enumerate(states):
+        for state, scores in enumerate(found):
+            counts[state, place] = len(scores)
+            shares[state, place] = probability_shares(scores)
+        auc[place] = _area(*found)
+    overlap = np.minimum(shares[0], shares[1]).sum(axis=1)
+    return ClassSeparability(tuple(classes), counts[0], counts[1], auc, overlap, shares[0], shares[1], images)
+
+
+def _area(present: NDArray[Any], absent: NDArray[Any]) -> float:
+    """Return the area under the ROC curve, ties counted half; NaN without present or absent scores."""
+    if not len(present) or not len(absent):
+        return np.nan
+    ordered = np.sort(absent)
+    below, up_to = (np.searchsorted(ordered, present, side).mean() for side in ("left", "right"))
+    return float((below + up_to) / (2 * len(absent)))
+
+
+def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: float = style.WIDE) -> Figure:
+    """Draw the densities of the scores of every class, present up and absent down (Zhou et al. 2022, figure 11).
+
+    Each density is as high as its own highest value. The AUC is written beside them. ``splits`` are by the name of the
+    images, with the same classes; the first orders the classes, the most separable on top. Of more than ``MAX_CLASSES``
+    the most and the least separable are drawn.
+    """
+    first = next(iter(splits.values()))
+    order = first.counted[::-1]
+    shown = style.outermost(order.tolist(), MAX_CLASSES)
+    names = [truncate_label(first.classes[number], 24 if width > style.NARROW else 16) for number in shown]
+    figure, axes, columns = style.make_panels(len(splits), width=width, each=1.0 + 0.52 * max(len(shown), 1))
+    for place, (axis, (name, found)) in enumerate(zip(axes, splits.items(), strict=True)):
+        _draw_densities(axis, found, shown, style.set_class_rows(axis, names, len(order)))
+        axis.set_title(name, loc="left")
+        axis.tick_params(axis="y", labelleft=place % columns == 0)
+        axis.set_xlabel("score" if place + columns >= len(splits) else "")
+    look: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 9.0, "alpha": 0.75}
+    squares = [Line2D([], [], color=color, **look) for color in (style.VERMILLION, style.BLUE)]
+    style.add_legend(figure, squares, ["present, upwards", "absent, downwards"], 2)
+    return figure
+
+
+def _draw_densities(axis: Axes, found: ClassSeparability, shown: Sequence[int], places: NDArray[np.float64]) -> None:
+    """Draw the densities of every class at its place."""
+    edges = np.linspace(0, 1, BINS + 1)
+    for place, number in zip(places.tolist(), shown, strict=True):
+        for table, sign, color in ((found.present_shares, -1, style.VERMILLION), (found.absent_shares, 1, style.BLUE)):
+            if np.isfinite(shares := table[number]).all():
+                heights = place + sign * 0.44 * shares / shares.max()
+                axis.stairs(heights, edges, baseline=place, fill=True, color=color, alpha=0.75, linewidth=0)
+        text = f"AUC {format_number(found.auc[number])}"
+        axis.text(1.02, place, text, va="center", color=style.MUTED_COLOR, fontsize=11)
+    axis.set_xlim(0, 1.2)
+    axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+
+
+def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE) -> Figure:
+    """Draw the percentage of the unknown labels of a class that are truly present (Zhou et al. 2022, figure 10).
+
+    The highest is on top; of more than ``MAX_CLASSES`` classes the highest and the lowest are drawn.
+    """
+    share = 100 * found.share
+    counted = np.flatnonzero(np.isfinite(share))
+    order = counted[np.argsort(-share[counted], kind="stable")]
+    shown = style.outermost(order.tolist(), MAX_CLASSES)
+    figure, (axis,) = style.make_figure(width=width, height=0.7 + 0.27 * max(len(shown), 1))
+    names = [truncate_label(found.classes[number], 24 if width > style.NARROW else 16) for number in shown]
+    places = style.set_class_rows(axis, names, len(order))
+    top = float(np.nanmax(share, initial=0.0)) or 1.0
+    style.draw_bars(axis, places, share[shown].tolist(), style.VERMILLION, top, 1.13 * top)
+    total = 100 * found.present.sum() / max(found.unknown.sum(), 1)
+    axis.axvline(total, color=style.TEXT_COLOR, linewidth=1.2, linestyle=style.DASHED)
+    what = "of the unknown labels, truly present" if width > style.NARROW else "of unknown"
+    axis.set_xlabel(f"% {what} (dashed: all classes, {total:.1f})")
+    return figure
+
+
+def separability_section(
+    run: Run, data: Dataset | None, measured: Mapping[str, ClassSeparability], figures: FigureRenderer
+) -> Markup:
+    """Return densities and measures per class of a run, and the share of unknown positives; nothing without either.
+
+    ``measured`` is what ``separability_of_run`` returns.
+    """
+    positives = unknown_positives_from_run(run, data)
+    if not measured and positives is None:
+        return Markup("")
+    name, first = next(iter(measured.items()), ("", None))
+    return render_template(
+        "sections/separability.html",
+        densities=_densities(measured, figures) if measured else None,
+        first=name,
+        images=None if first is None else format_count(first.images),
+        means=[(name, *map(format_number, values.mean()), len(values.counted)) for name, values in measured.items()],
+        minimum=MIN_KNOWN_LABELS,
+        class_count=len(run.config.classes),
+        rows=[] if first is None else _rows(first),
+        positives=None if positives is None else _unknown_positives(positives, data, figures),
+    )
+
+
+def _densities(measured: Mapping[str, ClassSeparability], figures: FigureRenderer) -> ResponsiveFigure:
+    means = "; ".join(f"{name}: mean AUC {values.mean()[0]:.2f}" for name, values in measured.items())
+    return figures.render(
+        lambda width: score_density_figure(measured, width=width),
+        f"Densities of the scores of present and absent labels per class. {means}.",
+        name="score-densities",
+        data=stack_columns("labels", {name: _columns(values) for name, values in measured.items()}),
+    )
+
+
+def _columns(values: ClassSeparability) -> Columns:
+    """Return every class: its counts and measures, and the shares of its labels from each probability on."""
+    columns: dict[str, Any] = {"class": values.classes}
+    columns |= {name: getattr(values, name) for name in ("present", "absent", "auc", "overlap")}
+    for state, table in (("present", values.present_shares), ("absent", values.absent_shares)):
+        columns |= {f"{state}_from_{place / BINS:.2f}": column for place, column in enumerate(table.T)}
+    return columns
+
+
+def _rows(values: ClassSeparability) -> list[tuple[str, list[str]]]:
+    rows = []
+    for number in style.outermost(values.counted[::-1].tolist(), MAX_CLASSES):
+        counts = [format_count(int(each[number])) for each in (values.present, values.absent)]
+        measures = [format_number(each[number]) for each in (values.auc, values.overlap)]
+        rows.append((values.classes[number], counts + measures))
+    return rows
+
+
+def _unknown_positives(found: UnknownPositives, data: Dataset | None, figures: FigureRenderer) -> dict[str, Any]:
+    missing, unknown = int(found.present.sum()), int(found.unknown.sum())
+    share = format_measure(missing / unknown)
+    figure = figures.render(
+        lambda width: unknown_positive_bars(found, width=width),
+        f"Unknown labels that are truly present, by class; of all classes {share} percent.",
+        name="unknown-positives",
+        data={"class": found.classes, "unknown": found.unknown, "truly_present": found.present, "share": found.share},
+    )
+    partly = data is not None and data.train.labels.counts().total[2] > unknown
+    counts = {"missing": format_count(missing), "unknown": format_count(unknown)}
+    return {"figure": figure, **counts, "share": share, "partly": partly}

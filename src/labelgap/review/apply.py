@@ -1,0 +1,327 @@
+"""Apply decisions: the observed labels with the reviewers' decisions over them, and a list of who decided what.
+
+The table is written in the format that the data have: a CSV or Parquet file of labels keeps its layout, columns and row
+order (``labelgap.labels.io.rewrite``). Decisions of several reviews are merged; where two contradict each other, the
+newer one counts. Only decisions of people are applied unless other sources are named. A class that people added joins
+the table; it is unknown wherever nobody decided.
+
+Beside the table, ``NAME.provenance.csv`` lists every label that a person decided, now or for an earlier table, and
+every label that a model changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelgap.audit.candidates import FILE as CANDIDATES
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.text import truncate_text
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.writers.formats import check_target, convert
+from labelgap.labels import LabelTable, Revision, Revisions
+from labelgap.labels.codes import UNKNOWN
+from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_csv, rewrite_parquet
+from labelgap.labels.io.table_file import TableOptions
+from labelgap.labels.revisions import ProvenanceEntry, provenance_path, read_provenance, write_provenance
+from labelgap.review.candidates import Candidates
+from labelgap.review.folder import ReviewFolder, drawn_rows
+from labelgap.review.new_classes import check_class_name, folded_name, taken_names
+from labelgap.review.store import SOURCE, read_classes, read_decisions
+
+
+@dataclass(frozen=True)
+class RevisedLabel:
+    """A revision, and the run or review it comes from."""
+
+    split: str
+    revision: Revision
+    run: str
+
+
+def merge_decisions(
+    folders: Sequence[ReviewFolder], decided: Sequence[Sequence[tuple[str, Revision]]]
+) -> tuple[list[RevisedLabel], int]:
+    """Return one decision for each label, the newest, in the order of time; and how many labels have contradictions.
+
+    An image that has moved to another split since is found by its name.
+    """
+    data = folders[0].data
+    places = [(split.name, {*split.labels.images}) for split in data.splits]
+    spelling = {folded_name(name): name for name in data.classes}
+    merged: dict[tuple[str, str, str], list[RevisedLabel]] = {}
+    for folder, made in zip(folders, decided, strict=True):
+        names = _class_names(data, folder.path, {revision.class_name for _, revision in made}, spelling)
+        for split, given in made:
+            revision = replace(given, class_name=names[given.class_name])
+            image = revision.image
+            found = [name for name, images in places if image in images]
+            if not found:
+                raise InputError(f"{folder.path} has a decision about {image}, which {data.name} does not have.")
+            place = split if split in found else found[0]
+            each = RevisedLabel(place, revision, str(folder.path))
+            merged.setdefault((place, image, revision.class_name), []).append(each)
+    contradicted = sum(len({each.revision.value for each in said}) > 1 for said in merged.values())
+    newest = [max(said, key=_time) for said in merged.values()]
+    return sorted(newest, key=_time), contradicted
+
+
+def _class_names(data: Dataset, path: Path, decided: set[str], spelling: dict[str, str]) -> dict[str, str]:
+    """Return the names that the decided classes of the review in a folder have in the table.
+
+    A class that a review added is that of the table where the names differ in case, blanks or Unicode's forms; of two
+    reviews that added it, the first one's ``spelling`` counts, by folded name.
+    """
+    names = {name: name for name in decided & {*data.classes}}
+    others = sorted(decided - {*names})
+    added = {each.name for each in read_classes(path)} if others else set()
+    for name in others:
+        if name not in added:
+            raise InputError(
+                f"{path} has a decision about the class {truncate_text(name)!r}, which {data.name} does not have."
+            )
+        if folded_name(name) not in spelling:
+            spelling[folded_name(name)] = check_class_name(name, (), taken=taken_names(data))
+        names[name] = spelling[folded_name(name)]
+    return names
+
+
+def _time(each: RevisedLabel) -> float:
+    return 0.0 if each.revision.time is None else each.revision.time.timestamp()
+
+
+def model_revisions(folders: Sequence[ReviewFolder], sources: Sequence[str]) -> list[RevisedLabel]:
+    """Return what the models of some methods revised; it is about train."""
+    runs = [folder.run for folder in folders if folder.run is not None and sources]
+    known = sorted({name for run in runs for name in run.revisions.to_table()["source"].to_pylist()})
+    for name in sources:
+        if name != SOURCE and name not in known:
+            hint = "`labelgap revisions RUN list` lists the revisions." if known else "No method revised labels here."
+            raise UnknownNameError("source", name, [*known, SOURCE], hint)
+    found: list[RevisedLabel] = []
+    for run in runs:
+        selected = run.revisions.until(int(run.metrics["best_epoch"])) if run.finished else run.revisions
+        found += [RevisedLabel("train", each, str(run.path)) for each in selected if each.source in sources]
+    return found
+
+
+def revise(
+    data: Dataset, revised: Sequence[RevisedLabel], sources: Sequence[str]
+) -> tuple[Dataset, list[ProvenanceEntry]]:
+    """Return the data with revised labels, those of models first, and the labels that are decided or changed now."""
+    splits, entries = {}, list[ProvenanceEntry]()
+    for split in data.splits:
+        own = [each for each in revised if each.split == split.name]
+        labels = split.labels.revised(Revisions(each.revision for each in own), sources)
+        splits[split.name] = replace(split, labels=labels)
+        entries += _entries(split.labels, labels, own)
+    return replace(data, **splits), entries  # type: ignore[arg-type]
+
+
+def _entries(before: LabelTable, after: LabelTable, revised: Sequence[RevisedLabel]) -> list[ProvenanceEntry]:
+    """Return the entries of one split, in the order of rows and classes."""
+    rows = {name: number for number, name in enumerate(before.images)}
+    columns = {name: number for number, name in enumerate(before.classes)}
+    effective = {  # what people decided comes after what models revised
+        (rows[each.revision.image], columns[each.revision.class_name]): each
+        for each in revised
+        if each.revision.target is None
+    }
+    places = sorted(effective)
+    at = [row for row, _ in places], [column for _, column in places]
+    old, new = before.codes_at(*at), after.codes_at(*at)
+    entries = []
+    for place, observed, value in zip(places, old.tolist(), new.tolist(), strict=True):
+        each = effective[place]
+        entry = ProvenanceEntry(each.split, replace(each.revision, value=value), observed, each.run)
+        if entry.by_person or observed != value:
+            entries.append(entry)
+    return entries
+
+
+@dataclass(frozen=True)
+class ApplyResult:
+    """What ``apply_decisions`` wrote."""
+
+    path: Path  # the table
+    provenance: Path  # the list of who decided what
+    data: Dataset  # the data with the new labels
+    changed: dict[str, int]  # number of labels that differ from the observed ones, by source
+    decided: int  # number of labels that people decided
+    contradicted: int  # of these, labels on which two reviews contradict each other
+    soft: int  # number of soft targets of models, which are not labels and were left out
+    kept: int  # "can't tell" about labels that stay as they are, since the lists of the table cannot say unknown
+    # what the table's own format had no room for; None where it is written in labelgap's
+    own_format: RewriteResult | None
+    added: tuple[str, ...]  # classes that people added, and the table did not have
+    # the tables of val and test that were written too, by the name of the split: where these are files of their own,
+    # and are not as they were
+    others: dict[str, Path]
+
+
+def apply_decisions(
+    folders: ReviewFolder | Sequence[ReviewFolder],
+    out: Path,
+    sources: Sequence[str] = (),
+    *,
+    force: bool = False,
+    decided: Sequence[Sequence[tuple[str, Revision]]] | None = None,
+) -> ApplyResult:
+    """Write the table of the first folder's data with decisions applied; the data themselves are never changed.
+
+    A person's decision replaces the observed label. A model's revision, of the methods in ``sources``, fills only
+    unknown labels, and counts up to the epoch that the run selected. The decisions are those of one moment, also while
+    people are deciding: ``decided`` of each folder, as ``read_decisions`` returned them, or read now. ``out`` is a
+    ``.csv`` or ``.parquet`` file; ``force`` replaces existing files.
+    """
+    given = [folders] if isinstance(folders, ReviewFolder) else list(folders)
+    data, table_format = given[0].data, _table_format(out, given[0].data)
+    provenance = provenance_path(out)
+    if provenance.exists() and not force:
+        raise InputError(f"{provenance} already exists. Write to another file, or replace it with --force.")
+    check_target(data, out, force)
+    made = [read_decisions(folder.path) for folder in given] if decided is None else decided
+    people, contradicted = merge_decisions(given, made)
+    decisions = len(people)
+    sure = [each.revision.class_name for each in people if each.revision.value != UNKNOWN]
+    added = tuple(name for name in dict.fromkeys(sure) if name not in data.classes)
+    people = [each for each in people if each.revision.class_name in (*data.classes, *added)]
+    own = _writes_own_format(data, table_format, added)
+    kept = 0
+    if own and data.recipe["options"].get("unlisted") == "absent":
+        kept = sum(each.revision.value == UNKNOWN for each in people)
+        people = [each for each in people if each.revision.value != UNKNOWN]
+    revised = [*model_revisions(given, sources), *people]
+    new, entries = revise(_with_classes(data, added), revised, [SOURCE, *sources])
+    changed = [entry for entry in entries if entry.before != entry.revision.value]
+    if own:
+        own_format, others = _rewrite_tables(data, changed, added, out, table_format, force)
+    else:
+        convert(new, table_format, out, force=force)
+        own_format, others = None, {}
+    write_provenance(provenance, [*entries, *_earlier_entries(data, entries)])
+    return ApplyResult(
+        path=out,
+        provenance=provenance,
+        data=new,
+        changed=dict(Counter(entry.revision.source for entry in changed)),
+        decided=decisions,
+        contradicted=contradicted,
+        soft=sum(each.revision.target is not None for each in revised),
+        kept=kept,
+        own_format=own_format,
+        added=added,
+        others=others,
+    )
+
+
+def _with_classes(data: Dataset, names: Sequence[str]) -> Dataset:
+    """Return data with more classes, whose labels are unknown."""
+    classes, splits = (*data.classes, *names), {}
+    for split in data.splits if names else ():
+        truth = None if split.truth is None else split.truth.with_classes(classes)
+        splits[split.name] = replace(split, labels=split.labels.with_classes(classes), truth=truth)
+    return replace(data, **splits)  # type: ignore[arg-type]
+
+
+def _table_format(out: Path, data: Dataset) -> str:
+    """Return the format that a file name asks for; the suffix of the data's own file is one of these too."""
+    formats, name = {".csv": "csv", ".parquet": "parquet"}, str(data.recipe.get("name"))
+    if name in formats.values():
+        formats = {Path(str(data.recipe.get("path") or "")).suffix.lower(): name, **formats}
+    table_format = formats.get(out.suffix.lower())
+    if table_format is None:
+        raise InputError(f"--out {out}: a table is written as .csv or .parquet.")
+    return table_format
+
+
+def _writes_own_format(data: Dataset, table_format: str, added: Sequence[str] = ()) -> bool:
+    """Whether the table can be written as the data's own file: the format agrees, and no label was hidden since.
+
+    Lists whose unlisted classes are absent cannot say that a class that was added is unknown.
+    """
+    if data.recipe.get("name") != table_format or data.recipe["steps"]:
+        return False
+    return not added or data.recipe["options"].get("unlisted") != "absent"
+
+
+def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[ProvenanceEntry]:
+    """Return what people decided for the table that is the data now, except for what was decided again."""
+    source = data.recipe.get("path")
+    again = {(entry.revision.image, entry.revision.class_name) for entry in entries}
+    earlier = read_provenance(provenance_path(Path(source))) if source else []
+    return [
+        entry for entry in earlier if entry.by_person and (entry.revision.image, entry.revision.class_name) not in again
+    ]
+
+
+def _rewrite_tables(
+    data: Dataset, changed: Sequence[ProvenanceEntry], added: Sequence[str], out: Path, table_format: str, force: bool
+) -> tuple[RewriteResult, dict[str, Path]]:
+    """Write the new labels into the data's own file format.
+
+    Val and test that are files of their own are written beside the table, as NAME.val.csv, where a label changed, or
+    where 0 means something else in the new tables.
+    """
+    changes: dict[str, dict[str, int]] = {}
+    for entry in changed:
+        changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
+    given: Mapping[str, Any] = data.recipe["options"]
+    options = TableOptions.of(given)
+    rewrite: Callable[[Path, Path, LabelChanges, TableOptions], RewriteResult]
+    if table_format == "parquet":
+        rewrite = partial(rewrite_parquet, added=added)
+    else:
+        rewrite = partial(rewrite_csv, added=added, encoding=given.get("encoding"), delimiter=given.get("delimiter"))
+    others = {
+        name: out.with_name(f"{out.stem}.{name}{out.suffix}")
+        for name in ("val", "test")
+        if given.get(name) and (options.zeros == "unknown" or any(entry.split == name for entry in changed))
+    }
+    for place in others.values():
+        check_target(data, place, force)
+    for name, place in others.items():
+        rewrite(Path(given[name]), place, changes, options)
+    return rewrite(Path(data.recipe["path"]), out, changes, options), others
+
+
+def decided_images(folder: ReviewFolder) -> Dataset:
+    """Return the random images of a review with the labels that a fair sample has: those to measure a model on.
+
+    An image counts once all its labels are decided or were known, and a class once it is decided for all images. Other
+    known labels are left out: they are known because somebody chose to tag them.
+    """
+    if not folder.random:
+        raise InputError(
+            f"{folder.path} is not a review of random images, and labels that a model chose measure nothing. Random "
+            f"ones: labelgap review {folder.path} --random 300"
+        )
+    decided = [each for each in read_decisions(folder.path) if each[1].class_name in folder.classes]
+    data, _ = revise(folder.data, merge_decisions([folder], [decided])[0], [SOURCE])
+    candidates = Candidates(folder.path / CANDIDATES, folder.classes)
+    split = data.split(candidates.columns.images[0][0])
+    rows = drawn_rows(folder)
+    place = {split.labels.images[row]: number for number, row in enumerate(rows.tolist())}
+    answered = {(revision.image, revision.class_name) for _, revision in decided}
+    waiting = np.zeros((len(rows), len(data.classes)), dtype=np.bool_)
+    for number in range(len(candidates)):
+        key = candidates.key(number)
+        if key.image in place and (key.image, key.class_name) not in answered:
+            waiting[place[key.image], candidates.columns.class_number[number]] = True
+    images, classes = np.asarray(~waiting.any(axis=1)), np.asarray(~waiting.any(axis=0))
+    if not images.any() and not classes.any():
+        raise InputError(
+            f"{folder.path}: of {len(rows):,} random images none has all its labels decided yet, and no class is "
+            f"decided for all of them: labelgap review {folder.path}"
+        )
+    labels = split.labels.select(rows)
+    labels = labels.keep(images[labels.rows] | classes[labels.columns])
+    kept = np.flatnonzero(images | classes.any())
+    measured = Split(split.name, split.images.select(rows[kept]), labels.select(kept))
+    return replace(data, train=measured, val=None, test=None)

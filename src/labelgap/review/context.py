@@ -1,0 +1,204 @@
+"""What the routes share: the review, who asks for a page, which open candidates it is given, and how it is rendered."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+import numpy as np
+from fastapi import Depends, HTTPException, Query, Request, Response
+from numpy.typing import NDArray
+
+from labelgap.reporting.page import package_version
+from labelgap.review.queues import Feed, FeedPage, decided_rows, interleave, paginate
+from labelgap.review.security import AccessPolicy
+from labelgap.review.session import Review
+from labelgap.review.store import ASKED, SECOND
+from labelgap.review.team import Holder, Leases, is_doubled
+from labelgap.review.thumbnails import HeatMaps, ReviewThumbnails
+from labelgap.review.views import counters_context, panel_context, render
+
+_PANEL_SECONDS: Final = 1.0
+_BROWSER_ID: Final = re.compile(r"[0-9a-f]{32}")
+_COOKIE_SECONDS: Final = 365 * 86400
+
+
+@dataclass
+class AppContext:
+    """What the routes share."""
+
+    review: Review  # candidates and decisions
+    policy: AccessPolicy  # which requests are accepted
+    reviewer: str  # author of the decisions until another name is typed in the page
+    budget: int | None = None  # seconds that the review is meant to take; None for no limit
+    double: float = 0.0  # share of the labels that are asked of a second person
+    started: float | None = None  # when the first page was opened
+    reported: str = ""  # the last error that was printed to the terminal
+    leases: Leases = field(default_factory=Leases)  # which candidates the open pages show
+    thumbnails: ReviewThumbnails = field(init=False)
+    heat_maps: HeatMaps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thumbnails = ReviewThumbnails(self.review)
+        self.heat_maps = HeatMaps(self.thumbnails)
+
+    def known_class(self, number: int | None) -> int | None:
+        """Return the number of a class, None where there is no such class."""
+        return number if number is not None and number < len(self.review.candidates.classes) else None
+
+    def remaining(self) -> int | None:
+        """Return the seconds left of the budget, below 0 when it is used up; None without a budget."""
+        if self.budget is None:
+            return None
+        if self.started is None:
+            self.started = time.monotonic()
+        return round(self.budget - (time.monotonic() - self.started))
+
+
+def _context(request: Request) -> AppContext:
+    context: AppContext = request.app.state.context
+    context.review.refresh_classes()
+    return context
+
+
+def _browser(request: Request, response: Response) -> str:
+    """Return the id of the browser, from a cookie that it is given with its first page."""
+    name = f"{_context(request).policy.cookie}-browser"
+    identity = request.cookies.get(name, "")
+    if not _BROWSER_ID.fullmatch(identity):
+        identity = secrets.token_hex(16)
+        response.set_cookie(name, identity, max_age=_COOKIE_SECONDS, httponly=True, samesite="strict")
+    return identity
+
+
+Context = Annotated[AppContext, Depends(_context)]
+Browser = Annotated[str, Depends(_browser)]
+ClassNumber = Annotated[int | None, Query(alias="class", ge=0, le=10**7)]
+
+
+def render_page(context: AppContext, template: str, number: int | None, make: Callable[[], dict[str, Any]]) -> str:
+    """Render a page of a class, or of none; ``make`` returns what its template shows."""
+    remaining = context.remaining()
+    context.review.current.refresh()
+    last_id = context.review.current.last_id  # before the page is made: the next poll returns later events
+    return render(
+        template,
+        page=make(),
+        review=context.review,
+        last_id=last_id,
+        number="" if number is None else number,
+        csrf_token=context.policy.csrf_token,
+        reviewer=context.reviewer,
+        remaining=remaining,
+        heat=context.heat_maps.available,
+        counters=counters_context(context.review, number, context.reviewer),
+        panel=panel_context(context.review, number),
+        version=package_version(),
+    )
+
+
+def counter_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
+    """Return the parts of a page that change with every decision."""
+    counters = counters_context(context.review, context.known_class(number), reviewer or context.reviewer)
+    return {"counters": render("counters.html", counters=counters), "remaining": context.remaining()}
+
+
+def status_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
+    """Return the parts of a page that a poll brings; its panel is the same for everybody, and may be a little old."""
+    review, known = context.review, context.known_class(number)
+    with review.cache.tolerating(_PANEL_SECONDS):
+        panel = review.cached(f"html {known}", lambda: render("panel.html", panel=panel_context(review, known)))
+    return {"panel": panel, **counter_parts(context, known, reviewer)}
+
+
+def check_class(context: AppContext, number: int | None) -> None:
+    """Raise 404 where there is no class of this number."""
+    if number is not None and context.known_class(number) is None:
+        raise HTTPException(404, "there is no such class.")
+
+
+def find_candidate(context: AppContext, identity: str) -> int:
+    """Return the number of a candidate; 404 where there is none with this id."""
+    number = context.review.candidates.index(identity)
+    if number is None:
+        raise HTTPException(404, "there is no such candidate: the list has changed, reload the page.")
+    return number
+
+
+def find_image(context: AppContext, identity: str) -> int:
+    """Return the number of an image; 404 where there is none with this id."""
+    number = context.review.candidates.image_index(identity)
+    if number is None:
+        raise HTTPException(404, "there is no such image among the candidates.")
+    return number
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """A browser that is about to be shown a page."""
+
+    context: AppContext  # the review
+    browser: str  # id of the browser
+    page: str = field(default_factory=lambda: secrets.token_hex(8))  # id of the page, by which it renews its lease
+
+    @property
+    def holder(self) -> Holder:
+        """The page, as a holder of leases."""
+        return Holder(self.browser, self.page)
+
+    def held(self) -> NDArray[np.int64]:
+        """Return the candidates that others look at."""
+        return self.context.leases.held_by_others(self.browser)
+
+    def select(self, class_number: int, wrong: bool, feed: Feed, number: int, size: int) -> FeedPage:
+        """Return a page of the feed of a class, with second opinions; see ``select_from``."""
+        return self.select_from(class_number, self._with_second_opinions(feed, class_number, wrong), number, size)
+
+    def select_from(self, class_number: int | None, feed: Feed, number: int, size: int) -> FeedPage:
+        """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes."""
+        free = feed[~np.isin(feed.numbers, self.held())]
+        page = paginate(free, number, size)
+        shown = self._lease(class_number, free[(page.number - 1) * size :], size)
+        return FeedPage(shown, page.number, page.pages, len(feed) - len(free))
+
+    def _lease(self, class_number: int | None, feed: Feed, size: int) -> Feed:
+        """Lease the first open candidates of a feed: since it was made, others may have answered and left some."""
+        current = self.context.review.current
+        while True:
+            granted = self.context.leases.take(self.holder, feed.numbers, size, place=class_number)
+            leased = np.isin(feed.numbers, granted)
+            current.refresh()
+            with current.lock:
+                closed = current.decided[feed.numbers] & (feed.asked != ASKED.index(SECOND))
+            if not (leased & closed).any():
+                return feed[leased]
+            feed = feed[~closed]
+
+    def _with_second_opinions(self, feed: Feed, class_number: int, wrong: bool) -> Feed:
+        """Mix labels that somebody else has decided into a feed, at unpredictable places."""
+        numbers = self._second_opinions(class_number, wrong)
+        if not len(numbers):
+            return feed
+        ids = self.context.review.candidates.columns.ids
+        mixed, second = interleave(feed.numbers, numbers, ids[numbers])
+        asked = np.full(len(mixed), ASKED.index(SECOND), dtype=np.int8)
+        asked[~second] = feed.asked
+        return Feed(mixed, asked, feed.ranking)
+
+    def _second_opinions(self, class_number: int, wrong: bool) -> NDArray[np.int64]:
+        """Return the labels of a class that this person is to be the second to answer, the oldest decision first."""
+        review, share = self.context.review, self.context.double
+        rows = decided_rows(review, class_number, wrong)[::-1] if share else np.empty(0, dtype=np.int64)
+        rows = rows[is_doubled(review.candidates.columns.ids[rows], review.store.id, share)]
+        answered = review.opinions.answered() if len(rows) else set()
+        reviewer = self.context.leases.reviewer(self.browser) or self.context.reviewer
+        asked = [
+            row
+            for row in rows.tolist()
+            if review.current.decided_by(row) != reviewer and review.candidates.key(row) not in answered
+        ]
+        return np.array(asked, dtype=np.int64)

@@ -1,0 +1,599 @@
+r"""How many labels are missing: those that were found, and an estimate of those among the undecided.
+
+What was decided is counted. Only the rest is estimated, by the label model of the audit: the log-odds :math:`z` of a
+class may be wrong by a shift :math:`s_k` (``metrics.label_model``), and answers say how wrong; the undecided labels
+vary themselves, given their probabilities. Where counting the random answers alone gives the narrower interval
+(``count_random``), that one is used. Without a model there is only counting.
+
+*Random answers* give the posterior of the shifts. A random slot holds the first label of the random draw of its class
+that is still open: a uniform draw from all labels that are open *at that moment*, in whatever order the others were
+decided, and also when answers change that order. The same holds within a cell, i.e. among labels of a class with about
+the same score. Of the :math:`R` labels of its cell that were open, let :math:`r` have been decided in ranked order
+since, :math:`g` of them present. Then
+
+.. math:: P(y = 1) = \Bigl(1 - \frac{r}{R}\Bigr) \sigma(z + s_k) + \frac{g}{R}
+
+so an early answer says little about what is left where most of its cell is decided by now. Cells are fixed by the
+audit's scores, before any answer.
+
+*Ranked answers* are counted, and say nothing here: they are about the labels that looked most probable. On the digits
+and on VOC, shifts that were fitted to them made the estimate of what is left worse. But they say how probable the
+candidates are that come next: there all answers count, by how near their :math:`z` is to that of the most probable open
+candidate of the class, since scores are often too sure where they are high. Between such labels and those of a typical
+score, for which the random answers decide, the shift changes linearly with :math:`z`.
+
+docs/results/review.md says how often the intervals hold the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, gammaincc
+
+from labelgap.core.text import pluralize
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.metrics.label_model import (
+    CLASS_SPREAD,
+    MODEL_SPREAD,
+    Answers,
+    draw_shifts,
+    expected_counts,
+    interval,
+    round_to_sum,
+    to_log_odds,
+)
+from labelgap.review.candidates import WRONG, Candidates
+from labelgap.review.folder import ReviewFolder
+from labelgap.review.new_classes import ADDED_SCORE
+from labelgap.review.progress import CurrentDecisions, order_decisions
+from labelgap.review.store import LabelKey
+
+MIN_RANDOM: Final = 10  # with fewer random answers there is no interval
+EXACT: Final = 40  # up to so many random answers, counting computes their distribution exactly
+NEXT: Final = 50  # candidates that a page speaks of
+_TAIL: Final = 0.025
+_PARTS: Final = 33
+_BIN_WIDTH: Final = 0.1
+_CELL_WIDTH: Final = 0.5
+# Without a model: a guess of the share of present labels, and how wrong it may be on a scale of log-odds.
+_FLAT_SCORE: Final = 0.1
+_FLAT_SPREAD: Final = 2.5
+_FLAT_CLASS_SPREAD: Final = 1.5  # the spread of a class whose labels all have the same score: a guess
+_NEXT_SPREAD: Final = 0.3  # how wrong the scores of all classes may be for the candidates that come next
+_NEARNESS: Final = 0.7  # difference of log-odds at which an answer has lost two fifths of its weight for these
+_NEARLY: Final = 1.2  # counting whose approximate interval is wider by this factor is not looked at more exactly
+_NARROW: Final = 10  # an interval that is no wider is narrow
+_LAST: Final = np.iinfo(np.int64).max
+
+Counts = NDArray[np.int64]
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewedLabels:
+    """Labels that were unknown before a review, ``(C,)`` each, and how many there are in all."""
+
+    class_number: NDArray[np.integer[Any]]  # the class of each label
+    # probability of being present by the audit, which no answer changes; NaN without a model
+    score: NDArray[np.floating[Any]]
+    decided: Mask  # whether somebody answered
+    value: NDArray[np.int8]  # codes of the answers; UNKNOWN for "can't tell"
+    random: Mask  # whether a label was asked as a random one: drawn from all labels of its class that were open
+    # numbers that rise with the decisions of a class; those of undecided labels do not matter
+    order: NDArray[np.integer[Any]]
+    unknown: Counts  # (K,) unknown labels of each class, candidates or not
+    expected: Array | None = None  # (K,) the sum of their scores; None without a model
+    # how wrong the scores of all classes may be before any answer, by the audit; downwards and upwards
+    spread: tuple[float, float] = MODEL_SPREAD
+    range: tuple[int, int] | None = None  # how few and how many labels may be present before any answer, by the audit
+
+    @cached_property
+    def sure(self) -> Mask:
+        """Which labels were answered with present or absent."""
+        return np.asarray(self.decided & (self.value != UNKNOWN))
+
+    @cached_property
+    def present(self) -> Mask:
+        """Which labels were answered with present."""
+        return np.asarray(self.decided & (self.value == PRESENT))
+
+    @cached_property
+    def undecided(self) -> Counts:
+        """How many labels of each class nobody has decided, candidates or not, ``(K,)``."""
+        return np.asarray(np.maximum(self.unknown - self.count(self.decided), 0))
+
+    @cached_property
+    def decided_rows(self) -> list[Counts]:
+        """The decided labels of each class, in their order."""
+        rows = np.flatnonzero(self.decided)
+        rows = rows[np.lexsort((self.order[rows], self.class_number[rows]))]
+        return np.split(rows, np.searchsorted(self.class_number[rows], np.arange(1, len(self.unknown))))
+
+    def count(self, mask: Mask) -> Counts:
+        """Return how many candidates of each class a mask selects, ``(K,)``."""
+        return np.bincount(self.class_number[mask], minlength=len(self.unknown))
+
+
+@dataclass(frozen=True)
+class SampleEstimate:
+    """How many unknown labels are present: counted among the decided, estimated among the undecided.
+
+    Attributes:
+        reviewed: random answers that count.
+        present: those of them that are present.
+        unsure: decided labels on which the reviewer could not tell; whether they are present stays open.
+        classes: number of classes that the estimate covers.
+        unknown: labels of those classes that were unknown before the review.
+        found: of these, present ones among the decided.
+        undecided: of these, those that nobody has decided.
+        still_missing: of these, present ones, estimated.
+        low: lower end of the 95 % interval of ``still_missing``, or of a rough range: see ``has_interval``.
+        high: upper end.
+        counted: whether the interval is that of the random answers alone, without scores.
+        halving: how many more random answers halve the interval; 0 where they cannot, or it is narrow.
+    """
+
+    reviewed: int
+    present: int
+    unsure: int
+    classes: int
+    unknown: int
+    found: int
+    undecided: int
+    still_missing: int
+    low: int
+    high: int
+    counted: bool = False
+    halving: int = 0
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were enough random answers for an interval."""
+        return self.reviewed >= MIN_RANDOM or not self.undecided
+
+    @property
+    def remaining(self) -> tuple[int, int, int]:
+        """How many labels are still missing: the estimate, and the ends of its interval."""
+        return self.still_missing, self.low, self.high
+
+    @property
+    def missing(self) -> tuple[int, int, int]:
+        """How many labels were missing before the review: those found, and those that still are."""
+        return self.found + self.still_missing, self.found + self.low, self.found + self.high
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewEstimate:
+    """The estimates of a review; what is still missing of the classes sums to what is still missing of all.
+
+    Attributes:
+        total: of all classes that are covered; None when there are none.
+        by_class: of each class; None for one that is not covered.
+        probability: ``(C,)`` of each candidate to be present, as the answers have it; NaN without a model.
+    """
+
+    total: SampleEstimate | None
+    by_class: tuple[SampleEstimate | None, ...]
+    probability: Array
+
+
+class CountedLabels(NamedTuple):
+    """How many of the undecided labels of a class are present: the estimate, and the ends of its interval."""
+
+    estimate: float
+    low: int
+    high: int
+
+    @property
+    def width(self) -> int:
+        """Of the interval."""
+        return self.high - self.low
+
+
+def count_random(labels: ReviewedLabels, class_number: int, exact: int = EXACT) -> CountedLabels:
+    r"""Estimate what is left of a class from its random answers alone; without any, everything is possible.
+
+    Let :math:`T` labels of the class be present in all. When the t-th random label is drawn, let :math:`R_t` labels be
+    open, and :math:`F_t` be found by then, in whatever way. Then :math:`P(y_t = 1) = (T - F_t) / R_t`, also when
+    answers change the order of the others. :math:`\sum_t y_t` is compared with its distribution under every :math:`T`;
+    the interval holds those whose tails are both 2.5 % or more (Clopper & Pearson, Biometrika 1934). Without ranked
+    answers the distribution is the hypergeometric one. It is computed exactly up to ``exact`` answers, with the ranked
+    finds as they were, and from its mean and variance beyond. The mean, :math:`m_{t+1} = m_t + (T - A_t - m_t) / R_t`
+    with :math:`A_t` ranked finds, is linear in :math:`T`; it is the number of present answers at the estimate.
+    """
+    rows = labels.decided_rows[class_number]
+    present, drawn = labels.present[rows], labels.sure[rows] & labels.random[rows]
+    found, left = int(present.sum()), int(labels.undecided[class_number])
+    if not drawn.any() or not left:
+        return CountedLabels(left / 2, 0, left)
+    by_rank = np.concatenate([[0], np.cumsum(present & ~drawn)[:-1]])[drawn]
+    opened = (labels.unknown[class_number] - np.arange(len(rows)))[drawn].astype(np.float64)
+    count, path = int((present & drawn).sum()), _MeanPath(by_rank, opened)
+
+    def tails(totals: Array) -> tuple[Array, Array]:
+        if len(opened) <= exact:
+            return _exact_tails(totals, by_rank, opened, count)
+        mean, variance = path.moments(totals)
+        at = (count + np.array([[0.5], [-0.5]])) * mean / variance + 0.5
+        lower, below = gammaincc(np.maximum(at, 1e-9), mean**2 / variance)
+        return lower, 1 - below * (count > 0)
+
+    low, high = _search(lambda x: tails(x)[1], found, found + left), found + left
+    high = -_search(lambda x: tails(-x)[0], -high, -found)
+    estimate = min(max(path.total(count) - found, low - found), high - found)
+    return CountedLabels(round(estimate, 6), low - found, high - found)
+
+
+class _MeanPath:
+    """The number of present random labels: its mean after each draw, and its variance after the last."""
+
+    def __init__(self, by_rank: NDArray[np.int64], opened: Array) -> None:
+        self.by_rank, self.opened = by_rank, opened
+        after = np.cumprod(1 - 1 / opened)
+        self.before = np.concatenate([[1.0], after[:-1]])
+        self.influence = after[-1] / after
+        self.slope = np.cumsum(1 / (opened * after))
+        self.known = np.cumsum(by_rank / (opened * after))
+
+    def total(self, count: int) -> float:
+        """Return the total whose mean is a number of present random labels."""
+        last = self.before[-1] * (1 - 1 / self.opened[-1])
+        return float((count / last + self.known[-1]) / self.slope[-1])
+
+    def moments(self, totals: Array) -> tuple[Array, Array]:
+        """Return mean and variance for each total."""
+        slope, known = (np.concatenate([[0.0], values[:-1]]) for values in (self.slope, self.known))
+        mean = self.before * (totals[:, None] * slope - known)
+        p = np.clip((totals[:, None] - self.by_rank - mean) / self.opened, 0, 1)
+        variance = (self.influence**2 * p * (1 - p)).sum(axis=1)
+        return np.maximum(mean[:, -1] + p[:, -1], 1e-9), np.maximum(variance, 1e-9)
+
+
+def _exact_tails(totals: Array, by_rank: NDArray[np.int64], opened: Array, count: int) -> tuple[Array, Array]:
+    """Return the probabilities of at most, and of at least, so many present random labels for each total."""
+    states = np.arange(count + 1)
+    probability = np.zeros((len(totals), count + 1))
+    probability[:, 0] = 1.0
+    for ranked, size in zip(by_rank.tolist(), opened.tolist(), strict=True):
+        moved = probability * np.clip((totals[:, None] - ranked - states) / size, 0, 1)
+        probability -= moved
+        probability[:, 1:] += moved[:, :-1]
+    return probability.sum(axis=1), 1 - probability[:, :-1].sum(axis=1)
+
+
+def _search(tail: Callable[[Array], Array], first: int, last: int) -> int:
+    """Return the first integer whose tail is not too small, of a tail that rises; the last one where all are."""
+    while first < last:
+        tried = np.unique(np.linspace(first, last, _PARTS).astype(np.int64))
+        good = tail(tried.astype(np.float64)) >= _TAIL
+        at = int(good.argmax()) if good.any() else len(tried) - 1
+        if at == 0:
+            return int(tried[0])
+        first, last = int(tried[at - 1]) + 1, int(tried[at])
+    return first
+
+
+def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
+    """Count the labels that were found, and estimate how many are still missing, of each class and in all."""
+    has_model = labels.expected is not None
+    expected = np.asarray(
+        _FLAT_SCORE * labels.unknown if labels.expected is None else labels.expected, dtype=np.float64
+    )
+    known = labels if has_model else replace(labels, score=np.full(len(labels.score), _FLAT_SCORE))
+    scores = known.score.astype(np.float64)
+    log_odds = to_log_odds(np.where(np.isnan(scores), 0.5, scores))
+    spread = labels.spread if has_model else (_FLAT_SPREAD, _FLAT_SPREAD)
+    draws = draw_shifts(_random_answers(known, log_odds), spread, _class_spread(known))
+    mean, variance = _undecided(known, log_odds, expected, np.column_stack([draws.nodes, draws.median]))
+    left, counts = labels.undecided, _counts(labels)
+    sampled = (left > 0) if has_model else _covered(counts["reviewed"], left)
+    covered = sampled | ((left == 0) & (labels.unknown > 0))
+    counts["still_missing"] = round_to_sum(np.where(covered, np.minimum(mean[:, -1], left), 0.0))
+    number, noise = draws.count(mean, variance, left), draws.pick(variance)
+    low, high = interval(number)
+    shifts, by_class = draws.pick(draws.nodes), list[SampleEstimate | None]()
+    for k in range(len(left)):
+        made = _sum(np.arange(len(left)) == k, counts, low[k], high[k])
+        made = replace(
+            _count(labels, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
+        )
+        by_class.append(made if covered[k] else None)
+        counts["still_missing"][k] = made.still_missing * covered[k]
+    total = _total(covered, {**counts, "reviewed": counts["reviewed"] * sampled}, number, by_class, has_model)
+    if total is not None and labels.range is not None and not labels.decided.any():  # as the audit says
+        total = replace(total, low=labels.range[0], high=labels.range[1])
+    typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
+    shift, likeness = _fit_next(labels, log_odds, typical)
+    column = labels.class_number
+    shifted = expit(log_odds + likeness * shift[column] + (1 - likeness) * draws.median[column])
+    probability = np.where(np.isnan(labels.score) | (not has_model), np.nan, shifted)
+    return ReviewEstimate(total, tuple(by_class), probability)
+
+
+def _class_spread(labels: ReviewedLabels) -> Array:
+    """Return how wrong the scores of each class may be, ``(K,)``."""
+    scored, classes = ~np.isnan(labels.score), len(labels.unknown)
+    low, high = np.full(classes, np.inf), np.full(classes, -np.inf)
+    np.minimum.at(low, labels.class_number[scored], labels.score[scored])
+    np.maximum.at(high, labels.class_number[scored], labels.score[scored])
+    return np.where(high > low, CLASS_SPREAD, _FLAT_CLASS_SPREAD)
+
+
+def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
+    """Return the sure random answers on candidates, by class, with :math:`1 - r / R` and :math:`g / R` of each."""
+    scored = np.flatnonzero(~np.isnan(labels.score))
+    bins = np.floor(log_odds[scored] / _CELL_WIDTH).astype(np.int64)
+    cell = labels.class_number[scored].astype(np.int64) * 100 + bins + 50
+    when = np.where(labels.decided, labels.order, np.iinfo(np.int64).max)[scored]
+    order = np.lexsort((when, cell))
+    rows, cell = scored[order], cell[order]
+    last = np.searchsorted(cell, cell, side="right")
+    ranked = labels.decided[rows] & ~labels.random[rows]
+
+    def later(mask: Mask) -> Array:
+        total = np.concatenate([[0], np.cumsum(mask)])
+        return np.asarray(total[last] - total[1:], dtype=np.float64)
+
+    open_then = last - np.arange(len(rows))
+    share, found = 1 - later(ranked) / open_then, later(ranked & labels.present[rows]) / open_then
+    chosen = np.flatnonzero((labels.sure & labels.random)[rows])
+    chosen = chosen[np.argsort(labels.class_number[rows[chosen]], kind="stable")]
+    rows = rows[chosen]
+    return Answers(labels.class_number[rows], log_odds[rows], labels.present[rows], share[chosen], found[chosen])
+
+
+def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array]:
+    """Return what all answers say of candidates like those that come next.
+
+    It is the shift of each class, ``(K,)``, and how much each candidate is like those that come next of its class,
+    ``(C,)``: 1 at the most probable open one, 0 at the log-odds that are typical of the class.
+    """
+    classes, column = len(labels.unknown), labels.class_number
+    front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
+    np.maximum.at(front, column[is_open], log_odds[is_open])
+    front = np.where(np.isfinite(front), front, typical)
+    rows = np.flatnonzero(labels.sure & ~np.isnan(labels.score))
+    rows = rows[np.argsort(column[rows], kind="stable")]
+    near = np.exp(-(((log_odds[rows] - front[column[rows]]) / _NEARNESS) ** 2) / 2)
+    answers = Answers(column[rows], log_odds[rows], labels.present[rows], weight=near)
+    draws = draw_shifts(answers, (_NEXT_SPREAD, _NEXT_SPREAD), classes=classes)
+    likeness = np.clip((log_odds - typical[column]) / np.maximum(front - typical, 1.0)[column], 0, 1)
+    return draws.median, likeness
+
+
+def _counts(labels: ReviewedLabels) -> dict[str, Counts]:
+    counted = labels.random & labels.sure
+    return {
+        "reviewed": labels.count(counted),
+        "present": labels.count(counted & labels.present),
+        "unsure": labels.count(labels.decided & ~labels.sure),
+        "unknown": labels.unknown,
+        "found": labels.count(labels.present),
+        "undecided": labels.undecided,
+    }
+
+
+def _total(
+    covered: Mask, counts: Mapping[str, Counts], number: Counts, parts: list[SampleEstimate | None], has_model: bool
+) -> SampleEstimate | None:
+    """Return the estimate of all classes that are covered."""
+    if not covered.any():
+        return None
+    made = _sum(covered, counts, *interval(number[:, covered].sum(axis=1)))
+    only = [part for part in parts if part is not None]
+    if len(only) == 1:
+        return replace(made, low=only[0].low, high=only[0].high, counted=only[0].counted, halving=only[0].halving)
+    return replace(made, counted=not has_model)
+
+
+def _undecided(labels: ReviewedLabels, log_odds: Array, expected: Array, nodes: Array) -> tuple[Array, Array]:
+    """Return mean and variance of the number of present undecided labels of each class at the nodes, ``(K, S)``."""
+    classes, column = len(labels.unknown), labels.class_number.astype(np.int64)
+    scored = ~np.isnan(labels.score)
+    unlisted = np.maximum(labels.unknown - labels.count(scored) - labels.count(labels.decided & ~scored), 0)
+    rest = expected - np.bincount(column[scored], weights=labels.score[scored], minlength=classes)
+    rest_odds = to_log_odds(rest / np.maximum(labels.unknown - labels.count(scored), 1))
+    is_open = scored & ~labels.decided
+    used, cell = np.unique(
+        column[is_open] * 1000 + np.floor(log_odds[is_open] / _BIN_WIDTH).astype(np.int64) + 500, return_inverse=True
+    )
+    size = np.bincount(cell, minlength=len(used)).astype(np.float64)
+    odds = np.bincount(cell, weights=log_odds[is_open], minlength=len(used)) / np.maximum(size, 1)
+    group = np.concatenate([used // 1000, np.arange(classes)])
+    size, odds = np.concatenate([size, unlisted]), np.concatenate([odds, rest_odds])
+    order = np.argsort(group, kind="stable")
+    return expected_counts(group[order], size[order], odds[order], nodes)
+
+
+def _count(labels: ReviewedLabels, k: int, made: SampleEstimate, has_model: bool) -> SampleEstimate:
+    """Return the estimate of a class, with the interval of counting where that one is narrower, or without a model."""
+    if not made.undecided or (has_model and made.reviewed < MIN_RANDOM):
+        return made
+    width = made.high - made.low
+    if has_model and count_random(labels, k, 0).width > _NEARLY * width:
+        return made
+    counted = count_random(labels, k)
+    if has_model and counted.width >= width:
+        return made
+    still = min(max(made.still_missing, counted.low), counted.high)
+    return replace(made, still_missing=still, low=counted.low, high=counted.high, counted=True)
+
+
+def _halving(spread: float, variance: Array, made: SampleEstimate) -> int:
+    r"""Return how many more random answers halve the interval of a class; 0 where they cannot, or it is narrow.
+
+    Four times the precision is needed: an answer adds :math:`p (1 - p)` to :math:`1 / \mathrm{var}(s)`.
+    """
+    if made.high - made.low <= max(_NARROW, made.still_missing) or not made.has_interval:
+        return 0
+    each = float(np.median(variance)) / max(made.undecided, 1)
+    needed = math.ceil(3 / max(spread, 1e-9) / max(each, 1e-9))
+    return needed if needed < made.undecided else 0
+
+
+def _sum(mask: Mask, counts: Mapping[str, NDArray[Any]], low: float, high: float) -> SampleEstimate:
+    """Return the estimate of some classes; the ends hold the estimate, and are possible numbers."""
+    sums = {name: int(values[mask].sum()) for name, values in counts.items()}
+    still = sums["still_missing"]
+    low, high = min(int(low), still), min(max(int(high), still), sums["undecided"])
+    return SampleEstimate(**sums, classes=int(mask.sum()), low=low, high=high, counted=False)
+
+
+def _covered(reviewed: Counts, rest: Counts) -> Mask:
+    r"""Return the classes whose random labels count without a model, ``(K,)``.
+
+    A class that was hardly reviewed would ruin a good interval of the others. So classes are taken in the order of
+    :math:`n_k / m_k`, random answers per undecided label, as many as keep Kish's effective sample size,
+    :math:`1 / \sum_k W_k^2 (1 / n_k + 1 / m_k)` with :math:`W_k = m_k / \sum_j m_j`, at half of its largest possible
+    value or more. It depends on sample sizes alone, never on answers.
+    """
+    sampled = np.flatnonzero((reviewed > 0) & (rest > 0))
+    chosen = np.zeros(len(rest), dtype=np.bool_)
+    if len(sampled):
+        order = sampled[np.argsort(-reviewed[sampled] / rest[sampled], kind="stable")]
+        size = rest[order].astype(np.float64)
+        effective = np.cumsum(size) ** 2 / np.cumsum(size**2 * (1 / reviewed[order] + 1 / size))
+        chosen[order[: np.flatnonzero(effective >= effective.max() / 2)[-1] + 1]] = True
+    return chosen
+
+
+def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> str:
+    """Return an estimate as sentences: what was counted, what is left, and where the interval comes from."""
+    if estimate is None:
+        return "There is no estimate before a random candidate is decided."
+    unsure = f" {pluralize(estimate.unsure, 'label')} could not be told." if estimate.unsure else ""
+    of = class_name or pluralize(estimate.classes, "class")
+    if not estimate.undecided:
+        exact = "" if estimate.unsure else ", so this is exact"
+        return f"{of}: {estimate.found:,} found. Every unknown label is decided{exact}.{unsure}"
+    still, low, high = estimate.remaining
+    ends = f"95 %: {low:,} to {high:,}" if estimate.has_interval else f"{low:,} to {high:,} are possible"
+    left = describe_left(still, high, estimate.undecided)
+    return f"{of}: {estimate.found:,} found. {left} present ({ends}){_source(estimate)}{unsure}"
+
+
+def describe_left(number: int, high: int, left: int) -> str:
+    """Return how many of those that are left are something, by an estimate that was rounded, and the verb.
+
+    Where ``high``, the upper end of the interval, is not 0, neither is the estimate.
+    """
+    about = f"About {number:,}" if number else "Less than 1" if high else "Probably none"
+    return f"{about} of the {left:,} left {'are' if number > 1 else 'is'}"
+
+
+def _source(estimate: SampleEstimate) -> str:
+    """Return the end of the sentence: what the interval is from, and what would narrow it."""
+    if not estimate.has_interval:
+        return f". An interval needs {MIN_RANDOM} random answers; {estimate.reviewed} so far."
+    answers, present = pluralize(estimate.reviewed, "random answer"), f"({estimate.present:,} present)"
+    source = (
+        f", counted from {answers} alone {present}."
+        if estimate.counted
+        else f", by the scores and {answers} {present}."
+    )
+    if estimate.halving:
+        source += f" About {estimate.halving:,} more random answers would halve this interval."
+    return source
+
+
+def describe_next(candidates: int, present: float | None) -> str:
+    """Return what the next candidates are expected to hold; nothing without a model, or without candidates.
+
+    It names no interval: docs/results/review.md says where one did not hold.
+    """
+    if present is None or not candidates:
+        return ""
+    number = f"about {present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
+    return f"The next {candidates:,} are expected to hold {number}."
+
+
+def _other_decisions(
+    folder: ReviewFolder, others: Mapping[LabelKey, int], splits: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    """Return class numbers and values of decided labels that are no candidates, and that the data do not know.
+
+    The data are opened only where there are such decisions.
+    """
+    found: list[tuple[int, int]] = []
+    classes = {name: number for number, name in enumerate(folder.classes)}
+    for split in folder.data.splits if others else ():
+        keys = [key for key in others if key.split == split.name and key.class_name in classes]
+        if split.name not in splits or not keys:
+            continue
+        rows = {name: row for row, name in enumerate(split.labels.images)}
+        keys = [key for key in keys if key.image in rows]
+        columns = [classes[key.class_name] for key in keys]
+        codes = split.labels.codes_at([rows[key.image] for key in keys], columns)
+        pairs = zip(columns, [others[key] for key in keys], codes, strict=True)
+        found += [(column, value) for column, value, code in pairs if code == UNKNOWN]
+    made = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return made[:, 0], made[:, 1].astype(np.int8)
+
+
+class AuditCounts(NamedTuple):
+    """The labels of each class before the review, ``(K,)`` each."""
+
+    unknown: NDArray[np.int64]  # how many are unknown in the data that the random sample was drawn from
+    expected: NDArray[np.float64] | None  # how many of these are present by the audit; None without a model
+    # how wrong the scores of all classes may be, by the audit; a pair of numbers
+    spread: tuple[float, float] = MODEL_SPREAD
+    # how few and how many of all may be present by the audit; None for a part of what was audited
+    range: tuple[int, int] | None = None
+
+
+def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | None) -> AuditCounts:
+    """Count the labels before a review of one split, or of all that was audited."""
+    metadata, names, own = candidates.metadata, candidates.classes, len(folder.classes)
+    counts = metadata.get("unknown_per_class") or {}
+    audited = np.array([int(counts.get(name, 0)) for name in names], dtype=np.int64)
+    known = audited[:own] if split is None else folder.data.split(split).labels.counts().unknown
+    asked = np.bincount(candidates.columns.class_number, minlength=len(names))
+    unknown = np.concatenate([known, asked[own:]])
+    if metadata.get("estimate") is None:
+        return AuditCounts(unknown, None)
+    missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
+    expected = missing * unknown / np.maximum(audited, 1)
+    expected[own:] = ADDED_SCORE * unknown[own:]
+    ends = metadata["estimate"].get("range") if split is None and len(names) == own else None
+    return AuditCounts(unknown, expected, tuple(metadata["estimate"].get("spread", MODEL_SPREAD)), ends and tuple(ends))
+
+
+def estimate_current(
+    folder: ReviewFolder, current: CurrentDecisions, counts: AuditCounts, splits: Sequence[str], shown: Mask
+) -> ReviewEstimate:
+    """Estimate how many labels are missing in an open review; ``shown`` are the candidates that are asked about.
+
+    Decided labels that are no candidates, e.g. of copies, are as certain as the others. What is known of an added class
+    are its random answers alone.
+    """
+    candidates = current.candidates
+    columns, decisions = candidates.columns, order_decisions(current, shown)
+    group, answer = _other_decisions(folder, current.others, splits)
+    answers = np.bincount(columns.class_number[decisions.random], minlength=len(candidates.classes))
+    silent = (np.arange(len(answers)) >= len(folder.classes)) & (answers < MIN_RANDOM)
+    numbers = np.flatnonzero((columns.kind != WRONG) & ~silent[columns.class_number])
+    decided, value, random, order = (values[numbers] for values in decisions)
+    labels = ReviewedLabels(
+        np.concatenate([columns.class_number[numbers], group]),
+        np.concatenate([columns.score[numbers], np.full(len(group), np.nan)]),
+        np.concatenate([decided, np.ones(len(group), dtype=np.bool_)]),
+        np.concatenate([value, answer]),
+        np.concatenate([random, np.zeros(len(group), dtype=np.bool_)]),
+        np.concatenate([order, np.full(len(group), _LAST)]),
+        np.where(silent, 0, counts.unknown),
+        None if counts.expected is None else np.where(silent, 0.0, counts.expected),
+        counts.spread,
+        counts.range,
+    )
+    made = estimate_review(labels)
+    probability = np.full(len(columns.ids), np.nan)
+    probability[numbers] = made.probability[: len(numbers)]
+    return replace(made, probability=probability)

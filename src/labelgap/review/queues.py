@@ -1,0 +1,408 @@
+r"""What to ask next: feeds of open candidates, the aims of a review, and a plan of the next minutes.
+
+A random slot at an unpredictable place among every ten of a class's feed holds the first label of the class's random
+draw that is still open. So each random answer is about a label that was drawn uniformly from those that were open,
+whatever was decided before and in whatever order.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelgap.audit.live import AIMS, Aim
+from labelgap.core.text import pluralize
+from labelgap.labels.codes import PRESENT
+from labelgap.metrics.label_model import round_to_sum, to_log_odds
+from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
+from labelgap.review.estimates import NEXT
+from labelgap.review.new_classes import FEWEST_EXAMPLES
+from labelgap.review.progress import correct_scores
+from labelgap.review.session import Review
+from labelgap.review.store import ASKED, DecisionEvent
+from labelgap.review.team import answer_seconds
+
+# The aims in words, in the order in which they are offered, and what is asked for each.
+AIM_TEXT: Final[dict[Aim, tuple[str, str]]] = {
+    "missing": ("find the missing labels", "the most probable first, one class at a time"),
+    "classifier": ("make the classifier better", "what the model is least sure of, of all classes"),
+    "random": ("measure", "at random: how many are still missing"),
+}
+USUAL_SECONDS: Final = 2.0  # seconds of an answer of a person of whom nothing is known
+PRIOR_ANSWERS: Final = 20.0  # the weight of what is known otherwise: that of so many answers
+STEP: Final = 20  # a plan changes the class after so many answers at the earliest
+MINUTES: Final = 10
+_SHOWN: Final = 5
+_LIMIT: Final = 200  # candidates for the classifier before there is a ranking for that aim
+_LITTLE: Final = 0.5  # labels that are still missing where the estimate is rounded to 0
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.integer[Any]]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Open candidates in order."""
+
+    numbers: Numbers  # (n,) of the candidates
+    asked: NDArray[np.int8]  # (n,) as what each is asked, an index into `ASKED`
+    ranking: int  # number of the ranking that they are in the order of
+
+    @classmethod
+    def of(cls, numbers: Numbers, kind: str, ranking: int) -> Feed:
+        """Return a feed of candidates that are all asked as the same."""
+        return cls(numbers, np.full(len(numbers), ASKED.index(kind), dtype=np.int8), ranking)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Feed:
+        return Feed(self.numbers[part], self.asked[part], self.ranking)
+
+
+@dataclass(frozen=True, eq=False)
+class FeedPage:
+    """A page of a feed."""
+
+    feed: Feed  # what the page shows
+    number: int  # the number of the page, from 1
+    pages: int  # how many there are
+    held: int = 0  # how many open candidates are left out because others look at them
+
+
+def paginate(feed: Feed, number: int, size: int) -> FeedPage:
+    """Return a page of a feed, the last one where there are fewer."""
+    pages = max(1, -(-len(feed) // size))
+    number = min(number, pages)
+    return FeedPage(feed[(number - 1) * size : number * size], number, pages)
+
+
+def mix(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64], kind: str, ranking: int) -> Feed:
+    """Return a feed of ranked candidates, and of drawn ones in random slots; one that is both comes once.
+
+    The place of a random slot depends on the id of what it holds. ``kind`` is as what the ranked ones are asked.
+    """
+    numbers, random = interleave(ranked, drawn, ids[drawn])
+    _, first = np.unique(numbers, return_index=True)
+    first.sort()
+    asked = np.where(random[first], ASKED.index("random"), ASKED.index(kind)).astype(np.int8)
+    return Feed(numbers[first], asked, ranking)
+
+
+def interleave(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64]) -> tuple[Numbers, NDArray[np.bool_]]:
+    """Return both lists as one, and which of its members are drawn.
+
+    Example:
+        >>> interleave(np.arange(12), np.array([50, 51]), np.array([1, 0], dtype=np.uint64))[0].tolist()
+        [0, 50, 1, 2, 3, 4, 5, 6, 7, 8, 51, 9, 10, 11]
+    """
+    offset = (ids % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
+    places = np.concatenate([2 * np.arange(len(ranked)) + 1, 2 * (RANDOM_INTERVAL * np.arange(len(drawn)) + offset)])
+    order = np.argsort(places, kind="stable")
+    return np.concatenate([ranked, drawn])[order], order >= len(ranked)
+
+
+def has_aims(review: Review) -> bool:
+    """Return whether there is something to choose: a model has ranked candidates."""
+    columns = review.candidates.columns
+    return bool(((columns.kind == MISSING) & ~np.isnan(columns.score)).any())
+
+
+def class_feed(review: Review, class_number: int, wrong: bool = False, near: Numbers | None = None) -> Feed:
+    """Return the open candidates of a class, one for all copies, as they are asked or by places of the M images."""
+    rows, columns = review.listed(class_number, wrong), review.candidates.columns
+    with review.current.lock:
+        rows = rows[~review.current.decided[rows]]
+    ranking = None if lacks_examples(review, class_number) else review.ranking()
+    number = review.audit_ranking if ranking is None else ranking.number
+    if near is not None:
+        return Feed.of(rows[np.argsort(near[columns.image[rows]], kind="stable")], "other", number)
+    if wrong:
+        return Feed.of(rows, "wrong", review.audit_ranking)
+    position = columns.class_rank if ranking is None else ranking.position
+    ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
+    ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
+    drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
+    return mix(ranked, drawn, columns.ids, "missing", number)
+
+
+def lacks_examples(review: Review, class_number: int) -> bool:
+    """Return whether too few examples of an added class are known to rank it: its order is random until then."""
+    return class_number >= len(review.folder.classes) and count_present(review, class_number) < FEWEST_EXAMPLES
+
+
+def count_present(review: Review, class_number: int) -> int:
+    """Return how many candidates of a class are decided to be present."""
+    rows = review.listed(class_number)
+    with review.current.lock:
+        return int((review.current.decided[rows] & (review.current.value[rows] == PRESENT)).sum())
+
+
+def decided_rows(review: Review, class_number: int, wrong: bool = False) -> Numbers:
+    """Return the decided candidates of a class, the newest decision first."""
+    rows = review.listed(class_number, wrong)
+    with review.current.lock:
+        rows = rows[review.current.decided[rows]]
+        return rows[np.argsort(-review.current.version[rows], kind="stable")]
+
+
+def aim_feed(review: Review, aim: Aim, class_number: int | None = None) -> Feed:
+    """Return the open candidates for the aim "classifier" or "random" in their order, of all classes or of one."""
+    columns = review.candidates.columns
+    is_open = review.is_open() & (columns.kind != WRONG)
+    if class_number is not None:
+        is_open &= columns.class_number == class_number
+    rows = np.flatnonzero(is_open)
+    if aim == "random":
+        drawn = rows[columns.random_rank[rows] > 0]
+        return Feed.of(drawn[_random_order(review, drawn)], "random", review.audit_ranking)
+    rows = rows[(columns.kind[rows] == MISSING) & ~np.isnan(columns.score[rows])]
+    ranking = review.ranking("classifier")
+    if ranking is None:
+        return Feed.of(rows[_uncertain_order(review, rows)][:_LIMIT], "classifier", review.audit_ranking)
+    ranked = rows[~np.isnan(ranking.probability[rows])]
+    return Feed.of(ranked[np.argsort(ranking.position[ranked], kind="stable")], "classifier", ranking.number)
+
+
+def _random_order(review: Review, rows: Numbers) -> Numbers:
+    """Return the order of the random draw: each class in its own order, all classes equally far at any time."""
+    columns = review.candidates.columns
+    size = np.bincount(columns.class_number[columns.random_rank > 0], minlength=len(review.candidates.classes))
+    share = (columns.random_rank[rows] - 0.5) / size[columns.class_number[rows]]
+    return np.lexsort((columns.ids[rows], share))
+
+
+def _uncertain_order(review: Review, rows: Numbers) -> Numbers:
+    """Return the order without a ranking: one candidate of every class in turn, the most uncertain first."""
+    columns = review.candidates.columns
+    distance = np.abs(to_log_odds(columns.score[rows].astype(np.float64)))
+    group = columns.class_number[rows]
+    order = np.lexsort((columns.ids[rows], distance, group))
+    turn = np.empty(len(rows), dtype=np.int64)
+    turn[order] = np.arange(len(rows)) - np.searchsorted(group[order], group[order])
+    return np.lexsort((distance, turn))
+
+
+@dataclass(frozen=True)
+class AimCount:
+    """What was asked for one aim."""
+
+    answers: int = 0  # decisions in force
+    found: int = 0  # of these, missing labels that are present
+
+
+def brought_by_aim(
+    asked: NDArray[np.integer[Any]], decided: NDArray[np.bool_], value: NDArray[np.int8]
+) -> dict[Aim, AimCount]:
+    """Count the decisions of each aim; what was not asked for an aim, e.g. image by image, found missing labels too."""
+    size, asked = len(ASKED), np.where(asked == ASKED.index("other"), ASKED.index("missing"), asked)
+    answers = np.bincount(asked[decided], minlength=size)
+    found = np.bincount(asked[decided & (value == PRESENT)], minlength=size)
+    return {aim: AimCount(int(answers[at]), int(found[at])) for aim, at in ((aim, ASKED.index(aim)) for aim in AIMS)}
+
+
+def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> str:
+    """Return what an aim has brought so far, in words, with half of the interval of what is missing if there is one."""
+    if not count.answers:
+        return "no answers yet"
+    if aim == "missing":
+        return f"{pluralize(count.answers, 'answer')}, {count.found:,} found"
+    if aim == "classifier":
+        return f"{pluralize(count.answers, 'answer')} for the classifier, {count.found:,} found"
+    width = "no interval yet" if half_width is None else f"± {pluralize(math.ceil(half_width), 'label')}"
+    return f"{pluralize(count.answers, 'random answer')}: {width}"
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerSpeed:
+    """How fast a person answers."""
+
+    answers: int  # how many answers were timed
+    seconds: float  # how long an answer takes
+    by_class: Array  # (K,) seconds of an answer of each class
+
+    @property
+    def per_minute(self) -> float:
+        """Answers per minute."""
+        return 60 / self.seconds
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """Answers to give in a row."""
+
+    class_number: int
+    answers: int  # how many
+    finds: float  # how many missing labels they probably find
+    minutes: float  # how long they take
+
+
+def answer_speed(events: Iterable[DecisionEvent], reviewer: str, classes: Mapping[str, int]) -> AnswerSpeed:
+    r"""Measure how fast a person answers.
+
+    A person who has answered little is taken to be as fast as ``USUAL_SECONDS``, and a class as fast as its person
+    elsewhere: with :math:`n` answers in :math:`T` seconds, of which :math:`n_k` in :math:`T_k` seconds are of class
+    :math:`k`,
+
+    .. math:: t = \frac{T + m t_0}{n + m}, \qquad t_k = \frac{T_k + m t}{n_k + m}
+    """
+    own = [event for event in events if event.reviewer == reviewer and event.is_answer]
+    counts, seconds = np.zeros(len(classes)), np.zeros(len(classes))
+    for event, step in zip(own[1:], answer_seconds([event.time for event in own]), strict=True):
+        number = classes.get(event.key.class_name)
+        if number is not None and step is not None:
+            counts[number] += 1
+            seconds[number] += step
+    mean = float((seconds.sum() + PRIOR_ANSWERS * USUAL_SECONDS) / (counts.sum() + PRIOR_ANSWERS))
+    return AnswerSpeed(int(counts.sum()), mean, (seconds + PRIOR_ANSWERS * mean) / (counts + PRIOR_ANSWERS))
+
+
+def finds_per_minute(class_number: Indices, probability: Array, seconds: Array, minutes: float = 1.0) -> Array:
+    """Return how many finds per minute each class promises over the next minutes, ``(K,)``.
+
+    ``class_number`` and ``probability`` are of the open candidates in the order in which they are shown, ``seconds``
+    are those of an answer of each class.
+    """
+    order = np.argsort(class_number, kind="stable")
+    group = np.asarray(class_number)[order]
+    turn = np.arange(len(group)) - np.searchsorted(group, np.arange(len(seconds)))[group]
+    share = np.clip(60 * minutes / seconds[group] - turn, 0, 1)  # of the last candidate only a part fits
+    sums = np.bincount(group, weights=share * probability[order], minlength=len(seconds))
+    return np.asarray(sums / minutes, dtype=np.float64)
+
+
+def next_minutes(
+    minutes: float, class_number: Indices, probability: Array, seconds: Array, step: int = STEP
+) -> list[PlanStep]:
+    """Plan the next minutes: always the class whose next candidates promise the most finds per minute.
+
+    The arguments are those of ``finds_per_minute``. Of each class so many candidates in a row are taken as ``step``
+    says. Steps of one class are joined; the class with the most finds per minute is the first.
+    """
+    by_class = {number: probability[class_number == number] for number in np.unique(class_number).tolist()}
+    heap = [(-_rate(chances, 0, step, seconds[number]), number, 0) for number, chances in by_class.items()]
+    heapq.heapify(heap)
+    left, taken = 60.0 * minutes, dict[int, int]()
+    while heap and left > 0:
+        rate, number, start = heapq.heappop(heap)
+        count = min(step, len(by_class[number]) - start, int(left // seconds[number]))
+        if rate >= 0 or count == 0:
+            continue
+        left -= count * float(seconds[number])
+        taken[number] = start + count
+        if start + step < len(by_class[number]):
+            following = -_rate(by_class[number], start + step, step, seconds[number])
+            heapq.heappush(heap, (following, number, start + step))
+    steps = [
+        PlanStep(number, count, float(by_class[number][:count].sum()), count * float(seconds[number]) / 60)
+        for number, count in taken.items()
+    ]
+    return sorted(steps, key=lambda each: (-each.finds / each.minutes, each.class_number))
+
+
+def _rate(chances: Array, start: int, step: int, seconds: float) -> float:
+    """Return the finds per second of the candidates from ``start`` on."""
+    part = chances[start : start + step]
+    return float(part.sum() / (len(part) * seconds))
+
+
+def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
+    """Return the aims to choose from, the chosen one marked, with what each has brought; empty without a choice."""
+    if not has_aims(review):
+        return []
+    current, estimate = review.current, review.estimate()
+    asked = review.copies.shown & (review.candidates.columns.kind != WRONG)
+    with current.lock:
+        counts = brought_by_aim(current.asked, current.decided & asked, current.value)
+    width = (estimate.high - estimate.low) / 2 if estimate is not None and estimate.has_interval else None
+    return [
+        {
+            "aim": each,
+            "name": name,
+            "way": way,
+            "brought": describe_aim(each, counts[each], width),
+            "chosen": each == aim,
+        }
+        for each, (name, way) in AIM_TEXT.items()
+    ]
+
+
+def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
+    """Return a plan of the next minutes of a person."""
+    classes, speed = review.candidates.classes, _speed(review, reviewer)
+    steps = next_minutes(MINUTES, *_open_candidates(review), speed.by_class)
+    rates = class_rates(review, reviewer)
+    steps.sort(key=lambda step: -rates[step.class_number])  # as the list of classes
+    finds = round_to_sum(np.array([step.finds for step in steps])).tolist()
+    rows = [
+        {"number": step.class_number, "name": classes[step.class_number], "answers": step.answers, "finds": found}
+        for step, found in zip(steps, finds, strict=True)
+    ]
+    return {
+        "minutes": MINUTES,
+        "per_minute": round(speed.per_minute),
+        "is_own": speed.answers > 0,
+        "steps": rows[:_SHOWN],
+        "more": rows[_SHOWN:],
+        "answers": sum(step.answers for step in steps),
+        "finds": sum(finds),
+    }
+
+
+def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
+    """Return how many finds per minute each class promises a person, ``(K,)``, as far as a step of the plan goes."""
+    speed = _speed(review, reviewer)
+    return finds_per_minute(*_open_candidates(review), speed.by_class, STEP * speed.seconds / 60)
+
+
+def expected_next(review: Review, class_number: int, count: int = NEXT) -> tuple[int, float | None]:
+    """Return how many candidates of a class come next, and how many of them are present; None without a model."""
+    first = class_feed(review, class_number).numbers[:count]
+    expected = float(_probability(review)[first].astype(np.float64).sum())
+    return len(first), None if np.isnan(expected) else expected
+
+
+def _probability(review: Review) -> NDArray[np.float64]:
+    """Return ``(C,)`` how probable the candidates are; NaN without a model.
+
+    A ranking learns from answers about likely labels, and may promise more in a class than random answers leave there:
+    the open candidates of a class hold no more than is still missing by its estimate.
+    """
+    estimates, columns, ranking = review.estimates(), review.candidates.columns, review.ranking()
+    if ranking is None:
+        return estimates.probability
+    by_class = estimates.by_class
+    probability = np.where(np.isnan(ranking.probability), estimates.probability, ranking.probability)
+    with review.current.lock:
+        is_open = ~review.current.decided & (columns.kind != WRONG)
+    promised = np.bincount(columns.class_number[is_open], np.nan_to_num(probability[is_open]), len(by_class))
+    most = np.array([np.inf if each is None else max(each.still_missing, _LITTLE) for each in by_class])
+    return probability * np.minimum(1, most / np.maximum(promised, _LITTLE))[columns.class_number]
+
+
+def _speed(review: Review, reviewer: str) -> AnswerSpeed:
+    numbers = {name: number for number, name in enumerate(review.candidates.classes)}
+    review.current.refresh()
+    return answer_speed(list(review.current.recent), reviewer, numbers)
+
+
+def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Return class numbers and probabilities of the open candidates, in the order in which they are asked."""
+    columns, ranking, probability = review.candidates.columns, review.ranking(), _probability(review)
+    if review.candidates.metadata.get("estimate") is None:
+        probability = np.where(np.isnan(probability), correct_scores(review.current), probability)
+    is_open = review.is_open() & (columns.kind == MISSING)
+    if ranking is None:
+        rows = review.candidates.order[0]
+        rows = rows[is_open[rows]]
+    else:
+        rows = np.flatnonzero(is_open)
+        rows = rows[np.lexsort((ranking.position[rows], columns.class_number[rows]))]
+    return columns.class_number[rows], np.nan_to_num(probability[rows])

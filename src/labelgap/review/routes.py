@@ -1,0 +1,346 @@
+"""The routes of the page: pages, queues over all classes, images, decisions, added classes, leases, disagreements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi import Path as PathParameter
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from labelgap.audit.live import Aim
+from labelgap.core.errors import InputError, LabelGapError
+from labelgap.reporting.formatting import single_line
+from labelgap.review import queues, views
+from labelgap.review.context import (
+    Browser,
+    ClassNumber,
+    Context,
+    Visitor,
+    check_class,
+    counter_parts,
+    find_candidate,
+    find_image,
+    render_page,
+    status_parts,
+)
+from labelgap.review.schemas import (
+    CandidateId,
+    ClassMessage,
+    DecisionBatch,
+    DecisionMessage,
+    LeaseMessage,
+    Reviewer,
+    Token,
+    UndoMessage,
+)
+from labelgap.review.session import Review
+from labelgap.review.store import SECOND, Decision, DecisionOutcome, Undo
+from labelgap.review.team import Holder
+from labelgap.review.thumbnails import LARGE_SIZE, THUMBNAIL_SIZE
+from labelgap.review.wrong_labels import WrongQueue, wrong_queue
+
+# For images and static files; the address of a static file changes with its content.
+_CACHEABLE: Final = {"cache-control": "private, max-age=3600"}
+_MAX_CHANGES: Final = 5000
+
+Page = Annotated[int, Query(ge=1, le=10**7)]
+Size = Annotated[int, Query(ge=1, le=max(views.PAGE_SIZES))]
+ReviewerName = Annotated[Reviewer | None, Query()]
+router = APIRouter()
+
+
+@router.get("/", response_class=HTMLResponse)
+def overview(context: Context, browser: Browser, aim: Aim = "missing") -> str:
+    """Show the classes, those first where the next minutes bring most."""
+    review = context.review
+
+    def make() -> dict[str, Any]:
+        aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review)}
+        return views.overview_context(review, context.reviewer) | aims
+
+    return render_page(context, "overview.html", None, make)
+
+
+@router.get("/class/{number}", response_class=HTMLResponse)
+def grid(
+    context: Context,
+    browser: Browser,
+    number: Annotated[int, PathParameter(ge=0, le=10**7)],
+    page: Page = 1,
+    size: Size = views.PAGE_SIZES[0],
+    kind: Literal["missing", "wrong"] = "missing",
+    show: Literal["open", "decided", "held"] = "open",
+    near: CandidateId | None = None,
+) -> str:
+    """Show the candidates of one class, by similarity to an image where one is named."""
+    check_class(context, number)
+    options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
+    options["near"], near_page = views.near_context(context.review, None if near is None else find_image(context, near))
+    visitor = Visitor(context, browser)
+    if show == "open":
+        options["select"] = partial(visitor.select, number, kind == "wrong")
+    made = partial(views.grid_context, context.review, number, context.reviewer, **options)
+    added = {"added": views.added_context(context.review, number), "near": near_page}
+    more = added | {"has_aims": queues.has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
+    return render_page(context, "grid.html", number, lambda: made() | more)
+
+
+@router.get("/image/{identity}", response_class=HTMLResponse)
+def image(context: Context, browser: Browser, identity: CandidateId) -> str:
+    """Show one image with all its candidates."""
+    number = find_image(context, identity)
+    if number not in context.review.image_order:
+        raise HTTPException(404, "this image is a copy of another one, which is asked about in its place.")
+    visitor = Visitor(context, browser)
+    context.leases.take(visitor.holder, context.review.of_image(number))
+    made = partial(views.image_context, context.review, number, visitor.held())
+    return render_page(context, "image.html", None, lambda: {**made(), "lease": visitor.page})
+
+
+@router.get("/detail/{identity}", response_class=HTMLResponse)
+def detail(context: Context, identity: CandidateId) -> str:
+    """Return the text beside an enlarged image."""
+    number = find_candidate(context, identity)
+    known = views.known_labels(context.review, int(context.review.candidates.columns.image[number]))
+    return views.render("detail.html", tile=views.make_tile(context.review, number), known=known)
+
+
+@router.get("/wrong", response_class=HTMLResponse)
+def wrong(
+    context: Context,
+    browser: Browser,
+    page: Page = 1,
+    size: Size = views.PAGE_SIZES[0],
+    show: Literal["open", "away", "decided"] = "open",
+) -> str:
+    """Show the known labels that look wrong."""
+    visitor = Visitor(context, browser)
+    return render_page(context, "wrong.html", None, lambda: _wrong_context(visitor, show, page, size))
+
+
+@router.get("/ask/{aim}", response_class=HTMLResponse)
+def ask(
+    context: Context,
+    browser: Browser,
+    aim: Literal["classifier", "random"],
+    number: ClassNumber = None,
+    page: Page = 1,
+    size: Size = views.PAGE_SIZES[0],
+) -> str:
+    """Show the candidates for an aim, of all classes or of one."""
+    check_class(context, number)
+    visitor = Visitor(context, browser)
+    return render_page(context, "ask.html", number, lambda: _ask_context(visitor, aim, number, page, size))
+
+
+@router.get("/plan", response_class=HTMLResponse)
+def plan(context: Context, reviewer: ReviewerName = None) -> str:
+    """Return where the next minutes of a person bring most."""
+    if not queues.has_aims(context.review):
+        return ""
+    return views.render("plan.html", plan=queues.plan_context(context.review, reviewer or context.reviewer))
+
+
+def _wrong_context(visitor: Visitor, show: str, page: int, size: int) -> dict[str, Any]:
+    review = visitor.context.review
+    queue: WrongQueue | None = wrong_queue(review)
+    if queue is None:
+        raise HTTPException(404, "no known label looks wrong.")
+    rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
+    feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
+    select = partial(visitor.select_from, None) if show == "open" else queues.paginate
+    lease = visitor.page if show == "open" else ""
+    return views.feed_context(review, feed, page, size, select) | {"queue": queue, "show": show, "lease": lease}
+
+
+def _ask_context(visitor: Visitor, aim: Aim, number: int | None, page: int, size: int) -> dict[str, Any]:
+    review = visitor.context.review
+    review.current.refresh()
+    name = "" if number is None else review.candidates.classes[number]
+    feed = queues.aim_feed(review, aim, number)
+    context = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
+    return context | {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
+
+
+@router.get("/thumbnail/{identity}")
+def thumbnail(context: Context, identity: CandidateId) -> Response:
+    """Return an image, small."""
+    return _image_response(lambda: context.thumbnails.get(find_image(context, identity), THUMBNAIL_SIZE), "webp")
+
+
+@router.get("/large/{identity}")
+def large(context: Context, identity: CandidateId) -> Response:
+    """Return an image, large."""
+    return _image_response(lambda: context.thumbnails.get(find_image(context, identity), LARGE_SIZE), "webp")
+
+
+@router.get("/heat/{identity}")
+def heat(context: Context, identity: CandidateId) -> Response:
+    """Return the class activation map of a candidate."""
+    number, columns = find_candidate(context, identity), context.review.candidates.columns
+    arguments = int(columns.image[number]), int(columns.class_number[number])
+    return _image_response(lambda: context.heat_maps.get(*arguments), "png")
+
+
+@router.get("/static/{version}/{name}")
+def static(version: str, name: str) -> Response:
+    """Return a script or a style sheet by its name; the version only keeps addresses of old files apart."""
+    if name not in views.static_files():
+        raise HTTPException(404, "there is no such file.")
+    data, media_type = views.static_files()[name]
+    return Response(data, media_type=media_type, headers=_CACHEABLE)
+
+
+def _image_response(make: Callable[[], bytes], image_format: str) -> Response:
+    try:
+        data = make()
+    except (LabelGapError, OSError, RuntimeError, ImportError) as error:
+        raise HTTPException(404, single_line(str(error))) from None
+    return Response(data, media_type=f"image/{image_format}", headers=_CACHEABLE)
+
+
+@router.get("/api/session")
+def session(context: Context) -> dict[str, str]:
+    """Return the CSRF token, for a page that was opened before the server restarted."""
+    return {"csrf_token": context.policy.csrf_token, "store": context.review.store.id}
+
+
+@router.get("/api/changes")
+def changes(
+    context: Context,
+    browser: Browser,
+    since: Annotated[int, Query(ge=0, le=2**53)],
+    reviewer: ReviewerName = None,
+    number: ClassNumber = None,
+    ranking: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+    size: Size = views.PAGE_SIZES[0],
+    aim: Aim = "missing",
+    lease: Annotated[Token | None, Query()] = None,
+) -> dict[str, Any]:
+    """Return the decisions after an event, the progress, what a newer ranking than that of the page suggests, and
+    who else is at work; renew the lease of the page."""
+    visitor = Visitor(context, browser, lease or "")
+    leased = None if lease is None else context.leases.renew(visitor.holder, reviewer or context.reviewer)
+    current = context.review.current
+    with current.lock:
+        current.refresh()
+        rows = np.flatnonzero(current.last_event > since)
+        rows = rows[np.argsort(current.last_event[rows])][:_MAX_CHANGES]
+        last_id = int(current.last_event[rows[-1]]) if len(rows) == _MAX_CHANGES else current.last_id
+        tiles = [views.make_tile(context.review, int(row)) for row in rows]
+        reload = since < current.reload_before
+    changed = [{name: each[name] for name in ("id", "value", "version", "who")} for each in tiles]
+    parts = status_parts(context, number, reviewer)
+    update = None if ranking is None else _update(visitor, aim, number, ranking, size)
+    team = {"lease": leased, "people": [] if number is None else context.leases.people(browser, number)}
+    return {"changes": changed, "last_id": last_id, "reload": reload, "update": update, **team, **parts}
+
+
+def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: int) -> dict[str, Any] | None:
+    """Return the ids of the next page in the order of a newer ranking than the page has; None where there is none."""
+    review = visitor.context.review
+    if number is not None and (number >= len(review.candidates.classes) or queues.lacks_examples(review, number)):
+        return None
+    newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
+    if newest is None or newest.number == ranking:
+        return None
+    if aim == "missing" and number is not None:
+        feed = queues.class_feed(review, number)
+    else:
+        feed = queues.aim_feed(review, aim, number)
+    numbers = feed.numbers[~np.isin(feed.numbers, visitor.held())][:size]
+    ids = [review.candidates.id(each) for each in numbers.tolist()]
+    return {"ranking": newest.number, "decisions": newest.decisions, "ids": ids}
+
+
+@router.post("/api/decisions")
+def decide(context: Context, browser: Browser, batch: DecisionBatch, number: ClassNumber = None) -> JSONResponse:
+    """Store decisions; 409 when one of them conflicts with a decision made in the meantime."""
+    review = context.review
+    if batch.store != review.store.id:
+        return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
+    context.leases.set_reviewer(browser, batch.reviewer)
+    actions = {action.request_id: _action(review, action, batch.reviewer) for action in batch.actions}
+    known = [action for action in actions.values() if action is not None]
+    outcomes = review.store.append(known, reviewer=batch.reviewer, client=batch.client)
+    gone = [request_id for request_id, action in actions.items() if action is None]
+    results = [_result(review, outcome) for outcome in outcomes]
+    results += [{"request_id": request_id, "status": "gone", "id": ""} for request_id in gone]
+    problem = "conflict" if any(outcome.status == "conflict" for outcome in outcomes) else "gone" if gone else ""
+    answer = {"results": results, "problem": problem, **counter_parts(context, number, batch.reviewer)}
+    return JSONResponse(answer, 409 if problem else 200)
+
+
+def _action(review: Review, action: DecisionMessage | UndoMessage, reviewer: str) -> Decision | Undo | None:
+    """Convert a message for the store; None when the label is no longer a candidate.
+
+    A second opinion is one on what somebody else has decided; where nobody has any more, it is a decision.
+    """
+    if isinstance(action, UndoMessage):
+        return Undo(action.undoes, action.request_id)
+    number = review.candidates.index(action.id)
+    if number is None:
+        return None
+    values = action.value, action.request_id, action.base_version, action.asked, action.ranking, action.place
+    decision = review.decision(number, *values)
+    if action.asked == SECOND and review.current.decided_by(number) not in (None, reviewer):
+        return replace(decision, kind=SECOND, copies=())
+    return decision
+
+
+def _result(review: Review, outcome: DecisionOutcome) -> dict[str, Any]:
+    current = outcome.current
+    number = None if outcome.key is None else review.candidates.number_of(outcome.key)
+    return {
+        "request_id": outcome.request_id,
+        "status": outcome.status,
+        "id": "" if number is None else review.candidates.id(number),
+        "value": "" if current is None else str(current.value),
+        "version": 0 if current is None else current.id,
+        "who": "" if current is None else current.reviewer,
+    }
+
+
+@router.post("/api/classes")
+def add_class(context: Context, message: ClassMessage) -> JSONResponse:
+    """Add a class; 422 with the reason for a name that cannot be used."""
+    review = context.review
+    if message.store != review.store.id:
+        return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
+    try:
+        name = review.added.add(message.name, message.reviewer, review.candidates)
+    except InputError as error:
+        return JSONResponse({"problem": "name", "detail": single_line(str(error))}, 422)
+    review.refresh_classes(now=True)
+    review.similar.prepare()
+    return JSONResponse({"number": review.candidates.classes.index(name), "name": name})
+
+
+@router.post("/api/leases")
+def lease(context: Context, browser: Browser, message: LeaseMessage) -> dict[str, list[str]]:
+    """Lease what a page shows, after a restart or a long sleep; return what somebody else looks at by now.
+
+    A page that shows nothing any more holds nothing.
+    """
+    holder, found = Holder(browser, message.lease), {}
+    for identity in message.ids if message.store == context.review.store.id else ():
+        number = context.review.candidates.index(identity)
+        if number is not None:
+            found[number] = identity
+    if not found:
+        context.leases.release(holder)
+        return {"refused": []}
+    granted = context.leases.take(holder, np.array(list(found), dtype=np.int64), place=message.class_number)
+    context.leases.renew(holder, message.reviewer)
+    return {"refused": [found[number] for number in found.keys() - set(granted.tolist())]}
+
+
+@router.get("/settle", response_class=HTMLResponse)
+def settle(context: Context) -> str:
+    """Show the labels that two people answered differently, and how well people agree."""
+    return render_page(context, "settle.html", None, lambda: views.settle_context(context.review))

@@ -1,0 +1,326 @@
+"""The cache: its folder and limit; rows by key with several writers, kills, damage, eviction and clearing."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import sqlite3
+import time
+from contextlib import closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelgap.core import cache as cache_module
+from labelgap.core.cache import (
+    KEY_BYTES,
+    RowStore,
+    cache_folder,
+    cache_limit,
+    clear_cache,
+    folder_size,
+    list_rows,
+    read_flat_json,
+    set_cache_limit,
+    shrink_cache,
+)
+from labelgap.core.errors import InputError
+from labelgap.core.system import free_disk_space, parse_bytes
+
+DAY = 86_400.0
+WIDTH = 12
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LABELGAP_CACHE_LIMIT", raising=False)
+    return tmp_path / "cache"
+
+
+def test_the_folder_is_the_one_given_or_the_users(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    assert cache_folder() == cache
+    monkeypatch.delenv("LABELGAP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert cache_folder() == cache / "labelgap"
+
+
+def test_the_limit_is_a_tenth_of_the_free_disk_and_20_gb_at_most(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "free_disk_space", lambda path: 50_000_000_000)
+    assert cache_limit() == (5_000_000_000, "default")
+    cache.mkdir()
+    (cache / "a").write_bytes(bytes(1_000_000))
+    assert cache_limit().bytes == 5_000_000_000 + round(0.1 * folder_size(cache)), "what it takes is free without it"
+    monkeypatch.setattr(cache_module, "free_disk_space", lambda path: 10**15)
+    assert cache_limit().bytes == 20_000_000_000
+    monkeypatch.setattr(cache_module, "free_disk_space", lambda path: None)
+    assert cache_limit().bytes == 20_000_000_000
+
+
+def test_the_limit_is_what_the_environment_says_or_what_was_set(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set_cache_limit("5GB") == (5_000_000_000, "labelgap cache --limit")
+    assert cache_limit().bytes == 5_000_000_000
+    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "300 MB")
+    assert cache_limit() == (300_000_000, "LABELGAP_CACHE_LIMIT")
+    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "none")
+    assert cache_limit().bytes is None
+    monkeypatch.delenv("LABELGAP_CACHE_LIMIT")
+    assert set_cache_limit("none").bytes is None
+    assert set_cache_limit("default").source == "default"
+    (cache / "settings.json").write_text("not json")
+    assert cache_limit().source == "default"
+
+
+def test_a_limit_that_is_no_amount_is_refused_with_the_way_to_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "lots")
+    with pytest.raises(InputError, match=r"LABELGAP_CACHE_LIMIT=lots: .*20GB or 500MB.*'none'"):
+        cache_limit()
+    with pytest.raises(InputError, match="--limit=5 apples"):
+        set_cache_limit("5 apples")
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-5GB", "5 G B", "5iB", "1e9", "5PB"])
+def test_what_is_no_amount_of_bytes_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="no amount of memory"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("1.5GB", 1_500_000_000), ("2 gib", 2 << 30), ("7", 7), (".5 kB", 500), ("3 bytes", 3), ("0", 0)],
+)
+def test_amounts_of_bytes_are_read_as_people_write_them(text: str, bytes_: int) -> None:
+    assert parse_bytes(text) == bytes_
+
+
+def test_the_room_of_a_folder_that_is_not_there_is_that_of_its_disk(tmp_path: Path) -> None:
+    assert free_disk_space(tmp_path / "a" / "b") is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{" * 100_000,
+        b'{"limit": {"deep": 1}}',
+        b'{"limit": NaN}',
+        b'{"limit": -1}',
+        b'{"limit": 1e400}',
+        b'{"limit": true}',
+        b'{"limit": "\xff"}',
+        b'{"limit": "' + bytes(2 << 20) + b'"}',
+    ],
+)
+def test_settings_that_nobody_here_wrote_do_not_count(cache: Path, content: bytes) -> None:
+    cache.mkdir()
+    (cache / "settings.json").write_bytes(content)
+    assert read_flat_json(cache / "settings.json") is None and cache_limit().source == "default"
+
+
+def test_a_pipe_in_the_place_of_settings_is_not_waited_for(cache: Path) -> None:
+    cache.mkdir()
+    os.mkfifo(cache / "settings.json")
+    assert cache_limit().source == "default"
+
+
+def test_a_symbolic_link_is_replaced_and_its_target_left_alone(cache: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("mine")
+    cache.mkdir()
+    (cache / "settings.json").symlink_to(precious)
+    set_cache_limit("5GB")
+    assert precious.read_text() == "mine" and not (cache / "settings.json").is_symlink()
+    assert cache_limit().bytes == 5_000_000_000
+
+
+def random_bytes(rows: int, width: int, seed: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (rows, width), dtype=np.uint8)
+
+
+KEYS, ROWS = random_bytes(60, KEY_BYTES, 0), random_bytes(60, WIDTH, 1)
+
+
+def open_store(name: str = "net", messages: list[str] | None = None) -> RowStore:
+    return RowStore(name, WIDTH, {"backbone": name}, (messages if messages is not None else []).append)
+
+
+def read(store: RowStore, keys: NDArray[np.uint8]) -> tuple[list[bool], NDArray[np.uint8]]:
+    """Return which keys are found, and rows in reverse order of the keys."""
+    out = np.zeros((len(keys), WIDTH), dtype=np.uint8)
+    return store.read(keys, out, np.arange(len(keys))[::-1]).tolist(), out
+
+
+def execute(cache: Path, sql: str) -> None:
+    with closing(sqlite3.connect(cache / "features" / "rows.sqlite")) as connection, connection:
+        connection.execute(sql)
+
+
+def put(cache: Path, name: str, first: int, stop: int, days: float) -> None:
+    """Rows that were last used some days ago."""
+    open_store(name).append(KEYS[first:stop], ROWS[first:stop])
+    execute(cache, f"UPDATE entry SET used = {time.time() - days * DAY} WHERE used > {time.time() - 60}")
+
+
+def test_rows_are_found_by_key_in_any_order_by_any_process(cache: Path) -> None:
+    writer, other, reader = open_store(), open_store(), open_store()
+    assert read(reader, KEYS)[0] == [False] * 60 and not cache.exists()
+    writer.append(KEYS[:20], ROWS[:20])
+    assert not writer.shared and other.shared
+    other.append(KEYS[30:], ROWS[30:])
+    writer.append(KEYS[20:25], ROWS[20:25])
+    assert writer.shared, "also when it was the last to write"
+    found, rows = read(reader, KEYS)
+    assert found == [True] * 25 + [False] * 5 + [True] * 30 == reader.find(KEYS).tolist()
+    assert np.array_equal(rows[::-1][found], ROWS[found]) and not rows[::-1][25:30].any()
+    for some in (np.random.default_rng(2).permutation(25), [59, 30, 59], [5, 33, 4, 31, 5, 57]):
+        assert np.array_equal(read(open_store(), KEYS[some])[1][::-1], ROWS[some])
+    assert not open_store("another").find(KEYS).any()
+    assert [(rows.name, rows.metadata, rows.count) for rows in list_rows()] == [("net", {"backbone": "net"}, 55)]
+
+
+def test_of_several_rows_of_a_key_the_newest_counts(cache: Path) -> None:
+    store = open_store()
+    store.append(KEYS[[0, 1, 1]], ROWS[[0, 1, 2]])
+    store.append(KEYS[[0]], ROWS[[3]])
+    assert np.array_equal(read(store, KEYS[:2])[1], ROWS[[2, 3]]) and list_rows()[0].count == 2
+    with closing(sqlite3.connect(cache / "features" / "rows.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM row").fetchone() == (2,)
+
+
+def store_until_killed(pipe: Connection, number: int) -> None:
+    keys, rows = random_bytes(400, KEY_BYTES, number), random_bytes(400, WIDTH, number + 100)
+    for start in range(0, 400, 10):
+        open_store().append(keys[start : start + 10], rows[start : start + 10])
+        pipe.send(start + 10)
+
+
+def test_processes_that_write_at_once_and_are_killed_lose_only_what_they_were_storing(cache: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    workers = []
+    for number in range(2):
+        pipe, theirs = context.Pipe(duplex=False)
+        workers.append((pipe, context.Process(target=store_until_killed, args=(theirs, number), daemon=True)))
+        workers[-1][1].start()
+        theirs.close()
+    for pipe, process in workers:
+        assert pipe.poll(60) and pipe.recv() == 10
+        process.kill()
+    for number, (pipe, process) in enumerate(workers):
+        process.join()
+        stored = 10
+        while pipe.poll():
+            try:
+                stored = pipe.recv()
+            except EOFError:
+                break
+        found, rows = read(open_store(), random_bytes(400, KEY_BYTES, number))
+        assert all(found[:stored]) and sum(found) in (stored, min(stored + 10, 400))
+        assert np.array_equal(rows[::-1][found], random_bytes(400, WIDTH, number + 100)[found])
+    open_store().append(KEYS, ROWS)
+    assert open_store().find(KEYS).all()
+
+
+@pytest.mark.parametrize(
+    "damage", ["crc32 = crc32 + 1", "content = x'00'", "content = zeroblob(12)", "content = 'text'", "content = NULL"]
+)
+def test_a_row_that_is_damaged_counts_as_missing(cache: Path, damage: str) -> None:
+    messages: list[str] = []
+    store = open_store(messages=messages)
+    store.append(KEYS, ROWS)
+    execute(cache, f"UPDATE row SET {damage} WHERE id = 8")
+    found, rows = read(store, KEYS)
+    assert [number for number, each in enumerate(found) if not each] == [7] and len(messages) == 1
+    assert np.array_equal(rows[::-1][found], ROWS[found])
+    store.append(KEYS[7:8], ROWS[7:8])
+    assert all(read(store, KEYS)[0])
+
+
+@pytest.mark.parametrize("damage", ["text", "empty", "link", "pipe", "middle"])
+def test_a_database_that_cannot_be_used_is_logged_once_and_left_alone_until_it_is_cleared(
+    cache: Path, tmp_path: Path, damage: str
+) -> None:
+    open_store().append(KEYS, ROWS)
+    path, precious = cache / "features" / "rows.sqlite", tmp_path / "precious.txt"
+    precious.write_bytes(b"")
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "link":
+        path.symlink_to(precious)
+    elif damage == "pipe":
+        os.mkfifo(path)
+    else:
+        middle = content[:100] + bytes(len(content) - 100)
+        path.write_bytes({"text": b"no database" * 1000, "empty": b"", "middle": middle}[damage])
+    messages: list[str] = []
+    store = open_store(messages=messages)
+    assert not any(read(store, KEYS)[0]) and not store.find(KEYS).any() and not store.shared
+    store.append(KEYS, ROWS)
+    assert len(messages) == 1 and "rows.sqlite" in messages[0] and list_rows() == [] and not precious.read_bytes()
+    assert clear_cache() == [] and precious.exists()
+    open_store().append(KEYS, ROWS)
+    assert open_store().find(KEYS).all()
+
+
+def test_networks_are_listed_by_when_they_were_last_used(cache: Path) -> None:
+    for name, days in (("old", 9), ("new", 1), ("oldest", 20)):
+        put(cache, name, 0, 30, days)
+    put(cache, "old", 30, 40, 2)
+    execute(cache, "UPDATE network SET about = '[no JSON' WHERE name = 'oldest'")
+    (new, old, oldest) = list_rows()
+    assert (new.name, old.name, oldest.name) == ("new", "old", "oldest") and oldest.metadata == {}
+    assert (old.count, old.metadata) == (40, {"backbone": "old"}) and old.size >= 40 * (WIDTH + KEY_BYTES)
+    read(open_store("oldest"), KEYS[:1])
+    assert [rows.name for rows in list_rows()] == ["oldest", "new", "old"]
+
+
+def test_the_least_recently_used_rows_are_evicted_first_and_never_those_in_use(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_PAGE_BYTES", 512)
+    put(cache, "other", 0, 60, 9)
+    for first, days in ((0, 5), (20, 3), (40, 4)):
+        put(cache, "net", first, first + 20, days)
+    size = folder_size(cache)
+    assert shrink_cache(None) == shrink_cache(size) == []
+    removed = shrink_cache(size - 2000)
+    assert [(rows.metadata["backbone"], rows.count) for rows in removed] == [("other", 60)]
+    assert folder_size(cache) <= size - 2000 and [rows.name for rows in list_rows()] == ["net"]
+    monkeypatch.setattr(cache_module, "_STARTED", time.time() - 3.5 * DAY)
+    shrink_cache(0)
+    assert open_store("net").find(KEYS).tolist() == [False] * 20 + [True] * 20 + [False] * 20
+
+
+def test_only_what_is_old_is_cleared_where_an_age_is_given(cache: Path) -> None:
+    put(cache, "net", 0, 50, 40)
+    put(cache, "net", 50, 60, 1)
+    put(cache, "future", 0, 10, -10_000)
+    assert [(rows.name, rows.count) for rows in clear_cache(30 * DAY)] == [("net", 50)]
+    assert open_store("net").find(KEYS).tolist() == [False] * 50 + [True] * 10
+    assert list_rows()[0].used <= time.time()
+    assert sorted(rows.count for rows in clear_cache()) == [10, 10] and list_rows() == []
+
+
+def test_what_earlier_versions_cached_is_cleared_and_links_are_not_followed(cache: Path, tmp_path: Path) -> None:
+    assert clear_cache() == [] and not cache.exists()
+    (cache / "features" / "net").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    for path in (cache / "features" / "net" / "1.rows", cache / "features" / "0123.npy", tmp_path / "mine" / "a.txt"):
+        path.write_bytes(b"content")
+    (cache / "features" / "link").symlink_to(tmp_path / "mine")
+    clear_cache()
+    assert not list((cache / "features").iterdir()) and (tmp_path / "mine" / "a.txt").exists()
+
+
+def test_a_hostile_description_is_left_out(cache: Path) -> None:
+    open_store().append(KEYS, ROWS)
+    execute(cache, "UPDATE entry SET used = 'long ago'")
+    assert all(read(open_store(), KEYS)[0]) and list_rows()[0].count == 60
+    for about in ({"size": math.nan}, {"size": -1}, {"backbone": ["a"]}, [1]):
+        execute(cache, f"UPDATE network SET about = '{json.dumps(about)}'")
+        assert list_rows()[0].metadata == {}

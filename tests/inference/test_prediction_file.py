@@ -1,0 +1,342 @@
+"""Prediction files: columns, labels, bad images, bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import stat
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+from scipy.special import expit
+from tests.training.untrained_run import CLASSES, MARKS, make_run
+
+import labelgap as lg
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.text import unquote_formula
+from labelgap.data import ArrayImages, FeatureVectors, FileImages
+from labelgap.inference import chunks as chunks_module
+from labelgap.inference.columns import LABELS, labels_from_scores
+from labelgap.inference.predict import predict_to_file
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics import Thresholds
+from labelgap.metrics.label_model import PlattCalibration
+from labelgap.models import inference
+from labelgap.training import Run
+
+
+def expected_label(score: float, threshold: float, mark: str, scale: float) -> str:
+    """The documented rule for one entry."""
+    if mark == "default":
+        return "unsure"
+    ratio = ((score / (1 - score)) / (threshold / (1 - threshold))) ** scale
+    within = 1.2 if mark == "measured" else 1.3
+    return "present" if ratio >= within else "absent" if ratio < 1 / within else "unsure"
+
+
+def test_a_wide_parquet_has_a_row_per_image_and_metadata(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    summary = predict_to_file(run, images, tmp_path / "a.parquet", layout="wide", device="cpu", batch_size=32)
+    table = pq.read_table(summary.path)
+    assert table.column_names == [
+        "image",
+        *(f"score.{name}" for name in CLASSES),
+        *("probability.cat", "probability.owl"),
+        *(f"label.{name}" for name in CLASSES),
+        *(f"mark.{name}" for name in CLASSES),
+    ]
+    assert table["image"].to_pylist() == list(images.names) and summary.images == 150
+    scores = np.stack([table[f"score.{name}"].to_numpy() for name in CLASSES], axis=1)
+    np.testing.assert_allclose(scores, run.predict(images, device="cpu"), atol=1e-6)
+    logits = np.log(scores / (1 - scores))
+    np.testing.assert_allclose(table["probability.owl"], 1 / (1 + np.exp(0.5 - 2 * logits[:, 2])), atol=1e-5)
+    for column, (name, mark) in enumerate(zip(CLASSES, MARKS, strict=True)):
+        assert table[f"mark.{name}"].unique().to_pylist() == [mark]
+        threshold = run.thresholds.values[column]
+        expected = [expected_label(float(score), threshold, mark, 2.0) for score in scores[:, column]]
+        assert table[f"label.{name}"].to_pylist() == expected
+    stored = json.loads(table.schema.metadata[b"labelgap"])
+    assert stored["classes"] == list(CLASSES) and stored["marks"] == list(MARKS)
+    assert summary.present + summary.absent + summary.unsure == 450 and summary.unreadable == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet"]
+
+
+def test_a_long_csv_has_a_row_per_image_and_class(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    summary = predict_to_file(run, images, tmp_path / "a.csv", layout="long", device="cpu")
+    with summary.path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 450 and list(rows[0]) == ["image", "class", "score", "probability", "label", "mark"]
+    assert [row["class"] for row in rows[:4]] == ["cat", "dog", "owl", "cat"]
+    assert rows[3]["image"] == "photo 1.png"
+    assert [row["probability"] == "" for row in rows[:3]] == [False, True, False]
+    scores = run.predict(images, device="cpu")
+    np.testing.assert_allclose([float(row["score"]) for row in rows], scores.ravel(), atol=1e-6)
+    assert {row["label"] for row in rows if row["class"] == "owl"} == {"unsure"}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_lists_of_tags_are_read_back_as_labels(run: Run, photos: FileImages, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"a.{suffix}"
+    summary = predict_to_file(run, photos, out, device="cpu")
+    read = lg.load(suffix, out, images=photos.root, on_bad_image="skip", duplicates="off")
+    wide = predict_to_file(run, photos, tmp_path / "wide.parquet", layout="wide", device="cpu")
+    codes = {"present": PRESENT, "absent": ABSENT, "unsure": UNKNOWN}
+    rows = {row["image"]: row for row in pq.read_table(wide.path).to_pylist() if row["score.cat"] is not None}
+    named = {name for row in rows.values() for name in CLASSES if row[f"label.{name}"] != "unsure"}
+    assert set(read.classes) == (named if suffix == "csv" else set(CLASSES))
+    seen = 0
+    for split in read.splits:
+        for name, labels in zip(split.labels.images, split.labels.to_dense(), strict=True):
+            assert labels.tolist() == [codes[rows[name][f"label.{each}"]] for each in read.classes]
+            seen += 1
+    assert seen == len(rows) == 24 - summary.unreadable == 21
+
+
+def test_a_class_with_a_semicolon_does_not_fit_into_lists_of_a_csv(images: ArrayImages, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", classes=["a;b", "c", "d"])
+    with pytest.raises(InputError, match=r"'a;b' has a ';'.*parquet"):
+        predict_to_file(run, images, tmp_path / "a.csv", device="cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    table = pq.read_table(predict_to_file(run, images, tmp_path / "a.parquet", device="cpu").path)
+    assert table["unsure"][0].as_py() == ["a;b", "c", "d"]
+
+
+def test_without_a_calibration_there_is_no_probability(images: ArrayImages, tmp_path: Path) -> None:
+    plain = make_run(tmp_path / "run", marks=("measured",) * 3)
+    for layout in ("wide", "long"):
+        summary = predict_to_file(plain, images, tmp_path / f"{layout}.parquet", layout=layout, device="cpu")
+        assert not [name for name in pq.read_schema(summary.path).names if "probability" in name]
+
+
+def test_csv_and_parquet_hold_the_same_values(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    for layout in ("wide", "long"):
+        for suffix in ("csv", "parquet"):
+            predict_to_file(run, images, tmp_path / f"{layout}.{suffix}", layout=layout, device="cpu")
+        table = pq.read_table(tmp_path / f"{layout}.parquet")
+        with (tmp_path / f"{layout}.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert list(rows[0]) == table.column_names
+        for name in table.column_names:
+            values = table[name].to_pylist()
+            if name.startswith(("score", "probability")):
+                read = [float(row[name]) if row[name] else None for row in rows]
+                assert values == pytest.approx(read, abs=1e-6)
+            else:
+                assert values == [row[name] for row in rows]
+
+
+def test_names_that_begin_as_formulas_are_quoted_in_csv_and_not_in_parquet(run: Run, tmp_path: Path) -> None:
+    names = ["=1+1.png", "'=2.png", "@a", "-5", "b.png"]
+    photos = ArrayImages(np.zeros((5, 64, 64), dtype=np.uint8), names)
+    for layout, repeated in (("lists", 1), ("wide", 1), ("long", 3)):
+        predict_to_file(run, photos, tmp_path / f"{layout}.csv", layout=layout, device="cpu")
+        predict_to_file(run, photos, tmp_path / f"{layout}.parquet", layout=layout, device="cpu")
+        with (tmp_path / f"{layout}.csv").open(newline="", encoding="utf-8") as file:
+            cells = [row["image"] for row in csv.DictReader(file)][::repeated]
+        assert cells == ["'=1+1.png", "''=2.png", "'@a", "-5", "b.png"]
+        assert [unquote_formula(cell) for cell in cells] == names
+        assert pq.read_table(tmp_path / f"{layout}.parquet")["image"].to_pylist()[::repeated] == names
+
+
+def test_labels_follow_the_rule_at_its_limits() -> None:
+    cuts = Thresholds(np.array([0.5, 0.5, 0.5, 0.0, 1.0]), ("measured", "estimated", "default", "measured", "measured"))
+    limits = (1.2001 / 2.2001, 1.1999 / 2.1999, 1 / 2.1999, 1 / 2.2001, 0, 1)
+    scores = np.repeat(np.array(limits, dtype=np.float32)[:, None], 5, axis=1)
+    named = [[LABELS[code] for code in row] for row in labels_from_scores(scores, cuts)]
+    assert [row[0] for row in named] == ["present", "unsure", "unsure", "absent", "absent", "present"]
+    assert [row[1] for row in named] == ["unsure", "unsure", "unsure", "unsure", "absent", "present"]
+    assert {row[2] for row in named} == {"unsure"}
+    assert [row[3] for row in named] == ["present"] * 6
+    assert [row[4] for row in named] == ["absent"] * 5 + ["present"]
+    steep = PlattCalibration(100.0, (0.0,) * 5, (True,) * 5, 5, 5, 1.0)
+    assert [LABELS[row[0]] for row in labels_from_scores(scores, cuts, steep)] == ["present"] * 2 + ["absent"] * 3 + [
+        "present"
+    ]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> FileImages:
+    """Twenty-four photos, three of which cannot be read."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    names = [f"{number:02d}.png" for number in range(24)]
+    for name in names:
+        Image.fromarray(random.integers(0, 256, (30, 40, 3), dtype=np.uint8)).save(folder / name)
+    (folder / "05.png").write_bytes(b"")
+    (folder / "11.png").unlink()
+    (folder / "12.png").write_text("no picture")
+    return FileImages(folder, names)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.usefixtures("small_chunks")
+def test_unreadable_images_have_blank_rows(run: Run, photos: FileImages, tmp_path: Path, workers: int) -> None:
+    out = tmp_path / "a.parquet"
+    summary = predict_to_file(run, photos, out, layout="wide", device="cpu", batch_size=8, workers=workers)
+    rows = {row["image"]: row for row in pq.read_table(out).to_pylist()}
+    bad = {name for name, row in rows.items() if row["score.cat"] is None}
+    assert bad == {"05.png", "11.png", "12.png"} and summary.unreadable == 3
+    assert all(value is None for key, value in rows["11.png"].items() if key != "image")
+    good = [row for row in range(24) if photos.names[row] not in bad]
+    expected = run.predict(photos.select(good), device="cpu")
+    np.testing.assert_allclose([rows[photos.names[row]]["score.dog"] for row in good], expected[:, 1], atol=1e-5)
+    assert [word for reason, word in zip(summary.errors, ("empty", "exist", "picture"), strict=True) if word in reason]
+    assert summary.error_file == tmp_path / "a-unreadable.csv"
+    with summary.error_file.open(newline="", encoding="utf-8") as file:
+        assert [row["image"] for row in csv.DictReader(file)] == sorted(bad)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_with_error_unreadable_images_are_named_and_other_chunks_stay(
+    run: Run, photos: FileImages, tmp_path: Path
+) -> None:
+    out = tmp_path / "a.csv"
+    with pytest.raises(InputError, match="3 images cannot be read") as caught:
+        predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")
+    for name in ("05.png", "11.png", "12.png"):
+        assert name in str(caught.value)
+    assert not out.exists() and (tmp_path / "a.csv.partial").exists()
+    for name in ("05.png", "11.png", "12.png"):
+        Image.new("RGB", (20, 20)).save(photos.root / name)
+    summary = predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")
+    assert summary.unreadable == 0 and not (tmp_path / "a.csv.partial").exists()
+    whole = predict_to_file(run, photos, tmp_path / "b.csv", device="cpu", batch_size=8)
+    assert out.read_bytes() == whole.path.read_bytes()
+
+
+def test_several_sources_follow_each_other(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    both = [images.select(range(70)), images.select(range(70, 150))]
+    predict_to_file(run, both, tmp_path / "a.csv", device="cpu", batch_size=10)
+    predict_to_file(run, images, tmp_path / "b.csv", device="cpu", batch_size=10)
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+@pytest.mark.parametrize(("protocol", "precision"), [("linear", "float32"), ("linear", "bf16"), ("end-to-end", "bf16")])
+def test_evaluate_and_predict_score_an_image_alike_in_one_precision(
+    tmp_path: Path, protocol: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "cpu_precision", lambda: "bfloat16")
+    run = make_run(tmp_path / "run", backbone="efficientnet-lite0", protocol=protocol, precision=precision, size=32)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+    evaluated = run.logits(ArrayImages(pixels), device="cpu", cached=True)  # of evaluate; it fills the cache
+    np.testing.assert_allclose(run.logits(ArrayImages(pixels), device="cpu"), evaluated, rtol=0, atol=1e-5)
+    for name, images in (("cached", pixels), ("computed", pixels[:, ::-1])):
+        predict_to_file(run, ArrayImages(images.copy()), tmp_path / f"{name}.parquet", device="cpu", layout="wide")
+        found = pq.read_table(tmp_path / f"{name}.parquet").select([f"score.{each}" for each in CLASSES])
+        expected = expit(run.logits(ArrayImages(images.copy()), device="cpu"))
+        np.testing.assert_allclose(np.column_stack(found.columns), expected, rtol=0, atol=1e-5)
+    with torch.no_grad():
+        exact = run.model.eval()(run.model.normalize(torch.from_numpy(pixels).permute(0, 3, 1, 2))).numpy()
+    difference = np.abs(evaluated - exact).max()
+    rounded = run.config.feature_precision == "bfloat16"
+    assert 1e-3 < difference < 0.3 if rounded else difference < 2e-4
+    assert rounded == ((protocol, precision) == ("linear", "bf16"))
+
+
+def test_features_are_predicted_like_images(tmp_path: Path, images: ArrayImages) -> None:
+    run = make_run(tmp_path / "run", backbone="features", width=5)
+    vectors = FeatureVectors(np.random.default_rng(0).normal(size=(90, 5)))
+    summary = predict_to_file(run, vectors, tmp_path / "a.parquet", layout="wide", device="cpu")
+    scores = pq.read_table(summary.path)["score.cat"].to_numpy()
+    np.testing.assert_allclose(scores, run.predict(vectors, device="cpu")[:, 0], atol=1e-6)
+    with pytest.raises(InputError, match="cannot read images"):
+        predict_to_file(run, images, tmp_path / "b.parquet", device="cpu")
+
+
+def test_wrong_arguments_are_rejected_before_anything_is_written(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    (tmp_path / "there.csv").write_text("kept")
+    unfinished = make_run(tmp_path / "unfinished", finished=False)
+    cases: list[tuple[str, Run, dict[str, Any], type[LabelGapError], str]] = [
+        ("a.txt", run, {}, InputError, r"\.csv or \.parquet"),
+        ("there.csv", run, {}, InputError, "--force"),
+        ("a.csv", run, {"layout": "tall"}, InputError, "lists, wide or long"),
+        ("a.csv", run, {"on_bad_image": "ignore"}, InputError, "'error' or 'skip'"),
+        ("a.csv", run, {"batch_size": 0}, InputError, "batch_size"),
+        ("a.csv", unfinished, {}, RunError, "not finished"),
+    ]
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for name, run_, options, error, message in cases:
+        with pytest.raises(error, match=message):
+            predict_to_file(run_, images, tmp_path / name, device="cpu", **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (tmp_path / "there.csv").read_text() == "kept"
+    predict_to_file(run, images, tmp_path / "there.csv", device="cpu", force=True)
+    predict_to_file(run, images, tmp_path / "new" / "folder" / "a.csv", device="cpu")
+    assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "new" / "folder" / "a.csv").read_bytes()
+    assert (tmp_path / "there.csv").read_text().startswith('"image"')
+
+
+class GeneratedImages:
+    """Many images, each generated when it is read."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @property
+    def names(self) -> Sequence[str]:
+        return GeneratedNames(self.count)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> NDArray[np.uint8]:
+        return np.full((64, 64, 1), row % 251, dtype=np.uint8)
+
+    def select(self, rows: ArrayLike) -> ArrayImages:
+        return ArrayImages(np.zeros((len(np.asarray(rows)), 1, 1), dtype=np.uint8))
+
+    def fingerprint(self) -> str:
+        return str(self.count)
+
+
+class GeneratedNames(Sequence[str]):
+    """The names 0, 1, 2 … without storing them."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [str(number) for number in range(*place.indices(self.total))]
+        return str(place)
+
+
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand images of forty classes, by a network that only averages pixels."""
+    run = make_run(tmp_path / "run", classes=[f"class {number}" for number in range(40)])
+    monkeypatch.setattr(chunks_module, "MAX_IMAGES", 256)
+    monkeypatch.setattr("labelgap.inference.predict.MAX_ENTRIES", 40 * 512)
+    monkeypatch.setattr(type(run.model), "forward", lambda self, images: images.mean(dim=(2, 3)).repeat(1, 40))
+    predict_to_file(run, GeneratedImages(300), tmp_path / "a.csv", layout="wide", device="cpu", batch_size=128)
+    peaks = []
+    for count in (1_000, 10_000):
+        tracemalloc.start()
+        out = tmp_path / f"{count}.csv"
+        summary = predict_to_file(run, GeneratedImages(count), out, layout="wide", device="cpu", batch_size=128)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert summary.images == count
+    with summary.path.open(encoding="utf-8") as file:
+        lines = sum(1 for _ in file)
+    assert lines == 10_001
+    scores = 10_000 * 40 * 4
+    assert peaks[1] - peaks[0] < scores / 10, f"{peaks} bytes, and all scores would be {scores}"
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    out.write_text("old")
+    out.chmod(0o640)
+    predict_to_file(run, images, out, device="cpu", force=True)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o640

@@ -1,0 +1,322 @@
+"""Networks of timm as backbones, beside timm's own way of computing the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.timm_models import timm_or_skip
+from torch import Tensor, nn
+
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.models import (
+    RANDOM_WEIGHTS,
+    Classifier,
+    TimmBackbone,
+    check_backbone,
+    class_activation_maps,
+    count_parameters,
+    create_backbone,
+    is_pretrained,
+)
+from labelgap.models.timm import import_timm
+
+timm: Any = timm_or_skip()
+
+SIDE = 64
+MODELS = {
+    "test_resnet": (96, 2),
+    "mobilenetv3_small_100": (1024, 2),
+    "test_vit": (64, 4),
+    "test_vit2": (64, 4),
+    "test_vit3": (96, 4),
+    "test_mambaout": (256, 2),
+    "test_convnext": (64, 2),
+}
+"""Plain maps; a layer after the pooling; a class token; an average beside a token; pooling by attention; channels last
+with layers after the pooling; a norm after the pooling. Each with its width and the side of its maps for images of 64
+pixels."""
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def backbone(request: pytest.FixtureRequest) -> TimmBackbone:
+    torch.manual_seed(0)
+    made = create_backbone(f"timm:{request.param}", pretrained=False, size=SIDE).eval()
+    assert isinstance(made, TimmBackbone)
+    with torch.no_grad():  # biases and norms start at 0 and 1, where much that is wrong looks right
+        for parameter in made.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.randn(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
+
+
+def of_timm(backbone: TimmBackbone) -> Any:
+    """The same network as timm makes it, with its classifier."""
+    name = backbone.name.removeprefix("timm:")
+    fixed = timm.get_pretrained_cfg(name).fixed_input_size
+    model = timm.create_model(name, **({"img_size": SIDE} if fixed else {})).eval()
+    lacking, strange = model.load_state_dict(backbone.model.state_dict(), strict=False)
+    assert not strange and all(name.startswith(("fc.", "head.", "classifier.")) for name in lacking)
+    return model
+
+
+@contextmanager
+def passes(backbone: TimmBackbone, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How often pictures go through the network."""
+    counted: list[int] = []
+    whole: Any = backbone.model.forward_features
+
+    def forward_features(images: Tensor) -> Any:
+        counted.append(len(images))
+        return whole(images)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backbone.model, "forward_features", forward_features)
+        yield counted
+
+
+def test_features_are_what_timms_own_classifier_reads(backbone: TimmBackbone, images: Tensor) -> None:
+    model = of_timm(backbone)
+    with torch.inference_mode():
+        expected = model.forward_head(model.forward_features(images), pre_logits=True)
+        torch.testing.assert_close(backbone.features(images), expected, rtol=1e-4, atol=1e-5)
+        assert torch.equal(backbone(images), backbone.features(images))
+
+
+def test_sizes_are_as_told(backbone: TimmBackbone, images: Tensor) -> None:
+    width, side = MODELS[backbone.name.removeprefix("timm:").partition(".")[0]]
+    with torch.inference_mode():
+        feature_maps, features = backbone.maps_and_features(images)
+    assert backbone.num_features == width and backbone.input_spec.size == SIDE
+    assert feature_maps.shape == (2, width, side, side) and features.shape == (2, width)
+    assert bool(feature_maps.isfinite().all())
+
+
+def test_maps_and_features_come_out_of_one_pass(
+    backbone: TimmBackbone, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with torch.inference_mode(), passes(backbone, monkeypatch) as counted:
+        feature_maps, features = backbone.maps_and_features(images)
+        assert counted == [2]
+        torch.testing.assert_close(feature_maps, backbone.feature_maps(images))
+        torch.testing.assert_close(features, backbone.features(images))
+
+
+@pytest.mark.parametrize("head", ["linear", "boostlu"])
+@pytest.mark.parametrize("return_features", [False, True])
+def test_a_classifier_sends_each_picture_through_once(
+    backbone: TimmBackbone, images: Tensor, monkeypatch: pytest.MonkeyPatch, head: str, return_features: bool
+) -> None:
+    model = Classifier(backbone, classes=3, head=head).eval()
+    with torch.inference_mode(), passes(backbone, monkeypatch) as counted:
+        made = model(images, return_features=return_features)
+    assert counted == [2]
+    logits = made[0] if return_features else made
+    with torch.inference_mode():
+        taken = backbone.feature_maps(images) if head == "boostlu" else backbone.features(images)
+        torch.testing.assert_close(logits, model.head(taken), rtol=1e-4, atol=1e-4)
+
+
+def test_activation_maps_are_the_head_on_every_place(backbone: TimmBackbone, images: Tensor) -> None:
+    torch.manual_seed(0)
+    model = Classifier(backbone, classes=5).eval()
+    with torch.inference_mode():
+        feature_maps = class_activation_maps(model, images)
+        expected = np.einsum("kd,bdij->bkij", model.head.weight.numpy(), backbone.feature_maps(images).numpy())
+    np.testing.assert_allclose(feature_maps.numpy(), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("head", ["linear", "boostlu"])
+def test_everything_in_it_learns(backbone: TimmBackbone, images: Tensor, head: str) -> None:
+    """Nothing may be left without a gradient: data parallelism waits for all of them."""
+    model = Classifier(backbone, classes=3, head=head).train()
+    try:
+        torch.autograd.backward(model(images).square().sum())
+        lacking = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    finally:
+        model.zero_grad()
+        model.eval()
+    assert lacking == []
+
+
+def test_maps_of_a_plain_network_are_its_own_and_average_to_the_features(images: Tensor) -> None:
+    for name in ("test_resnet", "swin_tiny_patch4_window7_224"):
+        backbone = create_backbone(f"timm:{name}", pretrained=False, size=SIDE).eval()
+        assert isinstance(backbone, TimmBackbone)
+        with torch.inference_mode():
+            seen = backbone.model.forward_features(images)
+            feature_maps, features = backbone.maps_and_features(images)
+        assert torch.equal(feature_maps, seen if name == "test_resnet" else seen.permute(0, 3, 1, 2))
+        torch.testing.assert_close(feature_maps.mean(dim=(2, 3)), features, rtol=1e-4, atol=1e-5)
+
+
+def test_maps_of_a_transformer_are_its_tokens_in_rows(images: Tensor) -> None:
+    backbone = create_backbone("timm:vit_tiny_patch16_224", pretrained=False, size=SIDE).eval()
+    assert isinstance(backbone, TimmBackbone)
+    with torch.inference_mode():
+        tokens = backbone.model.forward_features(images)
+        feature_maps, features = backbone.maps_and_features(images)
+    assert tokens.shape == (2, 17, 192)
+    for row in range(4):
+        for column in range(4):
+            assert torch.equal(feature_maps[:, :, row, column], tokens[:, 1 + 4 * row + column])
+    assert torch.equal(features, tokens[:, 0])
+
+
+def test_a_layer_after_the_pooling_is_put_on_every_place(images: Tensor) -> None:
+    backbone = create_backbone("timm:mobilenetv3_small_100", pretrained=False, size=SIDE).eval()
+    assert isinstance(backbone, TimmBackbone)
+    model: Any = backbone.model
+    with torch.inference_mode():
+        seen = model.forward_features(images)
+        expected = model.act2(model.norm_head(model.conv_head(seen)))
+        torch.testing.assert_close(backbone.feature_maps(images), expected, rtol=1e-4, atol=1e-6)
+    assert seen.shape[1] == 576 and expected.shape[1] == 1024
+
+
+def test_pictures_that_are_not_square_keep_their_shape(images: Tensor) -> None:
+    wide = torch.cat([images, images], dim=3)
+    for name in ("test_resnet", "test_mambaout", "twins_pcpvt_small"):
+        with torch.device("meta"), torch.no_grad():
+            backbone = create_backbone(f"timm:{name}", pretrained=False, size=SIDE).eval()
+            assert backbone.feature_maps(images.to("meta")).shape[2:] == (2, 2)
+            assert backbone.feature_maps(wide.to("meta")).shape[2:] == (2, 4)
+
+
+@pytest.mark.parametrize("name", ["pit_ti_224", "efficientvim_m1"])
+def test_a_network_without_places_has_features_and_says_that_it_has_no_maps(name: str) -> None:
+    backbone = create_backbone(f"timm:{name}", pretrained=False).eval()
+    pictures = torch.zeros(1, 3, backbone.input_spec.size, backbone.input_spec.size)
+    with torch.inference_mode():
+        assert backbone.features(pictures).shape == (1, backbone.num_features)
+        with pytest.raises(InputError, match=r"has no class activation maps.*--head linear"):
+            backbone.feature_maps(pictures)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "prefix"), [("deit_tiny_distilled_patch16_224", 14, 2), ("xcit_nano_12_p16_224", 14, 1)]
+)
+def test_tokens_before_the_places_are_no_places(name: str, side: int, prefix: int) -> None:
+    backbone = create_backbone(f"timm:{name}", pretrained=False).eval()
+    assert isinstance(backbone, TimmBackbone)
+    pictures = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        tokens = backbone.model.forward_features(pictures)
+        feature_maps = backbone.feature_maps(pictures)
+    assert tokens.shape[1] == side * side + prefix and feature_maps.shape[2:] == (side, side)
+    assert torch.equal(feature_maps.flatten(2).transpose(1, 2), tokens[:, prefix:])
+
+
+def test_the_input_is_the_models_own() -> None:
+    for name in ("vit_tiny_patch16_224", "resnet18.tv_in1k", "test_convnext", "tf_mobilenetv3_small_minimal_100"):
+        told = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
+        with torch.device("meta"):
+            spec = create_backbone(f"timm:{name}", pretrained=False).input_spec
+        assert (spec.channels, spec.size, spec.size) == tuple(told["input_size"])
+        assert (spec.mean, spec.std) == (tuple(told["mean"]), tuple(told["std"]))
+        assert spec.interpolation == told["interpolation"]
+
+
+def test_a_size_that_a_network_cannot_have_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="twins_pcpvt_small cannot be built for images of 250 px"):
+        create_backbone("timm:twins_pcpvt_small", pretrained=False, size=250)
+    with pytest.raises(InputError, match="densenet121 cannot be a backbone for images of 3 × 8 × 8"):
+        create_backbone("timm:densenet121", pretrained=False, size=8)
+
+
+def test_a_network_that_gives_no_vector_is_no_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Encoder(nn.Conv2d):
+        def forward_features(self, images: Tensor) -> Any:
+            return self(images)
+
+        def forward_head(self, seen: Tensor, pre_logits: bool) -> Tensor:
+            if pre_logits:
+                raise NotImplementedError("an encoder has no head")
+            return seen
+
+    monkeypatch.setattr(import_timm(), "create_model", lambda *arguments, **options: Encoder(3, 2, 1))
+    with pytest.raises(
+        InputError, match=r"timm:resnet18 cannot be a backbone for images of 3 × 224 × 224: an encoder has no"
+    ):
+        create_backbone("timm:resnet18", pretrained=False)
+    monkeypatch.setattr(Encoder, "forward_head", lambda self, seen, pre_logits: seen)
+    with pytest.raises(InputError, match="does not give one vector per image"):
+        create_backbone("timm:resnet18", pretrained=False)
+
+
+def test_random_weights_follow_the_seed_and_say_what_they_are() -> None:
+    made = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        made.append(create_backbone("timm:test_resnet", pretrained=False))
+    assert all(torch.equal(one, other) for one, other in zip(made[0].parameters(), made[1].parameters(), strict=True))
+    assert (made[0].source, made[0].license) == (RANDOM_WEIGHTS.source, RANDOM_WEIGHTS.license)
+    assert made[0].name == "timm:test_resnet.r160_in1k"
+    assert made[0].training
+
+
+def test_probing_draws_nothing_and_moves_no_average() -> None:
+    torch.manual_seed(0)
+    plain = timm.create_model("test_resnet", num_classes=0)
+    drawn = torch.rand(3)
+    torch.manual_seed(0)
+    backbone = create_backbone("timm:test_resnet", pretrained=False)
+    assert torch.equal(torch.rand(3), drawn)
+    assert isinstance(backbone, TimmBackbone)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(backbone.model.state_dict()[name], value)
+
+
+def test_a_network_without_weights_anywhere_starts_at_random() -> None:
+    bare = next(name for name in timm.list_models("resnet*") if not timm.get_pretrained_cfg(name).has_weights)
+    assert not is_pretrained(f"timm:{bare}") and is_pretrained("timm:resnet18")
+    with torch.device("meta"):
+        assert create_backbone(f"timm:{bare}").source == RANDOM_WEIGHTS.source
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("timm:resnet19", r"no backbone 'timm:resnet19'\. Did you mean 'timm:resnet18'\? timm has 1,\d+ models"),
+        ("timm:resnet50.tv_in2k", r"Did you mean 'timm:resnet50.tv_in1k'"),
+        ("timm:", "no backbone 'timm:'"),
+        ("timm:hf-hub:timm/resnet18", "no backbone"),
+    ],
+)
+def test_a_name_that_timm_does_not_know_is_told_the_nearest(name: str, message: str) -> None:
+    for ask in (check_backbone, create_backbone, is_pretrained):
+        with pytest.raises(UnknownNameError, match=message):
+            ask(name)
+
+
+def test_names_of_timm_are_checked_without_building_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_timm(), "create_model", lambda *args, **options: pytest.fail("built"))
+    for name in ("timm:vit_giant_patch14_dinov2", "timm:resnet50.tv_in1k", "resnet50", "resnet101", "small-cnn"):
+        check_backbone(name)
+    assert is_pretrained("timm:vit_giant_patch14_dinov2.lvd142m") and is_pretrained("resnet101")
+
+
+def test_a_name_that_timm_has_retired_is_the_one_that_took_its_place() -> None:
+    with torch.device("meta"):
+        assert (
+            create_backbone("timm:convnext_tiny_in22ft1k", pretrained=False).name
+            == "timm:convnext_tiny.fb_in22k_ft_in1k"
+        )
+
+
+def test_the_head_of_a_classifier_starts_as_wide_as_the_features() -> None:
+    model = Classifier(create_backbone("timm:mobilenetv3_small_100", pretrained=False), classes=4)
+    assert model.head.weight.shape == (4, 1024)
+    assert float(model.head.weight.detach().abs().max()) <= 1 / math.sqrt(1024)
+    assert count_parameters(model) == count_parameters(model.backbone) + 4 * 1025
+    assert not any(isinstance(part, nn.Linear) and part.out_features == 1000 for part in model.modules())

@@ -1,0 +1,112 @@
+"""Pictures of data in a report: what is said of them, and what must not get into them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from PIL import Image
+
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import ArrayImages, FileImages
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable
+from labelgap.reporting.sections.examples import _prediction, disagreement_examples, random_examples, thumbnail_data_url
+from labelgap.studies import Study
+from labelgap.training import Run
+
+
+def opened(address: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(address.partition("base64,")[2])))
+
+
+def test_a_thumbnail_is_small_and_carries_no_metadata(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "taken at home"
+    Image.new("RGB", (900, 600), "teal").save(tmp_path / "a.jpg", exif=exif, comment=b"private")
+    table = LabelTable.from_dense([[1]], ["cat"], ["a.jpg"])
+    address = thumbnail_data_url(Split("test", FileImages(tmp_path, ["a.jpg"]), table), 0)
+    picture = opened(address)
+    assert picture.size == (224, 149)
+    assert len(picture.getexif()) == 0
+    assert b"private" not in base64.b64decode(address.partition("base64,")[2])
+    assert b"taken at home" not in base64.b64decode(address.partition("base64,")[2])
+
+
+def test_a_small_grey_picture_keeps_its_pixels() -> None:
+    pixels = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+    table = LabelTable.from_dense([[1]], ["cat"])
+    assert np.array_equal(
+        np.asarray(opened(thumbnail_data_url(Split("test", ArrayImages(pixels), table), 0))), pixels[0]
+    )
+
+
+def test_every_class_called_present_or_missed_is_shown_with_its_verdict(
+    run_of: Callable[..., Run], data: Dataset
+) -> None:
+    run = run_of()
+    assert data.test is not None
+    shown = random_examples(run, data, 5)
+    stored = pq.read_table(run.path / "predictions.parquet").to_pylist()
+    scores = {row["image"]: row for row in stored if row["split"] == "test"}
+    truth = dict(zip(data.test.labels.images, data.test.evaluation_labels.to_dense(), strict=True))
+    assert len(shown) == 5
+    for example in shown:
+        said = {chip["name"]: chip["outcome"] for chip in example["predictions"][0]["classes"]}
+        for number, name in enumerate(data.classes):
+            called, known = scores[example["image"]][f"score.{name}"] >= 0.5, truth[example["image"]][number] == PRESENT
+            expected = {(True, True): "right", (True, False): "wrong", (False, True): "missed"}.get((called, known))
+            assert said.get(name) == expected
+
+
+def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: Callable[..., Run], data: Dataset) -> None:
+    run = run_of()
+    assert data.test is not None
+    nothing = LabelTable.from_dense(np.full(data.test.labels.shape, UNKNOWN), data.classes, data.test.labels.images)
+    blind = replace(data, test=Split("test", data.test.images, nothing))
+    shown = [example["predictions"][0]["classes"] for example in random_examples(run, blind)]
+    verdicts = {chip["outcome"] for chips in shown for chip in chips}
+    assert verdicts == {"unknown"}
+
+
+def test_where_nothing_is_called_present_the_nearest_class_is_told(data: Dataset) -> None:
+    scores, cuts = np.array([0.1, 0.349, 0.2, 0.0], dtype=np.float32), np.full(4, 0.5)
+    answer = _prediction(scores, cuts, np.array([PRESENT, 0, 0, 0], dtype=np.int8), data.classes)
+    assert answer["closest"] == "dog 34 %"
+    assert [(chip["name"], chip["outcome"]) for chip in answer["classes"]] == [("cat", "missed")]
+
+
+def test_a_picture_that_cannot_be_read_is_left_out(run_of: Callable[..., Run], data: Dataset, tmp_path: Path) -> None:
+    run = run_of()
+    assert data.test is not None
+    lost = replace(data.test, images=FileImages(tmp_path, data.test.labels.images))
+    assert random_examples(run, replace(data, test=lost)) == []
+
+
+def test_predictions_of_other_images_are_not_shown(run_of: Callable[..., Run], data: Dataset) -> None:
+    run = run_of()
+    assert data.test is not None
+    table = LabelTable.from_dense(data.test.labels.to_dense(), data.classes)
+    assert random_examples(run, replace(data, test=Split("test", data.test.images, table))) == []
+
+
+def test_contrasts_are_where_the_methods_disagree_about_the_most_classes(study: Study, data: Dataset) -> None:
+    runs = {member.label: run for member, run in study.runs if not member.extra_labels}
+    stored = {label: pq.read_table(run.path / "predictions.parquet").to_pylist() for label, run in runs.items()}
+    called = {
+        label: {row["image"]: {c for c in data.classes if row[f"score.{c}"] >= 0.5} for row in rows}
+        for label, rows in stored.items()
+    }
+    assert data.test is not None
+    apart = {image: len(called["an"][image] ^ called["ll"][image]) for image in data.test.labels.images}
+    shown = disagreement_examples(runs, data, 3)
+    assert [apart[example["image"]] for example in shown] == sorted(apart.values(), reverse=True)[:3]
+    assert [answer["label"] for answer in shown[0]["predictions"]] == ["an", "ll"]
+
+
+def test_one_run_alone_has_nothing_to_differ_from(run_of: Callable[..., Run], data: Dataset) -> None:
+    assert disagreement_examples({"only": run_of()}, data) == []

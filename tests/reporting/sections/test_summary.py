@@ -1,0 +1,63 @@
+"""What can be said where no accuracy is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from labelgap.audit.candidates import COLUMNS
+from labelgap.data.dataset import Dataset, Split
+from labelgap.reporting import partial_evidence
+from labelgap.reporting.sections.summary import expected_half_width, images_for_half_width
+from labelgap.training import Run
+
+
+def test_a_review_narrows_the_interval_as_the_square_root_of_its_images() -> None:
+    prevalence = np.array([0.5, 0.1])
+    by_hand = 1.959964 / 2 * math.sqrt(1 / (4 * 100 * 0.5) + 1 / (4 * 100 * 0.1))
+    assert expected_half_width(prevalence, 100) == pytest.approx(by_hand)
+    assert expected_half_width(prevalence, 400) == pytest.approx(by_hand / 2)
+    images = images_for_half_width(prevalence, 0.05)
+    assert expected_half_width(prevalence, images) <= 0.05 < expected_half_width(prevalence, images // 2)
+
+
+def test_the_interval_is_wider_than_that_of_simulated_reviews() -> None:
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(200):
+        truth = random.random((200, 3)) < 0.2
+        scores = random.normal(size=truth.shape) + 1.5 * truth
+        order = np.argsort(-scores, axis=0)
+        hits = np.take_along_axis(truth, order, axis=0)
+        precision = np.cumsum(hits, axis=0) / np.arange(1, 201)[:, None]
+        found.append(((precision * hits).sum(axis=0) / hits.sum(axis=0)).mean())
+    assert 1 < expected_half_width(np.full(3, 0.2), 200) / (1.96 * np.std(found)) < 2
+
+
+def test_the_ranking_the_known_labels_and_the_audit_are_told_by_what_they_are(
+    run_of: Callable[..., Run], data: Dataset
+) -> None:
+    assert data.val is not None
+    shown = data.val.labels.observe(positives="all", negatives=0)
+    on = Dataset("pets", data.train, Split("val", data.val.images, shown))
+    run = run_of(on, test=False, select="observed", truth=False)
+    run.metrics["score"] = run.history[2]["score"]
+    estimate = {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 7}}
+    metadata = {"format": 1, "runs": [], "data": {}, "unknown_total": 9, "unknown_per_class": {}, "method": "x"}
+    schema = pa.schema(list(COLUMNS.items()), {"labelgap": json.dumps({**metadata, "estimate": estimate})})
+    pq.write_table(schema.empty_table(), run.path / "candidates.parquet")
+    found = partial_evidence(run, on)
+    assert found.ranking is not None and found.ranking.random is not None
+    assert (found.ranking.first, found.ranking.kept) == (run.history[0]["score"], run.history[2]["score"])
+    present = shown.counts().present
+    assert min(present / 24) <= found.ranking.random <= max(present / 24) + 0.2
+    assert found.known == on.train.labels.counts().total and (found.missing, found.missing_range) == (7, (3, 14))
+    assert (found.review_images, found.available_images) == (24, 24)
+    without = partial_evidence(run)
+    assert without.known is None and without.ranking is not None and without.ranking.random is None
