@@ -93,8 +93,7 @@ def compare(
     Args:
         data: the data set; its table is used as it is, unless ``observe`` is given.
         methods: "short", a list of eight or nine that are worth a try; "all"; or names of methods.
-        out, device, workers, quiet: as for ``fit``; a ``reporter`` can be given instead of ``quiet``.
-        **settings: seeds, observe, grid and so on: see ``CompareSettings``.
+        **settings: seeds, observe, grid and so on: see ``CompareSettings``. All others are as for ``fit``.
     """
     methods = methods if isinstance(methods, str) else list(methods)
     chosen, folder, reporter = check_settings(methods, settings), Path(out), reporter or Reporter(quiet)

@@ -112,7 +112,7 @@ def sweep(
             searched by default (docs/sweep.md).
         trials: how many, over all processes; those that the storage has are not repeated.
         storage: URL of a database, for processes on several machines; by default a file in ``out``.
-        out, device, workers, quiet, **settings: as for ``fit``; what is given is not searched.
+        **settings: further arguments of ``fit``, as are all others; what is given is not searched.
     """
     request, given, folder = make_request(method, settings), dict(search or {}), Path(out)
     check_sweep(request, given, trials)
