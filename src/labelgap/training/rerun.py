@@ -13,7 +13,7 @@ from labelgap.core.files import display_path
 from labelgap.core.text import parse_scalar
 from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.training.config import RunConfig
 from labelgap.training.settings import ARGUMENTS, KEYWORDS, SETTINGS
 
@@ -207,16 +207,19 @@ def run_audit_commands(
 
 
 def data_review_commands(
-    folder: str | os.PathLike[str], data: Sequence[str], name: str, split: str | None
+    folder: str | os.PathLike[str], data: Dataset, words: Sequence[str], name: str, split: str
 ) -> tuple[str, ...]:
-    """Return the commands that measure a run on random images of other data: DATA and its options as arguments.
+    """Return the commands that measure a run on random images of other data; none for feature vectors.
 
-    The ``name`` of the data is for the folder of the review; ``split`` to draw images of is the review's own when None.
+    ``words`` are DATA and its options as arguments; the ``name`` of the data is for the folder of the review; ``split``
+    to draw images of is the review's own where it is "all".
     """
+    if isinstance(data.train.images, FeatureVectors):
+        return ()
     run = _place(folder)
     review = f"{run}-{name}-review"
-    drawn = ["--random", str(RANDOM_IMAGES), *([] if split is None else ["--split", split]), "--out", review]
-    return _commands(["review", *data, *drawn], ["evaluate", run, review])
+    drawn = ["--random", str(RANDOM_IMAGES), *([] if split == "all" else ["--split", split]), "--out", review]
+    return _commands(["review", *words, *drawn], ["evaluate", run, review])
 
 
 def comparison_review_commands(

@@ -42,7 +42,7 @@ from labelgap.studies.compare.runner import estimate_comparison
 from labelgap.studies.reproduce import Reproduction, networks, paper_tables, reproduce, results, runner
 from labelgap.studies.reproduce.results import warmup_share
 from labelgap.studies.reproduce.runner import describe_cost, plan_reproduction
-from labelgap.studies.reproduce.tables import METRICS, data_digest
+from labelgap.studies.reproduce.tables import data_digest
 from labelgap.training import Run, open_run, progress
 from labelgap.training.cost import CostEstimate
 from labelgap.training.run_folder import read_predictions
@@ -90,7 +90,6 @@ def test_every_published_number_is_of_a_cell_and_has_a_source() -> None:
     assert set(named) <= cells and len(set(named)) == len(named) and all(row["source"] for row in rows)
     for table in tables.values():
         assert {cell.row.method for cell in table.cells} <= set(methods())
-        assert {cell.column.metric for cell in table.cells} <= set(METRICS)
     kim = [table for table in tables.values() if "openimages" in table.datasets]
     assert [table.data_options["openimages"] for table in kim] == 2 * [{"classes": "trainable"}], "the same classes"
     found = {cell.name: cell.published for cell in tables["cole-table1"].cells}
@@ -201,7 +200,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_trained(
 
 def test_a_folder_of_other_settings_or_another_version_is_refused(vectors: str) -> None:
     reproduce("cole-table2", [vectors], cells=["an"], **QUICK)
-    with pytest.raises(RunError, match="it was made with epochs 1, and this command asks for the papers' settings"):
+    with pytest.raises(RunError, match="epochs 1"):
         reproduce("cole-table2", [vectors])
     with pytest.raises(UnknownNameError, match="cole-table2"):
         reproduce("cole-tabel2", [vectors])
