@@ -56,7 +56,10 @@ class LabelIds:
     def check(self, entries: Entries) -> tuple[NDArray[np.int64], list[tuple[NDArray[np.bool_], str]]]:
         """Return the place of every entry in the matrix of labels, and which entries are wrong, with why."""
         image, attribute, present, certainty, more = entries.T
-        (row, known_row), (column, known_column) = _positions(image, self.images), _positions(attribute, self.attributes)
+        (row, known_row), (column, known_column) = (
+            _positions(image, self.images),
+            _positions(attribute, self.attributes),
+        )
         place, known = row * len(self.attributes) + column, known_row & known_column
         repeated = known.copy()
         repeated[np.flatnonzero(known)[np.unique(place[known], return_index=True)[1]]] = False

@@ -225,9 +225,7 @@ def read_classes(layout: OpenImagesFiles, words: Sequence[str], problems: Proble
     return ClassList(tuple(ids), tuple(names[each] for each in ids), others, layout.described_all)
 
 
-def _read_names(
-    path: Path, root: Path, described: Mapping[str, str] | None, problems: ProblemList
-) -> dict[str, str]:
+def _read_names(path: Path, root: Path, described: Mapping[str, str] | None, problems: ProblemList) -> dict[str, str]:
     """Read ``id,name`` lines, after a header in V6 and V7; a list of ids that are ``described`` needs no names."""
     shown, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -304,7 +302,7 @@ _NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some rows of a file: columns as binary arrays, and which rows these are, counted without those of other widths."""
+    """Some rows of a file: columns as binary arrays, and which rows they are, counted without those of other widths."""
 
     _reader: BlockReader
     columns: dict[str, pa.Array]
