@@ -1,12 +1,8 @@
 """CUB-200-2011 in its published layout: 312 attributes of birds, certainties, the official split, boxes.
 
-``attributes/image_attribute_labels.txt`` has a line per image and attribute: ``image attribute is_present certainty
-seconds``. The papers use ``is_present`` alone, so that every label is known; ``certainty`` turns labels of which the
-annotator was less sure into unknown ones. Some lines of the published file have more columns than five: their first
-three are those of all others, and a fourth that is no certainty counts as none at all. Rows are in the order of
-``images.txt``, classes in that of ``attributes.txt``, which is packed beside the folder and not into it.
-
-Reference: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", Caltech CNS-TR-2011-001.
+The papers use ``is_present`` alone, so that every label is known. Some lines of ``image_attribute_labels.txt`` have
+more columns than five: a fourth that is no certainty counts as none at all. Reference: Wah et al., "The Caltech-UCSD
+Birds-200-2011 Dataset", Caltech CNS-TR-2011-001.
 """
 
 from __future__ import annotations
@@ -41,8 +37,12 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 _COLUMNS: Final = ("image", "attribute", "is_present", "certainty", "seconds")
 _NO_CERTAINTY: Final = 0
 _BLOCK: Final = 1 << 24
+_ATTRIBUTES: Final = 312
+_OFFICIAL: Final = {"train": 5_994, "test": 5_794}
 
-Entries = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Codes = NDArray[np.int8]
+Entries = NDArray[np.int64]
+"""``(lines, 5)``: image, attribute, is_present, certainty, and whether the line has more than five columns."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,25 @@ class LabelIds:
     images: tuple[int, ...]
     attributes: tuple[int, ...]
     certainties: tuple[int, ...]
+
+    def check(self, entries: Entries) -> tuple[NDArray[np.int64], list[tuple[NDArray[np.bool_], str]]]:
+        """Return the place of every entry in the matrix of labels, and which entries are wrong, with why."""
+        image, attribute, present, certainty, more = entries.T
+        (row, known_row), (column, known_column) = (
+            _positions(image, self.images),
+            _positions(attribute, self.attributes),
+        )
+        place, known = row * len(self.attributes) + column, known_row & known_column
+        repeated = known.copy()
+        repeated[np.flatnonzero(known)[np.unique(place[known], return_index=True)[1]]] = False
+        certain = np.isin(certainty, self.certainties) | ((more == 1) & (certainty == _NO_CERTAINTY))
+        return place, [
+            (~known_row, "image {} is not in images.txt"),
+            (~known_column, "attribute {1} is not in attributes.txt"),
+            (~np.isin(present, (0, 1)), "is_present is 1 or 0, not {2}"),
+            (~certain, "certainty {3} is not in certainties.txt"),
+            (repeated, "attribute {1} of image {0} is given again"),
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,129 +88,85 @@ class AttributeLabels:
 def read_attribute_labels(file: Path, ids: LabelIds, problems: FileProblems) -> AttributeLabels | None:
     """Read the label of every image and attribute; None, with problems, where the file is not as published.
 
-    pyarrow parses its four million lines at once; where anything is wrong, they are read one by one, for their numbers.
+    pyarrow parses its four million lines at once; where anything is wrong, they are parsed one by one, for their lines.
     """
-    before = len(problems)
-    content = problems.read(file)
+    before, content, shape = len(problems), problems.read(file), (len(ids.images), len(ids.attributes))
     if len(problems) > before:
         return None
-    parsed = _parse_at_once(content, ids)
-    if parsed is not None and (labels := _arrange(*parsed, ids)) is not None:
-        return labels
-    return _read_line_by_line(file, content, ids, problems)
-
-
-def _parse_at_once(content: bytes, ids: LabelIds) -> tuple[Entries, int] | None:
-    """Return the first four columns, and how many lines have more than five; None where a line is wrong."""
-    if not content.isascii():  # pyarrow could not decode the text of an odd row
+    entries = _parse_at_once(content, ids)
+    place, wrong = ids.check(entries)
+    if len(entries) != shape[0] * shape[1] or any(rows.any() for rows, _ in wrong):
+        lines, entries = _parse_lines(file, content, ids, problems)
+        place, wrong = ids.check(entries)
+        for rows, message in wrong:
+            for number in np.flatnonzero(rows).tolist():
+                problems.add(file, message.format(*entries[number].tolist()), lines[number])
+        given = ~(wrong[0][0] | wrong[1][0] | wrong[4][0])
+        counts = np.bincount(place[given] // shape[1], minlength=shape[0])
+        if len(lacking := np.flatnonzero(counts < shape[1])):
+            first = f"the first is {ids.images[lacking[0]]} with {counts[lacking[0]]} of {shape[1]}"
+            problems.add(file, f"{len(lacking):,} images lack labels, {first}: truncated, or another version?")
+    if len(problems) > before:
         return None
+    labels = AttributeLabels(np.empty(shape, dtype=bool), np.empty(shape, dtype=np.int32), int(entries[:, 4].sum()))
+    labels.present.flat[place], labels.certainty.flat[place] = entries[:, 2] == 1, entries[:, 3]
+    return labels
+
+
+def _parse_at_once(content: bytes, ids: LabelIds) -> Entries:
+    """Return the lines of a file, those with more columns last; none where a line is wrong."""
     odd: list[str] = []
 
     def collect(row: Any) -> str:
         odd.append(row.text)
         return "skip"
 
-    integers = {name: pa.int64() for name in _COLUMNS[:4]}
     try:
+        content.decode("ascii")  # pyarrow could not decode the text of an odd row
         table = pyarrow.csv.read_csv(
             io.BytesIO(content),
             pyarrow.csv.ReadOptions(column_names=_COLUMNS, use_threads=False, block_size=_BLOCK),
             pyarrow.csv.ParseOptions(delimiter=" ", quote_char=False, invalid_row_handler=collect),
-            pyarrow.csv.ConvertOptions(column_types={**integers, "seconds": pa.string()}),
+            pyarrow.csv.ConvertOptions(
+                column_types={**{name: pa.int64() for name in _COLUMNS[:4]}, "seconds": pa.string()}
+            ),
         )
         rows = [_parse_line(text, ids) for text in odd]
     except (pa.ArrowInvalid, ValueError):
-        return None
-    extra = np.array([row for row, _ in rows], dtype=np.int64).reshape(-1, 4)
-    columns = [
-        np.concatenate([table.column(name).to_numpy(), extra[:, place]]) for place, name in enumerate(_COLUMNS[:4])
-    ]
-    return (columns[0], columns[1], columns[2], columns[3]), sum(more for _, more in rows)
+        return np.zeros((0, 5), dtype=np.int64)
+    columns = [*(table.column(name).to_numpy() for name in _COLUMNS[:4]), np.zeros(len(table), dtype=np.int64)]
+    return np.concatenate([np.stack(columns, axis=1), np.array(rows, dtype=np.int64).reshape(-1, 5)])
 
 
-def _parse_line(text: str, ids: LabelIds) -> tuple[tuple[int, int, int, int], bool]:
-    """Return the first four numbers of a line, and whether it has more than five columns; ``ValueError`` if wrong.
+def _parse_lines(file: Path, content: bytes, ids: LabelIds, problems: FileProblems) -> tuple[list[int], Entries]:
+    """Return the numbers and the entries of the lines that can be parsed; the others are problems."""
+    lines, rows = list[int](), list[tuple[int, ...]]()
+    for line, text in enumerate(content.decode("utf-8", errors="replace").splitlines(), 1):
+        if text.strip():
+            try:
+                rows.append(_parse_line(text, ids))
+                lines.append(line)
+            except ValueError:
+                problems.add(file, f"{truncate_text(repr(text))}: a line is {' '.join(_COLUMNS)}", line)
+    return lines, np.array(rows, dtype=np.int64).reshape(-1, 5)
 
-    Where a line has more, its fourth column need not be a certainty.
-    """
+
+def _parse_line(text: str, ids: LabelIds) -> tuple[int, ...]:
+    """Return the entry of a line; ``ValueError`` if it is none. With more columns the fourth may be no certainty."""
     parts = text.split()
     if len(parts) < len(_COLUMNS):
-        raise ValueError(f"a line is {' '.join(_COLUMNS)}")
+        raise ValueError
     more = len(parts) > len(_COLUMNS)
-    image, attribute, present = map(int, parts[:3])
     certainty = int(parts[3]) if not more or parts[3].isdecimal() else _NO_CERTAINTY
-    return (image, attribute, present, _NO_CERTAINTY if more and certainty not in ids.certainties else certainty), more
+    return (*map(int, parts[:3]), _NO_CERTAINTY if more and certainty not in ids.certainties else certainty, int(more))
 
 
-def _arrange(entries: Entries, extra_columns: int, ids: LabelIds) -> AttributeLabels | None:
-    """Return the labels as matrices; None where a number is unknown, or a label is missing or given twice."""
-    images, attributes, present, certainty = entries
-    shape = len(ids.images), len(ids.attributes)
-    rows, known_images = _positions(images, ids.images)
-    columns, known_attributes = _positions(attributes, ids.attributes)
-    if not (known_images and known_attributes and np.isin(present, (0, 1)).all()):
-        return None
-    allowed = (*ids.certainties, *((_NO_CERTAINTY,) if extra_columns else ()))
-    place = rows * shape[1] + columns
-    if len(place) != shape[0] * shape[1] or not np.isin(certainty, allowed).all():
-        return None
-    if (np.bincount(place, minlength=len(place)) != 1).any():
-        return None
-    found = np.empty(shape, dtype=bool), np.empty(shape, dtype=np.int32)
-    found[0].flat[place], found[1].flat[place] = present == 1, certainty
-    return AttributeLabels(*found, extra_columns)
-
-
-def _positions(values: NDArray[np.int64], known: tuple[int, ...]) -> tuple[NDArray[np.int64], bool]:
-    """Return the position of every value among the known ones, and whether all are known."""
+def _positions(values: NDArray[np.int64], known: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the position of every value among the known ones, and which of them are known."""
     numbers = np.array(known, dtype=np.int64)
     order = np.argsort(numbers)
-    place = np.minimum(np.searchsorted(numbers, values, sorter=order), len(numbers) - 1)
-    positions: NDArray[np.int64] = order[place]
-    return positions, bool((numbers[positions] == values).all())
-
-
-def _read_line_by_line(file: Path, content: bytes, ids: LabelIds, problems: FileProblems) -> AttributeLabels | None:
-    """Read the labels slowly; None, with everything that is wrong and its line, where something is."""
-    before, extra_columns = len(problems), 0
-    row_of, column_of = ({number: place for place, number in enumerate(each)} for each in (ids.images, ids.attributes))
-    shape = len(row_of), len(column_of)
-    given, present, certainties = (np.zeros(shape, dtype=kind) for kind in (bool, bool, np.int32))
-    for line, text in enumerate(content.decode("utf-8", errors="replace").splitlines(), 1):
-        if not text.strip():
-            continue
-        try:
-            (image, attribute, value, certainty), more = _parse_line(text, ids)
-        except ValueError:
-            problems.add(file, f"{truncate_text(repr(text))}: a line is {' '.join(_COLUMNS)}", line)
-            continue
-        place = row_of.get(image, 0), column_of.get(attribute, 0)
-        known = image in row_of and attribute in column_of
-        for wrong, message in (
-            (image not in row_of, f"image {image} is not in images.txt"),
-            (attribute not in column_of, f"attribute {attribute} is not in attributes.txt"),
-            (value not in (0, 1), f"is_present is 1 or 0, not {value}"),
-            (not more and certainty not in ids.certainties, f"certainty {certainty} is not in certainties.txt"),
-            (known and given[place], f"attribute {attribute} of image {image} is given again"),
-        ):
-            if wrong:
-                problems.add(file, message, line)
-        if known:
-            given[place], present[place] = True, value == 1
-            certainties[place] = certainty if certainty in ids.certainties else _NO_CERTAINTY
-            extra_columns += more
-    counts = given.sum(axis=1)
-    lacking = np.flatnonzero(counts < shape[1])
-    if len(lacking):
-        first = f"the first is {ids.images[lacking[0]]} with {counts[lacking[0]]} of {shape[1]}"
-        problems.add(file, f"{len(lacking):,} images lack labels, {first}: truncated, or another version?")
-    return None if len(problems) > before else AttributeLabels(present, certainties, extra_columns)
-
-
-_ATTRIBUTES: Final = 312
-_OFFICIAL: Final = {"train": 5_994, "test": 5_794}
-
-Codes = NDArray[np.int8]
+    positions: NDArray[np.int64] = order[np.minimum(np.searchsorted(numbers[order], values), len(numbers) - 1)]
+    return positions, numbers[positions] == values
 
 
 def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxes: bool = True) -> Dataset:
@@ -213,7 +188,10 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
             Note("every label is known, whatever its certainty; --certainty guessing makes 'not visible' unknown")
         )
     else:
-        codes[files.labels.certainty < files.certainty_number(certainty)] = UNKNOWN
+        numbers = {text: number for number, text in files.certainties.items()}
+        if certainty not in numbers:
+            raise UnknownNameError("certainty", certainty, numbers)
+        codes[files.labels.certainty < numbers[certainty]] = UNKNOWN
         share = 100 * float((codes == UNKNOWN).mean())
         notes.append(Note(f"labels of a certainty below '{certainty}' are unknown: {share:.1f} % of all"))
     notes.append(
@@ -230,14 +208,9 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
 
 
 def read_cub_certainty(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Return the images in the order of ``images.txt``, and the certainty of each of their labels.
+    """Return the images in the order of ``images.txt``, and ``(images, 312)`` certainties of their labels.
 
-    Args:
-        path: as for ``load_cub``.
-
-    Returns:
-        The names of the images, and ``(images, 312)`` numbers of ``certainties.txt``: 1 not visible, 2 guessing,
-        3 probably, 4 definitely; 0 where the file has none.
+    1 is not visible, 2 guessing, 3 probably, 4 definitely; 0 where the file has none.
     """
     files = _read(path)
     return files.images, files.labels.certainty
@@ -261,13 +234,6 @@ class _Files:
     training: NDArray[np.bool_]
     labels: AttributeLabels
     corners: NDArray[np.float64]
-
-    def certainty_number(self, name: str) -> int:
-        """Return the number of a certainty; an unknown name is an error."""
-        numbers = {text: number for number, text in self.certainties.items()}
-        if name not in numbers:
-            raise UnknownNameError("certainty", name, numbers)
-        return numbers[name]
 
 
 def _read(path: str | os.PathLike[str], *, with_images: bool = False) -> _Files:

@@ -15,18 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, Field
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import file_digest
 from labelgap.core.findings import Finding, Note
-from labelgap.core.stored import READ_ERRORS, parse_json, read_bytes
+from labelgap.core.stored import READ_ERRORS, parse_json, read_json
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
@@ -43,19 +44,48 @@ _PARQUET: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?\.parque
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of a complete Arrow stream."""
 _STATE_FILES: Final = ("dataset_dict.json", "state.json", "dataset_info.json")
-_MAX_JSON: Final = 64 << 20
 
 
-@dataclass(frozen=True)
+def _check_name(name: str) -> str:
+    if Path(name).name != name or name in ("", "..") or "\0" in name:
+        raise ValueError("it is a name in this folder")
+    return name
+
+
+_FileName = Annotated[str, AfterValidator(_check_name)]
+
+
+class _Dict(BaseModel):
+    """The content of ``dataset_dict.json``."""
+
+    splits: list[_FileName]
+
+
+class _SavedFile(BaseModel):
+    filename: _FileName
+
+
+class _State(BaseModel):
+    """The part of ``state.json`` that is used."""
+
+    data_files: list[_SavedFile] = Field(alias="_data_files", min_length=1)
+    indices: Any = Field(None, alias="_indices_data_files")
+
+
+class _Info(BaseModel):
+    """The part of ``dataset_info.json`` that is used: the types of columns."""
+
+    features: dict[str, Any] | None = None
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
 class DataFile:
     """One file of rows: an Arrow stream, or Parquet."""
 
-    path: Path
-
-    @property
-    def parquet(self) -> bool:
-        """Whether it is Parquet."""
-        return self.path.suffix == ".parquet"
+    def __init__(self, path: Path) -> None:
+        self.path, self.parquet = path, path.suffix == ".parquet"
 
     def schema(self) -> pa.Schema:
         """Return the columns and the metadata; ``InputError`` for a file that is damaged or truncated."""
@@ -151,54 +181,34 @@ def find_files(root: Path, problems: ProblemList) -> list[SplitFiles]:
     themselves.
     """
     if (root / "dataset_dict.json").is_file():
-        names = _read_json(root / "dataset_dict.json", problems).get("splits")
-        if not isinstance(names, list) or not all(isinstance(name, str) and _is_plain(name) for name in names):
-            problems.add(0, "dataset_dict.json: 'splits' is a list of folders")
-            return []
-        return [_saved_split(root / name, name, f"{name}/", problems) for name in names]
-    if (root / "state.json").is_file():
-        return [_saved_split(root, "", "", problems)]
-    return _parquet_splits(root, problems)
+        saved = _read_json(root, "dataset_dict.json", _Dict, problems)
+        return [_saved_split(root, name, problems) for name in saved.splits] if saved else []
+    return [_saved_split(root, "", problems)] if (root / "state.json").is_file() else _parquet_splits(root, problems)
 
 
-def _is_plain(name: str) -> bool:
-    return bool(name) and Path(name).name == name and name not in (".", "..")
-
-
-def _read_json(path: Path, problems: ProblemList) -> dict[str, Any]:
+def _read_json(root: Path, name: str, model: type[M], problems: ProblemList) -> M | None:
     try:
-        value = parse_json(read_bytes(path, limit=_MAX_JSON))
-    except (RunError, ValueError) as error:
-        problems.append(truncate_text(f"{path.name} cannot be read ({error})", 300))
-        return {}
-    if not isinstance(value, dict):
-        problems.append(f"{path.name} is no JSON object")
-    return value if isinstance(value, dict) else {}
+        if is_file(root / name):
+            return read_json(root / name, model)
+        problems.append(f"{truncate_text(name)} does not exist")
+    except RunError as error:
+        problems.append(truncate_text(f"{name} cannot be read ({error})", 300))
+    return None
 
 
-def _saved_split(folder: Path, name: str, shown: str, problems: ProblemList) -> SplitFiles:
-    """Return what ``Dataset.save_to_disk`` wrote into a folder."""
-    for needed in ("state.json", "dataset_info.json"):
-        if not is_file(folder / needed):
-            problems.append(f"{truncate_text(shown)}{needed} does not exist")
-    if not is_file(folder / "state.json"):
-        return SplitFiles(name, (), {})
-    state = _read_json(folder / "state.json", problems)
-    if state.get("_indices_data_files"):
+def _saved_split(root: Path, name: str, problems: ProblemList) -> SplitFiles:
+    """Return what ``Dataset.save_to_disk`` wrote into the folder of a split, or into the root itself."""
+    shown = f"{name}/" if name else ""
+    state = _read_json(root, f"{shown}state.json", _State, problems)
+    info = _read_json(root, f"{shown}dataset_info.json", _Info, problems)
+    if state is not None and state.indices:
         problems.append(f"{shown}state.json: saved by an old version, with rows in another order; save again")
-    info = _read_json(folder / "dataset_info.json", problems) if (folder / "dataset_info.json").is_file() else {}
-    listed = state.get("_data_files")
-    names = [each.get("filename") if isinstance(each, dict) else None for each in listed or ()]
-    if not names or not all(isinstance(each, str) and _is_plain(each) for each in names):
-        problems.append(f"{shown}state.json: '_data_files' is a list of files in its folder")
-        return SplitFiles(name, (), {})
+    names = [each.filename for each in state.data_files] if state else []
     for each in names:
-        if not is_file(folder / str(each)):
-            problems.append(f"{shown}{truncate_text(str(each))} does not exist")
-    features = info.get("features")
-    return SplitFiles(
-        name, tuple(DataFile(folder / str(each)) for each in names), features if isinstance(features, dict) else {}
-    )
+        if not is_file(root / name / each):
+            problems.append(f"{shown}{truncate_text(each)} does not exist")
+    files = tuple(DataFile(root / name / each) for each in names)
+    return SplitFiles(name, files, (info.features if info else None) or {})
 
 
 def _parquet_files(root: Path) -> list[tuple[str, int, int, Path]]:
@@ -341,15 +351,6 @@ def _class_names(kind: pa.DataType, feature: Any) -> tuple[str, ...] | None:
     return tuple(map(str, range(count))) if isinstance(count, int) and 0 < count < 1_000_000 else None
 
 
-def listed_classes(column: pa.Array) -> tuple[NDArray[np.int64], list[Any], NDArray[np.bool_]]:
-    """Return the row and the entry of everything that is listed in a column, and the rows where nothing is known."""
-    unknown: NDArray[np.bool_] = np.asarray(column.is_null())
-    if not _is_list(column.type):
-        return np.flatnonzero(~unknown), column.drop_null().to_pylist(), unknown
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    return np.repeat(np.arange(len(column)), lengths), column.flatten().to_pylist(), unknown
-
-
 def column_states(column: pa.Array) -> NDArray[np.int8]:
     """Return the states of a column of one class: 1, 0, and null or NaN for unknown; ``INVALID`` for anything else."""
     values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)  # large numbers are no states
@@ -392,10 +393,7 @@ class RowImages(DigestedImages):
         return EncodedImage(content, where)
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return every row once, in a random order: batches are shuffled, then the images of every few of them.
-
-        A row group of Parquet is unpacked as a whole, so each is needed for a short time only.
-        """
+        """Return every row once: row groups, which are unpacked as a whole, are shuffled, then the images of a few."""
         if not any(file.parquet for file in self.data_files):
             return generator.permutation(len(self))
         _, batch = np.unique(self.places[:, :2], axis=0, return_inverse=True)
@@ -416,13 +414,12 @@ _UNLABELED: Final = -1
 class SplitRows:
     """What was read of one split: lists of classes, or states of the columns; and where the images are.
 
-    ``places`` are the numbers of file, batch and row; ``external`` the files of images that the rows only name, else
-    "".
+    ``places`` are the numbers of file, batch and row; ``external`` the files of images that the rows only name.
     """
 
     name: str
     listed: list[list[str]] = field(default_factory=list)
-    unknown: list[NDArray[np.bool_]] = field(default_factory=list)
+    unknown: list[bool] = field(default_factory=list)
     states: list[NDArray[np.int8]] = field(default_factory=list)
     paths: list[str | None] = field(default_factory=list)
     external: list[str] = field(default_factory=list)
@@ -474,33 +471,28 @@ class RowReader:
         rows.states.append(states)
 
     def _read_lists(self, file: DataFile, first: int, column: pa.Array, rows: SplitRows) -> None:
-        places, entries, unknown = listed_classes(column)
-        listed: list[list[str]] = [[] for _ in range(len(column))]
-        names = self.columns.names
-        for row, entry in zip(places.tolist(), entries, strict=True):
-            if entry is None:
-                self._report(file, first + row, "a list has null in it")
-            elif isinstance(entry, str) and not entry.strip():
-                self._report(file, first + row, "a list has a blank name in it")
-            elif isinstance(entry, str):
-                listed[row].append(entry)
-            elif 0 <= entry < len(names):
-                listed[row].append(names[entry])
-            elif entry == _UNLABELED and pa.types.is_integer(column.type):
-                unknown[row] = True
-            else:
-                self._report(
-                    file, first + row, f"there is no class {entry}: they are counted from 0 to {len(names) - 1}"
-                )
-        rows.listed += listed
-        rows.unknown.append(unknown)
+        single, names = not _is_list(column.type), self.columns.names
+        for row, cell in enumerate(column.to_pylist()):
+            listed: list[str] = []
+            unlabeled = cell is None or (single and cell == _UNLABELED)
+            for entry in () if unlabeled else [cell] if single else cell:
+                if isinstance(entry, str) and entry.strip():
+                    listed.append(entry)
+                elif isinstance(entry, int) and 0 <= entry < len(names):
+                    listed.append(names[entry])
+                else:
+                    what = f"there is no class {entry}: they are counted from 0 to {len(names) - 1}"
+                    what = "a list has null in it" if entry is None else what
+                    what = "a list has a blank name in it" if isinstance(entry, str) else what
+                    self._report(file, first + row, what)
+            rows.listed.append(listed)
+            rows.unknown.append(unlabeled)
 
     def _read_images(self, file: DataFile, first: int, number: int, column: pa.Array, rows: SplitRows) -> None:
         contents, paths = (column.field(name) for name in ("bytes", "path"))
         known = pc.and_(column.is_valid(), contents.is_valid()).to_pylist()
         for row, path in enumerate(paths.to_pylist()):
-            external = ""
-            size, digest = 0, b"\0" * 16
+            external, size, digest = "", 0, b"\0" * 16
             if known[row]:
                 buffer = contents[row].as_buffer()
                 size, digest = buffer.size, hashlib.blake2b(buffer, digest_size=16).digest()
@@ -603,10 +595,9 @@ def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: 
         except InputError as error:
             place = f"{split.files[0].path.name}: " if str(error).startswith("it has") else ""
             problems.append(f"{place}{str(error).rstrip('.')}")
-        else:
-            if chosen[name] != chosen.get("train", chosen[name]):
-                what = f"{split.files[0].path.name} ({split.name}) has other columns or classes than train"
-                problems.append(what)
+            continue
+        if chosen[name] != chosen.get("train", chosen[name]):
+            problems.append(f"{split.files[0].path.name} ({split.name}) has other columns or classes than train")
     problems.refuse()
     return chosen["train"]
 
@@ -617,16 +608,6 @@ def _image_names(splits: Sequence[SplitRows]) -> list[list[str]]:
     if all(path and image_name_problem(path) is None for path in paths) and len({*paths}) == len(paths):
         return [[str(path) for path in rows.paths] for rows in splits]
     return [[f"{rows.name}-{row:06d}" for row in range(len(rows.paths))] for rows in splits]
-
-
-def _table(
-    rows: SplitRows, names: Sequence[str], columns: LabelColumns, all_names: Sequence[str], unlisted: str
-) -> LabelTable:
-    if not columns.lists:
-        return LabelTable.from_dense(np.concatenate(rows.states), columns.labels, names)
-    table = LabelTable.from_lists(rows.listed, classes=all_names, images=names, unlisted=unlisted)
-    unknown = np.concatenate(rows.unknown)
-    return table.keep(~unknown[table.rows]) if unlisted == "absent" and unknown.any() else table
 
 
 def _dataset(
@@ -644,7 +625,11 @@ def _dataset(
         raise InputError(f"{root} has no class '{truncate_text(missing[0])}' (classes).")
     made: dict[str, Split] = {}
     for (split, rows), names in zip(parts.items(), _image_names(list(parts.values())), strict=True):
-        table = _table(rows, names, columns, all_names, unlisted)
+        if columns.lists:
+            table = LabelTable.from_lists(rows.listed, classes=all_names, images=names, unlisted=unlisted)
+            table = table.keep(~np.array(rows.unknown)[table.rows]) if any(rows.unknown) else table
+        else:
+            table = LabelTable.from_dense(np.concatenate(rows.states), columns.labels, names)
         images = RowImages(root.absolute(), columns.image, reader.files, names, rows)
         made[split] = Split(split, images, table if classes is None else table.with_classes(classes))
     sizes = {split: len(part) for split, part in made.items()}

@@ -1,11 +1,8 @@
 """Open Images V3 (also V2) and V4 to V7: real partial labels.
 
-A label that people verified has a confidence of 1, present, or 0, absent. All other labels are unknown: fewer than one
-in a hundred is known. The labels that a network gave are used only where ``machine`` asks for them. The official
-splits are train, val and test; images are sorted by their ids.
-
-Reference: Krasin et al., "OpenImages: A public dataset for large-scale multi-label and multi-class image
-classification", 2017; Kuznetsova et al., "The Open Images Dataset V4", IJCV 2020.
+A label that people verified has a confidence of 1, present, or 0, absent; all others are unknown, unless ``machine``
+asks for those that a network gave. Reference: Krasin et al., "OpenImages: A public dataset for large-scale multi-label
+and multi-class image classification", 2017; Kuznetsova et al., "The Open Images Dataset V4", IJCV 2020.
 """
 
 from __future__ import annotations
@@ -15,13 +12,12 @@ import csv
 import os
 import re
 from array import array
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
-from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import join_names, pluralize, truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
@@ -43,13 +39,14 @@ from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.table import image_folder
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.io.dialect import decodes
-from labelgap.labels.io.table_file import MAX_PROBLEMS, ProblemList, check_choice
+from labelgap.labels.io.table_file import ProblemList, check_choice
 from labelgap.labels.sparse import UniqueNames
 
 OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
 """The official name of every split."""
 CLASS_CHOICES: Final = ("trainable", "boxable", "all")
 """What ``classes`` can be instead of names."""
+_V3, _LATER = "V3", "V4 to V7"
 _TRAINABLE: Final = "classes-trainable.txt"
 _DESCRIPTIONS: Final = "class-descriptions.csv"
 _BOXABLE: Final = "class-descriptions-boxable.csv"
@@ -59,27 +56,20 @@ _ARCHIVES: Final = (
     *("annotations_human_bbox_2017_11", "classes_2017_11", "classes", "annotations", "labels", "metadata", "csv"),
 )
 """Folders that the archives unpack to, and that people sort the files into."""
-_HUMAN, _HUMAN_LATER = "annotations-human.csv", "annotations-human-imagelabels.csv"
+_SPLIT_FILES: Final = {
+    "human": ("annotations-human.csv", "annotations-human-imagelabels.csv", "verified labels"),
+    "images": ("images.csv", "images-with-labels-with-rotation.csv", "all images"),
+    "machine": ("annotations-machine.csv", "annotations-machine-imagelabels.csv", "labels of a network, for --machine"),
+    "boxes": ("annotations-human-bbox.csv", "annotations-bbox.csv", "where objects are, for --boxes"),
+}
+"""The files of a split in V3, after the name of the split in later versions, and what they hold."""
 _HUMAN_BOXABLE: Final = "annotations-human-imagelabels-boxable.csv"
-_MACHINE, _MACHINE_LATER = "annotations-machine.csv", "annotations-machine-imagelabels.csv"
-_BOXES, _BOXES_LATER = "annotations-human-bbox.csv", "annotations-bbox.csv"
-_IMAGES_LATER: Final = "images-with-labels-with-rotation.csv"
-"""The files of a split in V3, and after the name of the split in later versions."""
-
-
-@dataclass(frozen=True)
-class OpenImagesSplit:
-    """The files of a split; those that were not asked for are None."""
-
-    human: Path
-    machine: Path | None = None
-    boxes: Path | None = None
-    images: Path | None = None
+_IMAGES_OF_ALL: Final = "image_ids_and_rotation.csv"
 
 
 @dataclass(frozen=True)
 class OpenImagesFiles:
-    """The files of a folder.
+    """The files of a folder, of every split by their keys in ``_SPLIT_FILES``.
 
     ``described_all`` says whether ``descriptions`` has all classes, not only those with boxes; ``chosen`` lists the
     classes to use, None for all of them.
@@ -88,83 +78,62 @@ class OpenImagesFiles:
     root: Path
     version: str
     choice: str
-    splits: dict[str, OpenImagesSplit]
+    splits: dict[str, dict[str, Path | None]]
     descriptions: Path
     described_all: bool
     chosen: Path | None
 
 
-def _find_labels(root: Path) -> dict[str, Path | None]:
-    """Return for both layouts the file of verified training labels, or None."""
-    return {version: _find(root, _human_names(version, "train", boxable=True)) for version in ("V4 to V7", "V3")}
+def _version(root: Path) -> str | None:
+    """Return the version whose verified training labels are there, or None."""
+    return next((each for each in (_LATER, _V3) if _find(root, _paths("human", each, "train", boxable=True))), None)
 
 
-def find_layout(
-    root: Path, choice: str | None, *, machine: bool, boxes: bool, problems: ProblemList
-) -> OpenImagesFiles:
-    """Find all files that are needed; what is missing is one error. Without a choice of classes the files choose."""
-    found, choice = _find_labels(root), choice or _default_choice(root)
-    version = next((version for version, file in found.items() if file is not None), "V3")
+def find_layout(root: Path, choice: str | None, asked: Sequence[str], problems: ProblemList) -> OpenImagesFiles:
+    """Find all files that are needed and ``asked`` for; what is missing is one error. Without a choice they choose."""
+    version = _version(root) or _V3
+    full, boxable = (_find(root, _prefixed(name)) for name in (_DESCRIPTIONS, _BOXABLE))
+    if choice is None:
+        only_boxable = full is None and boxable is not None
+        choice = "trainable" if _find(root, _prefixed(_TRAINABLE)) else "boxable" if only_boxable else "all"
     splits = {}
     for name, official in OFFICIAL_SPLITS.items():
-        human = _require(root, _human_names(version, official, boxable=choice == "boxable"), problems)
-        if human is None and (other := _find(root, _human_names("V3" if version != "V3" else "V4 to V7", official))):
+        paths = {key: _paths(key, version, official, boxable=choice == "boxable") for key in ("human", *asked)}
+        splits[name] = {key: _require(root, each, problems) for key, each in paths.items()}
+        splits[name]["images"] = _find(root, _paths("images", version, official))
+        other = _find(root, _paths("human", _LATER if version == _V3 else _V3, official))
+        if splits[name]["human"] is None and other is not None:
             problems.append(f"{other.relative_to(root)} is of another version than the labels of train")
-        labels, drawn = (
-            _require(root, _names(version, official, v3, later), problems) if asked else None
-            for asked, v3, later in ((machine, _MACHINE, _MACHINE_LATER), (boxes, _BOXES, _BOXES_LATER))
-        )
-        splits[name] = OpenImagesSplit(human or root, labels, drawn, _find(root, _image_lists(version, official)))
-    full, boxable = (_find(root, _prefixed(name)) for name in (_DESCRIPTIONS, _BOXABLE))
     descriptions = full or (boxable if choice == "boxable" else None)
-    if descriptions is None:
-        _require(root, _prefixed(_DESCRIPTIONS), problems)
-    lists = {"trainable": _prefixed(_TRAINABLE), "boxable": ("classes-bbox.txt",)}
-    chosen = boxable if choice == "boxable" and boxable else None
+    descriptions = descriptions or _require(root, _prefixed(_DESCRIPTIONS), problems)
+    lists = {"trainable": _prefixed(_TRAINABLE), "boxable": ["classes-bbox.txt"]}
+    chosen = boxable if choice == "boxable" else None
     if choice in lists and chosen is None:
         chosen = _require(root, lists[choice], problems, "; --classes all takes every class")
-    if problems and version == "V3" and any(root.glob("*2016_08*")):
+    if problems and version == _V3 and any(root.glob("*2016_08*")):
         problems.append("this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
     problems.refuse()
     return OpenImagesFiles(root, version, choice, splits, descriptions or root, full is not None, chosen)
-
-
-def _default_choice(root: Path) -> str:
-    """Return "trainable" where their list is there; else all classes that are described."""
-    if _find(root, _prefixed(_TRAINABLE)) is not None:
-        return "trainable"
-    only_boxable = _find(root, _prefixed(_DESCRIPTIONS)) is None and _find(root, _prefixed(_BOXABLE))
-    return "boxable" if only_boxable else "all"
 
 
 def _prefixed(name: str) -> list[str]:
     return [f"{prefix}{name}" for prefix in _PREFIXES]
 
 
-def _names(version: str, official: str, v3: str, later: str) -> list[str]:
+def _paths(key: str, version: str, official: str, *, boxable: bool = False) -> list[str]:
     """Return the paths that a file of a split can have, the newest version first."""
-    if version == "V3":
+    v3, later, _ = _SPLIT_FILES[key]
+    if version == _V3:
         return [f"{official}/{v3}"]
-    spellings = (official, *(["val"] if official == "validation" else []))
-    return [
-        f"{folder}{prefix}{name}-{later}"
+    spellings = (official, "val") if official == "validation" else (official,)
+    paths = [
+        f"{folder}{prefix}{spelled}-{name}"
+        for name in (later, *([_HUMAN_BOXABLE] if boxable and key == "human" else []))
         for folder in ("", f"{official}/")
         for prefix in _PREFIXES
-        for name in spellings
+        for spelled in spellings
     ]
-
-
-def _human_names(version: str, official: str, *, boxable: bool = False) -> list[str]:
-    names = _names(version, official, _HUMAN, _HUMAN_LATER)
-    if boxable and version != "V3":
-        names += _names(version, official, _HUMAN, _HUMAN_BOXABLE)
-    return names
-
-
-def _image_lists(version: str, official: str) -> list[str]:
-    """Return the lists that have every image with a label; those of images with boxes are not among them."""
-    rotated = _names(version, official, "images.csv", _IMAGES_LATER)
-    return rotated if version == "V3" else [*rotated, "image_ids_and_rotation.csv"]
+    return [*paths, _IMAGES_OF_ALL] if key == "images" else paths
 
 
 def _find(root: Path, names: Iterable[str]) -> Path | None:
@@ -178,16 +147,17 @@ def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: st
     if found is None:
         shortest = min(names, key=len)
         rest = ", ".join(name for name in names if name != shortest and (len(names) < 4 or "/" not in name))
-        others = f" (or {rest})" if rest else ""
-        problems.append(f"{shortest}{others} is missing{remedy}")
+        problems.append(f"{shortest}{f' (or {rest})' if rest else ''} is missing{remedy}")
     return found
 
 
-def _file(official: str, v3: str, later: str, content: str, *, optional: bool = False) -> RequiredFile:
+def _required(official: str, key: str) -> RequiredFile:
     """Return a file of a split, as V3 and the later versions have it."""
+    v3, later, content = _SPLIT_FILES[key]
     spelled = "val*" if official == "validation" else official
-    names = f"*{spelled}-{later}", *([f"*{spelled}-{_HUMAN_BOXABLE}"] if later == _HUMAN_LATER else [])
-    return RequiredFile(f"{official}/{v3}", content, (f"*/{official}/{v3}", *names), optional)
+    names = [later, *([_HUMAN_BOXABLE] if key == "human" else [])]
+    others = (f"*/{official}/{v3}", *(f"*{spelled}-{name}" for name in names))
+    return RequiredFile(f"{official}/{v3}", content, others, optional=key != "human")
 
 
 def _class_file(name: str, content: str, *others: str, optional: bool = False) -> RequiredFile:
@@ -201,19 +171,10 @@ OPENIMAGES_LAYOUT: Final = DatasetLayout(
     (
         _class_file(_DESCRIPTIONS, "id and name of every class", f"*{_BOXABLE}", f"*/{_BOXABLE}"),
         _class_file(_TRAINABLE, "the classes in use, unless --classes says otherwise; without it all", optional=True),
-        *(
-            _file(official, v3, later, content, optional=optional)
-            for official in OFFICIAL_SPLITS.values()
-            for v3, later, content, optional in (
-                (_HUMAN, _HUMAN_LATER, "verified labels", False),
-                ("images.csv", _IMAGES_LATER, "all images", True),
-                (_MACHINE, _MACHINE_LATER, "labels of a network, for --machine", True),
-                (_BOXES, _BOXES_LATER, "where objects are, for --boxes", True),
-            )
-        ),
+        *(_required(official, key) for official in OFFICIAL_SPLITS.values() for key in _SPLIT_FILES),
         RequiredFile("train/*.jpg", "ID.jpg", ("train_0/*.jpg", "images/train/*.jpg", "images/*.jpg"), optional=True),
     ),
-    lambda path: path if path.is_dir() and any(_find_labels(path).values()) else None,
+    lambda path: path if path.is_dir() and _version(path) else None,
     (
         "a label is known where people verified it: Confidence 1 is present, 0 is absent; all others are unknown",
         "images may lie in train, validation and test, in train_0 to train_f, or in one folder; --images names another",
@@ -236,88 +197,60 @@ class ClassList:
     complete: bool
 
 
-def class_choice(classes: str | Sequence[str] | None) -> str | None:
-    """Return which of ``CLASS_CHOICES`` is meant; "all" where classes are named, None where nothing is said."""
-    if classes is None:
-        return None
-    words = [classes] if isinstance(classes, str) else list(classes)
-    return words[0] if len(words) == 1 and words[0] in CLASS_CHOICES else "all"
-
-
-def read_classes(layout: OpenImagesFiles, classes: str | Sequence[str] | None, problems: ProblemList) -> ClassList:
-    """Read the names of all classes, and choose those to use: in the order of their list, or as they are named.
+def read_classes(layout: OpenImagesFiles, words: Sequence[str], problems: ProblemList) -> ClassList:
+    """Read the names of all classes, and choose those to use: in the order of their list, or as ``words`` name them.
 
     Two classes of one name get their ids added.
     """
-    described = _read_descriptions(layout.descriptions, layout.root, problems)
+    described = _read_names(layout.descriptions, layout.root, None, problems)
     ids = list(described)
     if layout.chosen is not None and layout.chosen != layout.descriptions:
-        ids = _read_list(layout.chosen, layout.root, described, problems)
+        ids = list(_read_names(layout.chosen, layout.root, described, problems))
     if not ids:
         file = layout.chosen or layout.descriptions
         problems.append(f"{file.relative_to(layout.root)} has no classes")
     problems.refuse()
     repeated = Counter(described.values())
     names = {each: name if repeated[name] == 1 else f"{name} ({each})" for each, name in described.items()}
-    words = [layout.choice] if classes is None else [classes] if isinstance(classes, str) else list(classes)
-    if words not in [[choice] for choice in CLASS_CHOICES]:
+    if not (len(words) == 1 and words[0] in CLASS_CHOICES):
         known = {**{name: each for each, name in names.items()}, **{each: each for each in described}}
         if not words or (alone := next((word for word in words if word in CLASS_CHOICES), None)):
             what = f"'{alone}' stands for a whole list, and cannot be joined with others" if words else "there are none"
             raise InputError(f"classes={','.join(words)}: {what}.")
         if unknown := next((word for word in words if word not in known), None):
-            raise UnknownNameError(
-                "class of Open Images called", unknown, {**known, **dict.fromkeys(CLASS_CHOICES, "")}
-            )
+            raise UnknownNameError("class of Open Images called", unknown, [*known, *CLASS_CHOICES])
         ids = list(dict.fromkeys(known[word] for word in words))
     used = set(ids)
     others = {each: name for each, name in names.items() if each not in used}
     return ClassList(tuple(ids), tuple(names[each] for each in ids), others, layout.described_all)
 
 
-def _read_descriptions(path: Path, root: Path, problems: ProblemList) -> dict[str, str]:
-    """Read ``id,name`` lines; V6 and V7 have a header, the versions before have none."""
-    name, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
+def _read_names(path: Path, root: Path, described: Mapping[str, str] | None, problems: ProblemList) -> dict[str, str]:
+    """Read ``id,name`` lines, after a header in V6 and V7; a list of ids that are ``described`` needs no names."""
+    shown, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file)
         try:
             for cells in reader:
-                each, text = cells[0] if cells else "", ""
-                if reader.line_num == 1 and each == "LabelName":
+                each, text = cells[0].strip() if cells else "", ""
+                if not any(cells) or (reader.line_num == 1 and each == "LabelName"):
                     continue
-                if len(cells) < 2 or not each.strip():
+                if not each or (described is None and len(cells) < 2):
                     text = "a line is the id of a class and its name"
                 elif _SURROGATE.search("".join(cells)):
                     text = "bytes that are no UTF-8 text: is the file damaged?"
                 elif each in found:
                     text = f"the class {truncate_text(each)} is listed again (first in line {lines[each]})"
+                elif described is not None and each not in described:
+                    text = f"the class {truncate_text(each)} has no name in the class descriptions"
                 else:
-                    found[each], lines[each] = cells[1].strip() or each, reader.line_num
+                    found[each], lines[each] = "".join(cells[1:2]).strip() or each, reader.line_num
                 if text:
-                    problems.append(f"{name}, line {reader.line_num}: {text}")
+                    problems.append(f"{shown}, line {reader.line_num}: {text}")
         except csv.Error as error:
             what = f"no CSV ({error}); is a quote opened and never closed?"
-            problems.append(f"{name}, line {reader.line_num}: {what}")
+            problems.append(f"{shown}, line {reader.line_num}: {what}")
     return found
-
-
-def _read_list(path: Path, root: Path, described: dict[str, str], problems: ProblemList) -> list[str]:
-    """Read an id per line, the first cell of it; a list of V3 and V4 has nothing else."""
-    name, found = path.relative_to(root).as_posix(), dict[str, int]()
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        for number, line in enumerate(file, 1):
-            each = line.strip().partition(",")[0].strip('"')
-            if not each or (number == 1 and each == "LabelName"):
-                continue
-            if each in found:
-                text = f"the class {truncate_text(each)} is listed again (first in line {found[each]})"
-            elif each not in described:
-                text = f"the class {truncate_text(each)} has no name in the class descriptions"
-            else:
-                found[each] = number
-                continue
-            problems.append(f"{name}, line {number}: {text}")
-    return list(found)
 
 
 _SUFFIX: Final = ".jpg"
@@ -367,14 +300,13 @@ _NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
 
 
+@dataclass(frozen=True, eq=False)
 class Block:
-    """Some rows of a file.
+    """Some rows of a file: columns as binary arrays, and which rows they are, counted without those of other widths."""
 
-    Columns as binary arrays, and which rows these are, counted without those of other widths.
-    """
-
-    def __init__(self, reader: BlockReader, columns: dict[str, pa.Array], rows: NDArray[np.uint32]) -> None:
-        self._reader, self.columns, self.rows = reader, columns, rows
+    _reader: BlockReader
+    columns: dict[str, pa.Array]
+    rows: NDArray[np.uint32]
 
     def text(self, column: str, row: int) -> str:
         """Return a cell for a message."""
@@ -386,13 +318,15 @@ class Block:
 
 
 class BlockReader:
-    """Reads some columns of a CSV with a header, block by block; messages name the file relative to ``root``."""
+    """Reads some columns of a CSV with a header, block by block; messages name the file relative to ``root``.
 
-    def __init__(self, path: Path, root: Path, problems: ProblemList) -> None:
-        self.path, self.problems = path, problems
+    ``multiline`` says whether cells may have line breaks.
+    """
+
+    def __init__(self, path: Path, root: Path, problems: ProblemList, *, multiline: bool = False) -> None:
+        self.path, self.problems, self.multiline = path, problems, multiline
         self.name = path.relative_to(root).as_posix()
-        self._bad_rows: list[int] = []
-        self._multiline = False
+        self._invalid_rows = False
         self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
 
     def report(self, line: int, message: str) -> None:
@@ -401,16 +335,7 @@ class BlockReader:
 
     def line(self, row: int) -> int:
         """Return the first line of a row, one of ``Block.rows``."""
-        number = row + 2
-        for bad in self._bad_rows:
-            if bad > number:
-                break
-            number += 1
-        return self._line(number)
-
-    def _line(self, number: int) -> int:
-        """Return the first line of a row, counted from 1 with the header and bad rows."""
-        return self._lines[number - 1] if self._multiline and number <= len(self._lines) else number
+        return self._lines[row]
 
     @cached_property
     def header(self) -> list[str]:
@@ -422,56 +347,57 @@ class BlockReader:
             self.report(1, f"cannot be read ({error.strerror or error})")
             return []
 
-    def blocks(self, columns: Sequence[str], *, multiline: bool = False) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
         """Yield the rows that have as many cells as the header; the others are problems."""
-        self._multiline = multiline
         if wrong := [name for name in columns if self.header.count(name) != 1]:
             what = "is twice the" if wrong[0] in self.header else "is no"
             found = truncate_text(", ".join(self.header), 120)
             self.report(1, f"there {what} column {', '.join(wrong)}; the columns are {found or 'none'}")
             return
-        rows = 0
+        start = 0
         try:
-            for batch in self._open(columns, multiline):
-                yield self._block(batch, columns, rows)
-                rows += batch.num_rows
+            for batch in self._open(columns):
+                blank = np.ones(batch.num_rows, dtype=bool)
+                for column in batch.columns:
+                    blank &= pc.equal(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+                filled = np.flatnonzero(~blank)
+                rows = (start + filled).astype(np.uint32)
+                start += batch.num_rows
+                batch = batch.take(pa.array(filled)) if blank.any() else batch
+                yield Block(self, dict(zip(columns, batch.columns, strict=True)), rows)
         except (pa.ArrowException, OSError) as error:
-            if len(self.problems) >= MAX_PROBLEMS:
-                self.problems.refuse()
             self.problems.append(f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
+        for line, cells in self._records() if self._invalid_rows else ():
+            if len(cells) not in (0, len(self.header)):
+                hint = ": is the file truncated?" if len(cells) < len(self.header) else ""
+                if not decodes("".join(cells).encode("latin-1"), "utf-8"):
+                    hint = ", and bytes that are no UTF-8 text: is the file damaged?"
+                self.report(line, f"{len(cells)} of {len(self.header)} cells{hint}")
 
-    def _block(self, batch: pa.RecordBatch, columns: Sequence[str], start: int) -> Block:
-        """Return the rows of a batch that are not blank."""
-        blank = np.ones(batch.num_rows, dtype=bool)
-        for column in batch.columns:
-            if blank.any():
-                blank &= pc.equal(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-        filled = np.flatnonzero(~blank)
-        if blank.any():
-            batch = batch.take(pa.array(filled))
-        arrays = {name: batch.column(number) for number, name in enumerate(columns)}
-        return Block(self, arrays, (start + filled).astype(np.uint32))
-
-    def _open(self, columns: Sequence[str], multiline: bool) -> Any:
+    def _open(self, columns: Sequence[str]) -> Any:
         file = pa.OSFile(os.fspath(self.path))
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
             file.seek(0)
         # bytes that are no text are read as some: pyarrow prints a traceback where it cannot decode a bad row
-        encoding = "utf8" if self._is_text else "latin-1"
+        encoding = "utf8" if self._is_text() else "latin-1"
         return arrow_csv.open_csv(
             file,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
             parse_options=arrow_csv.ParseOptions(
-                invalid_row_handler=self._invalid, ignore_empty_lines=False, newlines_in_values=multiline
+                invalid_row_handler=self._skip, ignore_empty_lines=False, newlines_in_values=self.multiline
             ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=list(columns), column_types={name: pa.binary() for name in columns}
             ),
         )
 
-    @cached_property
+    def _skip(self, row: Any) -> str:
+        """Leave out a row with another number of cells than the header."""
+        self._invalid_rows = True
+        return "skip"
+
     def _is_text(self) -> bool:
-        """Whether the whole file is UTF-8."""
+        """Return whether the whole file is UTF-8."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             with self.path.open("rb") as file:
@@ -482,28 +408,20 @@ class BlockReader:
             return False
         return True
 
-    @cached_property
-    def _lines(self) -> array[int]:
-        """The first line of every row; read where a row of a file with line breaks in cells has a problem."""
-        lines = array("q", [1])
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the first line and the cells of every row, slowly: for the lines of problems."""
+        first = 1
         with self.path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
             reader = csv.reader(file)
-            for _ in reader:
-                lines.append(reader.line_num + 1)
-        return lines
+            for cells in reader if self.multiline else (next(csv.reader([line]), []) for line in file):
+                yield first, cells
+                first = reader.line_num + 1 if self.multiline else first + 1
 
-    def _invalid(self, row: Any) -> str:
-        """Note a row with another number of cells than the header."""
-        number = int(row.number or 0)
-        insort(self._bad_rows, number)
-        hint = ": is the file truncated?" if row.actual_columns < row.expected_columns else ""
-        if not self._is_text and not decodes(row.text.encode("latin-1"), "utf-8"):
-            hint = ", and bytes that are no UTF-8 text: is the file damaged?"
-        try:
-            self.report(self._line(number), f"{row.actual_columns} of {row.expected_columns} cells{hint}")
-        except ProblemsError:  # too many: pyarrow would print it and read on
-            return "error"
-        return "skip"
+    @cached_property
+    def _lines(self) -> array[int]:
+        """The first line of every row that has as many cells as the header, or is blank."""
+        rows = islice(self._records(), 1, None)
+        return array("q", (line for line, cells in rows if len(cells) in (0, len(self.header))))
 
 
 def parse_ids(block: Block, column: str = "ImageID") -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
@@ -722,9 +640,9 @@ def _is_in(ids: NDArray[np.uint64], listed: NDArray[np.uint64]) -> NDArray[np.bo
 
 def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
     """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
-    reader, parts, rows = BlockReader(path, root, problems), list[NDArray[np.uint64]](), list[NDArray[np.uint32]]()
-    subset = "Subset" in reader.header
-    for block in reader.blocks(("ImageID", *(["Subset"] if subset else [])), multiline=True):
+    reader = BlockReader(path, root, problems, multiline=True)
+    parts, rows, subset = list[NDArray[np.uint64]](), list[NDArray[np.uint32]](), "Subset" in reader.header
+    for block in reader.blocks(("ImageID", *(["Subset"] if subset else []))):
         ids, good = parse_ids(block)
         if subset:
             good &= pc.equal(block.columns["Subset"], official.encode()).to_numpy(zero_copy_only=False)
@@ -733,17 +651,12 @@ def read_image_list(path: Path, root: Path, official: str, problems: ProblemList
     found = np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
     ids = np.sort(found)
     if (ids[1:] == ids[:-1]).any():
-        _report_repeated(reader, found, np.concatenate(rows))
+        first: dict[str, int] = {}
+        for name, row in zip(format_ids(found), np.concatenate(rows).tolist(), strict=True):
+            if (earlier := first.setdefault(name, row)) != row:
+                text = f"the image {name} is listed again (first in line {reader.line(earlier)})"
+                reader.report(reader.line(row), text)
     return ids
-
-
-def _report_repeated(reader: BlockReader, ids: NDArray[np.uint64], rows: NDArray[np.uint32]) -> None:
-    order = np.argsort(ids, kind="stable")
-    again = np.append(False, ids[order[1:]] == ids[order[:-1]])
-    first = order[np.maximum.accumulate(np.where(again, 0, np.arange(len(ids))))]
-    for number in np.flatnonzero(again).tolist():
-        name, at = format_ids(ids[order[number : number + 1]])[0], reader.line(int(rows[first[number]]))
-        reader.report(reader.line(int(rows[order[number]])), f"the image {name} is listed again (first in line {at})")
 
 
 _EDGES: Final = ("XMin", "YMin", "XMax", "YMax")
@@ -766,7 +679,8 @@ def read_boxes(
     known = pa.array([each.encode() for each in classes.ids], pa.binary())
     reader = BlockReader(path, root, problems)
     grouped = _GROUP in reader.header
-    rows, numbers, shares, groups = ([np.zeros((0, *shape), dtype=kind)] for shape, kind in _EMPTY)
+    empty = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.bool_))
+    rows, numbers, shares, groups = ([np.zeros((0, *shape), dtype=kind)] for shape, kind in empty)
     for block in reader.blocks(("ImageID", "LabelName", *_EDGES, *([_GROUP] if grouped else []))):
         found, good = parse_ids(block)
         edges = np.empty((len(found), 4))
@@ -791,9 +705,6 @@ def read_boxes(
     return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool))
 
 
-_EMPTY: Final = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.bool_))
-
-
 def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileImages) -> NDArray[np.float64]:
     """Return corners in pixels, edges inclusive; a box has at least one pixel, inside the image."""
     touched, which = np.unique(rows, return_inverse=True)
@@ -807,7 +718,6 @@ def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileIm
 
 
 _CLASSES_SHOWN: Final = 8
-"""Of a list of classes."""
 
 
 def load_openimages(
@@ -835,12 +745,23 @@ def load_openimages(
     """
     refuse_url(path, "images")
     root = Path(path)
-    _check_options(root, machine, on_bad_image, unlabeled)
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder: give the one with the files of Open Images.")
+    if machine is not None and not 0 < machine <= 1:
+        raise InputError(f"machine={machine}: a confidence is a number above 0, at most 1.")
+    check_choice("on_bad_image", on_bad_image, ("error", "skip"))
+    check_choice("unlabeled", unlabeled, ("drop", "keep"))
     problems = ProblemList(root, unit="")
-    layout = find_layout(root, class_choice(classes), machine=machine is not None, boxes=boxes, problems=problems)
-    chosen = read_classes(layout, classes, problems)
+    words = [classes] if isinstance(classes, str) else list(classes or ())
+    choice = words[0] if len(words) == 1 and words[0] in CLASS_CHOICES else None if classes is None else "all"
+    asked = [*(["machine"] if machine is not None else []), *(["boxes"] if boxes else [])]
+    layout = find_layout(root, choice, asked, problems)
+    chosen = read_classes(layout, words if classes is not None else [layout.choice], problems)
     read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
-    _check_splits({name: labels.ids for name, labels in read.items()}, problems)
+    for (first, one), (second, other) in combinations(read.items(), 2):
+        if len(both := np.intersect1d(one.ids, other.ids, assume_unique=True)):
+            count = pluralize(len(both), "image")
+            problems.append(f"{count} in {first} and in {second}, e.g. {format_ids(both[:1])[0]}")
     folder, findings = image_folder(root / "_", images), _describe(layout, read, machine)
     if classes is None and layout.choice != "trainable":
         count = pluralize(len(chosen.ids), "class")
@@ -850,18 +771,21 @@ def load_openimages(
         places = _image_places(folder, OFFICIAL_SPLITS[name])
         found = _find_images(places, labels.ids)
         exists = found < len(places)
-        if not exists.all() and on_bad_image == "error":
-            problems.append(_describe_missing(places, OFFICIAL_SPLITS[name], labels.ids[~exists], len(exists)))
-        elif not exists.all():
-            findings.append(
-                Note(f"{name}: {pluralize(int((~exists).sum()), 'image')} without a file left out", "images")
+        missing = labels.ids[~exists]
+        if len(missing) and on_bad_image == "error":
+            problems.append(
+                f"{len(missing):,} of {len(exists):,} {OFFICIAL_SPLITS[name]} images have no file, e.g. "
+                f"{format_ids(missing[:1])[0]}.jpg (searched: {', '.join(map(str, places)) or 'no folder'}); --images "
+                "names their folder, --on-bad-image skip leaves them out"
             )
+        elif len(missing):
+            findings.append(Note(f"{name}: {pluralize(len(missing), 'image')} without a file left out", "images"))
         if problems:
             continue
         table = _table(labels, chosen, exists)
         source = _open_images(folder, places, labels.ids[exists], found[exists])
-        drawn, place = None, layout.splits[name].boxes
-        if place is not None:
+        drawn = None
+        if (place := layout.splits[name].get("boxes")) is not None:
             drawn = read_boxes(place, root, chosen, labels.ids[exists], source, problems, left_out)
         splits[name] = Split(name, source, table, boxes=drawn)
     problems.refuse()
@@ -876,15 +800,6 @@ def load_openimages(
     return Dataset("openimages", splits["train"], val, test, findings=tuple(findings))
 
 
-def _check_options(root: Path, machine: float | None, on_bad_image: str, unlabeled: str) -> None:
-    if not root.is_dir():
-        raise InputError(f"{root} is not a folder: give the one with the files of Open Images.")
-    if machine is not None and not 0 < machine <= 1:
-        raise InputError(f"machine={machine}: a confidence is a number above 0, at most 1.")
-    check_choice("on_bad_image", on_bad_image, ("error", "skip"))
-    check_choice("unlabeled", unlabeled, ("drop", "keep"))
-
-
 def _read(
     layout: OpenImagesFiles,
     name: str,
@@ -893,20 +808,16 @@ def _read(
     unlabeled: bool,
     problems: ProblemList,
 ) -> SplitLabels:
-    files, official = layout.splits[name], OFFICIAL_SPLITS[name]
-    before = len(problems)
-    listed = None if files.images is None else read_image_list(files.images, layout.root, official, problems)
+    files, official, before = layout.splits[name], OFFICIAL_SPLITS[name], len(problems)
+    human, images, given = files["human"] or layout.root, files["images"], files.get("machine")
+    listed = None if images is None else read_image_list(images, layout.root, official, problems)
     if len(problems) > before:
         listed = None  # an image that a bad list lacks is no further problem
-    given = None if files.machine is None or machine is None else (files.machine, machine)
-    labels = read_labels(files.human, given, layout.root, classes, listed, problems)
-    if not unlabeled:
-        return labels
-    if listed is None:
-        if files.images is None:
-            problems.append(f"unlabeled: no list of {official} images, e.g. {official}/images.csv")
-        return labels
-    return labels.with_images(listed, len(classes.ids))
+    network = None if given is None or machine is None else (given, machine)
+    labels = read_labels(human, network, layout.root, classes, listed, problems)
+    if unlabeled and images is None:
+        problems.append(f"unlabeled: no list of {official} images, e.g. {official}/images.csv")
+    return labels.with_images(listed, len(classes.ids)) if unlabeled and listed is not None else labels
 
 
 def _table(labels: SplitLabels, classes: ClassList, kept: NDArray[np.bool_]) -> LabelTable:
@@ -921,24 +832,10 @@ def _table(labels: SplitLabels, classes: ClassList, kept: NDArray[np.bool_]) -> 
     return LabelTable(starts, (places % width).astype(np.int32), values, classes.names, images)
 
 
-def _check_splits(ids: Mapping[str, NDArray[np.uint64]], problems: ProblemList) -> None:
-    for (first, one), (second, other) in combinations(ids.items(), 2):
-        if len(both := np.intersect1d(one, other, assume_unique=True)):
-            count, example = pluralize(len(both), "image"), format_ids(both[:1])[0]
-            problems.append(f"{count} in {first} and in {second}, e.g. {example}")
-
-
-def _describe_missing(places: Sequence[Path], official: str, ids: NDArray[np.uint64], count: int) -> str:
-    searched = ", ".join(map(str, places)) or "no folder"
-    return (
-        f"{len(ids):,} of {count:,} {official} images have no file, e.g. {format_ids(ids[:1])[0]}.jpg (searched: "
-        f"{searched}); --images names their folder, --on-bad-image skip leaves them out"
-    )
-
-
 def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine: float | None) -> list[Finding]:
     """Return how labels were read."""
-    total = {field: sum(getattr(labels, field) for labels in read.values()) for field in _COUNTED}
+    counted = ("left_out", "contradicted", "repeated", "machine")
+    total = {field: sum(getattr(labels, field) for labels in read.values()) for field in counted}
     notes = [
         f"Open Images {layout.version}: verified labels, Confidence 1 = present, 0 = absent, all others unknown; "
         f"{total['left_out']:,} rows about classes not in use are left out"
@@ -953,6 +850,3 @@ def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine:
         )
     splits = ", ".join(f"{name} is the official {official}" for name, official in OFFICIAL_SPLITS.items())
     return [*map(Note, notes), Note(splits, "split")]
-
-
-_COUNTED = ("left_out", "contradicted", "repeated", "machine")

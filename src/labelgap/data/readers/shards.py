@@ -86,10 +86,7 @@ class ShardEntry(_Strict):
 
 
 class ShardIndex(_Strict):
-    """The content of ``index.json``.
-
-    ``request`` is a digest of the data and options that the shards were written for.
-    """
+    """The content of ``index.json``; ``request`` is a digest of the data and options that it was written for."""
 
     format: Literal[1] = 1
     classes: tuple[str, ...]
@@ -229,12 +226,12 @@ class RemoteFolder:
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a file; None where the server does not say."""
-        size: int | None = self._retry(name, lambda system, address: system.size(address))
+        size: int | None = self._retry(name, "size")
         return size
 
-    def read(self, name: str) -> bytes:
-        """Return the content of a small file."""
-        content: bytes = self._retry(name, _cat)
+    def read(self, name: str, **part: int) -> bytes:
+        """Return the content of a small file, or a part of it from ``start`` to ``end``."""
+        content: bytes = self._retry(name, "cat_file", **part)
         return content
 
     def copy(self, name: str, size: int, target: Path) -> None:
@@ -242,22 +239,27 @@ class RemoteFolder:
         with target.open("wb") as file:
             while (start := file.tell()) < size:
                 stop = min(start + _BLOCK_BYTES, size)
-                block: bytes = self._retry(name, partial(_cat, start=start, end=stop))
+                block = self.read(name, start=start, end=stop)
                 if len(block) != stop - start:  # a server without range requests sends the whole file
                     if len(block) != size:
                         raise InputError(f"{self.address(name)} has {len(block):,} bytes, not {size:,}.")
                     block = block[start:stop] if start else block
                 file.write(block)
 
-    def _retry(self, name: str, request: Callable[[Any, str], Any]) -> Any:
-        """Return the result of a request; ``InputError`` with the URL where every attempt fails."""
+    def _retry(self, name: str, method: str, **arguments: int) -> Any:
+        """Return what a method of fsspec's file system returns; ``InputError`` where every attempt fails."""
         address, pause = self.address(name), PAUSE_SECONDS
         for attempt in range(ATTEMPTS):
             try:
-                system, path = _file_system(address)
-                return request(system, path)
-            except LabelGapError:
-                raise
+                import fsspec
+
+                system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
+                return getattr(system, method)(path, **arguments)
+            except ImportError as error:
+                raise InputError(
+                    f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
+                    f"pip install 'labelgap[shards]' ({error})."
+                ) from None
             except PermissionError as error:
                 raise InputError(f"{address} may not be read: {error}.") from None
             except Exception as error:  # of the package of the protocol: aiohttp, botocore …
@@ -275,24 +277,6 @@ class RemoteFolder:
         raise AssertionError
 
 
-def _cat(system: Any, path: str, **part: int) -> Any:
-    return system.cat_file(path, **part)
-
-
-def _file_system(address: str) -> tuple[Any, str]:
-    """Return fsspec's file system of a URL, made anew in a forked process, and the path in it."""
-    try:
-        import fsspec
-
-        system, path = fsspec.core.url_to_fs(address)
-    except ImportError as error:
-        raise InputError(
-            f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
-            f"pip install 'labelgap[shards]' ({error})."
-        ) from None
-    return system, path
-
-
 @dataclass(frozen=True)
 class ShardLocation:
     """The shards of an index, in a folder or at a URL."""
@@ -304,10 +288,6 @@ class ShardLocation:
     def remote(self) -> bool:
         """Whether the shards are at a URL."""
         return isinstance(self.root, str)
-
-    def address(self, number: int) -> str:
-        """Return the path or the URL of a shard, for messages."""
-        return f"{self.root}/{self.entries[number].name}"
 
     def path(self, number: int, needed: Callable[[], bool] = lambda: True) -> Path:
         """Return the file of a shard; one of a URL is copied into the cache unless it is there or no longer needed."""
@@ -354,10 +334,7 @@ def _mark(path: Path) -> Path:
 
 
 def _make_room(folder: Path, size: int, kept: Path | None = None) -> None:
-    """Remove the shards that were not used for the longest time, so that one more fits the limit of the cache.
-
-    One that is ``kept`` is not removed, even where it alone exceeds the limit.
-    """
+    """Remove the shards that were not used for the longest time, but ``kept``, so that one more fits the limit."""
     limit = cache_limit().bytes
     remove_partials(folder, older_than=_LOCK_SECONDS)
     if limit is None:
@@ -462,10 +439,7 @@ class _Labels(BaseModel):
 
 
 class ShardContent(NamedTuple):
-    """A shard, and of each of its images the cells of ``images.parquet`` but the shard's number.
-
-    Splits may be "", groups -1; labels are names of classes.
-    """
+    """A shard, and of each image the cells of ``images.parquet`` but the shard; splits may be "", labels are names."""
 
     entry: ShardEntry
     rows: list[tuple[Any, ...]]
@@ -474,11 +448,9 @@ class ShardContent(NamedTuple):
 def scan_shard(path: Path) -> ShardContent:
     """Read a shard from beginning to end; ``InputError`` where it is damaged, or an image has no labels."""
     try:
-        digest = file_digest(path).hex()
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            members = _members(tar, path)
-            found = [_read_member(file, parts, path) for parts in members.values()]
-            size = os.fstat(file.fileno()).st_size
+        digest, size = file_digest(path).hex(), path.stat().st_size
+        with tarfile.open(path, "r:") as tar:
+            found = [_read_member(tar, parts, path) for parts in _members(tar, path)]
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
     except (tarfile.TarError, EOFError) as error:
@@ -494,8 +466,8 @@ def scan_shard(path: Path) -> ShardContent:
     return ShardContent(entry, found)
 
 
-def _members(tar: tarfile.TarFile, path: Path) -> dict[str, dict[str, tarfile.TarInfo]]:
-    """Return key → suffix → member, of the images and their labels; other members are ignored."""
+def _members(tar: tarfile.TarFile, path: Path) -> list[dict[str, tarfile.TarInfo]]:
+    """Return kind → member of every image and its labels; other members are ignored."""
     found: dict[str, dict[str, tarfile.TarInfo]] = {}
     for member in tar:
         match = _KEY.fullmatch(member.name)
@@ -503,25 +475,23 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, dict[str, tarfile.Ta
             continue
         suffix = match[2].lower()
         kind = LABEL_SUFFIX if suffix == LABEL_SUFFIX else "image" if is_image_name(f"a.{suffix}") else ""
-        if kind and kind in found.setdefault(match[1], {}):
+        if kind and found.setdefault(match[1], {}).setdefault(kind, member) is not member:
             raise InputError(f"{path}: {match[1]} has two members '{kind}'. {_LAYOUT}")
-        if kind:
-            found[match[1]][kind] = member
     for key, parts in found.items():
         if missing := {"image", LABEL_SUFFIX} - parts.keys():
             raise InputError(f"{path}: {key} has no {missing.pop()} member. {_LAYOUT}")
-    return {key: parts for key, parts in found.items() if parts}
+    return list(found.values())
 
 
-def _read_member(file: Any, parts: Mapping[str, tarfile.TarInfo], path: Path) -> tuple[Any, ...]:
+def _read_member(tar: tarfile.TarFile, parts: Mapping[str, tarfile.TarInfo], path: Path) -> tuple[Any, ...]:
     """Return the row of an image; see ``ShardContent``."""
     image, labels = parts["image"], parts[LABEL_SUFFIX]
     if labels.size > _MAX_LABEL_BYTES:
         raise InputError(f"{path}: {labels.name} has more than {_MAX_LABEL_BYTES:,} bytes.")
-    content = [_bytes(file, member) for member in (image, labels)]
+    opened = (tar.extractfile(member) for member in (image, labels))
+    content = [b"" if file is None else file.read() for file in opened]
     try:
-        value = parse_json(content[1])
-        parsed = _Labels.model_validate(value)
+        parsed = _Labels.model_validate(parse_json(content[1]))
         if len({*parsed.present, *parsed.absent}) < len(parsed.present) + len(parsed.absent):
             raise ValueError("a class is listed twice")
         split = SPLIT_NAMES[parsed.split.lower()] if parsed.split else ""
@@ -533,14 +503,6 @@ def _read_member(file: Any, parts: Mapping[str, tarfile.TarInfo], path: Path) ->
     digest = hashlib.blake2b(content[0], digest_size=DIGEST_BYTES).digest()
     lists = ([*map(sys.intern, names)] for names in (parsed.present, parsed.absent))
     return (parsed.image or image.name, split, image.offset_data, image.size, digest, parsed.group, *lists)
-
-
-def _bytes(file: Any, member: tarfile.TarInfo) -> bytes:
-    file.seek(member.offset_data)
-    content: bytes = file.read(member.size)
-    if len(content) < member.size:
-        raise tarfile.ReadError("unexpected end of data")
-    return content
 
 
 def join_contents(
@@ -584,7 +546,7 @@ class ShardImages(DigestedImages):
     def encoded(self, row: int) -> EncodedImage:
         """Return the bytes of image ``row``."""
         number, offset, size = (int(each[row]) for each in (self.shards, self.offsets, self.sizes))
-        place = self.location.address(number)
+        place = f"{self.root}/{self.location.entries[number].name}"
         for _ in range(_ATTEMPTS):
             path = self.location.path(number)
             try:
@@ -659,7 +621,6 @@ def load_shards(path: str | os.PathLike[str], *, on_bad_image: str = "error") ->
     """
     check_choice("on_bad_image", on_bad_image, ("error", "skip"))
     text = os.fspath(path)
-    broken: dict[str, str] = {}
     if is_shard_url(text):
         location, rows, index = _open_url(text)
         broken = _check_sizes(location)
@@ -683,26 +644,11 @@ def load_shards(path: str | os.PathLike[str], *, on_bad_image: str = "error") ->
         remedy = "--on-bad-image skip leaves them out" if len(kept) else "and there are no others"
         raise ProblemsError(name, problems, f"{outcome} ({remedy})", unit="")
     findings: list[Finding] = [ShardsSkipped(tuple(sorted(broken)), lost)] if broken else []
-    return _dataset(name, index, rows, ShardImages(location, rows), kept, findings)
-
-
-def _dataset(
-    name: str,
-    index: ShardIndex,
-    rows: ImageRows,
-    images: ShardImages,
-    kept: NDArray[np.int64],
-    findings: Sequence[Finding],
-) -> Dataset:
-    """Return the data set of the rows in shards that can be read."""
-    parts = {}
+    parts, images = {}, ShardImages(location, rows)
     for split in SPLITS:
-        members = kept[rows.splits[kept] == split]
-        if not len(members):
-            continue
-        groups = rows.groups[members]
-        table = rows.labels(index.classes, members)
-        parts[split] = Split(split, images.select(members), table, groups=groups if (groups >= 0).all() else None)
+        if len(members := kept[rows.splits[kept] == split]):
+            groups, table = rows.groups[members], rows.labels(index.classes, members)
+            parts[split] = Split(split, images.select(members), table, groups=groups if (groups >= 0).all() else None)
     data = Dataset.of(name, parts, findings)
     counts = count_labels([part.labels for part in parts.values()])
     split_findings = describe_splits({split: len(part) for split, part in parts.items()}, index.has_splits)
@@ -740,10 +686,7 @@ def _check_sizes(location: ShardLocation) -> dict[str, str]:
 
 
 def _check_files(folder: Path, entries: Sequence[ShardEntry]) -> dict[str, str]:
-    """Return name → problem of the shards that are missing, or are not what their index says.
-
-    A shard is read once: its state and its digest are kept in the cache.
-    """
+    """Return name → problem of the shards that are missing, or not what their index says; what was read is cached."""
     key = hashlib.blake2b(os.fsencode(folder), digest_size=16).hexdigest()
     cache = cache_folder() / CACHE_FOLDER / f"{key}.json"
     known = (read_flat_json(cache) or {}) if cache.exists() else {}
@@ -803,8 +746,15 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
     cached = cache_folder() / CACHE_FOLDER / f"index-{digest.hexdigest()}"
     with suppress(LabelGapError):
         return (*read_index(cached), {})
+
+    def scan(path: Path) -> ShardContent | InputError:
+        try:
+            return scan_shard(path)
+        except InputError as error:
+            return error
+
     with ThreadPoolExecutor(cpu_count()) as pool:
-        found = list(pool.map(_scan, paths))
+        found = list(pool.map(scan, paths))
     pairs = zip(paths, found, strict=True)
     broken = {path.name: str(each).rstrip(".") for path, each in pairs if isinstance(each, InputError)}
     contents = [each for each in found if isinstance(each, ShardContent)]
@@ -817,10 +767,3 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
             write_index(cached, classes, has_splits, entries, rows)
     index = ShardIndex(classes=classes, has_splits=has_splits, images_digest="0" * 32, images_bytes=0, shards=entries)
     return index, rows, broken
-
-
-def _scan(path: Path) -> ShardContent | InputError:
-    try:
-        return scan_shard(path)
-    except InputError as error:
-        return error

@@ -213,8 +213,7 @@ def test_an_image_that_is_listed_again_is_told_with_its_line_also_after_line_bre
 
 
 def test_after_too_many_problems_reading_stops(v3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocks, problem_list):
-        monkeypatch.setattr(module, "MAX_PROBLEMS", 5)
+    monkeypatch.setattr(problem_list, "MAX_PROBLEMS", 5)
     (v3 / "2017_11/train/annotations-human.csv").write_text(HEADER + "a,b\n" * 9)
     with pytest.raises(ProblemsError, match=r"line 6: reading stopped here|line 6: 2 of 4 cells") as told:
         load("openimages", v3)
