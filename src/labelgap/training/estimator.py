@@ -47,7 +47,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         method: one of ``labelgap.methods()``, or "auto", which chooses by the states of the labels.
         options: of the method; its defaults where left out.
-        lr, batch_size, epochs: None, like all that is left open, leaves them to ``labelgap.fit``'s choice.
+        lr: learning rate; None, like all that is left open, leaves it to ``labelgap.fit``'s choice.
+        batch_size: rows per step.
+        epochs: how many.
         weight_decay: times the weights, added to their gradient; not for the biases under "newton". "auto" compares
             several, and methods and rates where they are open, on val or, without one, by cross-validation over all
             rows on what is known.
