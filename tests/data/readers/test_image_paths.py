@@ -148,29 +148,6 @@ def test_only_the_first_misspelled_names_of_a_table_are_compared(
     ]
 
 
-@pytest.mark.parametrize(
-    ("written", "near"),
-    [
-        ("2008_O04653.jpg", "2008_004653.jpg"),  # a letter for a digit
-        ("2008_00465l.jpg", "2008_004651.jpg"),
-        ("208_004653.jpg", "2008_004653.jpg"),  # a digit too few
-        ("2008_0046533.jpg", "2008_004653.jpg"),  # one too many
-        ("2008_004658.jpg", None),  # another digit is another photo
-        ("2008_00465.jpg", None),  # 2008_004651 or 2008_004653
-        ("IMG_1111.jpg", None),  # the next after IMG_999: a photo that is missing
-        ("DSC_100.jpg", None),
-        ("other/208_004653.jpg", None),
-    ],
-)
-def test_a_number_with_a_letter_in_it_or_a_digit_missing_gets_the_one_file_it_can_be(
-    tmp_path: Path, written: str, near: str | None
-) -> None:
-    names = ["2008_004651", "2008_004653", "IMG_111", "IMG_1000", "DSC_10"]
-    finder = place(tmp_path, *(f"photos/{name}.jpg" for name in names))
-    hint = "" if near is None else f". Did you mean photos/{near}?"
-    assert finder(written) == f"{tmp_path / written} does not exist{hint}"
-
-
 def test_another_suffix_of_the_same_format_is_found_unless_two_files_have_it(tmp_path: Path) -> None:
     finder = place(tmp_path, "a.jpg", "b.JPEG", "c.png", "d.jpeg", "d.jpg")
     assert [finder(name) for name in ("a.jpeg", "b.jpg", "d.jpg")] == [None] * 3

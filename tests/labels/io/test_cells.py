@@ -36,7 +36,7 @@ def test_the_words_that_were_met_are_said_once_each() -> None:
     states = CellParser()
     for cell in ("1", "yes", "yes", "TRUE", "0", "no", "", "NA", "1.0", "what"):
         states.code(cell)
-    assert states.spellings() == (("yes", "TRUE"), ("no",), ("NA",))
+    assert states.spellings() == [["yes", "TRUE"], ["no"], ["NA"]]
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics import revision_quality
 from labelgap.reporting.sections.modified_labels import (
-    _count_tables,
     modified_labels_from_run,
     modified_labels_from_trace,
     pseudo_labels_from_revisions,
 )
+from labelgap.reporting.sections.separability import count_unknown_positives
 from labelgap.training import Run
 
 Trace = dict[str, NDArray[Any]]
@@ -129,4 +129,4 @@ def test_a_table_is_counted_alike_whatever_the_size_of_the_blocks(
     expected = (pairs.count((UNKNOWN, ABSENT)), pairs.count((UNKNOWN, PRESENT)))
     for block in (1, 20, 1 << 24):
         monkeypatch.setattr("labelgap.reporting.sections.separability._BLOCK", block)
-        assert _count_tables(data.train.labels, data.train.truth) == expected
+        assert count_unknown_positives(data.train.labels, data.train.truth).totals == expected

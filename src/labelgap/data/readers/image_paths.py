@@ -63,10 +63,6 @@ _MAX_LENGTH: Final = 100
 _MAX_COMPARISONS: Final = 10_000
 """Of all names of a table together, which takes a second or two: a table may have thousands of such names."""
 _MIN_SIMILARITY: Final = 0.8
-_DIGIT: Final = re.compile("[0-9]")
-_LOOKALIKES: Final = str.maketrans("oil", "011")
-_MIN_DIGITS: Final = 4
-"""Digits of a name in which one may be missing, or one too many: short numbers are counted, and 100 comes after 99."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAX_FILES: Final = 2_000_000
 _MAX_CANDIDATES: Final = 10_000
@@ -74,14 +70,6 @@ _MAX_CANDIDATES: Final = 10_000
 
 def _digits(name: str) -> str:
     return "".join(filter(str.isdigit, name))
-
-
-def _with_a_digit_changed(name: str) -> set[str]:
-    """Return the names with one digit less, or one more beside a digit."""
-    digits = [place for place, letter in enumerate(name) if _DIGIT.match(letter)]
-    beside = {place + after for place in digits for after in (0, 1)}
-    shorter = {name[:place] + name[place + 1 :] for place in digits}
-    return shorter | {f"{name[:place]}{digit}{name[place:]}" for place in beside for digit in "0123456789"}
 
 
 def is_file(path: Path) -> bool:
@@ -127,8 +115,7 @@ class ImageFinder:
         self.files: dict[str, str] = {}
         self.skipped: dict[str, str] = {}
         self.completed: dict[str, str] = {}
-        self.checked = 0
-        self.missing = 0
+        self.checked = self.missing = 0
         self.lines: dict[str, int] = {}
         self.source: Path | None = None
         self.sources: dict[str, Path | None] = {}
@@ -176,10 +163,7 @@ class ImageFinder:
         return problem or (reason if reason and not self.skip else None)
 
     def _lost_photo(self, name: str, other: str) -> str | None:
-        """Return which of two names of one file is a photo without a file: their suffixes differ; None where none is.
-
-        The one that the file bears is kept, and the first one where it bears neither.
-        """
+        """Return which of two names of one file (other suffixes) is a photo without a file; None where none is."""
         if not image_suffix(name) or not image_suffix(other) or image_suffix(name) == image_suffix(other):
             return None
         return name if name in self.completed else other
@@ -245,16 +229,11 @@ class ImageFinder:
         return found
 
     def _nearest(self, inside: str) -> str | None:
-        """Return the file whose name is most like one that does not exist; None where none is close, or many may be.
-
-        Folders in the name must be close as well. Another number is another photo, so numbers must be the same; but see
-        ``_with_near_number``. Only the first names of a table are compared.
-        """
+        """Return the file most like one that does not exist: folders are close as well, and numbers are the same."""
         wanted = without_suffix(normalize_name(inside)).split("/")
         files = self._files_by_number.get(_digits(wanted[-1]), [])
         if len(files) > min(_MAX_COMPARED, _MAX_COMPARISONS - self._comparisons) or len(inside) > _MAX_LENGTH:
             return None
-        files = files or self._with_near_number(wanted[-1])
         self._comparisons += len(files)
         best, nearest = _MIN_SIMILARITY, None
         for file in files:
@@ -264,39 +243,13 @@ class ImageFinder:
                 best, nearest = near, file
         return nearest
 
-    def _with_near_number(self, name: str) -> list[str]:
-        """Return the file whose name differs by letters that look like digits; else by a digit too many or too few.
-
-        Empty where several do. Where other files have as many digits as the name, none is missing in it.
-        """
-        (files, shapes), name = self._files_by_lookalike, name.translate(_LOOKALIKES)
-        found = files.get(name, [])
-        if not found and len(_digits(name)) >= _MIN_DIGITS and _DIGIT.sub("0", name) not in shapes:
-            self._comparisons += len(name)  # it takes as long as so many comparisons
-            found = [file for each in sorted(_with_a_digit_changed(name)) for file in files.get(each, [])]
-        return found if len(found) == 1 else []
-
-    @cached_property
-    def _names_of_files(self) -> dict[str, str]:
-        """The image files below the folder, and their names in normal form without a suffix."""
-        files = sorted({file for files in self._files_by_name.values() for file in files})
-        return {file: without_suffix(normalize_name(Path(file).name)) for file in files}
-
     @cached_property
     def _files_by_number(self) -> dict[str, list[str]]:
-        """The image files by the digits in their names."""
+        """The image files by the digits in their names without a suffix."""
         found: dict[str, list[str]] = {}
-        for file, name in self._names_of_files.items():
-            found.setdefault(_digits(name), []).append(file)
+        for file in sorted({file for files in self._files_by_name.values() for file in files}):
+            found.setdefault(_digits(without_suffix(normalize_name(Path(file).name))), []).append(file)
         return found
-
-    @cached_property
-    def _files_by_lookalike(self) -> tuple[dict[str, list[str]], set[str]]:
-        """The image files by their names, with digits for the letters that look like them; and these names' shapes."""
-        found: dict[str, list[str]] = {}
-        for file, name in self._names_of_files.items():
-            found.setdefault(name.translate(_LOOKALIKES), []).append(file)
-        return found, {_DIGIT.sub("0", name) for name in found}
 
     def _check_file(self, name: str, place: Path) -> str | None:
         """Return the problem with an existing file, or None."""

@@ -72,20 +72,15 @@ def apply_class_options(
             table, [(names.get(child, child), names.get(parent, parent)) for child, parent in pairs]
         )
         table = table.revised(revisions)
-        findings.append(_describe_hierarchy(len(revisions), contradicted, unknown_names))
+        text = f"parents add {pluralize(len(revisions), 'present label')}"
+        if contradicted:
+            verbs = ("say", "stay") if contradicted > 1 else ("says", "stays")
+            labels = pluralize(contradicted, "label")
+            text += f"; {labels} {verbs[0]} absent where a child is present, and {verbs[1]}"
+        if unknown_names:
+            text += f"; no tags here: {truncate_text(', '.join(unknown_names), 100)}"
+        findings.append(Note(text))
     return table, revisions, [*findings, *similar_class_names(table)]
-
-
-def _describe_hierarchy(added: int, contradicted: int, unknown_names: Sequence[str]) -> Note:
-    """Say what parents added, what stays absent although a child is present, and which names are no classes."""
-    text = f"parents add {pluralize(added, 'present label')}"
-    if contradicted:
-        verbs = ("say", "stay") if contradicted > 1 else ("says", "stays")
-        labels = pluralize(contradicted, "label")
-        text += f"; {labels} {verbs[0]} absent where a child is present, and {verbs[1]}"
-    if unknown_names:
-        text += f"; no tags here: {truncate_text(', '.join(unknown_names), 100)}"
-    return Note(text)
 
 
 def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
@@ -126,28 +121,31 @@ def read_name_pairs(path: Path, first: str, second: str) -> list[tuple[str, str]
 
 
 def resolve_aliases(pairs: Iterable[tuple[str, str]], where: str) -> dict[str, str]:
-    """Return the final name of every alias; an alias of two names and a cycle are errors.
-
-    Example:
-        >>> resolve_aliases([("puppy", "dog"), ("dog", "Dog")], "rename")
-        {'puppy': 'Dog', 'dog': 'Dog'}
-    """
+    """Return the final name of every alias; an alias of two names and a cycle are errors."""
     direct: dict[str, str] = {}
     for old, new in pairs:
         if direct.setdefault(old, new) != new:
             names = (truncate_text(name) for name in (old, direct[old], new))
             raise InputError("{}: '{}' stands for '{}' and for '{}'. It can stand for one tag.".format(where, *names))
     direct = {old: new for old, new in direct.items() if old != new}
-    final: dict[str, str] = {}
-    for old in direct:
-        name, path = old, dict[str, None]()
-        while name in direct and name not in final:
-            if name in path:
-                raise InputError(f"{where}: {describe_cycle([*path])} is a cycle.")
-            path[name] = None
-            name = direct[name]
-        final |= dict.fromkeys(path, final.get(name, name))
+    aliases, final = dict[str, set[str]](), dict[str, str]()
+    for old, new in direct.items():
+        aliases.setdefault(new, set()).add(old)
+    for name in reversed(_sorted_names(aliases, where)):
+        final[name] = final[direct[name]] if name in direct else name
     return {old: final[old] for old in direct}
+
+
+def _sorted_names(needed: Mapping[str, set[str]], where: str) -> list[str]:
+    """Return all names, those that a name needs before it; a cycle is an error."""
+    try:
+        return list(TopologicalSorter(needed).static_order())
+    except CycleError as error:
+        names = error.args[1][:-1]
+        first = names.index(min(names))
+        shown = [truncate_text(name) for name in (*names[first:], *names[: first + 1])]
+        shown = shown if len(shown) <= _MAX_SHOWN else [*shown[: _MAX_SHOWN - 2], "…", shown[-1]]
+        raise InputError(f"{where}: {' → '.join(shown)} is a cycle.") from None
 
 
 def rename_classes(
@@ -157,12 +155,6 @@ def rename_classes(
 
     Present or absent replaces unknown. A label that is present in one merged class and absent in another is a conflict:
     it is returned as (row, class) and is unknown in the table.
-
-    Example:
-        >>> table = LabelTable.from_dense([[1, -1], [0, 1]], classes=["dog", "Dog"])
-        >>> renamed, conflicts = rename_classes(table, {"dog": "Dog"})
-        >>> renamed.to_dense().tolist(), conflicts
-        ([[1], [-1]], [(1, 'Dog')])
     """
     new_names = [names.get(name, name) for name in table.classes]
     classes = sorted(set(new_names)) if alphabetical else list(dict.fromkeys(new_names))
@@ -188,16 +180,7 @@ _RARER: Final = 5
 
 
 def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarClasses]:
-    """Find classes whose names differ only in case, blanks, marks, a plural, or one letter of a rare name.
-
-    Example:
-        >>> tags = [["Dog", "cats"], ["Dog", "dog"], ["cat", "owl", "preson"], *[["person"]] * 5]
-        >>> for found in similar_class_names(LabelTable.from_lists(tags)):
-        ...     print(found)
-        'Dog' (2) and 'dog' (1) look like one tag: --rename dog=Dog
-        'cat' (1) and 'cats' (1) look like one tag: --rename cats=cat
-        'person' (5) and 'preson' (1) look like one tag: --rename preson=person
-    """
+    """Find classes whose names differ only in case, blanks, marks, a plural, or one letter of a rare name."""
     present = table.counts().present.tolist()
     by_key: dict[str, list[tuple[str, int]]] = {}
     for column, name in enumerate(table.classes):
@@ -214,12 +197,7 @@ def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarC
 
 
 def fold_case(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the name to use for every name that differs from a more frequent one only in case and blanks.
-
-    Example:
-        >>> fold_case({"Dog": 1, "dog": 7, "traffic  light": 2, "Traffic light": 2, "dogs": 3})
-        {'Dog': 'dog', 'traffic  light': 'Traffic light'}
-    """
+    """Return the name to use for every name that differs from a more frequent one only in case and blanks."""
     groups: dict[str, list[str]] = {}
     for name in counts:
         folded = name if len(name) > _MAX_COMPARED else unicodedata.normalize("NFKC", name).casefold()
@@ -246,11 +224,8 @@ def is_near_spelling(one: str, other: str) -> bool:
 
 
 def _near_spellings(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these.
-
-    Two such names become equal when a letter of one or of both is left out, so the work grows with the letters.
-    """
-    frequent: dict[str, str] = {}
+    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these."""
+    frequent: dict[str, str] = {}  # also by every form without a letter, so that the work grows with the letters
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
         if not _MIN_LETTERS <= len(name) <= _MAX_LETTERS:
             continue
@@ -293,14 +268,11 @@ def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple
     A name that is no class still connects others: from dog to animal through canine. A cycle is an error.
     Returned are the revisions of unknown labels to PRESENT, how many labels are absent although a descendant is present
     (they stay absent), and the children and parents that are no class of the table.
-
-    Example:
-        >>> table = LabelTable.from_lists([["dog"], ["owl"]], classes=["animal", "bird", "dog", "owl"])
-        >>> revisions, _, _ = implied_labels(table, [("dog", "animal"), ("owl", "bird"), ("bird", "animal")])
-        >>> table.revised(revisions).to_dense().tolist()
-        [[1, -1, 1, -1], [1, 1, -1, 1]]
     """
-    children = _children(pairs)
+    children: dict[str, set[str]] = {}
+    for child, parent in pairs:
+        children.setdefault(parent, set()).add(child)
+    order = _sorted_names(children, "parents")  # children before their parents
     number = {name: column for column, name in enumerate(table.classes)}
     count = max(len(table.classes), 1)
     rows, places = table.rows, [np.zeros(0, dtype=np.int64)]
@@ -308,9 +280,10 @@ def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple
     present = _rows_by_class(table)
     limit = _MAX_LABELS + _MAX_PER_LABEL * len(table.values)
     found: dict[str, NDArray[np.int64]] = {}
-    for name, below in children.items():
+    for name in order:
         own = present[number[name]] if name in number else places[0]
-        parts = {id(part): part for part in (own, *(found[child] for child in below)) if len(part)}
+        below = [found[child] for child in children.get(name, ())]
+        parts = {id(part): part for part in (own, *below) if len(part)}
         found[name] = (
             next(iter(parts.values()), own) if len(parts) < 2 else np.unique(np.concatenate([*parts.values()]))
         )
@@ -324,26 +297,7 @@ def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple
     contradicted = int(np.isin(known[table.values != PRESENT], implied).sum())
     row, column = np.divmod(implied[~np.isin(implied, known)], count)
     revisions = Revisions.from_arrays(table, row, column, source=HIERARCHY_SOURCE, epoch=None)
-    return revisions, contradicted, tuple(sorted(children.keys() - number.keys()))
-
-
-def describe_cycle(names: Sequence[str]) -> str:
-    """Return the names of a cycle, the first of them in alphabetical order first, and only a few of many."""
-    first = names.index(min(names))
-    shown = [truncate_text(name) for name in (*names[first:], *names[: first + 1])]
-    return " → ".join(shown if len(shown) <= _MAX_SHOWN else [*shown[: _MAX_SHOWN - 2], "…", shown[-1]])
-
-
-def _children(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Return the children of every name, in an order that has children before their parents."""
-    children: dict[str, set[str]] = {}
-    for child, parent in pairs:
-        children.setdefault(parent, set()).add(child)
-    try:
-        order = list(TopologicalSorter(children).static_order())
-    except CycleError as error:
-        raise InputError(f"parents: {describe_cycle(error.args[1][:-1])} is a cycle.") from None
-    return {name: children.get(name, set()) for name in order}
+    return revisions, contradicted, tuple(sorted({*order} - number.keys()))
 
 
 def _rows_by_class(table: LabelTable) -> list[NDArray[np.int64]]:

@@ -65,13 +65,6 @@ class CellParser:
     Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no, or unknown where 0 only means that nobody tagged
     it (``zero``); unknown is blank, ?, NA, NaN or null; in any case. Anything else is no state; −1 neither, since it
     means absent in other tools, unless it is asked for as UNCERTAIN.
-
-    Example:
-        >>> parser = CellParser()
-        >>> [parser.code(cell) for cell in ("1.0", "yes", "0", "", "maybe")]
-        [1, 1, 0, -1, None]
-        >>> parser.spellings()
-        (('yes',), (), ())
     """
 
     def __init__(self, zero: int = ABSENT, *, uncertain: bool = False) -> None:
@@ -91,9 +84,9 @@ class CellParser:
                 self._spellings[code].append(cell)
             return self._codes.setdefault(cell, self._zero if code == ABSENT else code)
 
-    def spellings(self) -> tuple[tuple[str, ...], ...]:
+    def spellings(self) -> list[list[str]]:
         """Return the other spellings of 1, of 0 and of blank that the cells have."""
-        return tuple(tuple(self._spellings[state]) for state in (PRESENT, ABSENT, UNKNOWN))
+        return list(self._spellings.values())
 
 
 def _state(cell: str) -> int | None:
@@ -104,12 +97,7 @@ def _state(cell: str) -> int | None:
 
 
 def choose_spellings(counts: Mapping[int | None, Counter[str]]) -> dict[int, str]:
-    """Return how a table writes each state, given its cells by state: the most frequent, or one that fits the others.
-
-    Example:
-        >>> choose_spellings({PRESENT: Counter({"TRUE": 7, "1": 2}), UNKNOWN: Counter({"NA": 3})})
-        {1: 'TRUE', 0: 'FALSE', -1: 'NA'}
-    """
+    """Return how a table writes each state, given its cells: the most frequent way, or one that fits the others."""
     present, absent, unknown = (
         next(iter(dict(counts.get(state, Counter[str]()).most_common(1))), None) for state in (PRESENT, ABSENT, UNKNOWN)
     )
@@ -130,16 +118,9 @@ def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> s
 
 
 class TagLists:
-    """Cells that list classes, ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``.
-
-    Read, and written alike.
+    """Cells that list classes, ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``: read and written.
 
     The separator is detected from all cells when None is given; never a blank, since class names contain blanks.
-
-    Example:
-        >>> lists = TagLists(None, ["cat", "owl | dog", ""])
-        >>> lists.separator, lists.names("owl | dog"), lists.cell(["cat", "owl"], "")
-        ('|', ['owl', 'dog'], 'cat | owl')
     """
 
     def __init__(self, separator: str | None, cells: Iterable[Cell] = ()) -> None:
@@ -193,12 +174,9 @@ def blanks_between_tags(classes: Sequence[str]) -> list[Caution]:
     """Find names whose words are all classes of their own: a blank may separate the tags of a list."""
     known = {*classes}
     found = [name for name in classes if len(words := name.split()) > 1 and all(word in known for word in words)]
-    if not found:
-        return []
     more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-    each = "each word of them" if more else "each word of it"
-    name = truncate_text(found[0])
-    return [Caution(f"'{name}'{more}: {each} is a tag, too. --separator space if these are lists")]
+    each = f"{more}: each word of {'them' if more else 'it'} is a tag, too. --separator space if these are lists"
+    return [Caution(f"'{truncate_text(name)}'{each}") for name in found[:1]]
 
 
 def _parse_bracketed(cell: str) -> list[str] | None:
@@ -242,9 +220,8 @@ _PHOTO_NAME: Final = re.compile(r"[^.\s]\.(?:jpe?g|png|webp|gif|bmp|tiff?|heic|a
 class HeaderColumns:
     """The header, its line, the indices of the columns of each kind, and the names of those that are ignored.
 
-    ``image`` is None where no column is called so, which is among the problems; ``probable_image`` is then the only one
-    that holds names of files, if there is one. ``present`` and ``absent`` are the
-    columns of lists; ``class_columns``, with a class each, are none beside them.
+    Where no column is called ``image``, which is a problem, ``probable_image`` is the only one that holds names of
+    files. ``class_columns``, with a class each, are none beside the lists ``present`` and ``absent``.
     """
 
     line: int
@@ -283,11 +260,6 @@ def is_reserved_name(name: str) -> bool:
     """Return whether a column of this name may be read as something else than a class."""
     reserved = {*RESERVED_COLUMNS, *LIST_COLUMNS, UNSURE_COLUMN, *LIST_SYNONYMS}
     return _plain(name) in reserved.union(*COLUMN_SYNONYMS.values())
-
-
-def is_list_name(name: str) -> bool:
-    """Return whether a column of this name may list classes."""
-    return _plain(name) in LIST_SYNONYMS
 
 
 def is_header(header: Iterable[str], options: TableOptions) -> bool:
@@ -355,10 +327,7 @@ def parse_header(
 
 
 def _column_roles(header: Sequence[str], options: TableOptions) -> list[str]:
-    """Return the name of every column after renaming, in lower case if it is a reserved one.
-
-    A reserved name that no column has goes to the only column that has a synonym of it.
-    """
+    """Return every column's new name, a reserved one in lower case; one that is not there goes to its only synonym."""
     renamed = [options.rename.get(name, name) for name in header]
     roles = [name.lower() if name.lower() in (*RESERVED_COLUMNS, *LIST_COLUMNS) else name for name in renamed]
     for role, synonyms in COLUMN_SYNONYMS.items():
@@ -377,10 +346,8 @@ def _recognize_lists(
     candidates = [number for number in open_columns if _plain(header[number]) in LIST_SYNONYMS]
     if "present" in roles or len(candidates) != 1 or roles[candidates[0]] != header[candidates[0]]:
         return
-    parser = CellParser()
     for number in open_columns:
-        cells = [row[number] for row in sample if number < len(row) and row[number]]
-        codes = [parser.code(cell) for cell in cells]
+        codes = [_code(cell) for cell in _column(number, sample)]
         states, others = sum(code in (PRESENT, ABSENT) for code in codes), codes.count(None)
         if (others <= states) if number in candidates else (states > others):
             return
@@ -389,10 +356,17 @@ def _recognize_lists(
 
 def _holds_no_states(number: int, sample: Sequence[Sequence[Cell]]) -> bool:
     """Return whether a column is blank, or most of its cells are no states, e.g. the numbers of the rows."""
-    parser = CellParser()
-    cells = [row[number] for row in sample if number < len(row) and row[number]]
-    states = sum(parser.code(cell) is not None for cell in cells)
-    return not cells or 2 * states < len(cells)
+    codes = [_code(cell) for cell in _column(number, sample)]
+    return not codes or 2 * codes.count(None) > len(codes)
+
+
+def _column(number: int, sample: Sequence[Sequence[Cell]]) -> list[Cell]:
+    """Return the cells of a column that are not blank."""
+    return [row[number] for row in sample if number < len(row) and row[number]]
+
+
+def _code(cell: Cell) -> int | None:
+    return _state(cell) if isinstance(cell, str) else None
 
 
 def holds_file_names(cells: Sequence[Cell]) -> bool:
@@ -403,10 +377,7 @@ def holds_file_names(cells: Sequence[Cell]) -> bool:
 
 def _column_of_files(columns: Sequence[int], sample: Sequence[Sequence[Cell]]) -> int | None:
     """Return the only column of which most cells are names of files; None where there is none, or several."""
-    found = []
-    for number in columns:
-        if holds_file_names([row[number] for row in sample if number < len(row) and row[number]]):
-            found.append(number)
+    found = [number for number in columns if holds_file_names(_column(number, sample))]
     return found[0] if len(found) == 1 else None
 
 
@@ -684,21 +655,16 @@ class _RowParser:
             codes[codes == UNCERTAIN] = minus_one
         table = LabelTable(np.asarray(ends), np.asarray(numbers), codes, names, list(self.images))
         table = table.keep(codes != UNKNOWN) if minus_one == UNKNOWN else table
-        return table, [self._describe_cells(cell_parser)]
-
-    def _describe_cells(self, parser: CellParser) -> Note:
         present, absent, unknown = (
-            f" (or {', '.join(spellings[:_SPELLINGS_SHOWN])})" if spellings else "" for spellings in parser.spellings()
+            f" (or {', '.join(spellings[:_SPELLINGS_SHOWN])})" if spellings else ""
+            for spellings in cell_parser.spellings()
         )
-        zeros = self.options.zeros
-        return Note(f"a column per tag; 1{present} = present, 0{absent} = {zeros}, blank{unknown} = unknown")
+        rule = f"1{present} = present, 0{absent} = {self.options.zeros}, blank{unknown} = unknown"
+        return table, [Note(f"a column per tag; {rule}")]
 
     def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
-        """Report cells that are no state: each of them, or the column where most of its cells are.
-
-        A column without any state is not reported where no column names the images: it may be the one.
-        """
-        if self.columns.image_names is None and count == filled:
+        """Report cells that are no state: each of them, or the column where most of its cells are."""
+        if self.columns.image_names is None and count == filled:  # it may be the one that names the images
             return
         if not is_no_class(count, filled):
             for line, cell in bad:
@@ -706,15 +672,13 @@ class _RowParser:
                 text = f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}{hint}"
                 self.problems.add(line, text)
             return
-        (line, cell), more = bad[0], count - 1
-        renamed = format_option("rename", f"{name}=present")
-        ignored = format_option("ignore-columns", name)
-        hint = f"{ignored} leaves it out; if it lists tags, {renamed}"
+        (line, cell), more, ignored = bad[0], count - 1, format_option("ignore-columns", name)
+        hint = f"{ignored} leaves it out; if it lists tags, {format_option('rename', f'{name}=present')}"
         if holds_file_names([cell for _, cell in bad[:SAMPLE_ROWS]]):
             image = self.columns.header[self.columns.image or 0]
             named = f"{format_option('ignore-columns', image)} {format_option('rename', f'{name}=image')}"
             hint = f"it holds names of files: if these are the images, {named}; if not, {ignored}"
-        elif is_list_name(name) and self.repeated:
+        elif _plain(name) in LIST_SYNONYMS and self.repeated:
             self.problems.fixable = False  # the states of several tags would be merged
             hint = (
                 "a row per tag? A table has a row per image, with a column per tag. In Python: pandas.read_csv(…)"

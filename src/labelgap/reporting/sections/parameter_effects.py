@@ -140,7 +140,8 @@ def _effects(method: str, settings: Sequence[Setting], names: Iterable[str], val
         for place, points in enumerate(best):
             table[:, place, : len(points)] = np.array(points, dtype=np.float64).T  # None becomes NaN
         tried = np.array([len(group) for group in groups.values()])
-        effects.append(ParameterEffect(method, name, tuple(groups), *table, tried, val_name))
+        val, test, epoch = table
+        effects.append(ParameterEffect(method, name, tuple(groups), val, test, epoch, tried, val_name))
     return effects
 
 
