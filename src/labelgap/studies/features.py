@@ -32,8 +32,11 @@ def features(
 
     Args:
         data: images; of a file of features, these are returned.
-        backbone, weights, size: the network, a file of its weights, and the size of its input; by default the data's.
-        device, workers, quiet: as for ``fit``.
+        backbone: the network; by default the data's.
+        weights: a file of its weights.
+        size: of its input, in pixels.
+
+    The other arguments are those of ``fit``.
     """
     name, torch_device = backbone or default_linear_backbone(data), choose_device(device)
     count = choose_workers(workers, torch_device)
