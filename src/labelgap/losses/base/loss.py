@@ -37,7 +37,16 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses.base.fused import Fused, KernelForm, fused, fused_mixture, is_fusible
 from labelgap.losses.base.mixture import Mixture, mixture_entries
-from labelgap.losses.base.terms import Number, check_choice, check_codes, check_number, check_shapes, reduce, widen
+from labelgap.losses.base.terms import (
+    Number,
+    check_choice,
+    check_codes,
+    check_number,
+    check_shapes,
+    host_array,
+    reduce,
+    widen,
+)
 from labelgap.losses.kernels.dispatch import are_taken, one_pass
 
 MOST_EPOCHS = 1.5
@@ -149,15 +158,14 @@ class Loss(nn.Module, ABC):
         return self.cost(widen(logits), labels, index, features)
 
     def _check_first(self, logits: Tensor, labels: Tensor) -> None:
-        """Refuse values that are no labels, and torch.func; once, since a GPU has to be waited for."""
+        """Refuse torch.func, and once, on the host (a device would have to wait), values that are no labels."""
         if torch._C._functorch.is_functorch_wrapped_tensor(logits):
             raise InputError(
                 f"'{self.name}' does not run inside of torch.func (vmap, grad): reduction='none' gives the cost of "
                 "every entry, and torch.autograd.grad the gradient."
             )
-        if labels.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        check_codes(labels)
+        if (values := host_array(labels.detach())) is not None:
+            check_codes(values)
         self._images["checked"] = 1
 
     def _count_images(self, rows: int) -> None:

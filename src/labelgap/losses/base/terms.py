@@ -180,13 +180,12 @@ def check_shapes(logits: Tensor, labels: Tensor) -> None:
         )
 
 
-def check_codes(labels: Tensor) -> None:
+def check_codes(labels: NDArray[Any]) -> None:
     """Raise ``InputError`` where a label is none of 1, 0, -1 and NaN."""
-    values = labels.detach()
-    wrong = (values != PRESENT) & (values != ABSENT) & (values != UNKNOWN) & (values == values)
+    wrong = ~np.isin(labels, (PRESENT, ABSENT, UNKNOWN)) & (labels == labels)
     if wrong.any():
         raise InputError(
-            f"a label is {values[wrong][0].item():g}: labels are 1 (present), 0 (absent) and -1 or NaN (unknown)."
+            f"a label is {labels[wrong][0]:g}: labels are 1 (present), 0 (absent) and -1 or NaN (unknown)."
         )
 
 
