@@ -207,7 +207,8 @@ def read_instances(path: Path, problems: FileProblems) -> Instances:
         ("images", _Image, "file_name", found.images),
     ):
         before, firsts = len(problems), dict[str, int]()
-        for number, entry in _read_entries(path, content, name, kind, problems).items():
+        entries: dict[int, Any] = _read_entries(path, content, name, kind, problems)
+        for number, entry in entries.items():
             text = getattr(entry, key)
             if texts.setdefault(entry.id, text) is not text:
                 problems.add(path, f"{name}[{number}]: the id {entry.id} is listed again")
