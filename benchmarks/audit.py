@@ -25,7 +25,7 @@ from scipy.special import expit
 
 import labelgap as lg
 from labelgap.audit.calibration import ScoreSample, fit_calibration, platt_line, sample_scores
-from labelgap.audit.ranking import CandidateLimits, rank_candidates
+from labelgap.audit.candidates import CandidateLimits, rank_candidates
 from labelgap.audit.scorers import HeadScorer, train_head_scorers
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
@@ -255,17 +255,18 @@ def variants(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> list[str]:
 
 def score_variants(sample: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
     """Return scores by name: one line for all classes or one for each, and offsets of several kinds."""
-    classes = sample.classes
+    classes = sample.unknown.shape[-1]
+    present, column = sample.known[sample.is_present], sample.column[sample.is_present]
     one = np.array(platt_line(sample))
     odds = one[0] * logits + one[1]
     each = np.array([platt_line(of_class(sample, k)) for k in range(classes)])
     own = each[:, 0] * logits + each[:, 1]
-    known = np.bincount(sample.present_class, minlength=classes)
+    known = np.bincount(column, minlength=classes)
     calibration = fit_calibration(sample.map(lambda values: values[None]))
-    held_out = expit(each[sample.present_class, 0] * sample.present + each[sample.present_class, 1])
-    labelled = np.bincount(sample.present_class, weights=held_out, minlength=classes) / known
+    held_out = expit(each[column, 0] * present + each[column, 1])
+    labelled = np.bincount(column, weights=held_out, minlength=classes) / known
     elkan = np.log((1 - labelled) / labelled)
-    by_class = [np.sort(sample.present[sample.present_class == k]) for k in range(classes)]
+    by_class = [np.sort(present[column == k]) for k in range(classes)]
     ranks = np.stack([np.searchsorted(each, logits[:, k]) / len(each) for k, each in enumerate(by_class)], axis=1)
     return {
         "logits as they are": logits,
@@ -279,10 +280,9 @@ def score_variants(sample: ScoreSample, logits: Matrix) -> dict[str, Matrix]:
 
 
 def of_class(sample: ScoreSample, number: int) -> ScoreSample:
-    mine = sample.present_class == number
-    zeros, none = np.zeros(int(mine.sum()), dtype=np.int64), np.empty(0, dtype=np.int64)
-    column, others = sample.unknown[:, number : number + 1], sample.present_others[mine]
-    return ScoreSample(sample.present[mine], zeros, np.empty(0), none, column, others, sample.unknown_others)
+    mine = np.flatnonzero(sample.is_present & (sample.column == number))
+    known = sample.known[mine], np.zeros_like(mine), sample.is_present[mine], sample.others[mine]
+    return ScoreSample(*known, sample.unknown[:, number : number + 1], sample.unknown_others)
 
 
 def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matrix]:

@@ -28,7 +28,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import labelgap as lg
-from labelgap.audit.ranking import CandidateLimits, rank_candidates
+from labelgap.audit.candidates import CandidateLimits, rank_candidates
 from labelgap.audit.scorers import StoredScorer
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_review

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 import labelgap as lg
+from labelgap.audit.candidates import CandidateLimits
 from labelgap.audit.live import FeatureScale
-from labelgap.audit.ranking import CandidateLimits
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.models import create_backbone
 from labelgap.training.features import split_features

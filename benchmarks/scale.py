@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from labelgap.audit.ranking import rank_candidates
+from labelgap.audit.candidates import rank_candidates
 from labelgap.audit.scorers import HeadScorer
 from labelgap.data.readers.openimages import ClassList, format_ids, read_labels
 from labelgap.labels import PRESENT, LabelTable, Revisions, paper_split

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelgap.audit.candidates import CandidateLimits, CandidateRanking, draw_unknown, rank_candidates
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
-from labelgap.audit.ranking import CandidateLimits, CandidateRanking, draw_unknown, rank_candidates
 from labelgap.audit.scorers import train_head_scorers
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors

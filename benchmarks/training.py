@@ -316,7 +316,7 @@ def attempt(settings: Settings, name: str, work: Callable[[], None]) -> None:
 def store(settings: Settings, size: int, data: Dataset) -> dict[str, DeviceInputs]:
     """Decode all images and store them on the device."""
     started = time.perf_counter()
-    stored = {name: inputs.on_device() for name, inputs in image_inputs(settings, data, size).items()}
+    stored = {name: inputs.store(inputs.device) for name, inputs in image_inputs(settings, data, size).items()}
     settings.synchronize()
     taken, images = time.perf_counter() - started, sum(map(len, data.splits))
     say(f"{size} px: {images} JPEGs decoded and stored on the device in {taken:.1f} s, {images / taken:.0f} images/s")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import labelgap as lg
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import CandidateList
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.review.wrong_labels import WrongLabels, estimate_wrong_labels
 

@@ -22,7 +22,7 @@ from labelgap.audit.candidates import Audit
 from labelgap.cli.main import main
 from labelgap.core.cache import cache_limit, list_rows
 from labelgap.core.errors import LabelGapError
-from labelgap.data import open_data
+from labelgap.data import load
 from labelgap.inference.chunks import plan_chunks
 from labelgap.inference.predict import predict_to_file
 from labelgap.models import create_backbone
@@ -238,7 +238,7 @@ READERS: Final[dict[str, Reader]] = {
     "labelgap revisions": _command("revisions", "FOLDER", "list"),
     "labelgap verify": _command("verify", "FOLDER"),
     "model": _model,
-    "open data": lambda path: _splits(open_data(path)),
+    "open data": lambda path: _splits(load(path)),
     "opened": _opened,
     "predict": _predict,
     "report": _report,

@@ -102,7 +102,7 @@ def engine_ms(method: str, features: Tensor, table: lg.LabelTable, kernels: bool
         engine = LinearEngine(features, [plan], epochs=10, batch_size=rows, device=DEVICE)
         engine.train_epoch(EPOCH)
     runner = engine.graph_runner
-    assert runner is not None and runner.graph is not None, engine.graph_disabled
+    assert runner is not None and runner.graph is not None, runner and runner.disabled
     best = float("inf")
     for _ in range(5):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]

@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from labelgap.audit import find_missing
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load, register_dataset
-    from labelgap.data.cleaning import fix_table
+    from labelgap.data.cleaning import clean_table
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.losses import Loss, defaults, loss, methods, register_method
     from labelgap.metrics import average_precision, choose_thresholds, f1, precision, recall
     from labelgap.models import register_backbone
     from labelgap.reporting import write_report
     from labelgap.studies.compare import compare
+    from labelgap.studies.features import features
     from labelgap.studies.sweep import sweep
     from labelgap.training import Run, open_run
     from labelgap.training.estimator import LabelGapClassifier, average_precision_scorer, observed_scorer
     from labelgap.training.fit import fit
-    from labelgap.verification import verify
+    from labelgap.verification import verify_run
 
 __all__ = [
     "ABSENT",
@@ -47,12 +48,13 @@ __all__ = [
     "average_precision",
     "average_precision_scorer",
     "choose_thresholds",
+    "clean_table",
     "compare",
     "defaults",
     "f1",
+    "features",
     "find_missing",
     "fit",
-    "fix_table",
     "load",
     "loss",
     "methods",
@@ -64,7 +66,7 @@ __all__ = [
     "register_dataset",
     "register_method",
     "sweep",
-    "verify",
+    "verify_run",
     "write_report",
 ]
 
@@ -81,7 +83,7 @@ _HOMES = {
         "load",
         "register_dataset",
     ),
-    "data.cleaning": ("fix_table",),
+    "data.cleaning": ("clean_table",),
     "labels": (
         "ABSENT",
         "LabelTable",
@@ -107,6 +109,7 @@ _HOMES = {
     "models": ("register_backbone",),
     "reporting": ("write_report",),
     "studies.compare": ("compare",),
+    "studies.features": ("features",),
     "studies.sweep": ("sweep",),
     "training.run": ("Run", "open_run"),
     "training.fit": ("fit",),
@@ -115,7 +118,7 @@ _HOMES = {
         "average_precision_scorer",
         "observed_scorer",
     ),
-    "verification": ("verify",),
+    "verification": ("verify_run",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

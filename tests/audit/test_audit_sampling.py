@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelgap.audit.ranking import draw_unknown, nth_unknown
+from labelgap.audit.candidates import draw_unknown, nth_unknown
 from labelgap.labels import UNKNOWN, LabelTable
 
 

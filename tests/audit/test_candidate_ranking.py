@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelgap.audit import scorers as scorers_module
 from labelgap.audit.calibration import count_unknown, sample_scores
-from labelgap.audit.ranking import CandidateLimits, rank_candidates
+from labelgap.audit.candidates import CandidateLimits, rank_candidates
 from labelgap.audit.scorers import HeadScorer, StoredScorer, score_blocks
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
@@ -118,7 +118,7 @@ def test_a_sample_of_images_represents_all(small_blocks: None) -> None:
     sample = sample_scores({"train": table}, [StoredScorer({"train": logits})], max_sampled=250)
     assert sample.unknown.shape == (1, 50, 5) and sample.scale == 4
     present = table.to_dense() == PRESENT
-    assert np.array_equal(np.sort(sample.present[0]), np.sort(logits[present]))
+    assert np.array_equal(np.sort(sample.known[0, sample.is_present]), np.sort(logits[present]))
     kept = sample.unknown[0][~np.isnan(sample.unknown[0])]
     assert np.isin(kept, logits).all()
 

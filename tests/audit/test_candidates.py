@@ -13,8 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests.mutations import mutations
 
-from labelgap.audit.candidates import COLUMNS, FILE, Audit, read_candidates, read_metadata, write_candidates
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import (
+    COLUMNS,
+    FILE,
+    Audit,
+    CandidateList,
+    read_candidates,
+    read_metadata,
+    write_candidates,
+)
 from labelgap.core.errors import RunError
 from labelgap.core.manifest import check_files, write_manifest
 from labelgap.labels import LabelTable

@@ -20,7 +20,7 @@ from labelgap.audit.calibration import (
     platt_line,
     prior_lines,
 )
-from labelgap.audit.ranking import MissingEstimate
+from labelgap.audit.candidates import MissingEstimate
 
 Mask = NDArray[np.bool_]
 
@@ -28,11 +28,10 @@ Mask = NDArray[np.bool_]
 def made_sample(logits: NDArray[np.float64], present: Mask, absent: Mask | None = None) -> ScoreSample:
     """All scores of R runs ``(R, N, K)`` with the labels of two known states."""
     absent = np.zeros_like(present) if absent is None else absent
-    (rows, columns), (others, other_columns) = np.nonzero(present), np.nonzero(absent)
+    rows, columns = np.concatenate([np.nonzero(present), np.nonzero(absent)], axis=1)
     count = present.sum(axis=1)
     unknown = np.where(present | absent, np.nan, logits)
-    known = logits[:, rows, columns], columns, logits[:, others, other_columns], other_columns
-    return ScoreSample(*known, unknown, count[rows] - 1, count)
+    return ScoreSample(logits[:, rows, columns], columns, present[rows, columns], count[rows] - 1, unknown, count)
 
 
 def column(present: list[float], unknown: list[float]) -> ScoreSample:
@@ -60,8 +59,8 @@ def test_the_line_is_the_minimum_of_the_logistic_loss() -> None:
     sample, _ = drawn(400)
     one = sample.map(lambda logits: logits[0])
     others = one.unknown[~np.isnan(one.unknown)]
-    n, m = len(one.present), len(others)
-    x = np.concatenate([one.present, others])
+    n, m = len(one.known), len(others)
+    x = np.concatenate([one.known, others])
     target = np.where(np.arange(n + m) < n, (n + 1) / (n + 2), 1 / (m + 2))
 
     def loss(line: np.ndarray) -> float:
@@ -153,7 +152,7 @@ def test_a_class_whose_scores_hardly_separate_takes_the_ratio_of_the_others(seed
     """187 for a weak class of which 13 were missing was seen: the high scores of such a class are false."""
     sample, missing = albums(430, (4.0, 4.0, 4.0, 4.0, 0.3), known=0.6, seed=seed)
     estimate, _ = estimated(sample)
-    known = np.bincount(sample.present_class)
+    known = np.bincount(sample.column)
     assert estimate[4] < 2.5 * known[4], f"{estimate[4]:.0f} beside {known[4]} known ones"
     assert estimate.sum() == pytest.approx(missing.sum(), rel=0.6)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from labelgap.audit.ranking import TopCandidates, class_ranks
+from labelgap.audit.candidates import CandidateList, TopCandidates, class_ranks
 from labelgap.core.errors import InputError
 
 
@@ -45,7 +45,7 @@ def test_blocks_give_what_a_full_sort_gives(
         top.update(keys[start : start + step], start)
     ranked = top.ranked()
     assert list(zip(ranked.rows.tolist(), ranked.columns.tolist(), strict=True)) == reference(keys, per_class, limit)
-    assert np.array_equal(ranked.keys, keys[ranked.rows, ranked.columns])
+    assert np.array_equal(ranked.scores, keys[ranked.rows, ranked.columns])
 
 
 def test_single_entries_are_kept_as_whole_rows_are() -> None:
@@ -53,9 +53,9 @@ def test_single_entries_are_kept_as_whole_rows_are() -> None:
     whole, single = TopCandidates(4, 6, 15), TopCandidates(4, 6, 15)
     whole.update(keys)
     for row in range(50):
-        single.update_entries(keys[row], np.full(4, row), np.arange(4, dtype=np.int32))
+        single.add(CandidateList.of_unknown(np.full(4, row), np.arange(4, dtype=np.int32), keys[row]))
     one, other = whole.ranked(), single.ranked()
-    assert np.array_equal(one.keys, other.keys)
+    assert np.array_equal(one.scores, other.scores)
     assert np.array_equal(one.rows, other.rows) and np.array_equal(one.columns, other.columns)
 
 
@@ -76,9 +76,9 @@ def test_at_most_twice_the_limit_is_held() -> None:
 
 def test_no_candidate_at_all_is_an_empty_ranking() -> None:
     top = TopCandidates(classes=2, per_class=5, limit=5)
-    assert len(top.ranked().keys) == 0
+    assert len(top.ranked()) == 0
     top.update(np.full((4, 2), -np.inf, dtype=np.float32))
-    assert len(top.ranked().rows) == 0
+    assert len(top.ranked()) == 0
 
 
 def test_limits_below_one_are_refused() -> None:

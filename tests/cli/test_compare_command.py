@@ -94,7 +94,7 @@ def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[
 def test_a_mistake_is_one_message_before_data_are_read(screen: Screen, snapshot: SnapshotAssertion) -> None:
     found = screen.errors(
         "compare nowhere.npz --methods an",
-        *("--methods ll-tr", "--methods ,", "--protocol end-to-end", "--option expected_positives=2", "--lr fast"),
+        *("--methods ll-tr", "--methods ,", "--option expected_positives=2", "--lr fast"),
         *("--vary delta_rel", "--vary weight_decay=0", "--train-share 0.1,2", "--grid small2", "--option an.weight=2"),
         *("--option iu.reduction=sum", "--backbone small-cn", "--weights none.pth", "--select clear"),
         *("--batch-size 0", "--weight-decay 0,-1", "--observe positive=1", "--observe salint"),

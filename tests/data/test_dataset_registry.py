@@ -12,8 +12,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.trust import TRUST_VARIABLE
-from labelgap.data.opening import load_from_recipe, load_moved, load_stored, open_data
-from labelgap.data.registry import dataset_names, describe_datasets, load
+from labelgap.data.opening import load, load_from_recipe, load_moved, load_stored
+from labelgap.data.registry import dataset_names, describe_datasets
 
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 
@@ -45,7 +45,7 @@ def test_every_data_set_is_described() -> None:
 
 
 def test_digits_are_loaded_by_name() -> None:
-    assert load("digits", **FEW).train is open_data("digits", **FEW).train
+    assert load("digits", **FEW).train is load("digits", **FEW).train
 
 
 def test_a_table_is_loaded_by_name_and_path(table: Path) -> None:
@@ -58,35 +58,35 @@ def test_a_table_is_loaded_by_name_and_path(table: Path) -> None:
 def test_a_table_is_opened_however_it_is_written(table: Path, text: str) -> None:
     if not (table.parent / text.removeprefix("csv=")).exists():
         (table.parent / text.removeprefix("csv=")).write_text(table.read_text())
-    assert open_data(text, images="photos").classes == ("cat", "dog")
+    assert load(text, images="photos").classes == ("cat", "dog")
 
 
 def test_the_whole_path_and_the_home_folder_work(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(table.parent))
     monkeypatch.setenv("USERPROFILE", str(table.parent))
     for text in (str(table), "~/tags.csv", "csv=~/tags.csv"):
-        assert open_data(text, images="photos").classes == ("cat", "dog")
+        assert load(text, images="photos").classes == ("cat", "dog")
 
 
 def test_options_that_are_none_are_not_given(table: Path) -> None:
-    assert open_data("tags.csv", images="photos", zeros=None, seed=None).classes == ("cat", "dog")
-    assert len(open_data("digits", images=None, zeros=None, **FEW).train) == 6
+    assert load("tags.csv", images="photos", zeros=None, seed=None).classes == ("cat", "dog")
+    assert len(load("digits", images=None, zeros=None, **FEW).train) == 6
 
 
 def test_a_name_beats_a_file_unless_it_needs_a_path(table: Path) -> None:
     (table.parent / "digits").write_text("not this")
-    assert open_data("digits", **FEW).name == "digits"
+    assert load("digits", **FEW).name == "digits"
     with pytest.raises(InputError, match="has no suffix, which labelgap does not recognize"):
-        open_data("./digits")
+        load("./digits")
     (table.parent / "csv").mkdir()
     with pytest.raises(InputError, match="csv is a folder, which labelgap does not recognize"):
-        open_data("csv")
+        load("csv")
 
 
 @pytest.mark.parametrize("text", ["digts", "dgits=tags.csv", "Digits"])
 def test_a_name_nearly_right_is_answered_with_the_right_one(table: Path, text: str) -> None:
     with pytest.raises(UnknownNameError, match=r"there is no data set .* Did you mean 'digits'"):
-        open_data(text)
+        load(text)
 
 
 def test_a_name_that_nothing_bears_is_answered_with_all(table: Path) -> None:
@@ -95,13 +95,13 @@ def test_a_name_that_nothing_bears_is_answered_with_all(table: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'voc20"):
         load("voc1917")
     with pytest.raises(UnknownNameError, match="No file or folder of that name is here either"):
-        open_data("holidays")
+        load("holidays")
 
 
 @pytest.mark.parametrize("text", ["gone.csv", "csv=gone.csv", "photos/gone.csv", "photos/x=1/gone.csv"])
 def test_a_path_that_does_not_exist_is_said_to_be(table: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"gone\.csv"):
-        open_data(text)
+        load(text)
 
 
 @pytest.mark.parametrize(("name", "what"), [("notes.txt", "is a '.txt' file"), ("photos", "is a folder")])
@@ -109,14 +109,14 @@ def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognized(table: Pa
     if not (table.parent / name).exists():
         (table.parent / name).write_text("hello")
     with pytest.raises(InputError) as caught:
-        open_data(name)
+        load(name)
     assert what in str(caught.value)
     assert "What it recognizes: a CSV file, a folder with a folder of photos per tag, and" in str(caught.value)
 
 
 def test_a_folder_with_a_table_is_answered_with_the_table(table: Path) -> None:
     with pytest.raises(InputError, match=r"Did you mean .*tags\.csv\?"):
-        open_data(table.parent)
+        load(table.parent)
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(table: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_unknown_option_is_answered_with_the_nearest(table: Path) -> None:
     with pytest.raises(
         UnknownNameError, match=r"there is no digits option 'images'\. There is: seed, test, train, val\."
     ):
-        open_data("digits", images="photos")
+        load("digits", images="photos")
 
 
 def test_the_path_is_no_option(table: Path) -> None:
@@ -137,23 +137,23 @@ def test_data_that_needs_a_path_asks_for_it() -> None:
         load("csv")
     for text in ("csv", "csv="):
         with pytest.raises(InputError, match=r"csv needs a path, to a \.csv file: csv=PATH"):
-            open_data(text)
+            load(text)
 
 
 def test_data_that_needs_no_path_refuses_one(table: Path) -> None:
     with pytest.raises(InputError, match=r"digits takes no path; 'tags\.csv' was given"):
-        open_data("digits=tags.csv")
+        load("digits=tags.csv")
 
 
 def test_what_a_path_was_recognized_as_is_the_first_rule(table: Path) -> None:
-    assert sentences(open_data("tags.csv", images="photos"))[0] == "recognized as csv: a .csv file"
+    assert sentences(load("tags.csv", images="photos"))[0] == "recognized as csv: a .csv file"
     assert not sentences(load("csv", table, images="photos"))[0].startswith("recognized")
 
 
 @pytest.mark.parametrize("text", ["https://example.org/tags.csv", "s3://bucket/tags.csv", "csv=gs://bucket/tags.csv"])
 def test_what_lies_on_another_machine_is_refused_with_what_to_do(text: str) -> None:
     with pytest.raises(InputError, match=r"reads data from a disk\. Copy it here first"):
-        open_data(text)
+        load(text)
     with pytest.raises(InputError, match="Copy it here first"):
         load("csv", text.removeprefix("csv="))
 
@@ -213,7 +213,7 @@ def test_a_folder_around_an_album_is_answered_with_the_album(table: Path) -> Non
         folder.mkdir(parents=True)
         (table.parent / "photos" / image).rename(folder / image)
     with pytest.raises(InputError, match=r"Did you mean 'holiday/my album'\?"):
-        open_data("holiday")
+        load("holiday")
 
 
 def test_what_is_not_recognized_is_answered_with_what_to_do_first(table: Path) -> None:
@@ -225,8 +225,8 @@ def test_what_is_not_recognized_is_answered_with_what_to_do_first(table: Path) -
         ("photos/a.png", "It is an image: DATA is the table of the tags, a CSV with the columns image and present."),
     ):
         with pytest.raises(InputError) as caught:
-            open_data(name)
+            load(name)
         assert f"which labelgap does not recognize. {hint} What it recognizes: " in str(caught.value)
     (table.parent / "loop.csv").symlink_to("loop.csv")
     with pytest.raises(InputError, match=r"loop\.csv is a link that leads to nothing, or to itself: loop\.csv\."):
-        open_data("loop.csv")
+        load("loop.csv")

@@ -19,7 +19,6 @@ from labelgap.data import (
     describe_datasets,
     load,
     load_from_recipe,
-    open_data,
     register_dataset,
 )
 from labelgap.data import registry as registry_module
@@ -53,7 +52,7 @@ def is_scenes_file(path: Path) -> bool:
 
 def test_a_registered_name_is_loaded_and_described_like_any_other() -> None:
     assert register_dataset("few", few_digits) is few_digits
-    data = open_data("few", seed=3)
+    data = load("few", seed=3)
     assert len(data.train) == 6 and data.train.labels == few_digits(seed=3).train.labels
     description = describe_datasets()[-1]
     assert (description.name, description.path_to, description.options) == ("few", "", ("seed",))
@@ -70,9 +69,9 @@ def test_a_path_is_recognized_by_a_plugin(tmp_path: Path) -> None:
     register_dataset(
         "listed", listed_digits, path_to="a .scenes file", recognizes=lambda path: path.suffix == ".scenes"
     )
-    for data in (open_data(file), open_data(f"listed={file}"), load("listed", file)):
+    for data in (load(file), load(f"listed={file}"), load("listed", file)):
         assert len(data.train) == 5
-    assert str(open_data(file).findings[0]) == "recognized as listed: a .scenes file"
+    assert str(load(file).findings[0]) == "recognized as listed: a .scenes file"
     with pytest.raises(InputError, match=r"listed needs a path, to a \.scenes file: listed=PATH"):
         load("listed")
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import labelgap.reporting
-from labelgap.reporting.pages.study import method_map_figure
+from labelgap.reporting.pages.study import StudyRow, method_map_figure
 from labelgap.reporting.sections.classes import MAX_BARS, average_precision_bars
 from labelgap.reporting.sections.curves import learning_curves, selection_score_name
 from labelgap.reporting.sections.label_scores import (
@@ -144,8 +144,19 @@ def test_of_very_many_classes_the_best_and_the_worst_are_drawn_and_the_rest_is_c
     assert "… 940 more classes between …" in texts(figure)
 
 
+def study_row(label: str, value: float | None, extra_labels: bool = False) -> StudyRow:
+    return StudyRow(label, "", extra_labels, False, True, value, 2, 2, "", ())
+
+
 def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
-    figure = method_map_figure({"an": 0.6, "unmeasured": None, "ll-r": 0.7}, {"all labels": 0.9})
+    figure = method_map_figure(
+        [
+            study_row("an", 0.6),
+            study_row("unmeasured", None),
+            study_row("ll-r", 0.7),
+            study_row("all labels", 0.9, True),
+        ]
+    )
     dots, ceiling = figure.axes[0].lines
     assert list(np.asarray(dots.get_xdata())) == pytest.approx([60, 70])
     assert list(np.asarray(ceiling.get_xdata())) == pytest.approx([90, 90])
@@ -192,7 +203,7 @@ def test_any_name_can_be_drawn() -> None:
     names = ("$\\frac{$", "<b>&", "a\nb\x00c", "日本 🦉", "x" * 300)
     for figure in (
         average_precision_bars(dict.fromkeys(names, 0.5)),
-        method_map_figure(dict.fromkeys(names, 0.5), dict.fromkeys(names, 0.6)),
+        method_map_figure([study_row(name, 0.5 + 0.1 * extra, extra) for name in names for extra in (False, True)]),
         memorization_panels({name: some_memorization() for name in names}),
         modified_label_panels(dict.fromkeys(names, some_modified())),
         probability_panels({name: {"observed": some_scores(), "unknown": some_scores()} for name in names}),

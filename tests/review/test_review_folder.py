@@ -10,8 +10,7 @@ import pytest
 from tests.review.sample_photos import make_photos
 
 import labelgap as lg
-from labelgap.audit.candidates import FILE, FORMAT, describe_review, write_candidates, write_review_file
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import FILE, FORMAT, CandidateList, describe_review, write_candidates, write_review_file
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.data.split import hold_out_val

@@ -17,7 +17,7 @@ from benchmarks.simulated_review import (
 from tests.audit.small_runs import write
 
 import labelgap as lg
-from labelgap.audit.ranking import CandidateLimits
+from labelgap.audit.candidates import CandidateLimits
 
 CONFIGS = [linear_config("em", {}, rate, epochs=4, batch_size=16) for rate in (0.02, 0.005)]
 

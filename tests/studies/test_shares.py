@@ -19,7 +19,7 @@ from labelgap.studies.compare import compare
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.shares import ShareComparison, compare_shares
 from labelgap.training import progress
-from labelgap.verification import verify
+from labelgap.verification import verify_run
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 2, "device": "cpu", "quiet": True, "learning_rates": [1e-2]}
 QUICK |= {"grid": "small", "baseline": False}
@@ -46,7 +46,7 @@ def test_every_point_counts_its_labels_and_all_images_are_a_usual_comparison(tmp
         values = {row.method: row.mean for row in usual.methods}
         assert values == {name: budget[name].value[-1, seed] for name in budget}
     assert len(set(budget["an"].value[-1])) == 2, "the seeds differ"
-    assert ShareComparison.open(found.path) == found and verify(found.path).intact
+    assert ShareComparison.open(found.path) == found and verify_run(found.path).intact
     with (found.path / "shares.csv").open(encoding="utf-8") as file:
         assert [row["images"] for row in csv.DictReader(file)] == ["18"] * 4 + ["45"] * 4 + ["90"] * 4
 

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.training.loggers import LOGGERS, check_loggers, epoch_scalars, hyper_parameters, log_epochs
-from labelgap.verification import verify
+from labelgap.verification import verify_run
 
 EPOCHS = 4
 EVERY_EPOCH = {"train/loss", "train/lr", "train/seconds", "val/classes_counted", "val/map", "val/score"}
@@ -172,7 +172,7 @@ def test_logs_are_complete_wherever_a_training_was_killed(
         log, _ = read(out)
         assert [epoch for epoch, _ in log["train/loss"]] == [1, 2, 3, 4], read
         assert [value for _, value in log["best/test/map"]][-1] == pytest.approx(run.metrics["test"]["map"])
-    assert verify(out).intact
+    assert verify_run(out).intact
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -20,7 +20,6 @@ from labelgap.data.decoding import EncodedImage
 from labelgap.data.readers.shards import ShardImages
 from labelgap.training.checkpoint import LAST, TrainingState, save_checkpoint
 from labelgap.training.loop import network_trainer, trainer
-from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import Trainer
 from labelgap.training.progress import Reporter
@@ -156,7 +155,6 @@ def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_im
 def test_a_ctrl_c_completes_its_step_and_saves_the_position(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ImageInputs, "in_memory", ImageInputs.on_device)  # as on a GPU
     settings: dict[str, Any] = {"accumulate": 2, "protocol": "linear-init", "linear_epochs": 2, "checkpoint_minutes": 0}
     fit(digits, tmp_path / "whole", **settings)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

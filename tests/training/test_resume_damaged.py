@@ -143,7 +143,7 @@ def test_a_checkpoint_from_another_folder_is_refused(
 def train(data: Dataset, out: Path, patch: pytest.MonkeyPatch, *more: str) -> int:
     """Run ``labelgap train`` on these data, and return its exit code."""
     words = ["train", "digits", "--method", "an", "--epochs", "3", "--batch-size", "4", "--device", "cpu", "--out"]
-    patch.setattr("labelgap.data.open_data", lambda *_, **__: data)
+    patch.setattr("labelgap.data.load", lambda *_, **__: data)
     patch.setattr(sys, "argv", ["labelgap", *words, str(out), *more])
     try:
         main()

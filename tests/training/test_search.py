@@ -369,11 +369,11 @@ def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, stage: str, un
 )
 def test_settings_that_are_no_choice_of_ours_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
     data, chosen = album(), {"method": "an", "options": {}, "weight_decay": 0.1, "lr": 1.0, "backbone_lr": 1.0}
-    logits, fold = np.zeros((IMAGES, CLASSES), dtype=np.float32), np.zeros(IMAGES, dtype=np.int64)
-    Search({**chosen, **settings}, [{**chosen, "score": 0.5}], logits, fold).save(tmp_path, "mark")
+    logits = np.zeros((IMAGES, CLASSES), dtype=np.float32)
+    Search({**chosen, **settings}, [{**chosen, "score": 0.5}], logits).save(tmp_path, "mark")
     with pytest.raises(RunError, match="Train into a new folder"):
         Search.load(tmp_path, "mark", data.train.labels, ["an"])
-    Search(chosen, [{**chosen, "score": None}], logits, fold).save(tmp_path, "mark")
+    Search(chosen, [{**chosen, "score": None}], logits).save(tmp_path, "mark")
     assert Search.load(tmp_path, "mark", data.train.labels, ["an"]) is not None
     with pytest.raises(RunError, match="other images"):
         Search.load(tmp_path, "mark", album(images=5).train.labels, ["an"])

@@ -22,7 +22,7 @@ from labelgap.core.trust import is_trusted
 from labelgap.studies import Study, StudyMember
 from labelgap.studies.compare import compare
 from labelgap.studies.reproduce import Reproduction
-from labelgap.verification import Verification, accept_changes, trust_folder, verify
+from labelgap.verification import Verification, accept_changes, trust_folder, verify_run
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def flip(path: Path) -> None:
 
 def test_an_intact_run_is_intact_and_nothing_is_written(run: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    result = verify(run)
+    result = verify_run(run)
     assert result.intact and result.finished and result.kind == "run"
     names = {file.name for file in result.files}
     assert {"config.json", "metrics.jsonl", "best.safetensors", "predictions.parquet", "traces.npz"} < names
@@ -64,21 +64,21 @@ def test_an_intact_run_is_intact_and_nothing_is_written(run: Path) -> None:
 
 
 def test_one_flipped_bit_in_any_file_is_found_and_named(run: Path) -> None:
-    for name in [file.name for file in verify(run).files]:
+    for name in [file.name for file in verify_run(run).files]:
         content = (run / name).read_bytes()
         flip(run / name)
-        assert name in problems(verify(run)), name
+        assert name in problems(verify_run(run)), name
         (run / name).write_bytes(content)
-    assert verify(run).intact
+    assert verify_run(run).intact
 
 
 def test_without_digests_each_file_is_still_read(run: Path) -> None:
     (run / MANIFEST_FILE).unlink()
-    assert problems(verify(run)).keys() == {MANIFEST_FILE}
+    assert problems(verify_run(run)).keys() == {MANIFEST_FILE}
     for name in ("config.json", "metrics.jsonl", "best.safetensors", "traces.npz", "predictions.parquet"):
         content = (run / name).read_bytes()
         (run / name).write_bytes(content[: len(content) // 2])
-        assert name in problems(verify(run))
+        assert name in problems(verify_run(run))
         (run / name).write_bytes(content)
 
 
@@ -88,44 +88,44 @@ def test_no_mutation_of_any_file_ends_in_another_error(run: Path) -> None:
         content = path.read_bytes()
         for damaged in mutations(content, 12):
             path.write_bytes(damaged)
-            verify(run)
+            verify_run(run)
         path.write_bytes(content)
 
 
 def test_a_damaged_manifest_is_one_problem_and_accept_writes_it_again(run: Path) -> None:
     (run / MANIFEST_FILE).write_text("{", encoding="utf-8")
-    assert problems(verify(run)).keys() == {MANIFEST_FILE}
+    assert problems(verify_run(run)).keys() == {MANIFEST_FILE}
     accept_changes(run)
-    assert verify(run).intact
+    assert verify_run(run).intact
 
 
 def test_weights_of_another_network_are_found_even_with_a_valid_digest(run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", backbone="features", width=7)
     shutil.copy(other.path / "best.safetensors", run)
     accept_changes(run)
-    assert "no head of the 4 classes" in problems(verify(run))["best.safetensors"]
+    assert "no head of the 4 classes" in problems(verify_run(run))["best.safetensors"]
 
 
 def test_a_file_that_was_changed_on_purpose_is_accepted(run: Path) -> None:
     (run / "MODEL_CARD.md").write_text("My own words.", encoding="utf-8")
     (run / "report.html").unlink()
-    assert set(problems(verify(run))) == {"MODEL_CARD.md", "report.html"}
+    assert set(problems(verify_run(run))) == {"MODEL_CARD.md", "report.html"}
     accept_changes(run)
-    assert verify(run).intact and "report.html" not in {file.name for file in verify(run).files}
+    assert verify_run(run).intact and "report.html" not in {file.name for file in verify_run(run).files}
 
 
 def test_files_of_killed_processes_and_links_out_of_the_folder_are_told(run: Path, tmp_path: Path) -> None:
     (run / ".best-0123456789abcdef.partial.safetensors").write_bytes(b"")
     (run / "last.previous.pt").write_bytes(b"")
     (run / "notes.txt").write_text("mine", encoding="utf-8")
-    assert set(problems(verify(run))) == {".best-0123456789abcdef.partial.safetensors", "last.previous.pt"}
+    assert set(problems(verify_run(run))) == {".best-0123456789abcdef.partial.safetensors", "last.previous.pt"}
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     config.pop("signature")
     (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (run / "link").symlink_to(tmp_path)
     (run / "inside").symlink_to("notes.txt")
     accept_changes(run)
-    assert "a link out of the folder" in problems(verify(run))["link"] and "inside" not in problems(verify(run))
+    assert "a link out of the folder" in problems(verify_run(run))["link"] and "inside" not in problems(verify_run(run))
 
 
 def test_a_foreign_run_is_trusted_after_it_has_shown_what_it_names(run: Path, tmp_path: Path) -> None:
@@ -137,12 +137,12 @@ def test_a_foreign_run_is_trusted_after_it_has_shown_what_it_names(run: Path, tm
     named = trust_folder(run)
     assert f"the data {config['data']['path']}" in named
     assert {"the class mallory.losses:Loss", "the weights /somewhere/w.safetensors"} < set(named)
-    assert is_trusted(run / "config.json") and verify(run).intact
+    assert is_trusted(run / "config.json") and verify_run(run).intact
 
 
 def test_an_unfinished_run_is_read_without_digests(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", finished=False)
-    result = verify(run.path)
+    result = verify_run(run.path)
     assert result.intact and not result.finished
     with pytest.raises(RunError, match="not finished"):
         accept_changes(run.path)
@@ -152,10 +152,10 @@ def test_an_unfinished_run_is_read_without_digests(tmp_path: Path) -> None:
     shutil.copytree(run.path, tables.path / "runs" / "first")
     shutil.copytree(make_run(tmp_path / "finished").path, tables.path / "runs" / "second")
     (tables.path / "results.csv").write_text("mine", encoding="utf-8")
-    assert set(problems(verify(tables.path))) == {"results.csv", "runs/second/manifest.json"}
+    assert set(problems(verify_run(tables.path))) == {"results.csv", "runs/second/manifest.json"}
     accept_changes(tables.path)
-    assert verify(tables.path).intact and not (tables.path / "runs" / "first" / MANIFEST_FILE).exists()
-    assert (tables.path / MANIFEST_FILE).exists() and not verify(tables.path).finished, "a run is to be resumed"
+    assert verify_run(tables.path).intact and not (tables.path / "runs" / "first" / MANIFEST_FILE).exists()
+    assert (tables.path / MANIFEST_FILE).exists() and not verify_run(tables.path).finished, "a run is to be resumed"
 
 
 def test_a_study_is_verified_with_all_its_runs(run: Path, tmp_path: Path) -> None:
@@ -163,12 +163,12 @@ def test_a_study_is_verified_with_all_its_runs(run: Path, tmp_path: Path) -> Non
     for name in "abc":
         shutil.copytree(run, study.path / name)
     study.write()
-    assert verify(study.path).intact and "b/config.json" in {file.name for file in verify(study.path).files}
+    assert verify_run(study.path).intact and "b/config.json" in {file.name for file in verify_run(study.path).files}
     flip(study.path / "a" / "best.safetensors")
     (study.path / "b" / "config.json").unlink()
     shutil.rmtree(study.path / "c")
     (study.path / "c").symlink_to(run)
-    found = problems(verify(study.path))
+    found = problems(verify_run(study.path))
     assert found.keys() == {"a/best.safetensors", "b", "c"} and "leads out of the study" in found["c"]
 
 
@@ -177,13 +177,13 @@ def test_a_comparison_is_verified_with_its_heads(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"seeds": 1, "epochs": 1, "device": "cpu", "quiet": True, "learning_rates": [1e-2]}
     made = compare(features(), ["an"], out=tmp_path / "c", grid="small", baseline=False, **settings)
     lg.write_report(made)
-    result = verify(made.path)
+    result = verify_run(made.path)
     assert result.intact and result.kind == "comparison" and len(result.files) == 5
     (head,) = (made.path / "heads").iterdir()
     flip(head)
-    assert list(problems(verify(made.path))) == [f"heads/{head.name}"]
+    assert list(problems(verify_run(made.path))) == [f"heads/{head.name}"]
     accept_changes(made.path)
-    assert "digest" in problems(verify(made.path))[f"heads/{head.name}"], "it carries a digest of its own"
+    assert "digest" in problems(verify_run(made.path))[f"heads/{head.name}"], "it carries a digest of its own"
 
 
 def test_a_review_of_random_images_is_verified(tmp_path: Path) -> None:
@@ -191,25 +191,25 @@ def test_a_review_of_random_images_is_verified(tmp_path: Path) -> None:
 
     folder = create_random_review(lg.load("digits", train=8, val=8, test=4), "train", 4, 0, tmp_path / "review")
     Review(folder).close()
-    result = verify(folder.path)
+    result = verify_run(folder.path)
     assert result.intact and {"review.json", "candidates.parquet"} <= {file.name for file in result.files}
     accept_changes(folder.path)
     flip(folder.path / "candidates.parquet")
-    assert list(problems(verify(folder.path))) == ["candidates.parquet"]
+    assert list(problems(verify_run(folder.path))) == ["candidates.parquet"]
     (folder.path / MANIFEST_FILE).unlink()
     (folder.path / "review.json").write_text("[]", encoding="utf-8")
-    assert "review.json" in problems(verify(folder.path))
+    assert "review.json" in problems(verify_run(folder.path))
 
 
 def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path, message in ((tmp_path, "is not a run"), (tmp_path / "file", "not a folder"), (tmp_path / "x", "exist")):
         with pytest.raises(RunError, match=message):
-            verify(os.fspath(path))
+            verify_run(os.fspath(path))
 
 
 def test_a_file_that_the_manifest_does_not_list_is_told(run: Path) -> None:
     manifest = json.loads((run / MANIFEST_FILE).read_text())
     del manifest["files"]["best.safetensors"]
     (run / MANIFEST_FILE).write_text(json.dumps(manifest))
-    assert "not in manifest.json" in problems(verify(run))["best.safetensors"]
+    assert "not in manifest.json" in problems(verify_run(run))["best.safetensors"]

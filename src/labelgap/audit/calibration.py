@@ -27,7 +27,7 @@ from scipy.special import expit
 
 from labelgap.audit.scorers import BLOCK_SIZE, Scorer, score_blocks
 from labelgap.core.seeds import numpy_generator
-from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.label_model import (
     BINS,
     MIN_SLOPE,
@@ -58,8 +58,8 @@ class ScoreCalibration:
         offset: ``(K,)`` of each class.
         mean_not_present: ``(K,)`` the mean score of the labels of a class that are not known to be present.
         mean_present: ``(K,)`` the mean score of those that are; 1 where they are fewer than five.
-        spread: how wrong the log-odds of all classes may be, downwards and upwards.
-        range: of how many labels are missing in all, 95 %.
+        spread: how wrong the log-odds of all classes may be, downwards and upwards; a review starts from it.
+        range: how few and how many labels may be missing in all: the 95 % interval of the label model.
     """
 
     lines: NDArray[np.float64]
@@ -80,6 +80,33 @@ class ScoreCalibration:
         return scores
 
 
+@dataclass(frozen=True, eq=False)
+class ScoreSample:
+    """Scores of all known labels, the present ones first, and of the unknown labels of a sample of images.
+
+    Attributes:
+        known: ``(…, L)``; leading axes (…) are those of several scorers, if any.
+        column: ``(L,)`` class numbers.
+        is_present: ``(L,)``
+        others: ``(L,)`` other known present labels in the image of each known present one.
+        unknown: ``(…, M, K)`` of the sampled images; NaN where the label is known.
+        unknown_others: ``(M,)`` known present labels of the sampled images.
+        scale: number of images per sampled image.
+    """
+
+    known: NDArray[np.floating[Any]]
+    column: NDArray[np.int64]
+    is_present: NDArray[np.bool_]
+    others: NDArray[np.int64]
+    unknown: NDArray[np.floating[Any]]
+    unknown_others: NDArray[np.int64]
+    scale: float = 1.0
+
+    def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> ScoreSample:
+        """Return the sample with a function applied to all scores; it may remove the leading axes."""
+        return replace(self, known=function(self.known), unknown=function(self.unknown))
+
+
 UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.float64]], NDArray[np.int64]]
 """Counts the unknown labels of all images in bins; see ``count_unknown``."""
 
@@ -91,7 +118,7 @@ def fit_calibration(
 
     ``counter`` is given where the sample does not hold all unknown labels.
     """
-    runs = [sample.map(itemgetter(run)) for run in range(len(sample.present) - prior)]
+    runs = [sample.map(itemgetter(run)) for run in range(len(sample.known) - prior)]
     lines = np.array([platt_line(run) for run in runs]).reshape(-1, 2)
     lines = prior_lines(sample, lines) if prior else lines
     mean = sample.map(lambda logits: _mean_log_odds(logits, lines))
@@ -104,38 +131,43 @@ def fit_calibration(
     width = edges[:, 2:3] - edges[:, 1:2]
     centers = edges[:, 1:2] + width * (np.arange(BINS) - 0.5)  # that of the first, which is open, as far as the others'
     model = fit_label_model(centers, counts, _stopping(odds))
-    offset = model.unknown_offset
-    means = _class_means(odds.map(lambda values: values * model.scale).shift(offset).map(expit))
-    return ScoreCalibration(
-        lines, model.scale * mean_line, offset, *means, model.spread, _range(model, centers, counts[2])
-    )
+    draws = draw_shifts(Answers.none(), model.spread, classes=len(centers))
+    group, place = np.nonzero(counts[2])
+    log_odds = model.scale * centers[group, place] + model.unknown_offset[group]
+    moments = expected_counts(group, counts[2, group, place], log_odds, draws.nodes)
+    low, high = interval(draws.count(*moments, counts[2].sum(axis=1).astype(np.int64)).sum(axis=1))
+    means = _class_means(odds, model)
+    spans = model.spread, (int(low), int(high))
+    return ScoreCalibration(lines, model.scale * mean_line, model.unknown_offset, *means, *spans)
 
 
 def _stopping(odds: ScoreSample) -> float:
     """Return κ of the label model."""
-    beside = odds.present_others > 0
+    beside = odds.is_present & (odds.others > 0)
     expected = odds.scale * float(np.nansum(expit(odds.unknown[odds.unknown_others > 0])))
-    return stopping_ratio(float(beside.sum()), expected + float(expit(odds.present[beside]).sum()))
+    return stopping_ratio(float(beside.sum()), expected + float(expit(odds.known[beside]).sum()))
 
 
-def _range(model: LabelModel, z: NDArray[np.float64], unknown: NDArray[np.float64]) -> tuple[int, int]:
-    """Return the ends of the interval of the number of present unknown labels, from histograms ``(K, G)``."""
-    draws = draw_shifts(Answers.none(), model.spread, classes=len(z))
-    group, place = np.nonzero(unknown)
-    log_odds = model.scale * z[group, place] + model.unknown_offset[group]
-    moments = expected_counts(group, unknown[group, place], log_odds, draws.nodes)
-    low, high = interval(draws.count(*moments, unknown.sum(axis=1).astype(np.int64)).sum(axis=1))
-    return int(low), int(high)
+def _class_means(odds: ScoreSample, model: LabelModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean score of each class's labels that are not known to be present, and of those that are."""
+    offset = model.unknown_offset.astype(odds.unknown.dtype)
+    known, unknown = expit(odds.known * model.scale + offset[odds.column]), expit(odds.unknown * model.scale + offset)
+    sums, counts = [], []
+    for chosen in (odds.is_present, ~odds.is_present):
+        sums.append(np.bincount(odds.column[chosen], weights=known[chosen], minlength=len(offset)))
+        counts.append(np.bincount(odds.column[chosen], minlength=len(offset)))
+    total = odds.scale * np.nansum(unknown, axis=0) + sums[1]
+    count = odds.scale * (~np.isnan(unknown)).sum(axis=0) + counts[1]
+    present = np.where(counts[0] >= MIN_PRESENT, sums[0] / np.maximum(counts[0], 1), 1.0)
+    return total / np.maximum(count, 1), present
 
 
 def _bin_edges(odds: ScoreSample) -> NDArray[np.float64]:
     """Return the lower edges of each class's bins, ``(K, G)``, evenly spaced over its scores; the first is -inf."""
-    low, high = np.full(odds.classes, np.inf), np.full(odds.classes, -np.inf)
-    for values, columns in ((odds.present, odds.present_class), (odds.absent, odds.absent_class)):
-        np.minimum.at(low, columns, values)
-        np.maximum.at(high, columns, values)
-    low = np.minimum(low, np.nanmin(odds.unknown, axis=0, initial=np.inf))
-    high = np.maximum(high, np.nanmax(odds.unknown, axis=0, initial=-np.inf))
+    low = np.nanmin(odds.unknown, axis=0, initial=np.inf).astype(np.float64)
+    high = np.nanmax(odds.unknown, axis=0, initial=-np.inf).astype(np.float64)
+    np.minimum.at(low, odds.column, odds.known)
+    np.maximum.at(high, odds.column, odds.known)
     low, high = np.where(low <= high, low, 0.0), np.where(low <= high, high, 0.0)
     edges: NDArray[np.float64] = np.linspace(low, np.maximum(high, low + 1e-3), BINS, axis=1, endpoint=False)
     edges[:, 0] = -np.inf
@@ -144,14 +176,13 @@ def _bin_edges(odds: ScoreSample) -> NDArray[np.float64]:
 
 def _histograms(odds: ScoreSample, edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how many known present, known absent and unknown labels are in each bin, ``(3, K, G)``."""
-    counts = np.zeros((3, edges.size))
-    for state, known in enumerate(((odds.present, odds.present_class), (odds.absent, odds.absent_class))):
-        counts[state] = np.bincount(_bins(*known, edges), minlength=edges.size)
-    columns, step = np.arange(odds.classes), max(1, BLOCK_SIZE // max(odds.classes, 1))
+    place = _bins(odds.known, odds.column, edges) + edges.size * ~odds.is_present
+    counts = np.bincount(place, minlength=3 * edges.size).astype(np.float64).reshape(3, -1)
+    columns, step = np.arange(len(edges)), max(1, BLOCK_SIZE // max(len(edges), 1))
     for start in range(0, len(odds.unknown), step):
         part = odds.unknown[start : start + step]
-        place, is_known = _bins(np.nan_to_num(part), columns, edges), np.isnan(part)
-        counts[2] += np.bincount(place[~is_known], minlength=edges.size) * odds.scale
+        place = _bins(np.nan_to_num(part), columns, edges)[~np.isnan(part)]
+        counts[2] += np.bincount(place, minlength=edges.size) * odds.scale
     return counts.reshape(3, *edges.shape)
 
 
@@ -200,10 +231,10 @@ def _observations(
     unknown = sample.unknown[:, :: -(-rows.size // _MAX_UNKNOWN) or 1]
     weight = sample.scale * len(rows) / max(unknown.shape[1], 1)
     unknown = unknown[:, ~np.isnan(unknown[0])]
-    values = np.concatenate([sample.present, sample.absent, unknown], axis=1).astype(np.float64)
-    known, count = sample.present.shape[1] + sample.absent.shape[1], values.shape[1]
-    weights = np.where(np.arange(count) < known, 1.0, weight)
-    return values, np.arange(count) < sample.present.shape[1], weights
+    added = unknown.shape[1]
+    values = np.concatenate([sample.known, unknown], axis=1).astype(np.float64)
+    weights = np.append(np.ones(len(sample.column)), np.full(added, weight))
+    return values, np.append(sample.is_present, np.zeros(added, dtype=bool)), weights
 
 
 def _mean_log_odds(logits: NDArray[Any], lines: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -220,60 +251,6 @@ def _apply(values: NDArray[Any], line: NDArray[np.float64]) -> NDArray[np.float3
     return result
 
 
-def _class_means(scores: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean score of each class's labels that are not known to be present, and of those that are."""
-    classes = scores.classes
-    known = np.bincount(scores.present_class, minlength=classes)
-    total = np.bincount(scores.present_class, weights=scores.present, minlength=classes)
-    present = np.where(known >= MIN_PRESENT, total / np.maximum(known, 1), 1.0)
-    count = scores.scale * (~np.isnan(scores.unknown)).sum(axis=0)
-    others = scores.scale * np.nansum(scores.unknown, axis=0)
-    count = count + np.bincount(scores.absent_class, minlength=classes)
-    others = others + np.bincount(scores.absent_class, weights=scores.absent, minlength=classes)
-    return others / np.maximum(count, 1), present
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreSample:
-    """Scores by the state of the label; leading axes (…) are those of several scorers, if any.
-
-    Attributes:
-        present: ``(…, P)`` of known present labels.
-        present_class: ``(P,)`` their class numbers.
-        absent: ``(…, A)`` of known absent labels.
-        absent_class: ``(A,)``
-        unknown: ``(…, M, K)`` of the sampled images; NaN where the label is known.
-        present_others: ``(P,)`` other known present labels in the image of each known present one.
-        unknown_others: ``(M,)`` known present labels of the sampled images.
-        scale: number of images per sampled image.
-    """
-
-    present: NDArray[np.floating[Any]]
-    present_class: NDArray[np.int64]
-    absent: NDArray[np.floating[Any]]
-    absent_class: NDArray[np.int64]
-    unknown: NDArray[np.floating[Any]]
-    present_others: NDArray[np.int64]
-    unknown_others: NDArray[np.int64]
-    scale: float = 1.0
-
-    @property
-    def classes(self) -> int:
-        """K."""
-        return int(self.unknown.shape[-1])
-
-    def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> ScoreSample:
-        """Return the sample with a function applied to all scores; it may remove the leading axes."""
-        present, absent, unknown = function(self.present), function(self.absent), function(self.unknown)
-        return replace(self, present=present, absent=absent, unknown=unknown)
-
-    def shift(self, by_class: NDArray[np.float64]) -> ScoreSample:
-        """Return the sample with a number added to all scores of a class."""
-        offset = by_class.astype(self.unknown.dtype)
-        present, absent = self.present + offset[self.present_class], self.absent + offset[self.absent_class]
-        return replace(self, present=present, absent=absent, unknown=self.unknown + offset)
-
-
 def sample_scores(
     tables: Mapping[str, LabelTable],
     scorers: Sequence[Scorer],
@@ -281,10 +258,7 @@ def sample_scores(
     max_sampled: int = MAX_SAMPLED_SCORES,
     advance: Callable[[int], None] = lambda count: None,
 ) -> ScoreSample:
-    """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones.
-
-    ``advance`` is called with the number of images of each block.
-    """
+    """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones."""
     images = sum(map(len, tables.values()))
     classes = len(next(iter(tables.values())).classes)
     count = min(images, max(1, max_sampled // max(classes * len(scorers), 1)))
@@ -304,17 +278,9 @@ def sample_scores(
         advance(length)
     logits = np.concatenate([part[0] for part in known], axis=1)
     columns, values, others = (np.concatenate([part[item] for part in known]) for item in (1, 2, 3))
-    present, absent = values == PRESENT, values == ABSENT
-    return ScoreSample(
-        logits[:, present],
-        columns[present],
-        logits[:, absent],
-        columns[absent],
-        unknown,
-        others[present],
-        unknown_others,
-        images / max(count, 1),
-    )
+    order = np.argsort(values != PRESENT, kind="stable")
+    known_scores = logits[:, order], columns[order], values[order] == PRESENT, others[order]
+    return ScoreSample(*known_scores, unknown, unknown_others, images / max(count, 1))
 
 
 def count_unknown(

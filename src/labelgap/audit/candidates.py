@@ -1,4 +1,4 @@
-"""``candidates.parquet``, the result of an audit, one row per candidate, for the review page and other programs.
+"""The candidates of an audit: how they are ranked, and ``candidates.parquet``, which keeps them for the review page.
 
 ``review.json`` stands beside it in a folder that is no run, and says what the candidates were taken from. It is signed,
 since it names data.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -18,18 +19,297 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
+from scipy.special import expit
 
-from labelgap.audit.ranking import CandidateList, class_ranks
-from labelgap.core.errors import RunError
+from labelgap.audit.calibration import (
+    MAX_SAMPLED_SCORES,
+    ScoreCalibration,
+    count_unknown,
+    fit_calibration,
+    sample_scores,
+)
+from labelgap.audit.scorers import Scorer, score_blocks
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path, make_folder
 from labelgap.core.manifest import check_files, replacing, write_manifest
+from labelgap.core.seeds import numpy_generator
 from labelgap.core.stored import READ_ERRORS, damaged, parse_json, read_json, read_table, reading, validate
 from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.metrics.label_model import MODEL_SPREAD
+from labelgap.metrics.label_model import MODEL_SPREAD, round_to_sum
+from labelgap.metrics.thresholds import MIN_PRESENT
+
+WRONG_SHARE: Final = 10
+"""At most ``limit`` divided by this many labels that look wrong are kept."""
+
+
+@dataclass(frozen=True)
+class CandidateLimits:
+    """How many missing labels are kept, of a class and in all, and random ones for each missing one."""
+
+    per_class: int = 2_000
+    limit: int = 100_000
+    random: float = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateList:
+    """Candidates of one kind in the order of their ranks; each array is ``(C,)``.
+
+    ``rows`` are image numbers, counted over all splits; ``columns`` class numbers; ``scores`` are calibrated, from 0 to
+    1; ``observed`` are the codes of the observed labels.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.integer[Any]]
+    scores: NDArray[np.float32]
+    observed: NDArray[np.int8]
+
+    @classmethod
+    def of_unknown(
+        cls, rows: NDArray[np.int64], columns: NDArray[np.integer[Any]], scores: NDArray[np.float32]
+    ) -> CandidateList:
+        """Return candidates whose labels are unknown."""
+        return cls(rows, columns, scores, np.full(len(rows), UNKNOWN, dtype=np.int8))
+
+    def select(self, positions: NDArray[np.int64]) -> CandidateList:
+        """Return some of the candidates, in the order given."""
+        return CandidateList(*(part[positions] for part in vars(self).values()))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class MissingEstimate:
+    """How many unknown labels are present, estimated before a review.
+
+    ``by_class`` ``(K,)`` is the sum of the scores of each class's unknown labels, ``known`` ``(K,)`` are known present
+    ones; ``range`` and ``spread`` are those of the calibration.
+    """
+
+    by_class: NDArray[np.float64]
+    known: NDArray[np.int64]
+    range: tuple[int, int]
+    spread: tuple[float, float]
+
+    @property
+    def missing(self) -> float:
+        """Missing labels of all classes."""
+        return float(self.by_class.sum())
+
+    def to_json(self, classes: Sequence[str]) -> dict[str, Any]:
+        """Return the metadata for ``candidates.parquet``; the integers of all classes sum to the total."""
+        by_class = round_to_sum(self.by_class).tolist()
+        return {
+            "missing": sum(by_class),
+            "range": [min(self.range[0], sum(by_class)), max(self.range[1], sum(by_class))],
+            "spread": list(self.spread),
+            "known": int(self.known.sum()),
+            "missing_per_class": dict(zip(classes, by_class, strict=True)),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateRanking:
+    """Missing labels, those that look wrong, and random ones in the order of their draw.
+
+    There is no estimate where too few labels are known.
+    """
+
+    missing: CandidateList
+    wrong: CandidateList
+    random: CandidateList
+    calibration: ScoreCalibration
+    estimate: MissingEstimate | None
+
+
+def rank_candidates(
+    tables: Mapping[str, LabelTable],
+    scorers: Sequence[Scorer],
+    limits: CandidateLimits | None = None,
+    seed: int = 0,
+    max_sampled: int = MAX_SAMPLED_SCORES,
+    advance: Callable[[int], None] = lambda count: None,
+    reviewed: NDArray[np.int64] | None = None,
+    *,
+    prior: bool = False,
+) -> CandidateRanking:
+    """Rank the unknown labels of some splits by the probability that they are present.
+
+    Images are scored in blocks: no array of the size images × classes is held. Small data are scored twice, to
+    calibrate and to rank; where the calibration sees only a sample, once more between the two, to count.
+
+    Args:
+        tables: labels of each split.
+        scorers: one for each run.
+        max_sampled: largest number of scores of unknown labels for the calibration.
+        advance: called with the number of images of each block.
+        reviewed: labels that a person decided, ``row · K + class``. None looks wrong, and the calibration takes them as
+            unknown: it needs the labels as they were tagged, and people decide the most probable ones first.
+        prior: whether the last scorer is a prior, standardized for each class, and not a run.
+
+    A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
+    or observed absent and scores above the mean of those observed present (the thresholds of confident learning:
+    Northcutt et al., JAIR 2021). Those farthest from their score come first.
+    """
+    limits = limits or CandidateLimits()
+    classes, before = len(next(iter(tables.values())).classes), 0
+    reviewed = np.empty(0, dtype=np.int64) if reviewed is None else reviewed
+    tagged = dict(tables)
+    for name, table in tables.items() if len(reviewed) else ():
+        tagged[name] = table.keep(~np.isin((before + table.rows) * classes + table.columns, reviewed))
+        before += len(table)
+    sample = sample_scores(tagged, scorers, seed, max_sampled, advance)
+    counter = partial(count_unknown, tagged, scorers, advance=advance)
+    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)
+    known = np.bincount(sample.column[sample.is_present], minlength=classes)
+    del sample
+    missing = TopCandidates(classes, limits.per_class, limits.limit)
+    wrong = TopCandidates(classes, limits.per_class, max(limits.limit // WRONG_SHARE, 1))
+    unknown = sum(table.counts().total[2] for table in tables.values())
+    count = min(round(limits.random * min(limits.limit, limits.per_class * classes, unknown)), unknown)
+    rows, columns = draw_unknown(list(tables.values()), count, seed)
+    order = np.argsort(rows, kind="stable")
+    scores, by_class = np.empty(len(order), dtype=np.float32), np.zeros(classes)
+    for block in score_blocks(tables, scorers):
+        odds = calibration.log_odds(block.logits)
+        flat = odds.reshape(-1)
+        score, column, present = expit(flat[block.known]), block.known % classes, block.values == PRESENT
+        too_low, too_high = score < calibration.mean_not_present[column], score > calibration.mean_present[column]
+        is_wrong = np.where(present, too_low, too_high) & ~np.isin(block.first * classes + block.known, reviewed)
+        place = block.first + block.known // classes
+        distance = np.where(present, 1 - score, score).astype(np.float32)
+        entries = CandidateList(place, column.astype(np.int32), distance, block.values)
+        wrong.add(entries.select(np.flatnonzero(is_wrong)))
+        first, last = np.searchsorted(rows[order], [block.first, block.first + len(odds)])
+        drawn = order[first:last]
+        scores[drawn] = expit(odds[rows[drawn] - block.first, columns[drawn]])
+        flat[block.known] = -np.inf
+        missing.update(odds, block.first)
+        by_class += expit(odds).sum(axis=0, dtype=np.float64)
+        advance(len(odds))
+    best, worst = missing.ranked(), wrong.ranked()
+    seen = np.where(worst.observed == PRESENT, 1 - worst.scores, worst.scores).astype(np.float32)
+    return CandidateRanking(
+        replace(best, scores=expit(best.scores)),
+        replace(worst, scores=seen),
+        CandidateList.of_unknown(rows, columns, scores),
+        calibration,
+        MissingEstimate(by_class, known, calibration.range, calibration.spread) if known.sum() >= MIN_PRESENT else None,
+    )
+
+
+class TopCandidates:
+    """Keeps the first ``per_class`` candidates of every class and, of those, the first ``limit``, by their keys.
+
+    Half of the limit is divided evenly: the first ``limit // (2 K)`` of every class are kept however low they score, so
+    that rare classes can be reviewed too. Equal keys are ordered by row, then class. The result does not depend on the
+    block size, as long as rows arrive in ascending order. The scores of the lists here are the keys.
+    """
+
+    def __init__(self, classes: int, per_class: int, limit: int) -> None:
+        if per_class < 1 or limit < 1:
+            raise InputError(f"{per_class} candidates per class, {limit} in all: at least one of each.")
+        self.classes, self.per_class, self.limit = classes, per_class, limit
+        self.guaranteed = min(limit // (2 * max(classes, 1)), per_class)
+        nothing = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
+        self._chunks = [CandidateList.of_unknown(*nothing)]
+        self._size = 0
+        self._threshold = np.full(classes, -np.inf, dtype=np.float32)
+        """The key that an entry of each class must exceed."""
+
+    def update(self, keys: NDArray[np.float32], first_row: int = 0) -> None:
+        """Add all entries ``(B, K)`` of a block of images, of unknown labels; −inf for an entry that is none."""
+        step = max(1, 2 * self.limit // max(self.classes, 1))
+        for start in range(0, len(keys), step):
+            part = keys[start : start + step]
+            rows, columns = np.nonzero(part > self._threshold)
+            found = rows + first_row + start, columns.astype(np.int32), part[rows, columns]
+            self.add(CandidateList.of_unknown(*found))
+
+    def add(self, entries: CandidateList) -> None:
+        """Add single entries."""
+        self._chunks.append(entries.select(np.flatnonzero(entries.scores > self._threshold[entries.columns])))
+        self._size += len(self._chunks[-1])
+        if self._size > 2 * self.limit:
+            self._compact()
+
+    def ranked(self) -> CandidateList:
+        """Return the candidates that are kept, the highest key first."""
+        kept = self._compact()
+        return kept.select(np.lexsort((kept.columns, kept.rows, -kept.scores)))
+
+    def _compact(self) -> CandidateList:
+        """Drop the entries that can no longer be kept, and raise the thresholds."""
+        parts = zip(*(vars(chunk).values() for chunk in self._chunks), strict=True)
+        held = CandidateList(*map(np.concatenate, parts))
+        held = held.select(np.lexsort((held.rows, -held.scores, held.columns)))
+        rank = class_ranks(held.columns)
+        others = np.flatnonzero((rank > self.guaranteed) & (rank <= self.per_class))
+        free = self.limit - int((rank <= self.guaranteed).sum())
+        limit_key = np.float32(-np.inf)
+        if len(others) > free:
+            order = np.lexsort((held.columns[others], held.rows[others], -held.scores[others]))
+            others = others[order[:free]]
+            limit_key = held.scores[others[-1]] if free > 0 else np.float32(np.inf)
+
+        def key_at(place: int) -> NDArray[np.float32]:  # −inf where a class has fewer, inf at rank 0
+            keys = np.full(self.classes, -np.inf if place else np.inf, dtype=np.float32)
+            keys[held.columns[rank == place]] = held.scores[rank == place]
+            return keys
+
+        self._threshold = np.maximum(key_at(self.per_class), np.minimum(key_at(self.guaranteed), limit_key))
+        kept = held.select(np.concatenate([np.flatnonzero(rank <= self.guaranteed), others]))
+        self._chunks, self._size = [kept], len(kept)
+        return kept
+
+
+def class_ranks(columns: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the rank of every entry within its class, from 1, where entries are sorted by class."""
+    starts = np.flatnonzero(np.diff(columns, prepend=-2))
+    lengths = np.diff(starts, append=len(columns))
+    return np.arange(len(columns)) - np.repeat(starts, lengths) + 1
+
+
+def draw_unknown(
+    tables: Sequence[LabelTable], count: int, seed: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw unknown labels of several tables uniformly, without replacement, in random order: rows and class numbers.
+
+    Rows are counted over all tables. No array of the size rows × classes is made.
+    """
+    table = tables[0] if len(tables) == 1 else LabelTable.concatenate(tables, keep_names=False)
+    ends = np.cumsum(len(table.classes) - np.diff(table.starts))
+    total = int(ends[-1]) if len(ends) else 0
+    random = numpy_generator(seed, "random candidates")
+    if 4 * count >= total:
+        numbers = random.permutation(total)[:count]
+    else:
+        numbers = np.empty(0, dtype=np.int64)
+        while len(numbers) < count:
+            drawn = np.concatenate([numbers, random.integers(total, size=count + 16)])
+            numbers = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        numbers = numbers[:count]
+    rows = np.searchsorted(ends, numbers, side="right")
+    before = np.concatenate([[0], ends])[rows]
+    return rows, nth_unknown(table, rows, numbers - before)
+
+
+def nth_unknown(table: LabelTable, rows: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class number of the n-th unknown label (from 0) of each row.
+
+    The known classes c₀ < c₁ < … of a row leave its n-th unknown label at n + #{i : cᵢ − i ≤ n}.
+    """
+    width = len(table.classes) + 1
+    order = np.arange(len(table.columns)) - np.repeat(table.starts[:-1], np.diff(table.starts))
+    gaps = table.rows * width + table.columns - order
+    skipped: NDArray[np.int64] = np.searchsorted(gaps, rows * width + n, side="right") - table.starts[rows]
+    return n + skipped
+
 
 FILE: Final = "candidates.parquet"
 FORMAT: Final = 1
@@ -49,10 +329,8 @@ _METADATA_KEY: Final = b"labelgap"
 _Count = Annotated[int, Field(ge=0, le=10**15)]
 
 
-class _Estimate(BaseModel):
+class _Estimate(BaseModel, extra="ignore", allow_inf_nan=False):
     """How many labels are missing: ``MissingEstimate.to_json``."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     missing: _Count
     range: tuple[_Count, _Count] | None = None
@@ -61,19 +339,15 @@ class _Estimate(BaseModel):
     missing_per_class: dict[str, int | float]
 
 
-class _ZeroShot(BaseModel):
+class _ZeroShot(BaseModel, extra="ignore", allow_inf_nan=False):
     """The model of the zero-shot scores, and the log-odds that a standard deviation of them adds."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     model: str
     slope: float
 
 
-class _Metadata(BaseModel):
+class _Metadata(BaseModel, extra="forbid", allow_inf_nan=False):
     """What an audit, or a review of random images, says about its candidates."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     format: Literal[1]
     runs: list[str]
@@ -213,60 +487,49 @@ def write_candidates(
     path: Path, lists: Mapping[str, CandidateList], tables: Mapping[str, LabelTable], metadata: Mapping[str, Any]
 ) -> Audit:
     """Write candidates by kind, and metadata, atomically; ``tables`` are in the order in which rows are counted."""
-    parts = [_table(kind, candidates, tables) for kind, candidates in lists.items()]
-    schema_metadata = {_METADATA_KEY: json.dumps(dict(metadata), ensure_ascii=False)}
+    starts = np.cumsum([0, *map(len, tables.values())])
+    names = [table.images for table in tables.values()]
+    splits = pa.array(list(tables), pa.string())
+    classes = pa.array(list(next(iter(tables.values())).classes), pa.string())
+    parts = []
+    for kind, found in lists.items():
+        split = np.searchsorted(starts, found.rows, side="right") - 1
+        places = zip(split.tolist(), (found.rows - starts[split]).tolist(), strict=True)
+        order = np.argsort(found.columns, kind="stable")
+        class_rank = np.empty(len(found), dtype=np.int32)
+        class_rank[order] = class_ranks(found.columns[order])
+        columns = {
+            "image": [names[which][row] for which, row in places],
+            "split": splits.take(pa.array(split, pa.int64())),
+            "class": classes.take(pa.array(found.columns, pa.int64())),
+            "score": found.scores,
+            "kind": [kind] * len(found),
+            "observed": found.observed,
+            "rank": np.arange(1, len(found) + 1),
+            "class_rank": class_rank,
+        }
+        parts.append(pa.table(columns, pa.schema(COLUMNS)))
+    table = pa.concat_tables(parts)
+    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(dict(metadata), ensure_ascii=False)})
     make_folder(path.absolute().parent)
-    table = pa.concat_tables(parts).replace_schema_metadata(schema_metadata)
     with replacing(path.parent, [path.name]), atomic_path(path) as temporary:
         pq.write_table(table, temporary, write_page_checksum=True)
     return Audit(path)
 
 
-def _table(kind: str, candidates: CandidateList, tables: Mapping[str, LabelTable]) -> pa.Table:
-    """Return the rows of the candidates of a kind."""
-    rows, columns = candidates.rows, candidates.columns
-    starts = np.cumsum([0, *map(len, tables.values())])
-    split = np.searchsorted(starts, rows, side="right") - 1
-    names = [table.images for table in tables.values()]
-    images = [names[which][row] for which, row in zip(split.tolist(), (rows - starts[split]).tolist(), strict=True)]
-    order = np.argsort(columns, kind="stable")
-    class_rank = np.empty(len(order), dtype=np.int32)
-    class_rank[order] = class_ranks(np.asarray(columns, dtype=np.int32)[order])
-    return pa.table(
-        {
-            "image": pa.array(images, pa.string()),
-            "split": _names(list(tables), split),
-            "class": _names(next(iter(tables.values())).classes, columns),
-            "score": pa.array(candidates.scores, pa.float32()),
-            "kind": pa.array([kind] * len(rows), pa.string()),
-            "observed": pa.array(candidates.observed, pa.int8()),
-            "rank": pa.array(np.arange(1, len(rows) + 1, dtype=np.int32)),
-            "class_rank": pa.array(class_rank),
-        }
-    )
-
-
-def _names(names: Sequence[str], numbers: NDArray[np.integer[Any]]) -> pa.Array:
-    return pa.array(list(names), pa.string()).take(pa.array(numbers, pa.int64()))
-
-
 REVIEW_FILE: Final = "review.json"
-_MAX_CLASSES: Final = 1_000_000
-_MAX_NAME: Final = 32_000
-_Name = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_NAME)]
+_Name = Annotated[str, StringConstraints(min_length=1, max_length=32_000)]
 
 
-class StoredReview(BaseModel):
+class StoredReview(BaseModel, extra="forbid", frozen=True):
     """The data of a review without a run of its own: of random images, or of the audit of several runs.
 
     ``split``, ``images`` and ``seed`` are of the draw; None for an audit.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     format: Literal[1]
     data: Annotated[StoredRecipe, Field(min_length=1)]
-    classes: Annotated[list[_Name], Field(min_length=1, max_length=_MAX_CLASSES)]
+    classes: Annotated[list[_Name], Field(min_length=1, max_length=1_000_000)]
     split: Literal["train", "val", "test"] | None = None
     images: int | None = Field(default=None, ge=1, lt=2**63)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
@@ -288,10 +551,8 @@ def write_review_file(folder: Path, about: StoredReview) -> None:
 
 def read_review_file(folder: Path) -> StoredReview:
     """Read the file of a folder; ``RunError`` where it is damaged."""
-    remedy = (
-        f"Restore it from a copy; `labelgap review DATA --random N --out {folder}` writes it again if it is deleted, "
-        "and so does an audit."
-    )
+    again = f"`labelgap review DATA --random N --out {folder}` writes it again if it is deleted, and so does an audit."
+    remedy = f"Restore it from a copy; {again}"
     about = read_json(folder / REVIEW_FILE, StoredReview, format=FORMAT, remedy=remedy)
     if len(set(about.classes)) != len(about.classes):
         raise damaged(folder / REVIEW_FILE, "a class is listed twice", remedy)

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from labelgap.audit.calibration import ScoreCalibration
 from labelgap.audit.candidates import (
     FILE,
     FORMAT,
     KINDS,
     REVIEW_FILE,
     Audit,
+    CandidateLimits,
+    CandidateRanking,
     describe_review,
+    rank_candidates,
     read_review_file,
     write_candidates,
     write_review_file,
 )
-from labelgap.audit.ranking import CandidateLimits, CandidateRanking, rank_candidates
 from labelgap.audit.scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError
@@ -67,7 +68,6 @@ def find_missing(
         runs: a run, its folder, or several that were trained on the same data.
         splits: "train", "val", "test", several of them, or "all". No model has seen val and test; the models of all
             folds score them.
-        folds: how many.
         per_class: largest number of candidates of a class.
         limit: largest number of candidates in all. Half of it is divided evenly among the classes.
         seed: of folds, order and random candidates.
@@ -76,9 +76,7 @@ def find_missing(
         zero_shot: a model with a text tower, ``open_clip:MODEL/TAG``, whose scores of the class names are a prior;
             ``audit.scorers`` says how it counts.
         zero_shot_weights: a file of that model's weights, instead of those of the tag.
-        device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images, where features are not in the cache.
-        quiet: print nothing.
 
     Returns:
         The candidates: of the kind "missing", ranked; "wrong", known labels that look wrong; and "random", a tenth as
@@ -87,7 +85,11 @@ def find_missing(
     init_distributed(choose_device(device))
     with fail_together():
         opened = _open_runs(runs)
-        path = _output_file(opened[0].path if out is None else Path(out))
+        target = opened[0].path if out is None else Path(out)
+        path = target if target.suffix == ".parquet" else target / FILE
+        is_review = path.name == FILE and (path.parent / REVIEW_FILE).exists()
+        if is_review and read_review_file(path.parent).images is not None:
+            raise InputError(f"{path.parent} holds a review of random images. Choose another folder with --out.")
     name = LOCK_FILE if path.name == FILE else f".{path.name}.lock"
     with lock_together(path.absolute().parent, "auditing", name=name):
         with fail_together():
@@ -99,8 +101,15 @@ def find_missing(
                     clean_folder(path.parent, interrupted=opened[0].metrics["interrupted"])
         check_same({"data": DataIdentity.of(loaded).digest()} if is_distributed() else {})
         settings = folds, seed, device, workers, Reporter(quiet), zero_shot, zero_shot_weights
-        context = AuditContext(loaded, names, *settings)
-        return _audit(opened, context, CandidateLimits(per_class, limit), path)
+        return _audit(opened, AuditContext(loaded, names, *settings), CandidateLimits(per_class, limit), path)
+
+
+def _open_runs(runs: RunOrRuns) -> list[Run]:
+    if isinstance(runs, Run | str | os.PathLike):
+        runs = [runs]
+    if not runs:
+        raise InputError("an audit needs at least one run.")
+    return [run if isinstance(run, Run) else open_run(run) for run in runs]
 
 
 def _load_data(
@@ -110,16 +119,17 @@ def _load_data(
     loaded = runs[0].load_data() if data is None else data
     names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
     names = tuple(split.name for split in loaded.splits) if names == ("all",) else names
-    _check_runs(runs, loaded, names, from_recipe=data is None)
+    if not names:
+        raise InputError("no split was named: choose train, val, test, several of them, or all.")
+    labels = {name: loaded.split(name).labels for name in ("train", *names)}
+    for run in runs:
+        if run.config.classes != loaded.classes:
+            raise InputError(f"{run.path} was trained on other classes than {loaded.name} has.")
+        if data is None and run.config.data != runs[0].config.data:
+            other = run.load_data()
+            if any(other.split(name).labels != own for name, own in labels.items()):
+                raise InputError(f"{run.path} was trained on other labels than {runs[0].path}: audit them separately.")
     return loaded, names
-
-
-def _output_file(target: Path) -> Path:
-    """Return the file to write; an error where it would mix with a review of random images."""
-    path = target if target.suffix == ".parquet" else target / FILE
-    if path.name == FILE and (path.parent / REVIEW_FILE).exists() and read_review_file(path.parent).images is not None:
-        raise InputError(f"{path.parent} holds a review of random images. Choose another folder with --out.")
-    return path
 
 
 def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, path: Path) -> Audit:
@@ -145,45 +155,20 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
     return Audit(path)
 
 
-def _open_runs(runs: RunOrRuns) -> list[Run]:
-    if isinstance(runs, Run | str | os.PathLike):
-        runs = [runs]
-    if not runs:
-        raise InputError("an audit needs at least one run.")
-    return [run if isinstance(run, Run) else open_run(run) for run in runs]
-
-
-def _check_runs(runs: Sequence[Run], data: Dataset, splits: Sequence[str], *, from_recipe: bool) -> None:
-    """Refuse runs with different labels or classes, and splits that do not exist."""
-    if not splits:
-        raise InputError("no split was named: choose train, val, test, several of them, or all.")
-    for name in splits:
-        data.split(name)
-    for run in runs:
-        if run.config.classes != data.classes:
-            raise InputError(f"{run.path} was trained on other classes than {data.name} has.")
-        if from_recipe and run.config.data != runs[0].config.data:
-            other = run.load_data()
-            if any(other.split(name).labels != data.split(name).labels for name in ("train", *splits)):
-                raise InputError(f"{run.path} was trained on other labels than {runs[0].path}: audit them separately.")
-
-
-def _trained_images(run: Run, context: AuditContext) -> int | None:
-    counts = [run.count_training_images(context.data, name) for name in context.splits]
-    return None if None in counts else sum(count or 0 for count in counts)
-
-
 def _metadata(
     runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, ranking: CandidateRanking
 ) -> dict[str, Any]:
     unknown = np.asarray(sum(table.counts().unknown for table in context.tables.values()))
+    trained = [runs[0].count_training_images(context.data, name) for name in context.splits]
+    lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
+    slope = round(float(lines[-1, 0] / len(lines) * mean_line[0]), 6)
     return {
         "format": FORMAT,
         "runs": [str(run.path) for run in runs],
         "data": dict(runs[0].config.data),
         "splits": list(context.splits),
         "images": sum(map(len, context.tables.values())),
-        "trained_images": _trained_images(runs[0], context),
+        "trained_images": None if None in trained else sum(count or 0 for count in trained),
         "unknown_total": int(np.sum(unknown)),
         "unknown_per_class": dict(zip(context.data.classes, unknown.tolist(), strict=True)),
         "method": ", ".join(dict.fromkeys(run.config.method for run in runs)),
@@ -196,11 +181,6 @@ def _metadata(
         "wrong": len(ranking.wrong),
         "random": len(ranking.random),
         "likely": int((ranking.missing.scores >= 0.5).sum()),
-        "zero_shot": None if context.zero_shot is None else _zero_shot_effect(context.zero_shot, ranking.calibration),
+        "zero_shot": None if context.zero_shot is None else {"model": context.zero_shot, "slope": slope},
         "estimate": None if ranking.estimate is None else ranking.estimate.to_json(context.data.classes),
     }
-
-
-def _zero_shot_effect(model: str, calibration: ScoreCalibration) -> dict[str, Any]:
-    slope = calibration.lines[-1, 0] / len(calibration.lines) * calibration.mean_line[0]
-    return {"model": model, "slope": round(float(slope), 6)}

@@ -15,10 +15,9 @@ The heads are :math:`w_k = B v_k`: column j of :math:`B` is a principal directio
 ones), and by one number for all, such that :math:`B^\top \tilde{x}` has mean squared length 1. A few directions hold
 most of the variance, but not most of what tells classes apart; this lets a few hundred decisions use the others.
 
-Nothing leaks: :math:`z` is out-of-fold, so it has not seen the labels of its own image, and a decided label is never
-ranked again. Unknown labels are not trained on, so no head learns that an open label is absent. People decide the
-highest-scoring labels first, which does not bias the fit: given the features, the answer does not depend on having
-been asked.
+Nothing leaks: :math:`z` is out-of-fold, a decided label is never ranked again, and no head learns that an open label is
+absent. People decide the highest-scoring labels first, which does not bias the fit: given the features, the answer does
+not depend on having been asked.
 """
 
 from __future__ import annotations
@@ -34,24 +33,18 @@ from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
-from labelgap.audit.ranking import CandidateList
+from labelgap.audit.candidates import CandidateList
 from labelgap.core.errors import InputError
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.label_model import to_log_odds
 
-SLOPE_SPREAD: Final = 0.5
-OFFSET_SPREAD: Final = 0.5
-CLASS_SPREAD: Final = 0.5
-WEIGHT_SPREAD: Final = 2.0
+SLOPE_SPREAD, OFFSET_SPREAD, CLASS_SPREAD, WEIGHT_SPREAD = 0.5, 0.5, 0.5, 2.0
 """Standard deviations of the parameters before any decision; docs/results/review.md has the evidence."""
-FLATTENING: Final = 0.4
-"""The exponent gamma."""
+FLATTENING: Final = 0.4  # the exponent gamma
 MAX_DIRECTIONS: Final = 512
-MAX_SAMPLED: Final = 8192
-"""Images from which the principal directions are computed."""
+MAX_SAMPLED: Final = 8192  # images from which the principal directions are computed
 MAX_ITERATIONS: Final = 60
-_BLOCK: Final = 4096
-"""Candidates whose features are read at a time."""
+_BLOCK: Final = 4096  # candidates whose features are read at a time
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -139,70 +132,47 @@ def fit_decisions(
     ``audited`` are the log-odds of the audit, out-of-fold. The time grows with the decisions, not with images or
     classes: a product of ``(M, MAX_DIRECTIONS)`` for each of at most ``MAX_ITERATIONS`` steps of L-BFGS.
     """
-    width = len(scale.mean)
-    offset, weight = np.zeros(classes, dtype=np.float32), np.zeros((classes, width), dtype=np.float32)
+    offset, weight = np.zeros(classes, dtype=np.float32), np.zeros((classes, len(scale.mean)), dtype=np.float32)
     if not len(rows):
         return DecisionHeads(1.0, offset, weight)
     order = np.lexsort((rows, columns))
-    inputs = scale.rows(rows[order]) @ scale.directions
-    problem = _Problem(inputs, columns[order], audited[order], present[order])
-    options = {"maxiter": MAX_ITERATIONS, "ftol": 1e-7}
-    values = minimize(problem, np.zeros(problem.size), jac=True, method="L-BFGS-B", options=options).x
-    slope, common, own, learned = problem.unpack(values)
-    offset += np.float32(common * OFFSET_SPREAD)
-    offset[problem.decided] += (own * CLASS_SPREAD).astype(np.float32)
-    weight[problem.decided] = (learned * WEIGHT_SPREAD).astype(np.float32) @ scale.directions.T
-    return DecisionHeads(1.0 + slope * SLOPE_SPREAD, offset, weight)
+    inputs, odds = scale.rows(rows[order]) @ scale.directions, audited[order].astype(np.float64)
+    signs = np.where(present[order], 1.0, -1.0)
+    decided, starts, group = np.unique(columns[order], return_index=True, return_inverse=True)
+    parts = [slice(*ends) for ends in zip(starts, [*starts[1:], len(order)], strict=True)]  # of each decided class
+    count = len(parts)
 
-
-class _Problem:
-    """The loss and its gradient; parameters are in units of their standard deviations."""
-
-    def __init__(
-        self,
-        inputs: NDArray[np.float32],
-        columns: NDArray[np.integer[Any]],
-        audited: NDArray[np.floating[Any]],
-        present: NDArray[np.bool_],
-    ) -> None:
-        self.decided, starts = np.unique(columns, return_index=True)
-        ends = [*starts[1:].tolist(), len(columns)]
-        self.parts = [slice(first, last) for first, last in zip(starts.tolist(), ends, strict=True)]
-        self.group = np.repeat(np.arange(len(self.parts)), [part.stop - part.start for part in self.parts])
-        self.inputs, self.audited = inputs, audited.astype(np.float64)
-        self.signs = np.where(present, 1.0, -1.0)
-        self.size = 2 + len(self.parts) * (1 + inputs.shape[1])
-
-    def unpack(self, values: Floats) -> tuple[float, float, Floats, Floats]:
-        """Return slope, offset, offsets of classes and weights."""
-        count = len(self.parts)
-        return float(values[0]), float(values[1]), values[2 : 2 + count], values[2 + count :].reshape(count, -1)
-
-    def __call__(self, values: Floats) -> tuple[float, Floats]:
-        slope, common, own, weight = self.unpack(values)
-        odds = (1 + SLOPE_SPREAD * slope) * self.audited + OFFSET_SPREAD * common + CLASS_SPREAD * own[self.group]
-        narrow = (WEIGHT_SPREAD * weight).astype(np.float32)
-        for number, part in enumerate(self.parts):
-            odds[part] += self.inputs[part] @ narrow[number]
-        cost = -float(log_expit(self.signs * odds).sum()) + 0.5 * float(values @ values)
-        residual = -self.signs * expit(-self.signs * odds)
+    def problem(values: Floats) -> tuple[float, Floats]:
+        """Return the loss and its gradient; parameters are in units of their standard deviations."""
+        slope, common, own, heads = values[0], values[1], values[2 : 2 + count], values[2 + count :].reshape(count, -1)
+        corrected = (1 + SLOPE_SPREAD * slope) * odds + OFFSET_SPREAD * common + CLASS_SPREAD * own[group]
+        narrow = (WEIGHT_SPREAD * heads).astype(np.float32)
+        for number, part in enumerate(parts):
+            corrected[part] += inputs[part] @ narrow[number]
+        cost = -float(log_expit(signs * corrected).sum()) + 0.5 * float(values @ values)
+        residual = -signs * expit(-signs * corrected)
         gradient = values.copy()
-        gradient[0] += SLOPE_SPREAD * float(residual @ self.audited)
+        gradient[0] += SLOPE_SPREAD * float(residual @ odds)
         gradient[1] += OFFSET_SPREAD * float(residual.sum())
-        gradient[2 : 2 + len(self.parts)] += CLASS_SPREAD * np.bincount(self.group, residual)
-        by_weight = gradient[2 + len(self.parts) :].reshape(len(self.parts), -1)
-        single = residual.astype(np.float32)
-        for number, part in enumerate(self.parts):
-            by_weight[number] += WEIGHT_SPREAD * (single[part] @ self.inputs[part])
+        gradient[2 : 2 + count] += CLASS_SPREAD * np.bincount(group, residual)
+        by_head, single = gradient[2 + count :].reshape(count, -1), residual.astype(np.float32)
+        for number, part in enumerate(parts):
+            by_head[number] += WEIGHT_SPREAD * (single[part] @ inputs[part])
         return cost, gradient
+
+    options, start = {"maxiter": MAX_ITERATIONS, "ftol": 1e-7}, np.zeros(2 + count * (1 + inputs.shape[1]))
+    found = minimize(problem, start, jac=True, method="L-BFGS-B", options=options).x
+    offset += np.float32(float(found[1]) * OFFSET_SPREAD)
+    offset[decided] += (found[2 : 2 + count] * CLASS_SPREAD).astype(np.float32)
+    learned = (found[2 + count :].reshape(count, -1) * WEIGHT_SPREAD).astype(np.float32)
+    weight[decided] = learned @ scale.directions.T
+    return DecisionHeads(1.0 + float(found[0]) * SLOPE_SPREAD, offset, weight)
 
 
 Aim = Literal["missing", "classifier", "random"]
 AIMS: Final[tuple[Aim, ...]] = get_args(Aim)
-POOL: Final = 4
-"""Of so many uncertain candidates of a class, one is chosen for the aim "classifier"."""
-DIVERSE_LIMIT: Final = 200
-"""How many are ranked for the aim "classifier" where no limit is given."""
+POOL: Final = 4  # of so many uncertain candidates of a class, one is chosen for the aim "classifier"
+DIVERSE_LIMIT: Final = 200  # are ranked for the aim "classifier" where no limit is given
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,16 +190,10 @@ class Decisions:
 class LiveRanking:
     """Open candidates in the order in which to decide them.
 
-    Attributes:
-        number: of this ranking; 0 is the audit's own.
-        aim: of the order.
-        model: digest of the heads; empty for the random draw, which no model orders.
-        decisions: how many decisions the heads have learned from.
-        candidates: open ones, with the probability that they are present: the sum of the first n is how many of them
-            are expected to be.
+    ``model`` is the digest of the heads, empty for the random draw, which no model orders; ``decisions`` is how many
+    they have learned from. The scores are probabilities: their sum is how many are expected to be present.
     """
 
-    number: int
     aim: Aim
     model: str
     decisions: int
@@ -244,7 +208,6 @@ def rank_open(
     aim: Aim = "missing",
     *,
     limit: int | None = None,
-    number: int = 0,
 ) -> LiveRanking:
     """Learn from the decisions, and rank the candidates that are still open.
 
@@ -258,8 +221,7 @@ def rank_open(
         classes: K.
         aim: "missing", the most probable first; "classifier", uncertain ones that differ from each other, over all
             classes; "random", the draw as it is: what it estimates would be biased otherwise.
-        limit: how many to return; when None all, or ``DIVERSE_LIMIT`` for the aim "classifier".
-        number: of the ranking.
+        limit: how many; when None all, or ``DIVERSE_LIMIT`` for the aim "classifier".
     """
     if aim not in AIMS:
         raise InputError(f"aim {aim!r}: it is {', '.join(AIMS[:-1])} or {AIMS[-1]}.")
@@ -270,9 +232,8 @@ def rank_open(
     is_open = ~np.isin(positions, decided.rows * classes + decided.columns)
     rows, columns = candidates.rows[is_open], candidates.columns[is_open]
     if aim == "random":
-        kept = slice(limit)
-        unchanged = CandidateList.of_unknown(rows[kept], columns[kept], candidates.scores[is_open][kept])
-        return LiveRanking(number, aim, "", 0, unchanged)
+        unchanged = rows[:limit], columns[:limit], candidates.scores[is_open][:limit]
+        return LiveRanking(aim, "", 0, CandidateList.of_unknown(*unchanged))
     learned = (decisions.values != UNKNOWN) & (decided.observed == UNKNOWN)
     labels = decided.select(np.flatnonzero(learned))
     present = decisions.values[learned] == PRESENT
@@ -283,7 +244,7 @@ def rank_open(
     else:
         order = _diverse_order(features, rows, columns, odds, limit or DIVERSE_LIMIT)
     ranked = CandidateList.of_unknown(rows[order], columns[order], expit(odds[order]).astype(np.float32))
-    return LiveRanking(number, aim, heads.digest, int(learned.sum()), ranked)
+    return LiveRanking(aim, heads.digest, int(learned.sum()), ranked)
 
 
 def _diverse_order(
@@ -298,34 +259,18 @@ def _diverse_order(
     The key of a candidate is :math:`p(1-p)` times the squared distance to the nearest one that was chosen of its class.
     """
     order = np.lexsort((columns, rows, np.abs(odds), columns))
-    starts = np.flatnonzero(np.diff(columns[order], prepend=-1))
-    parts = np.split(order, starts[1:])
-    each = -(-limit // max(len(parts), 1))
-    turns, keys, chosen = [], [], []
+    parts = np.split(order, np.flatnonzero(np.diff(columns[order])) + 1)
+    each = -(-limit // len(parts))
+    chosen: list[tuple[int, float, int]] = []  # turn, minus the key, position
     for part in parts:
         pool = part[: POOL * each]
+        inputs, distance = features.rows(rows[pool]), np.ones(len(pool))
         uncertainty = expit(odds[pool]) * expit(-odds[pool])
-        picked, key = _greedy(features.rows(rows[pool]), uncertainty, min(each, len(pool)))
-        turns.append(np.arange(len(picked)))
-        keys.append(key)
-        chosen.append(pool[picked])
-    if not chosen:
-        return np.empty(0, dtype=np.int64)
-    positions = np.concatenate(chosen)
-    return np.asarray(positions[np.lexsort((positions, -np.concatenate(keys), np.concatenate(turns)))][:limit])
-
-
-def _greedy(
-    inputs: NDArray[np.float32], uncertainty: NDArray[np.float64], count: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the members chosen one after the other, and their keys."""
-    distance = np.ones(len(inputs))
-    picked, keys = np.empty(count, dtype=np.int64), np.empty(count)
-    is_free = np.ones(len(inputs), dtype=bool)
-    for turn in range(count):
-        key = np.where(is_free, uncertainty * distance, -1.0)
-        picked[turn] = best = int(key.argmax())
-        keys[turn], is_free[best] = key[best], False
-        apart = ((inputs - inputs[best]) ** 2).sum(axis=1, dtype=np.float64)
-        distance = apart if turn == 0 else np.minimum(distance, apart)
-    return picked, keys
+        for turn in range(min(each, len(pool))):
+            key = uncertainty * distance
+            best = int(key.argmax())
+            chosen.append((turn, -float(key[best]), int(pool[best])))
+            apart = ((inputs - inputs[best]) ** 2).sum(axis=1, dtype=np.float64)
+            distance = apart if turn == 0 else np.minimum(distance, apart)
+            distance[best] = -1.0  # never again
+    return np.array([position for *_, position in sorted(chosen)[:limit]], dtype=np.int64)

@@ -1,9 +1,8 @@
 r"""Out-of-fold logits: every image is scored by models that have not seen its labels.
 
-For each fold, linear heads on the features of the runs' backbones *before* training. Features of an untrained network
-carry no information: such a run is repeated for each fold, on the images of the other folds, with the same settings.
-The run's folder keeps finished folds until the audit is done: a killed audit resumes, and a fold that was damaged is
-trained again. One audit at a time can use them.
+For each fold, linear heads on the features of the runs' backbones *before* training: a network that was trained on the
+labels carries them in its features. Those of an untrained one carry nothing: such a run is repeated for each fold, on
+the images of the other folds. The run's folder keeps finished folds until the audit is done: a killed audit resumes.
 
 A prior joins them if the user names a model: zero-shot logits :math:`x_{ik}` (``models.open_clip``), which no
 label trained. Between classes they are not comparable, since some names are close to every image; so each class is
@@ -109,9 +108,7 @@ class HeadScorer:
 
     @cached_property
     def _heads(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weight and bias on the device."""
-        weight, bias = (torch.from_numpy(np.asarray(part, dtype=np.float32)) for part in (self.weight, self.bias))
-        return weight.to(self.device), bias.to(self.device)
+        return torch.from_numpy(self.weight).to(self.device), torch.from_numpy(self.bias).to(self.device)
 
 
 def train_head_scorers(
@@ -127,9 +124,7 @@ def train_head_scorers(
     """Train heads of several configurations for each fold, and return a scorer for each configuration.
 
     Several processes divide the folds, and all get the heads of all folds. Where the training features of a fold do not
-    fit into a quarter of the free memory, its heads learn from a random part of them. Features, those of val too where
-    epochs are selected on it, are those of the backbone before training: a network that was trained on the labels
-    carries them in its features.
+    fit into a quarter of the free memory, its heads learn from a random part of them.
     """
     folds, (images, width), processes = int(fold.max()) + 1, features["train"].shape, world_size()
     free = available_memory()
@@ -203,7 +198,7 @@ class FoldNetworks:
     device: str = "auto"
     workers: int | None = None
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """The folder of these labels, folds and settings, inside the run's."""
         labels = self.data.train.labels
@@ -213,31 +208,30 @@ class FoldNetworks:
         digest.update("\0".join(labels.images).encode("utf-8", "surrogatepass"))
         return self.run.path / FOLDER / digest.hexdigest()[:12]
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other audits of the run, which may write their candidates elsewhere, from its folds in this block."""
-        with lock_together(self.run.path, "auditing", name=_LOCK_FILE):
-            yield
-
     def scorer(self, splits: tuple[str, ...], advance: Callable[[int], None] = lambda count: None) -> StoredScorer:
         """Train the folds that are not finished, score every image of the splits, and store the logits in files.
 
         Several processes train and score together, and the first one stores.
         """
+        classes, stored = len(self.data.classes), {}
         if is_main_process():
             make_folder(self.folder)
-        stored = {split: self._memmap(split) for split in splits}
-        folds = int(self.fold.max()) + 1
+            for name in splits:
+                file, shape = self.folder / f"{name}.npy", (len(self.data.split(name)), classes)
+                stored[name] = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+        folds, step = int(self.fold.max()) + 1, max(1, BLOCK_SIZE // max(classes, 1))
         for number in range(folds):
             run = self._train(number, lambda _: advance(0))
-            for split in splits:
-                self._score(run, self.data.split(split), number, folds, stored[split])
+            for name in splits:
+                split, own = self.data.split(name), name == "train"  # what no network was trained on gets their mean
+                rows = np.flatnonzero(self.fold == number) if own else np.arange(len(split))
+                for start in range(0, len(rows), step):
+                    part = rows[start : start + step]
+                    logits = run.logits(split.images.select(part), device=self.device, workers=self.workers or 0)
+                    if is_main_process():
+                        stored[name][part] += logits if own else logits / folds
             advance(1)
         return StoredScorer(stored)
-
-    def clear(self) -> None:
-        """Remove the stored folds."""
-        shutil.rmtree(self.run.path / FOLDER, ignore_errors=True)
 
     def _train(self, number: int, on_epoch: EpochCallback) -> Run:
         out = self.folder / f"fold-{number + 1}"
@@ -249,10 +243,9 @@ class FoldNetworks:
         if settings.get("optimizer") == "newton":  # whose batch is all images, here fewer
             settings.pop("batch_size")
         resume = bool(broadcast_object((out / CONFIG_FILE).exists()))
-        given = {**settings, "out": out, "device": self.device, "workers": self.workers, "quiet": True}
-        given["on_epoch"] = on_epoch
+        settings |= {"out": out, "device": self.device, "workers": self.workers, "quiet": True, "on_epoch": on_epoch}
         try:
-            run = fit(data, **given, resume=resume)
+            run = fit(data, **settings, resume=resume)
             _ = run.finished and run.model
         except RunError as error:
             if not resume or isinstance(error, DiskError):
@@ -261,27 +254,10 @@ class FoldNetworks:
             if is_main_process():
                 shutil.rmtree(out)
             barrier()
-            run = fit(data, **given)
+            run = fit(data, **settings)
         if not run.finished or run.metrics["interrupted"]:
             raise KeyboardInterrupt
         return run
-
-    def _score(self, run: Run, split: Split, number: int, folds: int, stored: NDArray[np.float32]) -> None:
-        """Store the logits of a fold's images; for a split that no network was trained on, add to their mean."""
-        out_of_fold = split.name == "train"
-        rows = np.flatnonzero(self.fold == number) if out_of_fold else np.arange(len(split))
-        step = max(1, BLOCK_SIZE // max(len(self.data.classes), 1))
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            logits = run.logits(split.images.select(part), device=self.device, workers=self.workers or 0)
-            if is_main_process():
-                stored[part] += logits if out_of_fold else logits / folds
-
-    def _memmap(self, split: str) -> NDArray[np.float32]:
-        shape = (len(self.data.split(split)), len(self.data.classes))
-        if not is_main_process():
-            return np.empty((0, shape[1]), dtype=np.float32)
-        return np.lib.format.open_memmap(self.folder / f"{split}.npy", mode="w+", dtype=np.float32, shape=shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +290,7 @@ def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Sco
     """Yield a scorer for each run, in their order; remove what they store on disk after success."""
     scorers: dict[int, Scorer] = {}
     groups: dict[tuple[Any, ...], list[int]] = {}
-    networks: dict[Path, FoldNetworks] = {}
+    networks: set[Path] = set()
     with ExitStack() as locks:
         for number, run in enumerate(runs):
             config = run.config
@@ -327,19 +303,23 @@ def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Sco
                 key = (config.backbone, config.weights, config.size, config.select, *options.values())
                 groups.setdefault(key, []).append(number)
                 continue
-            network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
             if run.path not in networks:
-                locks.enter_context(network.locked())
-            networks[run.path] = network
-            context.reporter.log(_retraining_message(run, context.folds))
+                # other audits of the run may write their candidates elsewhere, and use the same folds
+                locks.enter_context(lock_together(run.path, "auditing", name=_LOCK_FILE))
+                networks.add(run.path)
+            seconds = float(run.metrics.get("seconds", 0.0)) * (context.folds - 1)
+            duration = f", about {format_duration(seconds)} in all" if seconds else ""
+            again = f"it is trained again for each of {context.folds} folds{duration}"
+            context.reporter.log(f"{config.backbone} has no pretrained weights: {again}")
+            network = FoldNetworks(run, context.data, context.assign_folds(), context.device, context.workers)
             with context.reporter.bar(f"{config.method}: networks of {context.folds} folds", context.folds):
                 scorers[number] = network.scorer(context.splits, context.reporter.advance)
         for group in groups.values():
             scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
         yield [scorers[number] for number in range(len(runs))]
         if is_main_process():
-            for network in networks.values():
-                network.clear()
+            for path in networks:
+                shutil.rmtree(path / FOLDER, ignore_errors=True)
 
 
 def zero_shot_scorers(context: AuditContext) -> list[Scorer]:
@@ -380,9 +360,9 @@ def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]
     )
     fold = context.assign_folds(features["train"])
     with context.reporter.bar(f"heads of {context.folds} folds", context.folds * len(runs)):
-        how: dict[str, Any] = {"device": device, "advance": context.reporter.advance}
         configs = [head_config(run.config) for run in runs]
-        return train_head_scorers(features, data.train.labels, fold, selection, configs, **how)
+        learned = features, data.train.labels, fold, selection, configs
+        return train_head_scorers(*learned, device=device, advance=context.reporter.advance)
 
 
 def _stored_logits(run: Run, context: AuditContext) -> NDArray[np.float32] | None:
@@ -406,9 +386,3 @@ def feature_options(config: RunConfig, device: torch.device) -> dict[str, Any]:
         "average_flips": config.protocol == "linear" and config.average_flips,
         "precision": inference_precision(config.backbone, device, own),
     }
-
-
-def _retraining_message(run: Run, folds: int) -> str:
-    seconds = float(run.metrics.get("seconds", 0.0)) * (folds - 1)
-    duration = f", about {format_duration(seconds)} in all" if seconds else ""
-    return f"{run.config.backbone} has no pretrained weights: it is trained again for each of {folds} folds{duration}"

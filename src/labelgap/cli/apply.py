@@ -36,7 +36,7 @@ def apply(
     decided = [read_decisions(folder.path) for folder in folders]
     if not source and not any(decided):
         raise InputError(f"{runs[0]} has no decisions yet: labelgap review {runs[0]}. Nothing was written.")
-    result = apply_decisions(folders, out, parse_names(source, "--source") or (), force=force, decided=decided)
+    result = apply_decisions(folders, out, parse_names(source, "--source"), force=force, decided=decided)
     counts = [split.labels.counts().total for split in result.data.splits]
     present, absent, unknown = map(sum, zip(*counts, strict=True))
     changed = ", ".join(f"{count:,} by {name}" for name, count in result.changed.items()) or "none"
@@ -51,12 +51,15 @@ def apply(
 
 def _notes(result: ApplyResult) -> Iterator[Field]:
     """Yield what is special about a result."""
-    own, read_with = result.own_format, result.data.recipe.get("options", {})
-    if result.added:
-        names = truncate_text(", ".join(result.added), 200)
-        yield "classes", f"{len(result.added):,} added: {names}; unknown where nobody decided"
-        if own is None and read_with.get("unlisted") == "absent":
-            yield "format", "a column per class: lists where an unlisted class is absent cannot say unknown"
+    own, added, lists = (
+        result.own_format,
+        result.added,
+        result.data.recipe.get("options", {}).get("unlisted") == "absent",
+    )
+    if added:
+        yield "classes", f"{len(added):,} added: {truncate_text(', '.join(added), 200)}; unknown where nobody decided"
+    if added and own is None and lists:
+        yield "format", "a column per class: lists where an unlisted class is absent cannot say unknown"
     if result.contradicted:
         labels = pluralize(result.contradicted, "label was", "labels were")
         yield "merged", f"{labels} decided differently in two reviews: the newer decision counts"

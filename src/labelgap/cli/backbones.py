@@ -36,11 +36,9 @@ def backbones(
     print_table(("backbone", "parameters", "input", "weights", "license"), rows)
     count = models.count_timm_models()
     print()
+    models_of_timm = f"any of timm's {count:,} models" if count else "any model of timm: pip install 'labelgap[timm]'"
     print_fields(
-        (
-            "timm:MODEL",
-            f"any of timm's {count:,} models" if count else "any model of timm: pip install 'labelgap[timm]'",
-        ),
+        ("timm:MODEL", models_of_timm),
         ("open_clip:MODEL/TAG", "the image tower of a model of open_clip: pip install 'labelgap[clip]'"),
         ("labelgap backbones NAME", "details of one, also of timm:MODEL and open_clip:MODEL/TAG"),
         ("--weights FILE", "weights of your own for any of them (.pth, .pt, .safetensors)"),

@@ -35,26 +35,19 @@ def list_cache(
     """List what is cached so that it need not be computed again; `clear` removes it."""
     if context.invoked_subcommand is not None:
         return
-    from labelgap.core.cache import (
-        FEATURE_FOLDER,
-        cache_folder,
-        cache_limit,
-        folder_size,
-        list_rows,
-        other_files,
-        set_cache_limit,
-        shrink_cache,
-    )
+    from labelgap.core import cache as files
 
-    folder = cache_folder()
+    folder = files.cache_folder()
     if limit is not None:
-        removed = shrink_cache(set_cache_limit(limit).bytes)
+        removed = files.shrink_cache(files.set_cache_limit(limit).bytes)
         _print_removed(() if as_json else removed)
-    entries, maximum, others = list_rows(), cache_limit(), other_files(folder)
-    size, total = folder_size(folder / FEATURE_FOLDER), folder_size(folder)
+    entries, maximum, others = files.list_rows(), files.cache_limit(), files.other_files(folder)
+    size, total = files.folder_size(folder / files.FEATURE_FOLDER), files.folder_size(folder)
     if as_json:
         about = {"limit": maximum.bytes, "limit_from": maximum.source, "features": [*map(_entry_json, entries)]}
-        sizes = {name: {"files": len(paths), "bytes": folder_size(folder / name)} for name, paths in others.items()}
+        sizes = {
+            name: {"files": len(paths), "bytes": files.folder_size(folder / name)} for name, paths in others.items()
+        }
         return print_json({"folder": folder, "bytes": total, "features_bytes": size, **about, "others": sizes})
     rows = []
     for entry in entries:
@@ -62,7 +55,7 @@ def list_cache(
         rows.append((_title(entry), side, f"{entry.count:,}", format_bytes(entry.size), _age(entry.used)))
     for name, paths in others.items():
         age = _age(max(path.stat().st_mtime for path in paths))
-        rows.append((_SUBFOLDERS.get(name, name), "–", "–", format_bytes(folder_size(folder / name)), age))
+        rows.append((_SUBFOLDERS.get(name, name), "–", "–", format_bytes(files.folder_size(folder / name)), age))
     if rows:
         numbers = ("input", "images", "on disk")
         print_table(("features of", *numbers, "last used"), rows, right=numbers)
@@ -80,11 +73,12 @@ def clear(
     as_json: AsJson = False,
 ) -> None:
     """Remove features from the cache; they are computed again when they are needed."""
-    from labelgap.core.cache import cache_folder, clear_cache, other_files, remove_old
+    from labelgap.core import cache as files
 
-    folder, age = cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
-    removed = clear_cache(age)
-    others = {name: remove_old(paths, age) for name, paths in other_files(folder).items()} if everything else {}
+    folder, age = files.cache_folder(), 0.0 if older_than is None else parse_duration(older_than, "--older-than")
+    removed = files.clear_cache(age)
+    listed = files.other_files(folder) if everything else {}
+    others = {name: files.remove_old(paths, age) for name, paths in listed.items()}
     if as_json:
         return print_json({"removed": [*map(_entry_json, removed)], "others_removed": others})
     _print_removed(removed)

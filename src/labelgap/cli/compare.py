@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import (
-    DataSource,
-    option,
-    parse_numbers,
-    parse_options,
-    parse_pairs,
-    setting_option,
-    with_options,
-)
+from labelgap.cli.options import DataSource, option, parse_numbers, parse_pairs, setting_option, with_options
 from labelgap.cli.printing import print_data, print_fields, print_rich
 from labelgap.core.errors import InputError
 from labelgap.core.text import parse_scalar
@@ -53,26 +45,20 @@ class CompareOptions:
     epochs: Annotated[int | None, _setting("epochs", "25; newton: 15")] = None
     backbone: Annotated[str | None, _setting("backbone")] = None
     weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None
-    protocol: Annotated[str, _grid("linear; compare has no other.")] = "linear"
     select: Annotated[str, _grid("How to select epochs and settings: auto, clean, known or observed.")] = "auto"
 
     def method_names(self) -> str | list[str]:
         """Return the methods: "short", "all", or their names."""
         names = self.methods
-        return names if names in ("short", "all") else options.parse_names([names], "--methods") or []
+        return names if names in ("short", "all") else options.parse_names([names], "--methods")
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
-        if self.protocol != "linear":
-            raise InputError(
-                f"--protocol {self.protocol}: compare trains linear heads on features that are computed once, so that "
-                "all methods take minutes. For whole networks: `labelgap train --protocol end-to-end`, one by one."
-            )
         same = ("seeds", "grid", "epochs", "backbone", "weights", "select", "standardize")
         return {
             **{name: getattr(self, name) for name in same},
             "options": _parse_method_options(self.option or ()),
-            "vary": _parse_variation(self.vary or ()),
+            "vary": _parse_variation(self.vary),
             "learning_rates": parse_numbers(self.lr, "--lr", float),
             "batch_sizes": parse_numbers(self.batch_size, "--batch-size", int),
             "weight_decays": parse_numbers(self.weight_decay, "--weight-decay", float),
@@ -113,49 +99,40 @@ def compare(
 
 
 def _print(comparison: Comparison) -> None:
-    """Print the table, its summary, the methods that did not run, and the written files."""
-    from labelgap.reporting.pages.comparison import (
-        comparison_table,
-        method_command,
-        missing_label_cost,
-        ranking_summary,
-        review_commands,
-    )
+    from labelgap.reporting.pages import comparison as page
     from labelgap.studies.compare.results import TABLE
 
     report = lg.write_report(comparison)
-    texts = (ranking_summary(comparison), missing_label_cost(comparison))
-    print_rich("", comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text))
+    texts = (page.ranking_summary(comparison), page.missing_label_cost(comparison))
+    print_rich("", page.comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text))
     best = next((row for row in comparison.competitors if row.mean is not None), None)
-    commands = review_commands(comparison)
+    commands = page.review_commands(comparison)
     accuracy = ["not measured: label a few hundred random images in full, and compare again:", *commands]
     print_fields(
         *(("skipped", f"{row.method}: {row.reason}") for row in comparison.skipped),
         ("report", report),
         ("table", comparison.path / TABLE),
-        ("next", None if best is None else method_command(comparison, best)),
+        ("next", None if best is None else page.method_command(comparison, best)),
         ("accuracy", accuracy if commands else None),
     )
 
 
 def _print_shares(found: ShareComparison) -> None:
-    """Print the mean of every method with every share, the methods that did not run, and the written files."""
     from labelgap.reporting import share_table
     from labelgap.studies.shares import FILES
 
-    report = lg.write_report(found)
+    skipped, report = (("skipped", f"{row.method}: {row.reason}") for row in found.skipped), lg.write_report(found)
     print_rich("", share_table(found), "")
-    skipped = (("skipped", f"{row.method}: {row.reason}") for row in found.skipped)
     print_fields(*skipped, ("report", report), ("table", found.path / FILES[1]))
 
 
-def _parse_variation(pairs: Sequence[str]) -> dict[str, list[Any]]:
+def _parse_variation(pairs: Sequence[str] | None) -> dict[str, list[Any]]:
     """Parse ``NAME=VALUE,VALUE`` and ``METHOD.NAME=VALUE,VALUE``."""
     found = {}
-    for key, text in (parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5") or {}).items():
+    for key, text in parse_pairs(pairs, "--vary", "delta_rel=0.1,0.2,0.5").items():
         owner, dot, name = key.rpartition(".")
-        values = [parse_scalar(part) for part in text.split(",") if part.strip()]
-        found[f"{owner}{dot}{name.replace('-', '_')}"] = values
+        name = name.replace("-", "_")
+        found[f"{owner}{dot}{name}"] = [parse_scalar(part) for part in text.split(",") if part.strip()]
     return found
 
 
@@ -166,5 +143,5 @@ def _parse_method_options(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
         method, dot, rest = pair.partition(".")
         if not dot or "=" in method:
             raise InputError(f"--option {pair}: name the method, e.g. --option role.expected_positives=1.5")
-        found.setdefault(method, {}).update(parse_options([rest]))
+        found.setdefault(method, {}).update(options.parse_options([rest]))
     return found

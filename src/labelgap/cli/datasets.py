@@ -32,8 +32,7 @@ def datasets(
         return
     name, equals, place = name.partition("=")  # NAME=PATH, as the other commands take it
     reader = describe_dataset(name)
-    flags = set(DATA_OPTIONS)
-    options = " ".join(f"--{each.replace('_', '-')}" for each in reader.options if each in flags)
+    options = " ".join(f"--{each.replace('_', '-')}" for each in reader.options if each in DATA_OPTIONS)
     if path is None and not equals:
         _describe(reader, options)
     else:
@@ -42,9 +41,7 @@ def datasets(
 
 def _describe(reader: DatasetReader, options: str) -> None:
     layout = reader.layout
-    tried = (
-        "" if layout.tried else "no: the reader is written from the published description, not tried on the real files"
-    )
+    tried = "" if layout.tried else "no: the reader is written from the published description, not tried on real files"
     print(f"{reader.name}: {reader.summary}\n")
     print_fields(
         *(("paper", reader.reference), ("source", layout.source), ("license", layout.license)),
@@ -52,9 +49,8 @@ def _describe(reader: DatasetReader, options: str) -> None:
     )
     print(f"\n{inspect.getdoc(reader.load)}\n")
     place = f"={layout.root or 'PATH'}" if reader.path_to else ""
-    print_fields(("read it", f"labelgap inspect {reader.name}{place}"))
-    if layout.find is not None:
-        print_fields(("check it", f"labelgap datasets {reader.name} PATH"))
+    check = None if layout.find is None else f"labelgap datasets {reader.name} PATH"
+    print_fields(("read it", f"labelgap inspect {reader.name}{place}"), ("check it", check))
 
 
 def _check(reader: DatasetReader, options: str, path: Path) -> None:

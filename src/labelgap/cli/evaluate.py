@@ -18,6 +18,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize, truncate_text
 
 _CHANCE: Final = "so few known absent beside the present that random scores would reach more than 50"
+_OTHER: Final = "not a class of these data (--rename old=new)"
 
 
 @with_options(data_options=DataOptions)
@@ -37,6 +38,7 @@ def evaluate(
     from labelgap.review import is_review_folder, open_review_folder
     from labelgap.review.apply import decided_images
     from labelgap.training.loop.processes import check_same
+    from labelgap.training.rerun import data_review_commands, run_review_commands
 
     with joined_processes(device):
         opened_run = lg.open_run(run)
@@ -55,23 +57,12 @@ def evaluate(
     _print_classes(measured["per_class"])
     if reviewed:
         commands = tuple(shlex.join(["labelgap", *words]) for words in (("review", data), ("evaluate", str(run), data)))
+    elif opened_run.config.data and opened_run.uses_data(opened):
+        commands = run_review_commands(opened_run.path, opened_run.config, opened)
     else:
-        commands = _review_commands(opened_run, opened, format_arguments(data, data_options), chosen)
+        words = shlex.split(format_arguments(data, data_options))
+        commands = data_review_commands(opened_run.path, opened, words, options.file_stem(opened.name), chosen)
     _print_notes(measured, commands)
-
-
-def _review_commands(run: lg.Run, data: lg.Dataset, typed: str, split: str) -> tuple[str, ...]:
-    """Return the commands that label random images of the data and evaluate the run on these."""
-    from labelgap.data.feature_vectors import FeatureVectors
-    from labelgap.training.rerun import data_review_commands, run_review_commands
-
-    if isinstance(data.train.images, FeatureVectors):
-        return ()
-    if run.config.data and run.uses_data(data):
-        return run_review_commands(run.path, run.config, data)
-    return data_review_commands(
-        run.path, shlex.split(typed), options.file_stem(data.name), None if split == "all" else split
-    )
 
 
 def _print_classes(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -105,10 +96,7 @@ def _print_notes(measured: Mapping[str, Any], commands: Sequence[str]) -> None:
         ("scores", folds if crossed else None),
         ("warning", f"the run was trained on {shared:,} of these images: the numbers are too high" if shared else None),
         *((key[0], f"{some_names(reasons[key])}: {key[1]}") for key in sorted(reasons, reverse=True)),
-        (
-            "no number",
-            f"{some_names(sorted(missing))}: not a class of these data (--rename old=new)" if missing else None,
-        ),
+        ("no number", f"{some_names(sorted(missing))}: {_OTHER}" if missing else None),
         ("left out", other if extra else None),
         printing.to_get_it(commands) if unmeasured else ("", None),
     )

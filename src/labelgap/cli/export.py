@@ -23,12 +23,12 @@ def export(
     opened = lg.open_run(run)
     files = export_onnx(opened, onnx, force=force)
     size, difference = format_bytes(files.model.stat().st_size), files.difference
-    checked = f"scores of onnxruntime and PyTorch differ by at most {max(difference or 0, 1e-9):.0e}"
+    checked = "checked", f"scores of onnxruntime and PyTorch differ by at most {max(difference or 0, 1e-9):.0e}"
+    if difference is None:
+        checked = "unchecked", "onnxruntime is not installed: pip install onnxruntime, and export again"
     takes = "features.npy" if opened.config.backbone == "features" else "photo.jpg folder/"
     print_fields(
         ("wrote", f"{files.model} ({size}), {files.preprocess}, {files.script}"),
-        ("checked", checked)
-        if difference is not None
-        else ("unchecked", "onnxruntime is not installed: pip install onnxruntime, and export again"),
+        checked,
         ("run", f"python {shlex.quote(str(files.script))} {takes}"),
     )

@@ -20,7 +20,6 @@ DEBUG_VARIABLE: Final = "LABELGAP_DEBUG"
 """Environment variable: 1 shows the traceback of every error."""
 
 _INTACT: Final = "Files that were written before are complete; a training is resumed by --resume."
-_LOST_FOLDER: Final = "the current folder does not exist any more: change to another one (`cd`)."
 _MEMORY: Final = re.compile(
     r"(?:out of|not enough) memory|(?:can't|cannot|could not|failed to) (?:allocate|map segment)|bad_alloc",
     re.IGNORECASE,
@@ -35,8 +34,10 @@ _LEAST_MEMORY: Final = 640 << 20
 
 def check_system() -> None:
     """Raise an error where libraries would end the process: without a current folder, or with too little memory."""
-    if _lost_current_folder():
-        raise InputError(_LOST_FOLDER)
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError:
+        raise InputError("the current folder does not exist any more: change to another one (`cd`).") from None
     if sys.platform == "win32":
         return
     import resource
@@ -57,9 +58,7 @@ def describe_failure(error: BaseException) -> str | None:
             return f"{what} {_INTACT}"
         each = each.__cause__ or each.__context__
     if isinstance(error, OSError) and error.errno is not None:
-        return (
-            _LOST_FOLDER if _lost_current_folder() else f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
-        )
+        return f"{os.strerror(error.errno).lower()}{_where(error)}. {_INTACT}"
     return None
 
 
@@ -105,11 +104,3 @@ def report_bug(error: Exception) -> str:
 def _where(error: BaseException) -> str:
     name = getattr(error, "filename", None)
     return "" if name is None else f" ({os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else name})"
-
-
-def _lost_current_folder() -> bool:
-    try:
-        os.getcwd()  # noqa: PTH109
-    except OSError:
-        return True
-    return False

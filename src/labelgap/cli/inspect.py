@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import labelgap as lg
 from labelgap.cli import options
@@ -23,12 +23,9 @@ _WIDTH: Final = 13
 """Width of the column of headings."""
 _STATES: Final = ("present", "absent", "unknown")
 _SHOWN: Final = 20
-_CHECKS: Final = {
-    "ends": "every file has the start and the end of an image; --check-images decodes all of them",
-    "no": "not checked; --check-images decodes all of them",
-}
+_CHECKS: Final = {"ends": "every file has the start and the end of an image", "no": "not checked"}
 """What is printed of a check of the images that did not decode them."""
-_CHANGES: Final = {
+_CHANGED: Final = {
     **{"left_out": "row", "merged": "row", "unknown": "label", "split": "cell"},
     **{"columns": "column", "classes": "tag", "copies": "photo"},
 }
@@ -51,11 +48,11 @@ def inspect(
     """Print how DATA is read, what looks wrong, and what its labels allow."""
     from labelgap.data.summary import summarize
 
+    if fix is not None and (source.observe is not None or per_class or report or out is not None or check_images):
+        raise InputError(
+            f"--fix writes {fix}: inspect that file for a report, or with --observe, --per-class or --check-images."
+        )
     if fix is not None:
-        if source.observe is not None or per_class or report or out is not None or check_images:
-            raise InputError(
-                f"--fix writes {fix}: inspect that file for a report, or with --observe, --per-class or --check-images."
-            )
         return _fix(data, fix, source, force, as_json)
     started = time.perf_counter()
     try:
@@ -64,10 +61,9 @@ def inspect(
         if check_images and not error.unit:  # the images of a table are decoded, whatever else is wrong
             error.add_note("--check-images decodes the images once these problems are solved")
         raise
-    image_check = _check_images(opened, check_images)
+    image_check, page = _check_images(opened, check_images), None
     seconds = time.perf_counter() - started
     summary = summarize(opened, format_arguments(data, source))
-    page = None
     if report or out is not None:
         from labelgap.reporting.pages.contact_sheet import write_contact_sheet
 
@@ -80,7 +76,7 @@ def inspect(
     print_fields(
         ("next", [summary.next, training_time(opened) or ""] if summary.next else None),
         *_further_commands(opened, summary, data, source),
-        ("images", _CHECKS.get(image_check or "")),
+        ("images", f"{_CHECKS[image_check]}; --check-images decodes all of them" if image_check in _CHECKS else None),
         ("report", page),
         width=_WIDTH,
     )
@@ -109,7 +105,7 @@ def _further_commands(opened: lg.Dataset, summary: DatasetSummary, data: str, gi
 def _check_images(data: lg.Dataset, decode: bool) -> str | None:
     """Raise one error with all images that cannot be read; return how they were checked: "decoded", "ends", "no".
 
-    Tables and folders of people's own decode all images when they are read. None for data without stored images.
+    None for data without stored images.
     """
     from labelgap.data.images import FileImages, StoredImages
     from labelgap.data.scanning import MAX_QUICK_FILES, refuse_unreadable
@@ -121,7 +117,7 @@ def _check_images(data: lg.Dataset, decode: bool) -> str | None:
         if decode:
             raise InputError(f"{data.name} has no image files: leave --check-images out.")
         return None
-    if data.recipe.get("name") in OWN_FORMATS:
+    if data.recipe.get("name") in OWN_FORMATS:  # which decode all images when they are read
         return "decoded"
     count, files = sum(map(len, images)), all(isinstance(each, FileImages) for each in images)
     if not decode and (not files or count > MAX_QUICK_FILES):
@@ -155,29 +151,21 @@ def _print(summary: DatasetSummary, seconds: float) -> None:
     few = sum(0 < each.present < RARE_BELOW for each in summary.classes)
     print(f"{summary.name}: {whole.images:,} {image}s, {len(summary.classes):,} {summary.class_words}", end="")
     print(f"        read in {seconds:.1f} s")
-    rows = [("all", whole), *((f"  {name}", split) for name, split in summary.splits.items())]
-    print_table(
-        ("", f"{image}s", *_STATES),
-        [(name, f"{row.images:,}", *_counts(row)) for name, row in rows],
-        right=(f"{image}s", *_STATES),
-    )
+    header, rows = (f"{image}s", *_STATES), {"all": whole} | {f"  {name}": own for name, own in summary.splits.items()}
+    cells = [(name, f"{row.images:,}", *_counts(row)) for name, row in rows.items()]
+    print_table(("", *header), cells, right=header)
     share = _percent(whole.unknown, whole.present + whole.absent + whole.unknown)
     given = summary.class_words if summary.present_per_image != 1 else summary.class_word
     rare = summary.rarest(min(few, 8) or 3)
     more = f" and {few - len(rare):,} more" if few > len(rare) else ""
     expect = f"{more}   fewer than {RARE_BELOW} {image}s: expect little from these" if few else ""
     warnings = [each for each in summary.warnings if each.kind != "few_present"]
+    wrong = [f"{each}: {some_names(each.names)}" if each.names else str(each) for each in warnings]
     shown = [each for each in summary.findings if each.topic != "counts" and not each.warning]
     print_fields(
         ("labels", f"{summary.present_per_image:.1f} {given} given per {image}, {share} of labels unknown"),
         ("rarest", " · ".join(f"{truncate_text(row.name)} {row.present:,}" for row in rare) + expect),
-        (
-            "looks wrong",
-            [
-                *(f"{each}: {some_names(each.names)}" if each.names else str(each) for each in warnings),
-                *(str(each) for each in summary.findings if each.warning),
-            ],
-        ),
+        ("looks wrong", [*wrong, *(str(each) for each in summary.findings if each.warning)]),
         ("read as", [str(each) for each in shown if each.topic != "split"]),
         ("split", [str(each) for each in shown if each.topic == "split"]),
         ("you can", summary.can),
@@ -202,17 +190,15 @@ def _percent(part: int, whole: int) -> str:
 def _fix(data: str, out: Path, given: DataSource, force: bool, as_json: bool) -> None:
     """Write a clean table, and print every change with its line, and the next command."""
     read_with = data_arguments(options.without(given, "on_bad_image", "val", "test"))
-    fixed = lg.fix_table(data, out, read_with.pop("images", None), force=force, **read_with)
+    fixed = lg.clean_table(data, out, read_with.pop("images", None), force=force, **read_with)
     if as_json:
         return print_json(fixed.to_json())
     photos, tags = pluralize(sum(map(len, fixed.data.splits)), "photo"), pluralize(len(fixed.data.classes), "tag")
     print(f"{fixed.source}: {pluralize(fixed.rows, 'row')}; {fixed.path}: {photos}, {tags}")
-    images = given.images
-    if images is None and fixed.source.parent.resolve() != out.parent.resolve():
-        images = fixed.source.parent
-    classes = list(fixed.data.classes) if given.classes else None
-    left = options.without(given, "rename", "aliases", "on_bad_image")
-    left = left.model_copy(update={"images": images, "classes": classes})
+    moved = fixed.source.parent.resolve() != out.parent.resolve()
+    kept: dict[str, Any] = {"images": given.images or (fixed.source.parent if moved else None)}
+    kept |= {"classes": list(fixed.data.classes) if given.classes else None}
+    left = options.without(given, "rename", "aliases", "on_bad_image").model_copy(update=kept)
     perhaps = [*map(str, fixed.proposals), "nothing was done about these: repeat the command with --force and --rename"]
     print_fields(
         *_changes(fixed),
@@ -225,7 +211,7 @@ def _fix(data: str, out: Path, given: DataSource, force: bool, as_json: bool) ->
 
 
 def _changes(fixed: FixedTable) -> Iterable[Field]:
-    for kind, noun in _CHANGES.items():
+    for kind, noun in _CHANGED.items():
         heading = "tags" if kind == "classes" else kind.replace("_", " ")
         listed: Sequence[Problem] = [Problem(each.line, each.text) for each in fixed.changes if each.kind == kind]
         note = " named, not changed" if kind == "copies" else ""

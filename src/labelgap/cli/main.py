@@ -31,7 +31,7 @@ _PANELS: Final = {
     "Train and evaluate": "demo train compare linear-eval evaluate predict export report verify",
     "Studies": "reproduce sweep",
     "Find missing labels": "audit review apply revisions",
-    "Data": "inspect convert shard",
+    "Data": "inspect convert features shard",
     "Lists": "methods datasets backbones cache",
 }
 """The commands; each is a function, or a group, of its name in the module of its name."""
@@ -49,8 +49,7 @@ _HELP: Final = {"help_option_names": ["--help"]}
 def make_app(name: str | None = None) -> typer.Typer:
     """Return the command line: with all commands; with one of them; or, for an empty name, with the list of all alone.
 
-    Only the modules of these commands are imported. The list reads the help texts in the source instead: with their
-    options, all commands take half as long again as everything else that ``labelgap --help`` does.
+    The list reads the help texts in the source: to import all commands takes as long as half of the rest.
     """
     app = typer.Typer(
         name="labelgap",
@@ -119,10 +118,8 @@ def main() -> None:
 
     The exit code is 0, 2 for an error of the input or of the system, 1 for a bug of labelgap, 130 after Ctrl-C, 143
     after SIGTERM, 129 after SIGHUP, and 141 where the reader of the output is gone.
-
-    OpenMP threads sleep while they wait instead of spinning: on a busy machine, spinning makes a training step of a
-    small network ten times as long.
     """
+    # On a busy machine, threads that spin while they wait make a step of a small network ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with protect_streams(), _signals_as_exit():
         code = _run()
@@ -163,8 +160,7 @@ def _describe(error: Exception) -> tuple[str, int]:
         return "\n".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code
     if isinstance(error, _USAGE_ERROR):
         command = getattr(getattr(error, "ctx", None), "command_path", "labelgap")
-        message = error.format_message()
-        if not message:  # the help was printed instead
+        if not (message := error.format_message()):  # the help was printed instead
             return "", error.exit_code
         about = getattr(getattr(error, "param", None), "help", None)
         if about and message.startswith("Missing"):
@@ -177,12 +173,9 @@ def _describe(error: Exception) -> tuple[str, int]:
 
 
 def _is_reported(error: Exception) -> bool:
-    """Return whether another process of this machine prints the error.
-
-    Before the processes are connected, an error is one of the arguments, which are the same on a machine.
-    """
+    """Return whether another process of this machine prints the error."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_initialized():
+    if distributed is None or not distributed.is_initialized():  # an error of the arguments, which all have
         return _processes() > 1 and int(os.environ.get("LOCAL_RANK", "0")) > 0
     from labelgap.training.loop.processes import ReportedError
 
@@ -199,10 +192,7 @@ def _rank() -> int:
 
 @contextmanager
 def _signals_as_exit() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the process like an exception, so that locks and temporary files are removed.
-
-    A process that is forked from this one keeps the usual behavior.
-    """
+    """Let SIGTERM and SIGHUP end the process, not a fork of it, like an exception: temporary files are removed."""
     owner = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
 _SECONDS: Final = (7 * 86400, 86400, 3600, 60, 1)
-_MOVED: Final = "Where the data of RUN are, if somebody else made it or it was moved"
 
 
 def option(about: str, default: str | bool = True, name: str | None = None, **more: Any) -> Any:
@@ -52,7 +51,8 @@ Data = Annotated[
 Device = Annotated[str, option("auto, cpu, cuda or mps.")]
 Force = Annotated[bool, option("Replace existing files.")]
 NoImages = Annotated[bool, option("Leave images out of the page.")]
-RunData = Annotated[str | None, option(f"{_MOVED}.", name="--data", rich_help_panel=DATA, metavar="DATA")]
+_MOVED: Final = "Where the data of RUN are, if somebody else made it or it was moved."
+RunData = Annotated[str | None, option(_MOVED, name="--data", rich_help_panel=DATA, metavar="DATA")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 Workers = Annotated[int | None, option("Processes that decode images.", "depends on the device")]
 
@@ -91,9 +91,8 @@ class RunDataOptions(DataPaths):
 
     def given(self) -> dict[str, Any]:
         """Return the given options but ``data`` as arguments of ``labelgap.data.load_moved``."""
-        return check_moved(
-            self.data, {name: path for name in PATH_OPTIONS if (path := getattr(self, name)) is not None}
-        )
+        paths = {name: getattr(self, name) for name in PATH_OPTIONS}
+        return check_moved(self.data, {name: path for name, path in paths.items() if path is not None})
 
 
 def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -104,10 +103,7 @@ def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_options(**groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options to a command for every field of some dataclasses or models of settings.
-
-    The command gets an instance of each by name; that of a model has None for a setting that is not given.
-    """
+    """Add options for every field of dataclasses or models of settings to a command, which gets an instance of each."""
     names = {name: _parameters(group) for name, group in groups.items()}
     added = [parameter for parameters in names.values() for parameter in parameters]
 
@@ -168,23 +164,22 @@ def training_arguments(settings: TrainingSettings) -> dict[str, Any]:
 
 
 def data_arguments(options: DataOptions) -> dict[str, Any]:
-    """Return the given options as arguments of ``labelgap.data.open_data``."""
+    """Return the given options as arguments of ``labelgap.data.load``."""
     parsed = {
         **{name: getattr(options, name) for name in DATA_OPTIONS},
-        "classes": parse_names(options.classes, "--classes"),
-        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns"),
-        "rename": parse_pairs(options.rename, "--rename"),
+        "classes": parse_names(options.classes, "--classes") or None,
+        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns") or None,
+        "rename": parse_pairs(options.rename, "--rename") or None,
     }
-    return {name: value for name, value in parsed.items() if value is not None and value is not False}
+    return {
+        name: value
+        for name, value in parsed.items()
+        if value is not None and value is not False and value not in ([], {})
+    }
 
 
 def format_arguments(data: str, options: DataOptions) -> str:
-    """Return DATA and its options as arguments of another command, quoted for a shell.
-
-    Example:
-        >>> format_arguments("my tags.csv", DataOptions(images=Path("photos"), rename=["dog=Dog"], allow_leaks=True))
-        "'my tags.csv' --images photos --rename dog=Dog --allow-leaks"
-    """
+    """Return DATA and its options as arguments of another command, quoted for a shell."""
     words = [data]
     for name, value in vars(options).items():
         if value is not None and value is not False:
@@ -194,12 +189,7 @@ def format_arguments(data: str, options: DataOptions) -> str:
 
 
 def fix_command(data: str, path: str | os.PathLike[str], options: DataOptions) -> str:
-    """Return the command that writes a clean copy of a table beside it: of DATA, or of a table of val or test.
-
-    Example:
-        >>> fix_command("old/tags.csv", "test.csv", DataOptions(test=Path("test.csv")))
-        'labelgap inspect test.csv --images old --fix test-clean.csv'
-    """
+    """Return the command that writes a clean copy of a table beside it: of DATA, or of a table of val or test."""
     path, left = Path(path), without(options, "val", "test", "observe", "label_seed")
     if path in (options.val, options.test):
         place = Path(data.partition("=")[2] or data).parent  # images are relative to DATA
@@ -217,10 +207,10 @@ def without(options: DataOptions, *names: str) -> DataOptions:
 
 def open_dataset(data: str, options: DataOptions) -> lg.Dataset:
     """Open DATA; an error names the command that cleans a table."""
-    from labelgap.data import open_data
+    from labelgap.data import load
 
     try:
-        return open_data(data, **data_arguments(options))
+        return load(data, **data_arguments(options))
     except ProblemsError as error:
         if error.fixable:
             error.add_note(f"a table without these problems:  {fix_command(data, str(error.path), options)}")
@@ -259,27 +249,23 @@ def parse_options(pairs: Iterable[str], name: str = "--option") -> dict[str, Any
         >>> parse_options(["delta-rel=0.2", "base=all", "range=0.1,0.9"])
         {'delta_rel': 0.2, 'base': 'all', 'range': [0.1, 0.9]}
     """
-    found = parse_pairs(pairs, name, "delta_rel=0.2") or {}
+    found = parse_pairs(pairs, name, "delta_rel=0.2")
     values = {key: [parse_scalar(part.strip()) for part in value.split(",")] for key, value in found.items()}
     return {key.replace("-", "_"): value if len(value) > 1 else value[0] for key, value in values.items()}
 
 
-def parse_names(texts: Iterable[str] | None, name: str) -> list[str] | None:
-    """Parse comma-separated names from one or several options; None when no option was given."""
-    if texts is None:
-        return None
-    names = [part.strip() for text in texts for part in text.split(",") if part.strip()]
-    if not names:
+def parse_names(texts: Iterable[str] | None, name: str) -> list[str]:
+    """Parse comma-separated names from one or several options; an empty list when no option was given."""
+    names = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
+    if texts is not None and not names:
         raise InputError(f"{name}: name at least one, e.g. {name} cat,dog")
     return names
 
 
-def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str] | None:
-    """Parse ``key=value`` pairs of names; None when no option was given."""
-    if pairs is None:
-        return None
+def parse_pairs(pairs: Iterable[str] | None, name: str, example: str = "dog=Dog") -> dict[str, str]:
+    """Parse ``key=value`` pairs of names."""
     found: dict[str, str] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key or not value:
             raise InputError(f"{name} {pair}: write it as key=value, e.g. {name} {example}")

@@ -68,9 +68,7 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
 
     tables = [text for text in texts if is_dataset_argument(text)]
     if tables and len(texts) > 1:
-        raise InputError(
-            f"{tables[0]} is DATA, which cannot be combined with images: predict it in a command of its own."
-        )
+        raise InputError(f"{tables[0]} is DATA, not an image: predict it in a command of its own.")
     if tables:
         data = open_dataset(texts[0], options)
         chosen = data.splits if split == "all" else (data.split(split),)
@@ -98,17 +96,14 @@ def _print(run: lg.Run, result: PredictionSummary) -> None:
         unsure.append(f"{pluralize(near, 'label')} ({share:.1f} %) too near the threshold to decide")
     if undecided:
         names = [name for name, mark in zip(run.config.classes, run.thresholds.marks, strict=True) if mark == "default"]
-        labels = f"{pluralize(undecided, 'label')} of {some_names(names)}"
-        unsure.append(f"{labels}: the known labels support no threshold")
-    if calibration is None:
-        known = "calibration" in run.metrics
-        reason = "the known labels support no calibration" if known else "the run was trained without calibration"
-        scores = "scores", f"rank images, and are not probabilities: {reason}"
-    else:
-        known_share = f" (estimated: {100 * calibration.known:.0f} % of their labels are known)"
-        partly = "" if calibration.known == 1 else known_share
+        of_these = f"{pluralize(undecided, 'label')} of {some_names(names)}"
+        unsure.append(f"{of_these}: the known labels support no threshold")
+    scores = "scores", "rank images, and are not probabilities: the run has no calibration"
+    if calibration is not None:
+        estimated = f" (estimated: {100 * calibration.known:.0f} % of their labels are known)"
         where = "out of fold" if run.config.folds else "on held-out images"
-        scores = "calibrated", f"{where}: a probability for {pluralize(sum(calibration.classes), 'class')}{partly}"
+        about = f"{where}: a probability for {pluralize(sum(calibration.classes), 'class')}"
+        scores = "calibrated", about + ("" if calibration.known == 1 else estimated)
     print_fields(("labels", f"{states}; thresholds: {sources}"), ("unsure", unsure), scores)
     if result.unreadable:
         more = result.unreadable - len(result.errors)

@@ -88,18 +88,16 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     def value(key: str) -> str:
         return f"{percent(measured[key])} {interval(intervals.get(key))}".rstrip()
 
-    estimated = describe_estimated(measured)
-    lines = [f"estimated mAP {estimated}" if estimated else ""]
+    estimate = describe_estimated(measured)
+    estimated = f"estimated mAP {estimate}" if estimate else ""
     if measured["map"] is None:
-        lines.insert(0, "no class has a known present and enough known absents: no accuracy can be measured here")
-    else:
-        counted = f"over {measured['classes_counted']} of {measured['classes']} classes"
-        chance = f"(chance {percent(measured['chance'])})"
-        lines.insert(0, f"mAP {value('map')} {counted} {chance}; per image {value('map_samples')}")
-        chosen = f"F1 micro {value('f1_micro')}, macro {value('f1_macro')} at the run's thresholds"
-        lines.append(f"{chosen}; {value('f1_micro_at_half')}, {value('f1_macro_at_half')} at 0.5")
-        lines.append(describe_groups(measured) or "")
-    print_fields((name, lines))
+        none = "no class has a known present and enough known absents: no accuracy can be measured here"
+        return print_fields((name, [none, estimated]))
+    counted = f"over {measured['classes_counted']} of {measured['classes']} classes"
+    mean = f"mAP {value('map')} {counted} (chance {percent(measured['chance'])}); per image {value('map_samples')}"
+    f1 = f"F1 micro {value('f1_micro')}, macro {value('f1_macro')} at the run's thresholds"
+    f1 += f"; {value('f1_micro_at_half')}, {value('f1_macro_at_half')} at 0.5"
+    return print_fields((name, [mean, estimated, f1, describe_groups(measured) or ""]))
 
 
 def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float) -> None:
@@ -112,18 +110,16 @@ def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float) -> No
 
     metrics, path = run.metrics, shlex.quote(display_path(run.path))
     kept = f"cross-validated over {run.config.folds} folds, trained on all images"
-    print_fields(
-        (run.config.method, f"{kept if run.config.folds else describe_kept_epoch(metrics)}, {seconds:.0f} s in all")
-    )
+    kept = kept if run.config.folds else describe_kept_epoch(metrics)
+    print_fields((run.config.method, f"{kept}, {seconds:.0f} s in all"))
     for split, heading in reversed(unseen_splits(metrics).items()):
         print_metrics(heading, metrics[split])
     print_fields(("run", run.path), ("report", report))
     if not has_accuracy(metrics):
-        print_fields(("accuracy", "not measured: the known labels support none"))
+        remedy = to_get_it(run_review_commands(run.path, run.config, data))
         if all(split.labels.complete for split in data.splits):
-            print_fields(("to get it", f"measure on other labeled images: labelgap evaluate {path} DATA"))
-        else:
-            print_fields(to_get_it(run_review_commands(run.path, run.config, data)))
+            remedy = "to get it", f"measure on other labeled images: labelgap evaluate {path} DATA"
+        print_fields(("accuracy", "not measured: the known labels support none"), remedy)
     if not data.train.labels.complete:
         print_fields(("next", f"labelgap audit {path}    ranks the labels that are probably missing"))
 

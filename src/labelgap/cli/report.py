@@ -23,9 +23,7 @@ def report(
     run: Annotated[Path, Argument(metavar="RUN|STUDY", help="Folder of a run, a study or another result.")],
     run_data: RunDataOptions,
     no_images: NoImages = False,
-    figures: Annotated[
-        Path | None, option("Write every figure into DIR too: SVG, PNG, PDF, CSV.", metavar="DIR")
-    ] = None,
+    figures: Annotated[Path | None, option("Write figures into DIR too: SVG, PNG, PDF, CSV.", metavar="DIR")] = None,
 ) -> None:
     """Write report.html of a run, a study or another result again, with its data, where they can still be loaded."""
     from labelgap.reporting.report import open_result

@@ -49,9 +49,8 @@ def reproduce(
 
     if table is None:
         return _list(as_json)
-    runner.check_jobs(jobs)
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
-    settings: dict[str, Any] = {"seeds": seeds, "weights": weights, **changed}
+    settings: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "weights": weights, **changed}
     if cells is not None:  # separated by ";": the name of a row may have a comma
         settings["cells"] = [part.strip() for text in cells for part in text.split(";") if part.strip()]
     plan = runner.plan_reproduction(table, data or [], out=out, **settings)
@@ -61,7 +60,7 @@ def reproduce(
             print(line, flush=True)
     if dry_run:
         return None
-    made = runner.fill_cells(plan, device=device, workers=workers, jobs=jobs, quiet=as_json)
+    made = runner.fill_cells(plan, device=device, workers=workers, quiet=as_json)
     report = lg.write_report(made)
     failed = {name: reason for name, reason in made.missing.items() if name not in plan.missing}
     if as_json:

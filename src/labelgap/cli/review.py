@@ -9,11 +9,12 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from labelgap.cli.options import RunData, data_arguments, file_stem, open_dataset, option, parse_duration, with_options
+from labelgap.cli import options as shared
+from labelgap.cli.options import RunData, open_dataset, option, parse_duration, with_options
 from labelgap.cli.printing import Field, print_fields, print_json
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
@@ -22,7 +23,6 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.review import Review, ReviewFolder
 
-_MAX_BUDGET: Final = 7 * 86400
 _tool = partial(option, rich_help_panel="Other annotation tools")
 _page = partial(option, rich_help_panel="The page")
 
@@ -64,7 +64,7 @@ def review(
     from labelgap.review.server import serve
 
     budget = None if options.budget is None else round(parse_duration(options.budget, "--budget"))
-    if budget is not None and not 1 <= budget <= _MAX_BUDGET:
+    if budget is not None and not 1 <= budget <= 7 * 86400:
         raise InputError(f"--budget {options.budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
     double, author = _parse_share(options.double), " ".join((options.reviewer or user_name()).split())
     if not 0 < len(author) <= 80 or not author.isprintable():
@@ -113,14 +113,9 @@ def _open_folder(source: str, moved: str | None, data_options: DataOptions, opti
     """Return the run, an existing review, or a new review of random images."""
     from labelgap.review import create_random_review, default_split, is_review_folder, open_review_folder
 
-    place, given, random = Path(source), data_arguments(data_options), options.random
+    place, given, random = Path(source), shared.data_arguments(data_options), options.random
     if is_review_folder(place) or (random is None and place.is_dir() and not any(place.glob("*.csv"))):
-        for name in given if moved is None else ():
-            raise InputError(
-                f"--{name.replace('_', '-')} applies to DATA; {source} names its own: leave it out, or say with --data "
-                "where the data are now."
-            )
-        folder = open_review_folder(source, moved, **given)
+        folder = open_review_folder(source, moved, **shared.check_moved(moved, given))
         if random is None:
             return folder
         if folder.random:
@@ -129,16 +124,13 @@ def _open_folder(source: str, moved: str | None, data_options: DataOptions, opti
     elif moved is not None:
         raise InputError(f"--data is for a run or an existing review; {source} is neither.")
     elif random is None:
-        raise InputError(
-            f"{source} is not a run. To review random images without a run: labelgap review {source} --random 300"
-        )
+        raise InputError(f"{source} is not a run. Random images without one: labelgap review {source} --random 300")
     else:
         data = open_dataset(source, data_options)
-        name = file_stem(data.name)
+        name = shared.file_stem(data.name)
     split = options.split or default_split(data)
     if random > (count := len(data.split(split))):
-        about = f"all {pluralize(count, 'image')} of {split}: there are no {random:,}"
-        print_fields(("random", about), stderr=True)
+        print_fields(("random", f"all {pluralize(count, 'image')} of {split}: there are no {random:,}"), stderr=True)
     return create_random_review(data, split, random, options.seed, options.out or Path(f"{name}-review"))
 
 

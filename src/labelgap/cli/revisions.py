@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from labelgap.review.store import DecisionEvent
 
 
+_ACTIONS: Final = "List revisions, revert decisions, or save those of a damaged file."
+
+
 def revisions(
     run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run or a review.")],
-    action: Annotated[
-        str,
-        Argument(
-            metavar="list|revert|recover", help="List revisions, revert decisions, or save those of a damaged file."
-        ),
-    ] = "list",
+    action: Annotated[str, Argument(metavar="list|revert|recover", help=_ACTIONS)] = "list",
     numbers: Annotated[list[int] | None, Argument(metavar="[N]…", help="Decisions to revert.")] = None,
     reviewer: Annotated[str | None, option("Only decisions of this person.")] = None,
     since: Annotated[str | None, option("Only decisions since, e.g. 2025-11-15T14:00 or 30m.")] = None,
@@ -44,9 +42,7 @@ def revisions(
 
     if action == "revert":
         if not (numbers or reviewer or since or revert_all):
-            raise InputError(
-                "name what to revert: numbers as `list` shows them, --reviewer NAME, --since TIME, or --all."
-            )
+            raise InputError("name what to revert: numbers that `list` shows, --reviewer NAME, --since TIME, or --all.")
         _revert(run, numbers or [], matches)
     elif action == "recover":
         _recover(run)

@@ -38,7 +38,7 @@ def sweep(
     arguments = training_arguments(training)
     method = arguments.pop("method", "auto")
     texts = [text.replace("-", "_", text.partition("=")[0].count("-")) for text in search or ()]
-    given = parse_pairs(texts, "--search", "lr=1e-5..1e-2:log") or {}
+    given = parse_pairs(texts, "--search", "lr=1e-5..1e-2:log")
     check_optuna()
     check_sweep(make_request(method, arguments), given, trials)  # before the images are read
     opened = source.open(data)

@@ -14,15 +14,9 @@ from labelgap.cli import options
 from labelgap.cli.options import DataSource, joined_processes, option, training_arguments, with_options
 from labelgap.training.settings import TrainingSettings
 
-_Log = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--log",
-        "--logger",  # torchrun takes --log for an abbreviation of its own options
-        metavar="NAME",
-        help="Log every epoch: csv, tensorboard, wandb or mlflow; repeatable. After torchrun: --logger.",
-    ),
-]
+_LOG = "Log every epoch: csv, tensorboard, wandb or mlflow; repeatable. After torchrun: --logger."
+_Log = Annotated[list[str] | None, typer.Option("--log", "--logger", metavar="NAME", help=_LOG)]
+"""Of two names: torchrun takes --log for an abbreviation of its own options."""
 
 
 @with_options(source=DataSource, training=TrainingSettings)
@@ -36,9 +30,7 @@ def train(
     resume: Annotated[bool, option("Resume the run in --out.")] = False,
     accept_changes: Annotated[bool, option("Resume although the data have changed since.")] = False,
     dry_run: Annotated[bool, option("Print the configuration and its cost; train nothing.")] = False,
-    allow_micro_batch: Annotated[
-        bool, option("Let --accumulate split batches of methods that need whole ones.")
-    ] = False,
+    allow_micro_batch: Annotated[bool, option("Let --accumulate split batches that a method needs whole.")] = False,
     no_images: options.NoImages = False,
     log: _Log = None,
 ) -> None:

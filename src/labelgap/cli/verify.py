@@ -24,7 +24,7 @@ def verify(
     named = verification.trust_folder(folder) if trust else []
     if accept:
         verification.accept_changes(folder)
-    result, foreign = verification.verify(folder), verification.foreign_names(folder)
+    result, foreign = verification.verify_run(folder), verification.foreign_names(folder)
     if as_json:
         files = [{"name": file.name, "problem": file.problem or None} for file in result.files]
         about = {"path": folder, "kind": result.kind, "intact": result.intact, "files": files}

@@ -1,11 +1,8 @@
 """The cache on disk: its folder, how large it may become, and rows of features by key.
 
-Rows are in one SQLite database for all networks and processes, ``features/rows.sqlite``. ``entry`` is the index: for
-each network and key of 16 bytes, the number of the row and when it was last used. ``row`` has the rows, each with the
-CRC-32 of its key and itself: one that was damaged since counts as missing, so only that row is computed again.
-
-The database is opened for every operation, which takes less than a millisecond: no connection is carried into a forked
-worker, and what one operation has stored survives a kill. While a process writes, others read (write-ahead log).
+One SQLite database has the rows of all networks and processes. Each row has the CRC-32 of its key and itself: a damaged
+one counts as missing. The database is opened for every operation (under a millisecond), so that no connection is
+carried into a forked worker; with a write-ahead log, others read while a process writes.
 """
 
 from __future__ import annotations
@@ -49,19 +46,15 @@ _MAX_JSON: Final = 1 << 20
 _FLAT_JSON: Final = TypeAdapter[dict[str, Any]](
     dict[str, str | Annotated[int, Field(ge=0, lt=2**63)] | Annotated[float, Field(ge=0, lt=2.0**63)] | None]
 )
-_PAGE_BYTES = 1 << 16
-"""Of SQLite's page sizes the one that rows of 2 to 8 kB fill best: a row does not cross pages."""
+_PAGE_BYTES = 1 << 16  # of SQLite's page sizes the one that rows of 2 to 8 kB fill best: a row does not cross pages
 _FAILURES: Final = (OSError, RunError, sqlite3.Error, TypeError, ValueError)
 """What a database may raise that is damaged, locked, full or read-only."""
-_ENTRY_BYTES: Final = 64
-"""What a row takes besides its content, about."""
+_ENTRY_BYTES: Final = 64  # what a row takes besides its content, about
 _KEYS_AT_ONCE: Final = 500
 _BUSY_SECONDS: Final = 60.0
 _RECENT_SECONDS: Final = 30.0
-_USE_SECONDS: Final = 60.0
-"""A last use is stored to the minute, so that reading the same rows again does not write."""
-_STARTED = time.time()
-"""What was used since then is in use, and is not evicted by this process."""
+_USE_SECONDS: Final = 60.0  # a last use is stored to the minute, so that reading the same rows again does not write
+_STARTED = time.time()  # what was used since then is in use, and is not evicted by this process
 _SCHEMA: Final = """
     CREATE TABLE network(id INTEGER PRIMARY KEY, name TEXT UNIQUE, about TEXT, row_bytes INTEGER, writer TEXT, written);
     CREATE TABLE entry(network INTEGER, key BLOB, used REAL, row INTEGER, PRIMARY KEY(network, key)) WITHOUT ROWID;
@@ -72,6 +65,7 @@ _DELETE_ROW: Final = "DELETE FROM row WHERE id = (SELECT row FROM entry WHERE ne
 _UPSERT_NETWORK: Final = """
     INSERT INTO network(name, about, row_bytes, writer, written) VALUES (?, ?, ?, ?, ?) ON CONFLICT(name) DO UPDATE
     SET about = excluded.about, row_bytes = excluded.row_bytes, writer = excluded.writer, written = excluded.written
+    RETURNING id
 """
 _SIZE_BY_USE: Final = """
     SELECT used, sum(row_bytes + ?) FROM entry JOIN network ON network.id = network WHERE used < ?
@@ -86,9 +80,9 @@ Bytes = NDArray[np.uint8]
 
 
 class CacheLimit(NamedTuple):
-    """How many bytes the features in the cache may take, None for no limit, and where the limit comes from."""
+    """How many bytes the features in the cache may take, and where the limit comes from."""
 
-    bytes: int | None
+    bytes: int | None  # None for no limit
     source: str
 
 
@@ -164,10 +158,9 @@ def remove_old(paths: Sequence[Path], older_than: float) -> int:
 
 def read_flat_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file if its values are texts, None, and numbers that are finite and not negative."""
-    try:
+    with suppress(LabelGapError):
         return _parse_flat(read_bytes(path, limit=_MAX_JSON))
-    except LabelGapError:
-        return None
+    return None
 
 
 def write_flat_json(path: Path, value: dict[str, Any]) -> None:
@@ -178,39 +171,26 @@ def write_flat_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def _parse_flat(content: str | bytes) -> dict[str, Any] | None:
-    try:
+    with suppress(ValueError):
         return _FLAT_JSON.validate_json(content, strict=True)
-    except ValueError:
-        return None
+    return None
 
 
 @dataclass(frozen=True)
 class CachedRows:
-    """Rows of one network that are in the cache, or were removed from it.
+    """Rows of one network that are in the cache, or were removed from it."""
 
-    Attributes:
-        name: the key of the network.
-        metadata: describes the rows; empty where the description is damaged.
-        count: number of rows.
-        size: about the bytes that they take.
-        used: when they were last used.
-    """
-
-    name: str
-    metadata: dict[str, Any]
+    name: str  # the key of the network
+    metadata: dict[str, Any]  # describes the rows; empty where the description is damaged
     count: int
-    size: int
-    used: float
+    size: int  # about the bytes that they take
+    used: float  # when they were last used
 
 
 class RowStore:
-    """The rows of one network in the cache.
+    """The rows of one network in the cache, all of ``row_bytes``; ``name`` is the key of the network.
 
-    Args:
-        name: the key of the network.
-        row_bytes: the size of every row.
-        metadata: describes the rows, for ``labelgap cache``.
-        log: called with why rows are not stored, or are damaged.
+    ``log`` is called with why rows are not stored, or are damaged.
     """
 
     def __init__(
@@ -295,7 +275,9 @@ class RowStore:
         try:
             with _writing(self.path) as connection:
                 self._notice_others(connection)
-                network, now = self._register(connection), time.time()
+                now = time.time()
+                about = self.name, json.dumps(self.metadata), self.row_bytes, self._process, now
+                ((network,),) = connection.execute(_UPSERT_NETWORK, about).fetchall()
                 connection.executemany(_DELETE_ROW, ((network, key) for key in new))
                 ((last,),) = connection.execute("SELECT coalesce(max(id), 0) FROM row")
                 numbers = range(last + 1, last + 1 + len(new))
@@ -329,13 +311,6 @@ class RowStore:
         wrote = "SELECT written FROM network WHERE name = ? AND writer != ?"
         for (when,) in connection.execute(wrote, (self.name, self._process)):
             self._others_wrote = float(when)
-
-    def _register(self, connection: sqlite3.Connection) -> int:
-        """Store the description of the rows and who writes them; return the number of the network."""
-        values = self.name, json.dumps(self.metadata), self.row_bytes, self._process, time.time()
-        connection.execute(_UPSERT_NETWORK, values)
-        ((number,),) = connection.execute(_NETWORK_ID, (self.name,))
-        return int(number)
 
     def _fail(self, error: Exception) -> None:
         reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")

@@ -1,11 +1,8 @@
-"""Differentiable sums and gathers over processes.
+"""Differentiable sums and gathers over processes, each of which sees its shard of the batch; alone, the identity.
 
-Under data parallelism each process sees its shard of the batch, but several losses depend on the whole batch.
-With these functions every process computes the same global loss, and the gradient that reaches its own logits is
-W times its share (W processes); the mean that DistributedDataParallel takes over the processes is then exactly the
-gradient that one process would have computed on the whole batch. Shards may differ in size, and may be empty.
-
-Outside of ``torch.distributed`` everything here is the identity.
+Every process computes the same global loss, and the gradient that reaches its own logits is W times its share (W
+processes): the mean that DistributedDataParallel takes is then exactly the gradient of one process on the whole batch.
+Shards may differ in size, and may be empty.
 """
 
 from __future__ import annotations
@@ -84,32 +81,29 @@ def gather_rows(values: Tensor, dim: int = 0) -> Tensor:
     return result
 
 
-def _sizes(count: int, device: torch.device) -> list[int]:
-    """Return every process's number of rows."""
-    sizes = torch.zeros(world_size(), dtype=torch.int64, device=device)
-    sizes[rank()] = count
-    dist.all_reduce(sizes)
-    return [int(size) for size in sizes.tolist()]
+def _summed(values: Tensor) -> Tensor:
+    total = values.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
 
 
 class _AllSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
-        total = values.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
+        return _summed(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        total = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
+        return _summed(gradients[0])
 
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
-        sizes = _sizes(values.shape[dim], values.device)
+        rows = torch.zeros(world_size(), dtype=torch.int64, device=values.device)
+        rows[rank()] = values.shape[dim]
+        dist.all_reduce(rows)
+        sizes: list[int] = rows.tolist()
         ctx.dim, ctx.start, ctx.count = dim, sum(sizes[: rank()]), values.shape[dim]
         padded = list(values.shape)
         padded[dim] = max(sizes)
@@ -121,6 +115,4 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total.narrow(ctx.dim, ctx.start, ctx.count), None
+        return _summed(gradients[0]).narrow(ctx.dim, ctx.start, ctx.count), None

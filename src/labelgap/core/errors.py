@@ -18,13 +18,10 @@ from typing import Any, ClassVar, Final
 
 from labelgap.core.text import join_names, pluralize
 
-_MAX_LISTED: Final = 40
-"""Names that a message lists when none is near; a table may have thousands of classes."""
-_MAX_COMPARED: Final = 200
-_MAX_CANDIDATES: Final = 50_000
-"""Length and number of the names that are compared for the nearest: the time grows with the square of the length."""
-_MIN_SIMILARITY: Final = 0.7
-"""Of the name of a file, without its suffix, to one that is suggested."""
+_MAX_LISTED: Final = 40  # names that a message lists when none is near; a table may have thousands of classes
+_MAX_COMPARED: Final = 200  # letters of a name that is compared: the time grows with their square
+_MAX_CANDIDATES: Final = 50_000  # names that are compared for the nearest
+_MIN_SIMILARITY: Final = 0.7  # of the name of a file, without its suffix, to one that is suggested
 _VARIABLE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[0-9/\\._]\S*")
 
 
@@ -46,23 +43,16 @@ class RunError(LabelGapError):
 
 
 class UnknownNameError(InputError):
-    """An unknown name; the message suggests the nearest one that exists.
+    """An unknown name of some kind, e.g. "method"; the message suggests the nearest one that is known.
 
-    Args:
-        kind: what the name is of, e.g. ``"method"``.
-        name: what the user wrote.
-        known: the names that exist.
-        hint: the last sentence, e.g. which command lists them all.
-        about: a short description of each name, shown with the nearest.
+    ``hint`` is the last sentence, e.g. which command lists them all; ``about`` describes each name.
     """
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], hint: str = "", *, about: Mapping[str, str] | None = None
     ) -> None:
         names = sorted(known)
-        self.kind = kind
-        self.name = name
-        self.nearest = nearest(name, names)
+        self.kind, self.name, self.nearest = kind, name, nearest(name, names)
         description = (about or {}).get(self.nearest or "")
         if self.nearest is not None:
             suggestion = f"Did you mean '{self.nearest}'{f' ({description})' if description else ''}?"
@@ -93,15 +83,9 @@ def merge_repeated(problems: Sequence[Problem]) -> list[Problem]:
 class ProblemsError(InputError):
     """All problems of one file in one error.
 
-    Args:
-        path: the file.
-        problems: all of them, in any order.
-        outcome: what was not done because of them.
-        shown: how many problems the message lists; where there are more, equal ones once, and some of every kind.
-            ``problems`` has all.
-        unit: what ``Problem.line`` counts: lines, or the rows of a file without lines; "" leaves it out.
-        fixable: whether the file is a table that ``labelgap inspect --fix`` can clean.
-        notes: what looks wrong as well; the problems have to be solved first.
+    Of more problems than ``shown`` the message lists equal ones once, and some of every kind. ``outcome`` is what was
+    not done because of them, ``unit`` what ``Problem.line`` counts ("" leaves it out), ``notes`` what looks wrong as
+    well. ``fixable``: whether the file is a table that ``labelgap inspect --fix`` can clean.
     """
 
     def __init__(
@@ -135,15 +119,13 @@ class ProblemsError(InputError):
 def _some_of_each_kind(problems: Sequence[Problem], count: int) -> list[Problem]:
     """Return ``count`` problems in their order: the first of every kind, then the second of every kind, and so on.
 
-    Problems are of one kind when their messages differ only in quoted texts and in words with a digit or a mark, which
-    are names and numbers.
+    Those of a kind have messages that differ only in names and numbers: quoted texts, words with a digit or a mark.
     """
     seen: Counter[str] = Counter()
     ranks = []
     for number, problem in enumerate(problems):
-        kind = _VARIABLE.sub("…", problem.message)
+        seen[kind := _VARIABLE.sub("…", problem.message)] += 1
         ranks.append((seen[kind], number))
-        seen[kind] += 1
     return [problems[number] for number in sorted(number for _, number in sorted(ranks)[:count])]
 
 
@@ -175,8 +157,7 @@ def nearest_path(path: str | os.PathLike[str]) -> Path | None:
     The first part that does not exist is compared with the names in its folder. Hidden names are left out, and names
     that have no more in common than a suffix.
     """
-    whole = Path(path)
-    parts = whole.parts
+    parts = Path(path).parts
     for count in range(1, len(parts) + 1):
         if os.path.lexists(Path(*parts[:count])):
             continue

@@ -19,10 +19,7 @@ from labelgap.core.errors import InputError, LabelGapError, RunError
 
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_ATTEMPTS: Final = 10
-"""To create a folder that other processes create and remove at the same time."""
-_PROBE_SIZE: Final = 1 << 16
-"""Bytes that are written to find out whether the disk is full, where a writer failed without an error number."""
+_ATTEMPTS: Final = 10  # to create a folder that other processes create and remove at the same time
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 _MAX_STEM: Final = 40
 _PARTIAL: Final = re.compile(r"\..*-[0-9a-f]{16}\.partial(\..*)?")
@@ -32,16 +29,11 @@ class DiskError(RunError, OSError):
     """The disk is full, or the file may not be written. The previous file is intact.
 
     It is an ``OSError`` too: a cache, for example, catches that and continues without the file.
-
-    Attributes:
-        path: the file that was to be written.
-        problem: what is wrong, without the remedy.
-        full: whether free disk space would help.
     """
 
-    path: Path = Path()
-    problem: str = ""
-    full: bool = False
+    path: Path = Path()  # the file that was to be written
+    problem: str = ""  # what is wrong, without the remedy
+    full: bool = False  # whether free disk space would help
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], reason: str, full: bool) -> DiskError:
@@ -62,11 +54,7 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
     symbolic link, its target is replaced. A file that is replaced keeps its permissions. A killed process leaves the
     old file intact, and beside it a hidden file with ``.partial`` in its name. A full disk raises ``DiskError``,
     whatever the writer raised. On return the file survives a loss of power: it and its folder are synchronized.
-
-    Args:
-        path: the file to write.
-        previous: path to which the old file is renamed; it is deleted when None. At every moment one of the two
-            paths holds a complete file.
+    The old file is renamed to ``previous`` where that is given: at every moment one of the two is a complete file.
     """
     target = _target(Path(path))
     temporary = target.with_name(f".{target.stem[:_MAX_STEM]}-{secrets.token_hex(8)}.partial{target.suffix}")
@@ -155,26 +143,18 @@ def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
     Not every writer passes the error number on: safetensors writes it into its message; torch and numpy lose it, and
     then a write to the disk is tried.
     """
-    number: int | None = None
-    if isinstance(error, OSError):
-        number = error.errno
-    elif match := _ERROR_NUMBER.search(str(error)):
+    number = error.errno if isinstance(error, OSError) else None
+    if not isinstance(error, OSError) and (match := _ERROR_NUMBER.search(str(error))):
         number = int(match[1])
     if number is None and isinstance(error, OSError | RuntimeError):
-        number = _probe_write(temporary)
+        try:
+            with temporary.open("ab") as file:
+                file.write(bytes(1 << 16))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as failure:
+            number = failure.errno
     return os.strerror(number) if number is not None and number in DISK_FULL else None
-
-
-def _probe_write(path: Path) -> int | None:
-    """Append some bytes to a file, and return the error number; None where that works."""
-    try:
-        with path.open("ab") as file:
-            file.write(bytes(_PROBE_SIZE))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return error.errno
-    return None
 
 
 def is_partial(name: str) -> bool:

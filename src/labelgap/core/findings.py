@@ -15,11 +15,6 @@ class Finding:
 
     A subclass gives ``text``, the sentence with its fields in braces, or defines ``__str__``.
 
-    Attributes:
-        topic: what the fact is about; ``labelgap inspect`` groups its lines by it.
-        text: the sentence.
-        warning: whether it looks wrong, so that a person should see to it.
-
     Example:
         >>> @dataclass(frozen=True)
         ... class RowsSkipped(Finding, topic="labels", text="{count:,} rows are skipped"):
@@ -28,9 +23,9 @@ class Finding:
         {'kind': 'rows_skipped', 'topic': 'labels', 'text': '3 rows are skipped', 'count': 3}
     """
 
-    topic: ClassVar[Topic] = "labels"
+    topic: ClassVar[Topic] = "labels"  # what the fact is about; ``labelgap inspect`` groups its lines by it
     text: ClassVar[str] = ""
-    warning: ClassVar[bool] = False
+    warning: ClassVar[bool] = False  # whether it looks wrong, so that a person should see to it
 
     def __init_subclass__(cls, topic: Topic | None = None, text: str | None = None, warning: bool = False) -> None:
         cls.topic = topic or cls.topic

@@ -36,13 +36,8 @@ def lock_folder(folder: Path, purpose: str, *, wait: float = 0.0, name: str = LO
     """Hold the lock of a folder, which only one process can; the folder is created where it does not exist.
 
     The lock ends with the block, or with the process, however it dies. Folders that were created here and are still
-    empty at the end are removed.
-
-    Args:
-        folder: the folder to lock.
-        purpose: what the holder does ("training"), for the message of the ``RunError`` that another process gets.
-        wait: the seconds to wait for the lock.
-        name: the name of the file that is locked; it exists while the lock is held.
+    empty at the end are removed. Another process waits for it so many seconds, and then gets a ``RunError`` that says
+    what the holder does (``purpose``). The file ``name`` is locked; it exists while the lock is held.
     """
     created = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]  # the innermost first
     try:

@@ -87,8 +87,7 @@ def verify_folder(folder: Path) -> dict[str, State]:
 
 
 def _changed(folder: Path, names: Iterable[str], entries: Mapping[str, _Entry]) -> list[str]:
-    listed = (name for name in names if name in entries)
-    return [name for name in listed if _state(folder, name, entries[name]) != "intact"]
+    return [name for name in names if name in entries and _state(folder, name, entries[name]) != "intact"]
 
 
 def _state(folder: Path, name: str, entry: _Entry) -> State:

@@ -26,9 +26,7 @@ class RegistryEntry(Generic[T]):
 class Registry(Generic[T]):
     """A dictionary by name; the error for an unknown name suggests the nearest one.
 
-    Args:
-        kind: what it holds, as it reads in an error message: "method", "backbone".
-        hint: last sentence of the error message, how to list all names; ``{count}`` is their number.
+    ``kind`` is what it holds, e.g. "method"; ``hint`` says how to list all names, ``{count}`` is their number.
     """
 
     def __init__(self, kind: str, hint: str = "") -> None:

@@ -1,8 +1,6 @@
-"""Settings that are declared once, as the fields of a pydantic model.
-
-A field has its type and bounds, its neutral value as the default, its help text as the docstring below it, and a
-``Setting`` with the rest. The keywords of Python functions, the options of commands, stored configurations and the
-documentation are made from it.
+"""Settings that are declared once, as the fields of a pydantic model: type and bounds, the neutral value as default,
+the help text as the docstring below, and a ``Setting`` with the rest. The keywords of Python functions, the options of
+commands, stored configurations and the documentation are made from it.
 """
 
 from __future__ import annotations
@@ -23,25 +21,15 @@ EVERYWHERE: Final = frozenset({"linear", "end-to-end", "linear-init"})
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field does not say by itself.
+    """What a field does not say by itself."""
 
-    Attributes:
-        group: heading of the options of commands.
-        default: text about the default where it is not the neutral value; None where that says it.
-        protocols: the protocols in which the setting has an effect.
-        values: values with an effect in other protocols than the rest.
-        varies: protocols in which the default depends on the data, the network or the method.
-        needs: another setting and the value of it without which this one has no effect.
-        flag: the name of the option of commands where it differs from that of the field.
-    """
-
-    group: str
-    default: str | None = None
-    protocols: frozenset[str] = EVERYWHERE
-    values: Mapping[Any, frozenset[str]] = field(default_factory=dict)
-    varies: frozenset[str] = frozenset()
-    needs: tuple[str, str] | None = None
-    flag: str | None = None
+    group: str  # heading of the options of commands
+    default: str | None = None  # text about the default where it is not the neutral value
+    protocols: frozenset[str] = EVERYWHERE  # those in which the setting has an effect
+    values: Mapping[Any, frozenset[str]] = field(default_factory=dict)  # values with an effect in other protocols
+    varies: frozenset[str] = frozenset()  # protocols in which the default depends on data, network or method
+    needs: tuple[str, str] | None = None  # another setting and its value without which this one has no effect
+    flag: str | None = None  # the name of the option of commands where it differs from that of the field
 
 
 class SettingsModel(BaseModel):

@@ -38,12 +38,9 @@ MAX_ARRAY_BYTES: Final = 64 << 30
 MAX_XML_DEPTH: Final = 20
 SIGNATURE: Final = "signature"
 """Key of the signature in a document (``labelgap.core.trust``), which is not part of its content."""
-_ROWS_PER_BYTE: Final = 16
-"""Rows that a byte of a Parquet file may stand for: names and numbers of rows differ, so they need more than that."""
-_CELLS_AT_ONCE: Final = 1 << 22
-"""Cells of a Parquet file that are in memory at once where only some rows are wanted."""
-_TEXT_PER_BYTE: Final = 1000
-"""Bytes of text that a byte of a Parquet file may stand for: a dictionary repeats a long name without end."""
+_ROWS_PER_BYTE: Final = 16  # rows that a byte of a Parquet file may stand for: those of a real one differ
+_TEXT_PER_BYTE: Final = 1000  # and bytes of text: a dictionary could repeat a long name without end
+_CELLS_AT_ONCE: Final = 1 << 22  # cells that are in memory at once where only some rows are wanted
 
 M = TypeVar("M", bound=BaseModel)
 Arrays = dict[str, NDArray[np.generic]]
@@ -132,12 +129,8 @@ def read_json(
 ) -> M:
     """Read JSON into a model, strictly: unknown keys, wrong types and other formats are a ``RunError``.
 
-    Args:
-        path: the file.
-        model: a pydantic model that forbids extra keys.
-        format: what the key ``format`` has to be.
-        remedy: the last sentence of the error.
-        upgrade: changes what an earlier version has written to what this one writes.
+    ``format`` is what the key of that name has to be, ``remedy`` the last sentence of the error; ``upgrade`` changes
+    what an earlier version has written to what this one writes.
     """
     value = read_json_object(path, remedy=remedy)
     if format is not None and value.get("format") != format:
@@ -229,10 +222,8 @@ def _read_array(file: IO[bytes], size: int, limit: int) -> NDArray[np.generic]:
     if len(content) != count * dtype.itemsize:
         raise ValueError("it is truncated")
     values = np.frombuffer(bytearray(content), dtype=dtype, count=count)
-    if (
-        dtype.kind == "U"
-        and int(values.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max(initial=0)) > sys.maxunicode
-    ):
+    letters = np.dtype("u4").newbyteorder(dtype.byteorder)
+    if dtype.kind == "U" and int(values.view(letters).max(initial=0)) > sys.maxunicode:
         raise ValueError("it holds characters that do not exist")
     return values.reshape(shape, order="F" if fortran_order else "C")
 
@@ -276,18 +267,14 @@ def read_table(
 
 def _plain_table(table: pa.Table, schema: pa.Schema, size: int) -> pa.Table:
     """Return a table with the columns of a schema, without dictionaries; ``size`` is that of its file."""
-    if sum(map(_text_bytes, table.columns)) > _TEXT_PER_BYTE * size:
+    columns = (column for column in table.columns if pa.types.is_dictionary(column.type))
+    chunks = (chunk for column in columns for chunk in column.chunks)
+    lengths = (pc.take(pc.binary_length(chunk.dictionary), chunk.indices) for chunk in chunks)
+    if sum(pc.sum(each).as_py() or 0 for each in lengths) > _TEXT_PER_BYTE * size:
         raise ValueError("its text is too long")
     table = table.select(schema.names).cast(schema)
     table.validate(full=True)
     return table
-
-
-def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Return how many bytes a column of text has when every name is written out."""
-    chunks = column.chunks if pa.types.is_dictionary(column.type) else []
-    lengths = (pc.take(pc.binary_length(chunk.dictionary), chunk.indices) for chunk in chunks)
-    return sum(pc.sum(each).as_py() or 0 for each in lengths)
 
 
 def open_ordinary(path: Path) -> BufferedReader:

@@ -17,8 +17,7 @@ from labelgap.core.files import atomic_path
 from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, parse_json
 
 _DIGEST: Final = "sha256"
-_METADATA: Final = "labelgap"
-"""Key of the metadata in the file: JSON."""
+_METADATA: Final = "labelgap"  # key of the metadata in the file: JSON
 
 
 def write_tensors(

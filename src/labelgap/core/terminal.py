@@ -1,8 +1,7 @@
 """What commands write to: standard streams, whatever they are connected to, and consoles of rich.
 
-Names of classes and files come from other people, and a terminal obeys control characters: all text is escaped before
-it is shown. A closed stream, an encoding without the letters needed, a full disk and a broken pipe do not end in a
-traceback.
+Names come from other people, and a terminal obeys control characters: all text is escaped before it is shown. A closed
+stream, an encoding without the letters needed, a full disk and a broken pipe do not end in a traceback.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ class TerminalStream:
     """A text stream that escapes control characters, except for line ends and tabs.
 
     A broken pipe ends the process with ``BROKEN_PIPE``. Any other error is an ``OutputError``, or is ignored where the
-    stream is that of the messages.
-
-    Args:
-        stream: the stream to write to.
-        messages: whether it is standard error.
-        escape: False for text that rich has made: it is escaped before rich adds its colors.
+    stream is that of the messages. What rich has made is not escaped again: it was, before rich added its colors.
     """
 
     def __init__(self, stream: TextIO, *, messages: bool, escape: bool = True) -> None:

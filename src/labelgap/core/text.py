@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Final
 
@@ -22,10 +23,7 @@ DAY: Final = 24 * HOUR
 
 
 def escape_control(text: str) -> str:
-    r"""Return a text with its control characters written as escapes, as Python writes them.
-
-    Line ends and tabs stay.
-    """
+    """Return a text with its control characters, except for line ends and tabs, as the escapes that Python writes."""
     return _CONTROL.sub(_escape, text)
 
 
@@ -40,10 +38,8 @@ def parse_scalar(text: str) -> bool | int | float | str:
     if stripped.lower() in ("true", "false"):
         return stripped.lower() == "true"
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(stripped)
-        except ValueError:
-            continue
     return text
 
 

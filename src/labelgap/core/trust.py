@@ -1,23 +1,14 @@
 """What may a folder that somebody else made name? Whose it is, and which classes a run may load.
 
 The documents of a folder that name something (``config.json``, ``review.json`` …) carry a signature: an HMAC with a
-secret key that lies in the user's state folder and never leaves it. A document without a valid signature was made by
-somebody else, on another machine, or was changed since: it is read, but the paths, classes and addresses in it are not
-used until the user gives them himself, or says that he trusts the folder:
+secret key in the user's state folder. One without a valid signature was made by somebody else, on another machine, or
+was changed since: it is read, but the paths, classes and addresses in it are not used until the user gives them
+himself, signs it (``labelgap verify FOLDER --trust``), or names the folder in ``LABELGAP_TRUST``.
 
-- ``labelgap verify FOLDER --trust`` shows what it names, and signs it;
-- the environment variable ``LABELGAP_TRUST`` names folders whose content is trusted.
-
-A run that was trained with an object (``fit(method=MyLoss())``, ``fit(backbone=my_module)``) records its class as
-``package.module:Class``. labelgap never imports a module because a run folder names it. A class is found only if
-
-- an object of it was given to labelgap in this process, or
-- its module is already imported: ``import package.module`` before ``open_run`` is enough, or
-- this user has given an object of it to labelgap before: ``used_classes`` lists them, in a file of the user's, or
-- the environment variable ``LABELGAP_IMPORT`` names the module or a package above it.
-
-Either way it must be a subclass of what is expected in its place. Names that are registered (``register_method`` …) or
-come from the entry points of an installed package need none of this.
+A run that was trained with an object (``fit(method=MyLoss())``) records its class as ``package.module:Class``.
+labelgap never imports a module because a run folder names it: it must be imported already, or the user must have given
+an object of the class to labelgap before (``used_classes``), or have named the module in ``LABELGAP_IMPORT``. Names
+that are registered, or come from the entry points of an installed package, need none of this.
 """
 
 from __future__ import annotations
@@ -42,14 +33,9 @@ from labelgap.core.files import sync_folder, write_json
 from labelgap.core.stored import SIGNATURE, read_json_object, reading
 from labelgap.core.text import truncate_text
 
-TRUST_VARIABLE: Final = "LABELGAP_TRUST"
-"""Environment variable: folders, separated as in PATH, whose content is trusted."""
-ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"
-"""Environment variable: modules and packages, separated by commas, that may be imported when a run names them."""
-
-_MODEL_LIBRARIES: Final = ("timm", "open_clip")
-"""Before a colon they name a library's model, not a class."""
-
+TRUST_VARIABLE: Final = "LABELGAP_TRUST"  # folders, separated as in PATH, whose content is trusted
+ALLOWED_VARIABLE: Final = "LABELGAP_IMPORT"  # modules and packages, separated by commas, that a run may name
+_MODEL_LIBRARIES: Final = ("timm", "open_clip")  # before a colon they name a library's model, not a class
 T = TypeVar("T")
 _GIVEN: dict[str, type] = {}
 _KEY_BYTES: Final = 32
@@ -75,12 +61,9 @@ def is_trusted(path: Path) -> bool:
 
 
 def require_trust(path: Path, named: Sequence[str], instead: str = "") -> None:
-    """Refuse to use what a document of somebody else names.
+    """Refuse to use what a document of somebody else names, e.g. ``["the data /photos/tags.csv"]``.
 
-    Args:
-        path: the document.
-        named: what it names, e.g. ``["the data /photos/tags.csv"]``; nothing is asked where it is empty.
-        instead: how the user can give it himself, e.g. "name the data with --data".
+    ``instead`` is how the user can give it himself, e.g. "name the data with --data".
     """
     if not named or is_trusted(path):
         return
@@ -203,11 +186,7 @@ def class_path(cls: type) -> str:
 
 
 def find_class(path: str, base: type[T]) -> type[T]:
-    """Return the class of an import path ``package.module:Class``, by the rule of this module.
-
-    Raises:
-        RunError: the class may not be loaded, is not there, or does not derive from ``base``.
-    """
+    """Return the class of an import path ``package.module:Class``, by the rule of this module, else ``RunError``."""
     module, _, qualified = path.partition(":")
     found: object = _GIVEN.get(path)
     if found is None:

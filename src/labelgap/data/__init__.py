@@ -3,7 +3,7 @@
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
-from labelgap.data.opening import load_from_recipe, load_moved, load_stored, open_data
+from labelgap.data.opening import load, load_from_recipe, load_moved, load_stored
 from labelgap.data.readers.arff import load_arff
 from labelgap.data.readers.chexpert import load_chexpert
 from labelgap.data.readers.coco import load_coco2014, load_coco2017
@@ -24,7 +24,6 @@ from labelgap.data.registry import (
     dataset_names,
     describe_dataset,
     describe_datasets,
-    load,
     register_dataset,
 )
 from labelgap.data.summary import DatasetSummary, summarize
@@ -71,7 +70,6 @@ __all__ = [
     "load_stored",
     "load_voc2007",
     "load_voc2012",
-    "open_data",
     "read_cub_certainty",
     "register_dataset",
     "summarize",

@@ -80,7 +80,7 @@ class Change:
 
 @dataclass(frozen=True)
 class FixedTable:
-    """What ``fix_table`` wrote; ``proposals`` are classes that are perhaps one, about which nothing was done."""
+    """What ``clean_table`` wrote; ``proposals`` are classes that are perhaps one, about which nothing was done."""
 
     source: Path
     unit: str
@@ -106,7 +106,7 @@ class FixedTable:
         }
 
 
-def fix_table(
+def clean_table(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,

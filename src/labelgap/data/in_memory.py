@@ -18,6 +18,7 @@ from labelgap.data.dataset import Split
 from labelgap.data.decoding import DecodedImage, exif_orientation
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import FileImages, ImageSource, NamedRows
+from labelgap.data.readers.image_paths import images_below
 
 _KINDS: Final = (
     "paths of files, Pillow images, uint8 arrays (H, W), (H, W, 3) or (N, H, W, 3), tensors (C, H, W) or (N, C, H, W) "
@@ -70,7 +71,7 @@ def as_image_source(images: Any) -> ImageSource:
     Args:
         images: one image or many.
 
-            - a path, or several;
+            - a path, or several; a folder, with all images below it in the order of their names;
             - a Pillow image, or several;
             - a numpy array, channels last: ``(H, W)`` and ``(H, W, 1 or 3)`` are one image, ``(N, H, W)`` and
               ``(N, H, W, 1 or 3)`` are N; or a list of arrays of different sizes;
@@ -94,6 +95,8 @@ def as_image_source(images: Any) -> ImageSource:
         raise InputError(f"images are {_KINDS}; not {type(images).__name__}.")
     if all(isinstance(item, str | os.PathLike) for item in images):
         paths = [Path(name).absolute() for name in images]
+        if len(paths) == 1 and paths[0].is_dir():
+            return FileImages(paths[0], [os.path.relpath(name, paths[0]) for name in images_below(paths[0])])
         return FileImages(paths[0].anchor if paths else ".", [os.fspath(path) for path in paths])
     for number, item in enumerate(images):
         if not isinstance(item, Image.Image | np.ndarray | Tensor):

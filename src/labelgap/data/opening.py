@@ -20,7 +20,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.recipe import SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
 from labelgap.data.readers.shards import is_shard_url
-from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load
+from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load_by_name
 
 _GENERIC: Final = ("csv", "parquet", "folder")
 """Formats that more special ones are often recognized as, too: the special ones count."""
@@ -44,7 +44,7 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
             f"that has it, or call labelgap.register_dataset({checked.name!r}, …) first."
         )
     describe_dataset(checked.name).check_stored_options(checked.options)
-    data = load(checked.name, checked.path, **checked.options)
+    data = load_by_name(checked.name, checked.path, **checked.options)
     for step in checked.steps:
         if isinstance(step, ObserveStep):
             data = data.observe(**step.observe.model_dump())
@@ -88,7 +88,7 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     options = {name: value for name, value in options.items() if value is not None and name not in without}
     given = {name: to_stored_option(value) for name, value in options.items()}
     if not recipe:
-        return open_data(text, **given)
+        return load(text, **given)
     checked = Recipe.checked(recipe)
     name, equals, place = os.fspath(text).partition("=")
     if not equals or name not in dataset_names():
@@ -108,40 +108,48 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     return load_from_recipe({**recipe, "name": name, "path": to_stored_path(place), "options": {**kept, **given}})
 
 
-def open_data(text: str | os.PathLike[str], **options: Any) -> Dataset:
-    """Load what a person wrote for DATA: a path, ``name=path``, or the name of data that needs no path.
+def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
+    """Load data as the commands do: ``load("tags.csv", images="photos/")``, or by a name, ``load("voc2012", PATH)``.
 
     Args:
-        text: an existing path is recognized by what it leads to. A name beats a path: ``./digits`` is the path.
-        **options: of that data set; None means not given.
+        data: a path, which is recognized by what it leads to; ``name=path``; or one of ``dataset_names()``. A name
+            beats a path: ``./digits`` is the path.
+        path: where the data set of that name lies; not for data that comes with labelgap.
+        **options: of that data set; None means not given. An unknown one is an error that names the nearest.
+
+    Example:
+        >>> load("digits", train=20, val=5, test=5).classes
+        ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
     """
-    text = os.fspath(text)
+    text = os.fspath(data)
     name, _, place = text.partition("=")
     place = place if DATASET_NAME.fullmatch(name) else text
     given = {option: value for option, value in options.items() if value is not None}
+    if path is not None:
+        return load_by_name(text, path, **given)
     if is_shard_url(place) and (place == text or name == SHARDS):
-        return load(SHARDS, place, **given)
+        return load_by_name(SHARDS, place, **given)
     refuse_url(place)
     if text in dataset_names() and not (describe_dataset(text).path_to and Path(text).exists()):
-        return load(text, **given)
-    path = Path(text).expanduser()
-    if path.exists():
-        name, others = _recognize(path)
-        data = load(name, path, **given)
+        return load_by_name(text, **given)
+    file = Path(text).expanduser()
+    if file.exists():
+        name, others = _recognize(file)
+        loaded = load_by_name(name, file, **given)
         also = "".join(f"; {other} is there too: {other}={text}" for other in others)
         recognized = Note(f"recognized as {name}: {describe_dataset(name).path_to}{also}", "source")
-        return replace(data, findings=(recognized, *data.findings))
+        return replace(loaded, findings=(recognized, *loaded.findings))
     name, equals, place = text.partition("=")
     if equals and DATASET_NAME.fullmatch(name):
-        path = Path(place).expanduser()
-        if name in dataset_names() and place and not path.exists():
-            raise InputError(describe_missing_path(path))
-        return load(name, path if place else None, **given)
+        file = Path(place).expanduser()
+        if name in dataset_names() and place and not file.exists():
+            raise InputError(describe_missing_path(file))
+        return load_by_name(name, file if place else None, **given)
     if DATASET_NAME.fullmatch(text):
         hint = "No file or folder of that name is here either; `labelgap datasets` lists what can be read."
-        near = nearest_path(path)
+        near = nearest_path(file)
         raise UnknownNameError("data set", text, [*dataset_names(), *([] if near is None else [str(near)])], hint)
-    raise InputError(describe_missing_path(path))
+    raise InputError(describe_missing_path(file))
 
 
 def recognize_format(path: Path) -> str:

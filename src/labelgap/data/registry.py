@@ -277,9 +277,9 @@ def register_dataset(
 
     Example:
         >>> def small_digits(seed: int = 0) -> Dataset:
-        ...     return load("digits", train=20, val=5, test=5, seed=seed)
+        ...     return lg.load("digits", train=20, val=5, test=5, seed=seed)
         >>> register_dataset("small-digits", small_digits)  # doctest: +SKIP
-        >>> load("small-digits", seed=3)  # doctest: +SKIP
+        >>> lg.load("small-digits", seed=3)  # doctest: +SKIP
         Dataset(digits: 20 train, 5 val, 5 test; 10 classes)
     """
     if not DATASET_NAME.fullmatch(name):
@@ -324,19 +324,8 @@ def describe_datasets() -> list[DatasetReader]:
     return [entry.value for entry in _readers()]
 
 
-def load(name: str, path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
-    """Load a data set by its name.
-
-    Args:
-        name: one of ``dataset_names()``.
-        path: where it lies; not for data that comes with labelgap.
-        **options: of that data set; see ``load_csv`` and ``load_digits``. An unknown one is an error that names the
-            nearest.
-
-    Example:
-        >>> load("digits", train=20, val=5, test=5).classes
-        ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
-    """
+def load_by_name(name: str, path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
+    """Load one of ``dataset_names()`` from where it lies."""
     reader = _readers().get(name).value
     for option in options:
         if option not in reader.options and not reader.takes_any_option:

@@ -27,8 +27,7 @@ DESCRIPTION_FILE: Final = "prediction.json"
 MAX_IMAGES: Final = 1024
 MAX_ENTRIES: Final = 1 << 20
 FORMAT: Final = 2
-_REMOVED_FILE: Final = ".removed.json"
-"""The description while the chunks are removed."""
+_REMOVED_FILE: Final = ".removed.json"  # the description while the chunks are removed
 _METADATA_KEY: Final = "labelgap"
 
 _DIFFERENCES: Final = {
@@ -157,12 +156,8 @@ class _ChunkMetadata(BaseModel, extra="forbid", frozen=True):
 class ChunkStore:
     """The folder ``FILE.partial`` of a prediction; the caller holds its lock.
 
-    A chunk carries a digest of its content and the identity of its prediction, so a damaged or foreign one is found.
-
-    Args:
-        out: the file to be.
-        description: what identifies the prediction; see ``describe_prediction``.
-        classes: the number of columns of the logits.
+    A chunk carries a digest of its content and the identity of its prediction (``describe_prediction``), so a damaged
+    or foreign one is found.
     """
 
     def __init__(self, out: Path, description: Mapping[str, Any], classes: int) -> None:

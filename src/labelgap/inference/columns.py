@@ -4,12 +4,10 @@
 - **wide**: a row per image with ``score.CLASS``, ``probability.CLASS``, ``label.CLASS`` and ``mark.CLASS``.
 - **long**: a row per image and class with ``score``, ``probability``, ``label`` and ``mark``.
 
-The score is the sigmoid of the logit. It ranks images; a score of 0.7 is not right in 70 % of cases. The probability is
-the calibrated score, only for classes with enough known labels; see ``fit_platt_calibration``. The label is
-``present``, ``absent`` or ``unsure``, and the mark says how its threshold was chosen. It is unsure where the odds are
-within a factor of 1.2 (``measured``), 1.3 (``estimated``, from few known labels) or 1.5 (``borrowed``, mostly from
-other classes) of the threshold's: the odds after the calibration where the run has one, else of the score. Where the
-threshold is ``default`` (0.5, where the known labels support none) it is always unsure.
+The score, the sigmoid of the logit, ranks images; the probability is the calibrated score, of classes with enough known
+labels. The label is unsure where the odds (calibrated where the run is) are within a factor of the threshold's: 1.2 for
+``measured`` thresholds, 1.3 for ``estimated`` ones (few known labels), 1.5 for ``borrowed`` ones (mostly from other
+classes), and always for ``default`` ones (0.5, where the known labels support none).
 """
 
 from __future__ import annotations
@@ -73,18 +71,11 @@ def labels_from_scores(
 
 @dataclass(frozen=True, eq=False)
 class PredictionColumns:
-    """The columns of a prediction file.
+    """The columns of a prediction file."""
 
-    Attributes:
-        classes: names, in the order of the logits.
-        thresholds: per class.
-        calibration: None where no probability can be given.
-        layout: "lists", "wide" or "long"; see the module docstring. Classes without a probability have no such column.
-    """
-
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # in the order of the logits
     thresholds: Thresholds
-    calibration: PlattCalibration | None
+    calibration: PlattCalibration | None  # classes without a probability have no such column
     layout: str = "lists"
 
     def __post_init__(self) -> None:
@@ -130,36 +121,25 @@ class PredictionColumns:
         if self.layout == "lists":
             arrays = [names, *(self._lists((labels == state) & ~bad[:, None]) for state in _LISTS.values())]
             return pa.Table.from_arrays(arrays, schema=self.schema)
-        values: dict[str, NDArray[Any]] = {
-            "score": scores,
-            "label": labels,
-            "mark": np.broadcast_to(np.arange(logits.shape[1]), logits.shape),
-        }
+        count, classes = logits.shape
+        column = np.broadcast_to(np.arange(classes), logits.shape)
+        values: dict[str, NDArray[Any]] = {"score": scores, "label": labels, "mark": column}
         if self.calibration is not None:
             values["probability"] = self.calibration.probabilities(logits)
-        arrays = self._wide(names, values, bad) if self.layout == "wide" else self._long(names, values, bad)
+        if self.layout == "wide":
+            cells = ((name, number) for name, columns in self._columns.items() for number in columns)
+            arrays = [names, *(self._array(name, values[name][:, number], bad) for name, number in cells)]
+        else:
+            arrays = [names.take(pa.array(np.repeat(np.arange(count), classes)))]
+            arrays += [pa.array(self.classes, pa.string()).take(pa.array(column.ravel()))]
+            kinds, mask = [name for name, columns in self._columns.items() if len(columns)], np.repeat(bad, classes)
+            arrays += [self._array(name, values[name].ravel(), mask) for name in kinds]
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def _lists(self, chosen: NDArray[np.bool_]) -> Any:
         """Return the names of the chosen classes of each image."""
         starts = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]).astype(np.int32)
         return pa.ListArray.from_arrays(starts, pa.array(self.classes, pa.string()).take(pa.array(chosen.nonzero()[1])))
-
-    def _wide(self, names: Any, values: dict[str, NDArray[Any]], bad: NDArray[np.bool_]) -> list[Any]:
-        return [names] + [
-            self._array(name, values[name][:, column], bad)
-            for name, columns in self._columns.items()
-            for column in columns
-        ]
-
-    def _long(self, names: Any, values: dict[str, NDArray[Any]], bad: NDArray[np.bool_]) -> list[Any]:
-        count, classes = values["score"].shape
-        arrays = [names.take(pa.array(np.repeat(np.arange(count), classes)))]
-        arrays += [pa.array(self.classes, pa.string()).take(pa.array(values["mark"].ravel()))]
-        mask = np.repeat(bad, classes)
-        return arrays + [
-            self._array(name, values[name].ravel(), mask) for name, columns in self._columns.items() if len(columns)
-        ]
 
     @property
     def _columns(self) -> dict[str, Sequence[int]]:

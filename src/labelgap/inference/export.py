@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, RunError
@@ -43,19 +42,12 @@ _MAX_BYTES: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class ExportedFiles:
-    """The files of an export.
+    """The files of an export."""
 
-    Attributes:
-        model: the ONNX file.
-        preprocess: the preprocessing of an image, the classes and their thresholds.
-        script: a program that needs neither labelgap nor PyTorch.
-        difference: the largest difference of scores to PyTorch's; None where it was not checked.
-    """
-
-    model: Path
-    preprocess: Path
-    script: Path
-    difference: float | None
+    model: Path  # the ONNX file
+    preprocess: Path  # the preprocessing of an image, the classes and their thresholds
+    script: Path  # a program that needs neither labelgap nor PyTorch
+    difference: float | None  # the largest difference of scores to PyTorch's; None where it was not checked
 
 
 def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) -> ExportedFiles:
@@ -232,14 +224,13 @@ def _verify(graph: _Graph, content: bytes) -> float | None:
         with torch.no_grad():
             expected = [output.numpy() for output in graph(values)]
         outputs = session.run(["logits", "scores"], {graph.input_name: values.numpy()})
-        difference = [_relative_difference(output, each) for output, each in zip(outputs, expected, strict=True)]
+        difference = [
+            float(np.abs(output - each).max() / max(1.0, float(np.abs(each).max())))
+            for output, each in zip(outputs, expected, strict=True)
+        ]
         if not max(difference) <= TOLERANCE:
             raise RunError(
                 f"onnxruntime returns other scores than PyTorch (by {max(difference):.2g}): nothing was written."
             )
         largest = max(largest, difference[1])
     return largest
-
-
-def _relative_difference(output: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    return float(np.abs(output - expected).max() / max(1.0, float(np.abs(expected).max())))

@@ -11,7 +11,7 @@ from typing import Final
 from labelgap.core.errors import InputError, describe_missing_path
 from labelgap.data import dataset_names, describe_datasets
 from labelgap.data.images import FileImages
-from labelgap.data.readers.image_paths import is_image_name, refuse_url
+from labelgap.data.readers.image_paths import images_below, is_image_name, refuse_url
 from labelgap.data.readers.shards import is_shard_folder, is_shard_url
 
 _LISTS: Final = (".txt", ".lst", ".list")
@@ -47,7 +47,7 @@ def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = No
     names = tuple(dict.fromkeys(name for text in texts for name in _expand(text, folder)))
     if not names:
         raise InputError(f"there is no image in {', '.join(texts)}: files ending in .jpg, .png, .webp and the like.")
-    if all(_is_below_current_folder(name) for name in names):
+    if not any(os.path.isabs(name) or os.pardir in Path(name).parts for name in names):  # noqa: PTH117 - faster for many
         return FileImages(".", names)
     files = [os.path.abspath(name) for name in names]  # noqa: PTH100 - faster for many, and no links to follow
     return FileImages(Path(files[0]).anchor, names, files)
@@ -58,7 +58,7 @@ def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
     refuse_url(text, "images")
     path = Path(text).expanduser()
     if path.is_dir():
-        return _walk(path)
+        return images_below(path)
     if path.suffix.lower() in _LISTS and path.is_file():
         return _read_list(path, folder)
     if path.exists():
@@ -70,21 +70,13 @@ def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
     raise InputError(describe_missing_path(path))
 
 
-def _walk(folder: Path) -> Iterator[str]:
-    """Yield every image below a folder, sorted, without hidden folders."""
-    for top, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(filter(is_image_name, files)):
-            yield str(Path(top) / name)
-
-
 def _match(pattern: str) -> Iterator[str]:
     """Yield the images that a pattern matches, and those below the folders that it matches."""
     for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns may be absolute
         path = Path(match)
         if path.is_dir():
             if not pattern.endswith("**"):
-                yield from _walk(path)
+                yield from images_below(path)
         elif is_image_name(path.name):
             yield str(path)
 
@@ -99,7 +91,3 @@ def _read_list(path: Path, folder: str | os.PathLike[str] | None) -> Iterator[st
                     yield os.path.normpath(name if folder is None else Path(folder) / name)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file in UTF-8 ({error.reason}): it holds a path per line.") from None
-
-
-def _is_below_current_folder(name: str) -> bool:
-    return not os.path.isabs(name) and os.pardir not in Path(name).parts  # noqa: PTH117 - faster for many

@@ -34,25 +34,15 @@ _MAX_ALPHA: Final = 170
 
 @dataclass(frozen=True, eq=False)
 class PointingGame:
-    """The result of the pointing game, for every pair of an image and a class that has a box in it.
+    """The result of the pointing game, for every pair of an image and a class that has a box in it."""
 
-    Attributes:
-        classes: names of the ``K`` classes.
-        rows: ``(P,)`` row of the image in the split, ascending.
-        columns: ``(P,)`` class number.
-        points: ``(P, 2)`` x and y where the map is highest, in pixels of the image as stored.
-        hits: ``(P,)`` whether that is inside a box of the class.
-        center_hits: ``(P,)`` whether the center of the image is, whatever a network sees.
-        available: how many images of the split have a box; ``images`` of them were taken.
-    """
-
-    classes: tuple[str, ...]
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    points: NDArray[np.float64]
-    hits: NDArray[np.bool_]
-    center_hits: NDArray[np.bool_]
-    available: int
+    classes: tuple[str, ...]  # K names
+    rows: NDArray[np.int64]  # (P,) row of the image in the split, ascending
+    columns: NDArray[np.int64]  # (P,) class number
+    points: NDArray[np.float64]  # (P, 2) x and y where the map is highest, in pixels of the image as stored
+    hits: NDArray[np.bool_]  # (P,) whether that is inside a box of the class
+    center_hits: NDArray[np.bool_]  # (P,) whether the center of the image is, whatever a network sees
+    available: int  # how many images of the split have a box; ``images`` of them were taken
 
     @property
     def images(self) -> int:
@@ -212,12 +202,7 @@ def _to_image(shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[
 def heat_map_png(activations: NDArray[np.float32], size: tuple[int, int], side: int = 256) -> bytes:
     """Return a map ``(h, w)`` as one color whose opacity grows with the activation, a transparent PNG.
 
-    The average of the map and what is below it is transparent.
-
-    Args:
-        activations: the map.
-        size: width and height of the image, whose shape the PNG has.
-        side: the longer side of the PNG.
+    Its average and what is below is transparent. The PNG has the shape of the image, ``side`` is its longer side.
     """
     above = np.clip(activations - activations.mean(), 0, None)
     share = above / max(float(above.max()), 1e-12)

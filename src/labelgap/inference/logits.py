@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,17 +29,11 @@ Rows = range | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ReadBatch:
-    """Some rows of a source.
+    """Some rows of a source."""
 
-    Attributes:
-        rows: ``(B,)``
-        values: ``(B, C, size, size)`` uint8, or ``(B, D)`` features; zeros for unreadable images.
-        errors: position in the batch → why the image cannot be read.
-    """
-
-    rows: NDArray[np.int64]
-    values: Tensor
-    errors: dict[int, str] = field(default_factory=dict)
+    rows: NDArray[np.int64]  # (B,)
+    values: Tensor  # (B, C, size, size) uint8, or (B, D) features; zeros for unreadable images
+    errors: dict[int, str] = field(default_factory=dict)  # position in the batch → why the image cannot be read
 
     @property
     def errors_by_row(self) -> dict[int, str]:
@@ -78,14 +73,9 @@ class _Batches(Dataset[ReadBatch]):
         rows = np.array(self.rows[number * self.batch_size : (number + 1) * self.batch_size], dtype=np.int64)
         if isinstance(self.images, FeatureVectors):
             return ReadBatch(rows, torch.from_numpy(self.images.vectors[rows].astype(np.float32)))
-        try:
+        with suppress(LabelGapError):
             return ReadBatch(rows, self._read(rows))
-        except LabelGapError:
-            return self._read_one_by_one(rows)
-
-    def _read_one_by_one(self, rows: NDArray[np.int64]) -> ReadBatch:
-        size = self.transform.size
-        values = torch.zeros(len(rows), self.channels, size, size, dtype=torch.uint8)
+        values = torch.zeros(len(rows), self.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
         errors: dict[int, str] = {}
         for position in range(len(rows)):
             try:

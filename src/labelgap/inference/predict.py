@@ -1,10 +1,8 @@
 """Predictions of any number of images in one file, resumable.
 
 Logits are computed in chunks of about 1,024 images, each written completely or not at all to a folder ``FILE.partial``
-beside the output, which one process at a time can use (``inference.chunks``). When all chunks are there they are
-assembled, the output appears by a rename, and the folder is removed. Chunks start where batches start, so on one
-machine an interrupted prediction ends with the same bytes as an uninterrupted one. A chunk that was damaged is computed
-again. Several processes divide the missing chunks, in a folder that all see; the first one assembles them.
+(``inference.chunks``); when all are there, the output appears by a rename. Chunks start where batches start, so an
+interrupted prediction ends with the same bytes. Several processes divide the missing chunks, the first assembles them.
 """
 
 from __future__ import annotations
@@ -59,27 +57,16 @@ _MAX_ERRORS: Final = 20
 
 @dataclass(frozen=True)
 class PredictionSummary:
-    """The result of a prediction.
-
-    Attributes:
-        path: the file.
-        images: rows of a file of lists.
-        absent: labels decided absent, over all classes.
-        present: labels decided present.
-        unsure: labels decided neither.
-        unreadable: images that cannot be read; their rows are blank.
-        errors: why the first twenty of them cannot be read.
-        error_file: a CSV of all of them with the errors; None where there are none.
-    """
+    """The result of a prediction; labels are counted over all classes."""
 
     path: Path
     images: int
     absent: int
     present: int
     unsure: int
-    unreadable: int
-    errors: tuple[str, ...]
-    error_file: Path | None
+    unreadable: int  # images that cannot be read; their rows are blank
+    errors: tuple[str, ...]  # why the first twenty of them cannot be read
+    error_file: Path | None  # a CSV of all of them with the errors; None where there are none
 
 
 def predict_to_file(
@@ -114,7 +101,15 @@ def predict_to_file(
         restart: discard an unfinished prediction instead of resuming it.
         quiet: show no progress.
     """
-    path = _check_arguments(Path(out), on_bad_image, batch_size)
+    path = Path(out)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: the file name must end in {' or '.join(SUFFIXES)}, which decides the format.")
+    if on_bad_image not in ("error", "skip"):
+        raise InputError(f"on_bad_image={on_bad_image!r}: it must be 'error' or 'skip'.")
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size}: it must be at least 1.")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file.")
     source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
     torch_device = choose_device(device)
     init_distributed(torch_device)
@@ -135,18 +130,6 @@ def predict_to_file(
         with suppress(OSError):
             if is_main_process():
                 chunk_folder(path).rmdir()  # where it is empty
-
-
-def _check_arguments(path: Path, on_bad_image: str, batch_size: int) -> Path:
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: the file name must end in {' or '.join(SUFFIXES)}, which decides the format.")
-    if on_bad_image not in ("error", "skip"):
-        raise InputError(f"on_bad_image={on_bad_image!r}: it must be 'error' or 'skip'.")
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: it must be at least 1.")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file.")
-    return path
 
 
 @dataclass(frozen=True)
@@ -271,12 +254,16 @@ class _Prediction:
     def write(self, path: Path, force: bool) -> PredictionSummary:
         """Write the file from the chunks, a bounded number of entries at a time.
 
-        An existing file is not replaced without ``force``, unless it is the same: then the command was killed after it
-        had written it.
+        Without ``force`` only the same file is replaced: then the command was killed after it had written it.
         """
         counts = np.zeros(3, dtype=np.int64)
         with atomic_path(path) as temporary:
-            with _open_writer(temporary, self.columns) as writer:
+            is_csv, schema = path.suffix.lower() == ".csv", self.columns.schema
+            with (
+                CsvWriter(temporary, csv_schema(self.columns))
+                if is_csv
+                else pq.ParquetWriter(temporary, schema) as writer
+            ):
                 for names, logits in self._tables():
                     bad = np.isnan(logits[:, 0])
                     writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
@@ -303,19 +290,16 @@ class _Prediction:
         unreadable = [chunk for chunk in self.chunks if self.store.errors(chunk)]
         if not unreadable:
             return 0, (), None
-        reasons = error_file(path)
-        first: list[str] = []
-        count = 0
-        with atomic_path(reasons) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        count, first = 0, list[str]()
+        with atomic_path(error_file(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             rows.writerow(["image", "reason"])
             for chunk in unreadable:
-                errors = self.store.errors(chunk)
-                named = self.sources[chunk.source].names
+                errors, named = self.store.errors(chunk), self.sources[chunk.source].names
                 rows.writerows(quote_formulas([named[row], error]) for row, error in errors.items())
                 count += len(errors)
                 first += list(errors.values())[: _MAX_ERRORS - len(first)]
-        return count, tuple(first), reasons
+        return count, tuple(first), error_file(path)
 
 
 def _describe_job(
@@ -340,10 +324,3 @@ def existing_file_error(path: Path) -> InputError:
 def error_file(path: Path) -> Path:
     """Return the path of the CSV of unreadable images beside a file of predictions."""
     return path.with_name(f"{path.stem}-unreadable.csv")
-
-
-def _open_writer(path: Path, columns: PredictionColumns) -> Any:
-    """Open a CSV or Parquet file for tables."""
-    if path.suffix.lower() == ".csv":
-        return CsvWriter(path, csv_schema(columns))
-    return pq.ParquetWriter(path, columns.schema)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import UNKNOWN, as_codes
@@ -256,6 +256,12 @@ class LabelTable(KnownLabels):
 
     def __reduce__(self) -> tuple[type[LabelTable], tuple[object, ...]]:
         return LabelTable, (self.starts, self.columns, self.values, self.classes, self.images)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return ``to_dense()``, for ``np.asarray(table)``."""
+        if copy is False:
+            raise ValueError("the labels are stored sparsely: an array of them is a copy.")
+        return self.to_dense().astype(dtype or np.int8, copy=False)
 
     def __repr__(self) -> str:
         present, absent, unknown = self.counts().total

@@ -85,16 +85,21 @@ class ExpectedPositivesLoss(MixtureLoss, ABC):
 
     def initialize_from(self, table: LabelTable, val: LabelTable | None = None) -> dict[str, Any]:
         """Take the mean over fully labeled validation images, where the number is not given and there are enough."""
-        found = None if val is None or self._expected_positives is not None else mean_positives(val)
+        return {} if val is None else self._take_mean(val, "fully known val image")
+
+    def _take_mean(self, table: LabelTable, which: str) -> dict[str, Any]:
+        found = mean_positives(table) if self._expected_positives is None else None
         if found is None or not found[0]:
             return {}
         self.expected_positives, count = found
-        self.initialized = f"expected_positives={found[0]:g}, the mean of {pluralize(count, 'fully known val image')}"
+        self.initialized = f"expected_positives={found[0]:g}, the mean of {pluralize(count, which)}"
         return {"expected_positives": found[0]}
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
-        """Raise ``InputError`` without the number, or with one that is larger than the number of classes."""
+        """Raise ``InputError`` without the number, which fully known images of the table give too, or with one that is
+        larger than the number of classes."""
         super().prepare(table, epochs, seed)
+        self._take_mean(table, "fully known image")
         check_number("expected_positives", self.required_positives(), 0, len(table.classes))
 
     def required_positives(self) -> Number:

@@ -1,15 +1,13 @@
 """Average precision, with labels that may be unknown.
 
-Six papers on partial labels compute it in five ways: ties grouped or broken by the order of the input, classes without
-a positive counted as 0 or left out. On the same prediction that makes a difference of several points. Here ties are
-grouped, and a class is counted only where the known labels support a value: with known positives alone it would always
-score 1, and with none always 0. So does an image when its classes are ranked; Kobayashi also counts those without an
-absent class, which differs on full labels only where every class is present.
+Six papers on partial labels compute it in five ways, several points apart: ties grouped or broken by the order of the
+input, classes without a positive counted as 0 or left out. Here ties are grouped, and a class (or image) counts only
+where the known labels support a value: with known positives alone it would always score 1, and with none always 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, overload
@@ -41,7 +39,6 @@ ENTRIES_AT_ONCE: Final = 1 << 18
 DEVICE_ENTRIES_AT_ONCE: Final = 1 << 26
 RANKINGS_AT_ONCE: Final = 8
 MAX_RANKINGS_AT_ONCE: Final = 64
-LONG_RANKING: Final = 4096
 _COPIED_AT_ONCE: Final = 512
 
 Value = TypeVar("Value")
@@ -103,10 +100,7 @@ def average_precision(
         unknown: ``"ignore"`` leaves unknown entries out of their ranking; ``"absent"`` takes them as absent: the
             "observed" score, for choosing epochs, never an accuracy.
         return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted. It belongs beside
-            every mean that is shown.
-
-    Returns:
-        A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``, NaN for a class that is not.
+            every mean that is shown. What is not counted is NaN.
 
     Example:
         >>> scores = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.4, 0.6, 0.5]]
@@ -114,7 +108,11 @@ def average_precision(
         (0.9166666666666666, 2)
     """
     validate_options(average, empty, unknown)
-    measured = measure_on_device(scores, labels, average, unknown)
+    measured = None
+    if isinstance(scores, Tensor) and scores.is_cuda and scores.layout == torch.strided and scores.ndim == 2:
+        if not isinstance(labels, Tensor) or not labels.is_cuda or labels.layout != torch.strided:
+            labels = torch.from_numpy(format_labels(labels))
+        measured = measure_tensors(scores.detach(), labels.detach().to(scores.device), average, unknown)
     if measured is None:
         measured = _measure(*_rankings(*format_pair(scores, labels), average), unknown)
     return average_over(*measured, average, empty, return_counted)
@@ -136,15 +134,12 @@ def _measure(scores: Floats, codes: Codes, unknown: Unknown) -> Measured:
         total = np.bincount(cuts.ranking, weights=cuts.hits / cuts.taken, minlength=len(states))
         return total / np.maximum(present, 1), present, known - present
 
-    count = len(scores)
-    values, present, absent = np.zeros(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    for chunk, part in map_chunks(measure, *scores.shape):
-        values[chunk], present[chunk], absent[chunk] = part
+    values, present, absent = map(np.concatenate, zip(*map_chunks(measure, *scores.shape), strict=True))
     return values, present, absent
 
 
-def _rankings(scores: Floats, codes: Codes, average: Average | None) -> tuple[Floats, Codes]:
-    """Return rankings ``(R, M)`` of ``(N, K)``: a row per class, per image, or one of all entries."""
+def _rankings(scores: Any, codes: Any, average: Average | None) -> tuple[Any, Any]:
+    """Return rankings ``(R, M)`` of arrays or tensors ``(N, K)``: a row per class, per image, or one of all entries."""
     if average == "samples":
         return scores, codes
     if average == "micro":
@@ -167,29 +162,45 @@ class Cuts:
 
 def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
     """Sort R rankings of M entries and cut each at each of its present entries; unknown entries are left out."""
-    if scores.shape[1] < LONG_RANKING:
-        return _cuts_of_short(scores, codes)
-    each = [_cuts_of_long(*ranking) for ranking in zip(scores, codes, strict=True)]
-    ranking = np.repeat(np.arange(len(each)), [len(taken) for taken, _ in each])
-    taken, hits = (np.concatenate([np.empty(0, dtype=np.int64), *parts]) for parts in zip(*each, strict=True))
-    return Cuts(ranking=ranking, taken=taken, hits=hits)
+    is_present, entries = codes == PRESENT, scores.shape[1]
+    ranked = np.where(codes != UNKNOWN, scores, scores.dtype.type(-np.inf))
+    ranked.sort(axis=1)
+    present = np.where(is_present, scores, scores.dtype.type(np.inf))
+    present.sort(axis=1)
+    count = np.count_nonzero(is_present, axis=1)
+    values, ranking = present[np.arange(entries) < count[:, None]], np.repeat(np.arange(len(count)), count)
+    new = np.ones(values.size, dtype=bool)
+    new[1:] = (values[1:] != values[:-1]) | (ranking[1:] != ranking[:-1])
+    first = np.maximum.accumulate(np.arange(values.size) * new)
+    return Cuts(ranking, entries - _count_lower(ranked, ranking, values), np.cumsum(count)[ranking] - first)
 
 
-def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> Iterator[tuple[slice, Value]]:
-    """Yield chunks of R rankings, and what the function returns for each, in order, computed on threads.
+def _count_lower(ranked: Any, ranking: Any, values: Any) -> Any:
+    """Return how many entries of the sorted ranking of each value are lower, ``(P,)``: of arrays or of tensors."""
+    entries = ranked.shape[1]
+    flat, start = ranked.reshape(-1), ranking * entries
+    lower, last = start - 1, start + (entries - 1)
+    step = 1 << entries.bit_length()
+    while step := step >> 1:
+        probe = (lower + step).clip(max=last)
+        lower = lower + (probe - lower) * (flat[probe] < values)
+    return lower + 1 - start
+
+
+def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> list[Value]:
+    """Return what the function returns for chunks of R rankings, at least for one, in order, computed on threads.
 
     A chunk has a bounded number of entries, so that memory does not grow with R, and 8 to 64 rankings where they are
     long: they are often columns, and memory is read by the cache line.
     """
     columns = max(RANKINGS_AT_ONCE, min(MAX_RANKINGS_AT_ONCE, rankings // 16))
     step = max(columns, ENTRIES_AT_ONCE // max(entries, 1))
-    chunks = [slice(start, min(start + step, rankings)) for start in range(0, rankings, step)]
+    chunks = [slice(start, min(start + step, rankings)) for start in range(0, max(rankings, 1), step)]
     threads = min(torch.get_num_threads(), len(chunks))
     if threads < 2:
-        yield from ((chunk, function(chunk)) for chunk in chunks)
-        return
+        return list(map(function, chunks))
     with ThreadPoolExecutor(threads) as pool:
-        yield from zip(chunks, pool.map(function, chunks), strict=True)
+        return list(pool.map(function, chunks))
 
 
 def to_rows(rankings: NDArray[Number]) -> NDArray[Number]:
@@ -206,53 +217,6 @@ def to_rows(rankings: NDArray[Number]) -> NDArray[Number]:
     return rows
 
 
-def _cuts_of_long(scores: Floats, codes: Codes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the taken entries and the hits at the present entries of one ranking."""
-    present, ranked = scores[codes == PRESENT], scores[codes != UNKNOWN]
-    present.sort()
-    if present.size:
-        ranked.sort()
-    return ranked.size - np.searchsorted(ranked, present), present.size - np.searchsorted(present, present)
-
-
-def _cuts_of_short(scores: Floats, codes: Codes) -> Cuts:
-    """Return the cuts of many rankings, sorted and searched at once."""
-    is_present, entries = codes == PRESENT, scores.shape[1]
-    ranked = np.where(codes != UNKNOWN, scores, scores.dtype.type(-np.inf))
-    ranked.sort(axis=1)
-    present = np.where(is_present, scores, scores.dtype.type(np.inf))
-    present.sort(axis=1)
-    count = np.count_nonzero(is_present, axis=1)
-    values, ranking = present[np.arange(entries) < count[:, None]], np.repeat(np.arange(len(count)), count)
-    new = np.ones(values.size, dtype=bool)
-    new[1:] = (values[1:] != values[:-1]) | (ranking[1:] != ranking[:-1])
-    first = np.maximum.accumulate(np.arange(values.size) * new)
-    taken = entries - _count_lower(ranked, ranking, values)
-    return Cuts(ranking=ranking, taken=taken, hits=np.cumsum(count)[ranking] - first)
-
-
-def _count_lower(ranked: Floats, ranking: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many entries of the sorted ranking of each value are lower than it, ``(P,)``, by binary search."""
-    entries = ranked.shape[1]
-    flat, start = ranked.ravel(), ranking * entries
-    lower, last = start - 1, start + entries - 1
-    step = 1 << entries.bit_length()
-    while step := step >> 1:
-        probe = np.minimum(lower + step, last)
-        lower = np.where(flat[probe] < values, probe, lower)
-    counts: NDArray[np.int64] = lower + 1 - start
-    return counts
-
-
-def measure_on_device(scores: Scores, labels: Labels, average: Average | None, unknown: Unknown) -> Measured | None:
-    """Return what :func:`measure_tensors` returns, or None for scores in main memory and for what is not valid."""
-    if not (isinstance(scores, Tensor) and scores.is_cuda and scores.layout == torch.strided and scores.ndim == 2):
-        return None
-    if not isinstance(labels, Tensor) or not labels.is_cuda or labels.layout != torch.strided:
-        labels = torch.from_numpy(format_labels(labels))
-    return measure_tensors(scores.detach(), labels.detach().to(scores.device), average, unknown)
-
-
 def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unknown: Unknown) -> Measured | None:
     """Return the average precision of each ranking, and its known present and known absent entries, ``(R,)`` each.
 
@@ -261,8 +225,7 @@ def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unk
     """
     if scores.shape != labels.shape or scores.is_complex() or labels.is_complex() or not scores.numel():
         return None
-    if not scores.is_floating_point():
-        scores = scores.double()
+    scores = scores if scores.is_floating_point() else scores.double()
     scores = scores.float() if scores.element_size() < 4 else scores
     if labels.is_floating_point():
         labels = labels.nan_to_num(nan=UNKNOWN)
@@ -270,10 +233,7 @@ def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unk
     are_codes = (codes == labels) & (codes >= UNKNOWN) & (codes <= PRESENT)
     if not bool(torch.stack([*scores.aminmax()]).isfinite().all() & are_codes.all()):
         return None
-    if average == "micro":
-        scores, codes = scores.reshape(1, -1), codes.reshape(1, -1)
-    elif average != "samples":
-        scores, codes = scores.T, codes.T
+    scores, codes = _rankings(scores, codes, average)
     step = max(1, DEVICE_ENTRIES_AT_ONCE // scores.shape[1])
     parts = []
     for part in (slice(start, start + step) for start in range(0, len(scores), step)):
@@ -302,18 +262,6 @@ def _measure_rankings(scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Te
     new = torch.ones_like(row, dtype=torch.bool)
     new[1:] = (values[1:] != values[:-1]) | (row[1:] != row[:-1])
     first = new.nonzero().squeeze(1)[new.cumsum(dim=0) - 1]
-    hits, taken = count.cumsum(dim=0)[row] - first, entries - _count_lower_tensors(ranked, row, values)
+    hits, taken = count.cumsum(dim=0)[row] - first, entries - _count_lower(ranked, row, values)
     total = torch.segment_reduce(hits.double() / taken, "sum", lengths=count, initial=0)
     return total / count.clamp(min=1), count, is_known.sum(dim=1) - count
-
-
-def _count_lower_tensors(ranked: Tensor, row: Tensor, values: Tensor) -> Tensor:
-    """Return how many entries of the sorted row of each value are lower than it, ``(P,)``, by binary search."""
-    entries = ranked.shape[1]
-    flat, start = ranked.flatten(), row * entries
-    lower, last = start - 1, start + (entries - 1)
-    step = 1 << entries.bit_length()
-    while step := step >> 1:
-        probe = torch.minimum(lower + step, last)
-        lower = torch.where(flat[probe] < values, probe, lower)
-    return lower + 1 - start

@@ -1,8 +1,4 @@
-"""Precision, recall and F1 of the decisions at a threshold.
-
-Average precision depends on the order only. These metrics need probabilities and a threshold; only entries whose label
-is known count.
-"""
+"""Precision, recall and F1 of the decisions at a threshold; only entries whose label is known count."""
 
 from __future__ import annotations
 
@@ -81,18 +77,9 @@ class ConfusionCounts:
         """Return F1 of each, ``(R,)``; 0/0 is 0, here and below."""
         return _ratio(2 * self.hits, self.present + self.predicted)
 
-    def precision(self) -> NDArray[np.float64]:
-        """Return the precision of each, ``(R,)``."""
-        return _ratio(self.hits, self.predicted)
-
-    def recall(self) -> NDArray[np.float64]:
-        """Return the recall of each, ``(R,)``."""
-        return _ratio(self.hits, self.present)
-
 
 def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = part / np.maximum(whole, 1)
-    return result
+    return np.asarray(part / np.maximum(whole, 1), dtype=np.float64)
 
 
 def _metric(formula: Callable[[ConfusionCounts], NDArray[np.float64]]) -> ClassificationMetric:
@@ -109,7 +96,7 @@ def _metric(formula: Callable[[ConfusionCounts], NDArray[np.float64]]) -> Classi
         validate_options(average, empty)
         formatted, codes = format_pair(scores, labels)
         require_probabilities(formatted)
-        counts = confusion_counts(formatted, codes, _format_threshold(threshold, formatted), average)
+        counts = confusion_counts(formatted >= _format_threshold(threshold, formatted), codes, average)
         return average_over(formula(counts), counts.present, counts.absent, average, empty, return_counted)
 
     metric.__name__, metric.__qualname__, metric.__doc__ = formula.__name__, formula.__qualname__, formula.__doc__
@@ -132,10 +119,8 @@ def f1(counts: ConfusionCounts) -> NDArray[np.float64]:
         empty: ``"skip"`` counts a class (an image for ``"samples"``, all entries together for ``"micro"``) only if it
             has at least one known present *and* one known absent label: with positives alone no prediction can be
             wrong. ``"zero"`` counts all; 0/0 is 0, as in scikit-learn with ``zero_division=0``.
-        return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted.
-
-    Returns:
-        A float from 0 to 1, NaN where nothing is counted; with None an array ``(K,)``; with ``return_counted`` a pair.
+        return_counted: also return how many classes (images; 1 or 0 for ``"micro"``) were counted. What is not counted
+            is NaN.
 
     Example:
         >>> f1([[0.9, 0.2], [0.6, 0.7], [0.8, 0.9]], [[1, 0], [0, 1], [-1, -1]], return_counted=True)
@@ -152,7 +137,7 @@ def precision(counts: ConfusionCounts) -> NDArray[np.float64]:
 
     Arguments, result and what is counted are those of :func:`f1`. A class never predicted present has precision 0.
     """
-    return counts.precision()
+    return _ratio(counts.hits, counts.predicted)
 
 
 @_metric
@@ -164,20 +149,15 @@ def recall(counts: ConfusionCounts) -> NDArray[np.float64]:
     Arguments, result and what is counted are those of :func:`f1`. Positives alone would suffice; recall is counted over
     the same classes as precision and F1, so that the three are comparable.
     """
-    return counts.recall()
+    return _ratio(counts.hits, counts.present)
 
 
-def confusion_counts(scores: Floats, codes: Codes, threshold: Floats, average: Average | None) -> ConfusionCounts:
-    """Count the decisions of each class, of each image (``"samples"``), or of all entries together (``"micro"``).
-
-    The scores are ``(N, K)``, the threshold ``()`` or ``(K,)``, of the type of the scores.
-    """
-    predicted = scores >= threshold
+def confusion_counts(predicted: NDArray[np.bool_], codes: Codes, average: Average | None) -> ConfusionCounts:
+    """Count decisions ``(N, K)`` of each class, of each image (``"samples"``), or of all together (``"micro"``)."""
     present, absent = codes == PRESENT, codes == ABSENT
     entries = (predicted & present, predicted & (present | absent), present, absent)
-    if average == "micro":
-        return ConfusionCounts(*(np.array([np.count_nonzero(each)]) for each in entries))
-    return ConfusionCounts(*(np.count_nonzero(each, axis=1 if average == "samples" else 0) for each in entries))
+    axis = {"micro": None, "samples": 1}.get(str(average), 0)
+    return ConfusionCounts(*(np.atleast_1d(np.count_nonzero(each, axis=axis)) for each in entries))
 
 
 def _format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:

@@ -8,10 +8,10 @@ With the logit :math:`x` of an image, from a model that has not seen its labels,
 whatever the image (labels are **missing at random**, given their state). So presents alone determine the line: where
 nearly all of the highest-scoring labels are known, :math:`e_k` is high; where few are, many labels are missing. Scores
 that hardly separate, or a handful of known labels, say little about :math:`e_k`, so classes share their strength. Let
-:math:`z` be the log-odds that a label is *observed* present, by one line for all classes (Platt). In units of
+:math:`z` be the log-odds that a label is *observed* present, by one line for all classes (Platt, 1999). In units of
 :math:`z`, :math:`\ln a` is normal; so are, around a common mean each, the logits of :math:`e_k` and of :math:`f_k`, and
-:math:`b_k + \ln e_k`, which is 0 for exact scores. The parameters are a maximum of the posterior, reached from the
-priors' means; where scores hardly separate there may be a higher one. :math:`f_k` is 0 where no absent label is known.
+:math:`b_k + \ln e_k`, which is 0 for exact scores (Elkan & Noto, KDD 2008). The parameters are a maximum of the
+posterior, reached from the priors' means. :math:`f_k` is 0 where no absent label is known.
 
 **People stop after one or two tags.** Then a label beside a known one is known less often than :math:`e_k`. Let
 :math:`r` be the number of known present labels beside another one of their image, divided by the sum of
@@ -22,23 +22,19 @@ labels some are alternatives), and 0 if nobody gives a second tag. With :math:`\
           = e^{a x + b_k}\; \frac{1 - \kappa e_k}{1 - f_k}
 
 **How many are present** is the sum of these probabilities. The log-odds of a class may be wrong by
-:math:`s_k = u + w\,t_k`, less its median: a common :math:`u`, and a :math:`t_k` of each class. Both are heavy-tailed
-(Student's, two and four degrees of freedom): most models are about right, and some are wrong by a factor of five. The
-spread of :math:`u` on either side comes from the curvature of the posterior; from how wrong the model itself was on
-tables and photos whose truth is known, less where absents are known; and downwards from :math:`\kappa`, since
-alternatives look like people who stop. A range is that of draws of :math:`s`,
-and of labels given their probabilities. Answers of a review narrow :math:`s`. docs/audit.md says how the constants were
-chosen, and what came true.
-
-References: Platt, "Probabilistic outputs for support vector machines", 1999; Elkan & Noto, "Learning classifiers from
-only positive and unlabeled data", KDD 2008, for :math:`e_k`.
+:math:`s_k = u + w\,t_k`, less its median: a common :math:`u`, and a :math:`t_k` of each class, both heavy-tailed
+(Student's): most models are about right, and some are wrong by a factor of five. The spread of :math:`u` on either side
+comes from the curvature of the posterior; from how wrong the model was on data whose truth is known, less where absents
+are known; and downwards from :math:`\kappa`, since alternatives look like people who stop. A range is that of draws of
+:math:`s`, and of labels given their probabilities. Answers of a review narrow :math:`s`. docs/audit.md says how the
+constants were chosen, and what came true.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -63,72 +59,46 @@ from labelgap.metrics.validation import (
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-MIN_RANKING: Final = 2.0
-"""Standard deviations by which known presents must score higher than others, in the mean over classes."""
-MIN_SLOPE: Final = 0.01
-"""Of the line of z, per standard deviation of the logits: an uninformative model does not reverse the others."""
-MIN_INFORMATIVE_SLOPE: Final = 0.3
-"""Of the model, likewise: with less, scores say next to nothing."""
-BINS: Final = 64
-"""Of the histogram of a class."""
-_MAX_DEVIATION: Final = 8.0
-"""Logits farther than this from the mean of their class, in standard deviations, count as this."""
+MIN_RANKING: Final = 2.0  # standard deviations by which known presents score higher, in the mean over classes
+MIN_SLOPE: Final = 0.01  # of the line of z, per deviation of the logits: a useless model does not reverse the others
+MIN_INFORMATIVE_SLOPE: Final = 0.3  # of the model, likewise: with less, scores say next to nothing
+BINS: Final = 64  # of the histogram of a class
+_MAX_DEVIATION: Final = 8.0  # logits farther from the mean of their class, in standard deviations, count as this
 
-_PRIOR_MEAN: Final = np.array([0.0, 0.0, 0.0, -2.0])
-"""Of the parameters that classes share: ln a, and the means of b + ln e, of the logit of e and of that of f."""
-_PRECISION: Final = np.array([0.5, np.inf, 1.0, 3.0]) ** -2.0
-"""Of these; the second has no prior."""
-_OFFSET_SPREAD, _KNOWN_SPREAD, _ABSENT_SPREAD = 1.0, 0.3, 1.0
-"""Standard deviations over classes of b + ln e, and of the logits of e and of f."""
+_PRIOR_MEAN: Final = np.array([0.0, 0.0, 0.0, -2.0])  # of ln a; means of b + ln e, of the logit of e, of that of f
+_PRECISION: Final = np.array([0.5, np.inf, 1.0, 3.0]) ** -2.0  # of these; the second has no prior
+_SPREADS: Final = np.array([0.3, 1.0, 1.0])  # over classes, of the logit of e, of b + ln e and of the logit of f
 _FIRST_ITERATIONS, _NEWTON_ITERATIONS, _LONGEST_STEP = 30, 200, 3.0
-_DECREASE: Final = 1e-9
-"""Twice the decrease, of the logarithm of the posterior, for which no further step is made."""
+_DECREASE: Final = 1e-9  # twice the decrease of minus the log-posterior for which no further step is made
 _DIFFERENCE: Final = 1e-4
 _TINY: Final = 1e-300
-INDEPENDENT_RATIO: Final = 0.7
-"""r where people do not stop early."""
-MIN_STOPPING: Final = 0.4
-"""The smallest κ."""
+INDEPENDENT_RATIO: Final = 0.7  # r where people do not stop early
+MIN_STOPPING: Final = 0.4  # the smallest κ
 
 MODEL_SPREAD: Final = (0.45, 0.3)
 """How wrong the log-odds of all classes may be without a known absent, downwards and upwards."""
-KNOWN_SPREAD: Final = 0.15
-"""The same with as many known absents per class as ``ENOUGH_ABSENTS``."""
+KNOWN_SPREAD: Final = 0.15  # the same with as many known absents per class as here:
 ENOUGH_ABSENTS: Final = 10.0
-STOPPING_SHARE: Final = 0.5
-"""The share of what κ adds to the log-odds that it may be wrong by."""
-CLASS_SPREAD: Final = 0.7
-"""w"""
-_FREEDOM, _COMMON_FREEDOM = 4.0, 2.0
-"""Of t, and of u."""
+STOPPING_SHARE: Final = 0.5  # of what κ adds to the log-odds: so much it may be wrong by
+CLASS_SPREAD: Final = 0.7  # w
+_FREEDOM, _COMMON_FREEDOM = 4.0, 2.0  # of t, and of u
 _DRAWS: Final = 2000
-_MAX_DRAWN: Final = 1_000_000
-"""Shifts that are drawn at most, over all classes."""
+_MAX_DRAWN: Final = 1_000_000  # shifts, over all classes
 _SETS_AT_ONCE, _COUNTED_AT_ONCE = 1 << 12, 1 << 17
 _ENDS: Final = (0.025, 0.975)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelModel:
-    """The parameters; see the module's docstring.
+    """The parameters; see the module's docstring."""
 
-    Attributes:
-        scale: a, above 0.
-        offset: ``(K,)`` b.
-        present_known: ``(K,)`` e, the share of the present labels that is known.
-        absent_known: ``(K,)`` f, that of the absent labels.
-        stopping: κ.
-        spread: of u, downwards and upwards.
-        slope: a for logits of deviation 1: near 0 for scores that do not rank.
-    """
-
-    scale: float
-    offset: Array
-    present_known: Array
-    absent_known: Array
-    stopping: float = 1.0
-    spread: tuple[float, float] = MODEL_SPREAD
-    slope: float = math.nan
+    scale: float  # a, above 0
+    offset: Array  # (K,) b
+    present_known: Array  # (K,) e, the share of the present labels that is known
+    absent_known: Array  # (K,) f, that of the absent labels
+    stopping: float = 1.0  # κ
+    spread: tuple[float, float] = MODEL_SPREAD  # of u, downwards and upwards
+    slope: float = math.nan  # a for logits of deviation 1: near 0 for scores that do not rank
 
     @property
     def is_informative(self) -> bool:
@@ -141,25 +111,13 @@ class LabelModel:
 
         None without a known present, and where known presents score no higher than other labels: nothing separates
         "few are present" from "all are present, and few of them known" then.
-
-        Example:
-            >>> random = np.random.default_rng(0)
-            >>> truth = (random.random((2000, 3)) < 0.2).astype(np.int8)
-            >>> logits = random.normal(size=truth.shape) + 3 * truth
-            >>> codes = np.where((truth == 1) & (random.random(truth.shape) < 0.4), truth, -1).astype(np.int8)
-            >>> model = LabelModel.fit(logits, codes)
-            >>> round(float(model.posterior(logits, codes).sum() / truth.sum()), 1), model.present_known.round(1)
-            (1.0, array([0.4, 0.4, 0.4]))
         """
         if not ranks_presents(logits, codes):
             return None
         present = np.count_nonzero(codes == PRESENT, axis=1)
 
-        def measure(part: slice) -> tuple[Array, Array]:
-            return _histograms(logits[:, part], codes[:, part], present)
-
-        parts = [part for _, part in map_chunks(measure, *codes.shape[::-1])]
-        value, counts = (np.concatenate(each, axis=-2) for each in zip(*parts, strict=True))
+        chunks = map_chunks(lambda part: _histograms(logits[:, part], codes[:, part], present), *codes.shape[::-1])
+        value, counts = (np.concatenate(each, axis=-2) for each in zip(*chunks, strict=True))
         is_used = np.asarray(counts[:3].any(axis=(0, 2)))[:, None]  # classes with a known label
         state, *place = np.nonzero(counts * is_used)
         line = platt_scaling(value[*place], state < 2, counts[state, *place], min_slope=MIN_SLOPE)
@@ -192,11 +150,6 @@ class LabelModel:
         known: Array = (codes == PRESENT).astype(np.float64)
         return np.where(codes == UNKNOWN, expit(odds + self.unknown_offset[columns]), known)
 
-    def prevalence(self, logits: Floats, codes: Codes) -> Array:
-        """Return the estimated share of the images in which each class is present, ``(K,)``."""
-        means = map_chunks(lambda part: self.posterior(logits, codes, part).mean(axis=0), *codes.shape[::-1])
-        return np.concatenate([each for _, each in means])
-
 
 def platt_scaling(
     logits: NDArray[np.floating[Any]],
@@ -221,8 +174,8 @@ def logistic_line(
 
     .. math:: \min_{a, b} - \sum_i w_i \bigl( t_i \ln \sigma(a \cdot x_i + b) + (1 - t_i) \ln(1 - \sigma(\cdot)) \bigr)
 
-    with targets :math:`t = (P + 1) / (P + 2)` for a present entry and :math:`1 / (A + 2)` for an absent one, so that
-    scores that separate the two perfectly still give a finite line (Platt). P and A are the weights of the two states.
+    with targets :math:`t = (P + 1) / (P + 2)` for a present entry and :math:`1 / (A + 2)` for an absent one, where P
+    and A are the weights of the two states: scores that separate the two perfectly still give a finite line (Platt).
     ``min_slopes`` are the smallest ones, per standard deviation of the scores, so that scores that rank at random do
     not reverse the order; None for no limit. The slope of constant scores is 0.
     """
@@ -283,20 +236,18 @@ def _histograms(logits: Floats, codes: Codes, present: NDArray[np.int64]) -> tup
 
 
 def stopping_ratio(beside: float, expected: float) -> float:
-    """Return κ, from 0.4 to 1, for the known present labels beside another one of their image, and those expected.
+    """Return κ, from 0.4 to 1, by how many known present labels stand beside another one, and how many are expected.
 
-    Expected is the sum of σ(z) over all labels beside a known present one. A few pseudo-counts keep κ near 1 where
-    hardly any label stands beside a known one.
+    A few pseudo-counts keep κ near 1 where hardly any label stands beside a known one.
     """
     ratio = min(1.0, (beside / INDEPENDENT_RATIO + 2) / (expected + 2))
     return MIN_STOPPING + (1 - MIN_STOPPING) * ratio
 
 
 def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> LabelModel:
-    """Fit the model to z of each class's bins, ``(K, G)``, and how many labels are in each bin, ``(3, K, G)``.
+    """Fit the model to z of bins ``(K, G)`` and how many labels are in each: present, absent, unknown, ``(3, K, G)``.
 
-    These are known present, known absent and unknown. A class without a known label has the mean parameters: perhaps
-    nobody looked for it.
+    A class without a known label has the mean parameters: perhaps nobody looked for it.
     """
     used = np.flatnonzero(counts[:2].any(axis=(0, 2)))
     problem = _Problem(z[used], counts[:, used])
@@ -319,7 +270,7 @@ def _common_spread(problem: _Problem, values: Array, model: LabelModel) -> tuple
     weight = unknown * weight * (1 - weight)
     total, by_known = weight.sum(axis=1), e - 1 - kappa * e * (1 - e) / (1 - kappa * e)
     parts = [(weight * model.scale * z).sum(axis=1), total, total * by_known, total * model.absent_known]
-    common, own = np.stack(parts, axis=1), np.stack([parts[2], parts[1], parts[3]], axis=1) * problem.spreads
+    common, own = np.stack(parts, axis=1), np.stack([parts[2], parts[1], parts[3]], axis=1) * _SPREADS
     shared, across, inverse = problem.curvature(values)
     slope = (common - np.einsum("ki,kij,kcj->kc", own, inverse, across)).sum(axis=0) / max(total.sum(), _TINY)
     fitted = math.sqrt(max(float(slope @ _positive_inverse(shared) @ slope), 0.0))
@@ -336,15 +287,13 @@ class _Problem:
     of f, divided by their spreads.
     """
 
-    spreads: Final = np.array([_KNOWN_SPREAD, _OFFSET_SPREAD, _ABSENT_SPREAD])
-
     def __init__(self, z: Array, counts: NDArray[np.floating[Any]]) -> None:
         self.z, self.counts, self.any_absent = z, counts, bool(counts[1].any())
         self.start = np.concatenate([_PRIOR_MEAN, np.zeros(3 * len(z))])
 
     def unpack(self, values: Array) -> tuple[float, Array, Array, Array]:
         """Return a, b, e and f."""
-        own = values[4:].reshape(3, -1) * self.spreads[:, None]
+        own = values[4:].reshape(3, -1) * _SPREADS[:, None]
         known, absent = expit(values[2] + own[0]), expit(values[3] + own[2])
         return float(np.exp(values[0])), values[1] - np.log(known) + own[1], known, absent
 
@@ -371,14 +320,14 @@ class _Problem:
         gradient = np.concatenate([_PRECISION * common, values[4:]])
         cost += 0.5 * (gradient[:4] @ common + values[4:] @ values[4:])
         gradient[:4] += [slope * (by_x * self.z).sum(), by_offset.sum(), by_known.sum(), by_absent.sum()]
-        gradient[4:] += (self.spreads[:, None] * [by_known, by_offset, by_absent]).ravel()
+        gradient[4:] += (_SPREADS[:, None] * [by_known, by_offset, by_absent]).ravel()
         return float(cost), gradient
 
     def minimize(self) -> Array:
         """Return parameters at a minimum: a few iterations of L-BFGS, then Newton's method.
 
-        Scores that hardly separate, or few labels, leave two minima. The iterations of L-BFGS are short and stay on the
-        side of the prior's mean, which is not always the lower minimum; Newton's are few but may go to the other.
+        Where scores hardly separate there are two minima: the short steps of L-BFGS stay on the side of the prior's
+        mean, which is not always the lower one; Newton's are few but may go to the other.
         """
         options = {"maxiter": _FIRST_ITERATIONS}
         values = np.asarray(minimize(self, self.start, jac=True, method="L-BFGS-B", options=options).x)
@@ -406,18 +355,14 @@ class _Problem:
         :math:`H_{kk}^{-1}` ``(K, 3, 3)``.
         """
         classes = len(self.z)
-        groups = [slice(number, number + 1) for number in range(4)]
-        groups += [slice(4 + first, 4 + first + classes) for first in range(0, 3 * classes, classes)]
         columns = []
-        for group in groups:
-            moved = values.copy(), values.copy()
-            moved[0][group] += _DIFFERENCE
-            moved[1][group] -= _DIFFERENCE
-            columns.append((self(moved[0])[1] - self(moved[1])[1]) / (2 * _DIFFERENCE))
-        common, own = columns[:4], np.stack([each[4:].reshape(3, classes) for each in columns[4:]])
-        across = np.stack([each[4:].reshape(3, classes) for each in common]).transpose(2, 0, 1)
-        inverse = _positive_inverse((own.transpose(2, 0, 1) + own.transpose(2, 1, 0)) / 2)
-        shared = np.stack([each[:4] for each in common])
+        for group in np.split(np.arange(len(values)), [1, 2, 3, 4, 4 + classes, 4 + 2 * classes]):
+            step = np.zeros_like(values)
+            step[group] = _DIFFERENCE
+            columns.append((self(values + step)[1] - self(values - step)[1]) / (2 * _DIFFERENCE))
+        shared, own = np.stack(columns)[:4, :4], np.stack(columns)[:, 4:].reshape(7, 3, classes).transpose(2, 0, 1)
+        across, own = own[:, :4], own[:, 4:]
+        inverse = _positive_inverse((own + own.transpose(0, 2, 1)) / 2)
         return (shared + shared.T) / 2 - np.einsum("kci,kij,kdj->cd", across, inverse, across), across, inverse
 
     def newton_step(self, values: Array, gradient: Array) -> Array:
@@ -455,14 +400,10 @@ class Answers(NamedTuple):
 
     def log_likelihood(self, shift: Array) -> Array:
         """Return that of shifts ``(K, S)``, ``(K, S)``."""
-        result = np.zeros_like(shift)
-        if len(self.column):
-            share, found, weight = (np.broadcast_to(each, len(self.column))[:, None] for each in self[3:])
-            p = share * expit(self.log_odds[:, None] + shift[self.column]) + found
-            p = np.clip(np.where(self.present[:, None], p, 1 - p), 1e-12, 1)
-            used, starts = np.unique(self.column, return_index=True)
-            result[used] = np.add.reduceat(weight * np.log(p), starts, axis=0)
-        return result
+        share, found, weight = (np.broadcast_to(each, len(self.column))[:, None] for each in self[3:])
+        p = share * expit(self.log_odds[:, None] + shift[self.column]) + found
+        p = np.clip(np.where(self.present[:, None], p, 1 - p), 1e-12, 1)
+        return _sum_by_class(self.column, weight * np.log(p), len(shift))
 
 
 @dataclass(frozen=True, eq=False)
@@ -504,11 +445,18 @@ def expected_counts(group: Counts, size: Array, log_odds: Array, nodes: Array) -
     mean, variance = np.zeros_like(nodes), np.zeros_like(nodes)
     for first in range(0, len(group), _SETS_AT_ONCE):
         part = slice(first, first + _SETS_AT_ONCE)
-        used, starts = np.unique(group[part], return_index=True)
         p = expit(log_odds[part, None] + nodes[group[part]])
-        mean[used] += np.add.reduceat(size[part, None] * p, starts, axis=0)
-        variance[used] += np.add.reduceat(size[part, None] * p * (1 - p), starts, axis=0)
+        mean += _sum_by_class(group[part], size[part, None] * p, len(nodes))
+        variance += _sum_by_class(group[part], size[part, None] * p * (1 - p), len(nodes))
     return mean, variance
+
+
+def _sum_by_class(column: NDArray[np.integer[Any]], values: Array, classes: int) -> Array:
+    """Return the sums of values ``(M, S)`` of each class, ``(K, S)``; class numbers are ascending."""
+    result = np.zeros((classes, values.shape[1]))
+    used, starts = np.unique(column, return_index=True)
+    result[used] = np.add.reduceat(values, starts, axis=0) if len(starts) else 0.0
+    return result
 
 
 def round_to_sum(values: Array) -> Counts:
@@ -606,16 +554,9 @@ class PlattCalibration:
     """The line of the model as a run stores it: the probability is the sigmoid of ``scale`` × logit + ``offset``.
 
     The sigmoid of a logit alone ranks images, and is no probability: trained with most labels missing, a network gives
-    0.3 to what is present in nine of ten images.
-
-    Attributes:
-        scale: above 0, so the order stays.
-        offset: what is added, per class.
-        classes: whether each class of the run is calibrated: with at least five known present labels.
-        present: known present labels it was found on.
-        absent: known absent labels it was found on.
-        known: the share of these classes' labels that is known. Below 1, the probability is an estimate: right where
-            labels are missing at random.
+    0.3 to what is present in nine of ten images. ``classes`` says which are calibrated: with at least five known
+    present labels. ``present`` and ``absent`` count their known labels, ``known`` is the share of these: below 1, the
+    probability is an estimate, right where labels are missing at random.
     """
 
     scale: float
@@ -644,8 +585,15 @@ def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDAr
         return None
     counts = int(present[supported].sum()), int(absent[supported].sum())
     share = sum(counts) / (len(codes) * int(supported.sum()))
-    found = PlattCalibration(line.scale, tuple(line.offset.tolist()), tuple(supported.tolist()), *counts, share)
-    return {"method": "platt", **asdict(found), "offset": list(found.offset), "classes": list(found.classes)}
+    return {
+        "method": "platt",
+        "scale": line.scale,
+        "offset": line.offset.tolist(),
+        "classes": supported.tolist(),
+        "present": counts[0],
+        "absent": counts[1],
+        "known": share,
+    }
 
 
 def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
@@ -654,9 +602,9 @@ def read_calibration(summary: Mapping[str, Any]) -> PlattCalibration | None:
     if not stored:
         return None
     classes, offset = tuple(stored["classes"]), stored["offset"]
-    offsets = tuple(offset) if isinstance(offset, list) else (offset,) * len(classes)
-    numbers = {name: stored[name] for name in ("scale", "present", "absent", "known")}
-    return PlattCalibration(classes=classes, offset=offsets, **numbers)
+    offset = tuple(offset) if isinstance(offset, list) else (offset,) * len(classes)
+    numbers = (stored[name] for name in ("present", "absent", "known"))
+    return PlattCalibration(stored["scale"], offset, classes, *numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -676,9 +624,8 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
     as high; :math:`\pi` is the share of *all* images in which the class is present, by the label model. Over the known
     labels alone, average precision depends on :math:`P / (P + A)`, which says how people label, not how often the class
     occurs: with 50 known presents and one known absent even random scores reach 0.98. No known absent is needed. On
-    complete labels this is the plain average precision. For scores that hardly rank nothing can tell presents from
-    absents: :math:`\pi = P / (P + A)` then, and so is chance. Scores are logits, or other finite numbers that rise with
-    them.
+    complete labels this is the plain average precision. For scores (logits, or what rises with them) that hardly rank
+    nothing can tell presents from absents: :math:`\pi = P / (P + A)` then, and so is chance.
     """
     formatted, codes = format_pair(scores, labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
@@ -687,7 +634,9 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
     model = LabelModel.fit(formatted, codes) if (present + absent < images).any() else None
     if model is not None and model.is_informative:
         # errors are smaller without κ (3.2 points of mAP, not 4.3, on VOC): r is of labels known in the same way
-        estimated = replace(model, stopping=1.0).prevalence(formatted, codes)
+        plain = replace(model, stopping=1.0)
+        means = map_chunks(lambda part: plain.posterior(formatted, codes, part).mean(axis=0), *codes.shape[::-1])
+        estimated = np.concatenate(means)
         share = np.where((present > 0) & (present + absent < images), estimated, share)
 
     def measure(chunk: slice) -> Array:
@@ -698,6 +647,5 @@ def corrected_average_precision(scores: Scores, labels: Labels) -> CorrectedPrec
         total = np.bincount(cuts.ranking, weights=precision, minlength=len(states))
         return np.asarray(total / np.maximum(present[chunk], 1))
 
-    parts = [part for _, part in map_chunks(measure, *formatted.shape[::-1])]
-    values = np.concatenate(parts) if images and parts else np.full(codes.shape[1], np.nan)
+    values = np.concatenate(map_chunks(measure, *formatted.shape[::-1]))
     return CorrectedPrecision(np.where(present > 0, values, np.nan), share)

@@ -1,8 +1,8 @@
 """Metrics that are updated batch by batch, in the form of torchmetrics: ``update``, ``compute``, ``reset``.
 
-Each class computes what the function of the same name computes on all batches together; scores are kept in main memory
-until ``reset``. Under ``torch.distributed`` every process updates its own metric with its own images, and ``compute``,
-which all processes call, returns the value over the images of all of them. Shards may differ in size, and may be empty.
+Each class computes what the function of its name computes on all batches together, kept in main memory until ``reset``.
+Under ``torch.distributed`` every process updates with its own images (shards may be empty), and ``compute``, which all
+processes call, returns the value over the images of all of them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Metric:
         formatted, codes = format_pair(scores, labels)
         if "threshold" in self.options:
             require_probabilities(formatted)
-        if self._codes and self._codes[0].shape[1] != codes.shape[1]:
-            before = self._codes[0].shape[1]
+        if self._codes and (before := self._codes[0].shape[1]) != codes.shape[1]:
             raise InputError(f"a batch has {codes.shape[1]} classes, the batches before it had {before}.")
         self._scores.append(torch.from_numpy(formatted.copy()))
         self._codes.append(torch.from_numpy(codes.copy()))

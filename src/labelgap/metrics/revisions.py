@@ -9,21 +9,16 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import PRESENT, UNKNOWN
 
 
 @dataclass(frozen=True)
 class RevisionQuality:
     """Revisions compared with the truth.
 
-    Attributes:
-        revised: number of revised labels; the last revision of each counts.
-        known_truth: those whose truth is known.
-        correct: those of these whose value is true; a soft target has the state beside it.
-        precision: correct / known_truth; None where nothing can be compared.
-        hidden_present: truly present labels that were not observed.
-        found: those of these that a hard revision sets to present.
-        recall: found / hidden_present; None where nothing was hidden.
+    Of the ``revised`` labels the last revision of each counts. ``correct`` are those of ``known_truth`` whose value is
+    true (a soft target has the state beside it); ``found`` are the truly present labels that were not observed,
+    ``hidden_present``, and that a hard revision sets to present. A ratio is None where nothing can be compared.
     """
 
     revised: int
@@ -48,8 +43,8 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
     true_code = truth.codes_at(row[last], column[last])
     comparable = (true_code != UNKNOWN) & (value != UNKNOWN)
     correct = int((comparable & (true_code == value)).sum())
-    hidden = _places(truth, PRESENT)
-    hidden = hidden[~np.isin(hidden, np.concatenate([_places(observed, PRESENT), _places(observed, ABSENT)]))]
+    hidden = _places(truth, truth.values == PRESENT)
+    hidden = hidden[~np.isin(hidden, _places(observed, observed.values != UNKNOWN))]
     found = int(np.isin(hidden, place[hard & (value == PRESENT)]).sum())
     count = int(comparable.sum())
     return RevisionQuality(
@@ -63,8 +58,7 @@ def revision_quality(observed: LabelTable, truth: LabelTable, revisions: Revisio
     )
 
 
-def _places(table: LabelTable, state: int) -> NDArray[np.int64]:
-    """Return row · K + column of every label of a state, ascending."""
-    chosen = table.values == state
+def _places(table: LabelTable, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return row · K + column of some labels."""
     place: NDArray[np.int64] = table.rows[chosen] * len(table.classes) + table.columns[chosen]
     return place

@@ -1,9 +1,8 @@
 """A threshold for each class, with a mark that says how it was chosen.
 
 0.5 suits a calibrated model. A model trained with most labels missing is not calibrated: at 0.5 it predicts too few or
-too many labels as present. The threshold is the one with the highest F1: the exact one where all labels of a class are
-known, else the one that is expected from calibrated probabilities. These come from all classes together
-(``labelgap.metrics.label_model``), so a threshold changes little when one label is added.
+too many labels as present. The label model makes its scores probabilities, from all classes together, so a threshold
+changes little when one label is added.
 """
 
 from __future__ import annotations
@@ -23,12 +22,9 @@ from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pa
 ThresholdMark: TypeAlias = Literal["measured", "estimated", "borrowed", "default"]
 
 DEFAULT_THRESHOLD: Final = 0.5
-MIN_PRESENT: Final = 5
-"""Known presents from which on a class has a threshold of its own."""
-MIN_MEASURED: Final = 10
-"""Known labels of each state from which on a threshold counts as measured."""
-_SMALLEST: Final = 1e-9
-"""Scores nearer than this to 0 or 1 count as this in logits."""
+MIN_PRESENT: Final = 5  # known presents from which on a class has a threshold of its own
+MIN_MEASURED: Final = 10  # known labels of each state from which on a threshold counts as measured
+_SMALLEST: Final = 1e-9  # scores nearer than this to 0 or 1 count as this in logits
 _MAX_STEPS: Final = 100
 
 
@@ -73,13 +69,11 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     score that is taken and the next lower one; of several that are equally good the highest.
 
     Args:
-        scores: ``(N, K)`` **probabilities** of images that the model was *not* trained on: of a held-out split, or
-            out-of-fold.
+        scores: ``(N, K)`` **probabilities** of images that the model was *not* trained on: held out, or out-of-fold.
         labels: ``(N, K)`` of 1 present, 0 absent, -1 or NaN unknown; or a label table.
 
-    Returns:
-        ``(K,)`` values and their marks. The fewer presents of a class are known, the more its threshold depends on the
-        other classes; without any it has their mean offset.
+    The fewer presents of a class are known, the more its threshold depends on the other classes; without any it has
+    their mean offset.
 
     Example:
         >>> scores = np.linspace(0.99, 0.01, 50)[:, None]
@@ -96,8 +90,8 @@ def choose_thresholds(scores: Scores, labels: Labels) -> Thresholds:
     expected = None if complete.all() else _expected_best(formatted, codes)
     values = np.full(codes.shape[1], DEFAULT_THRESHOLD) if expected is None else expected
     columns = np.flatnonzero(complete)
-    for chunk, best in map_chunks(lambda part: _best_cuts(formatted, codes, columns[part]), columns.size, len(codes)):
-        values[columns[chunk]] = best
+    best = map_chunks(lambda part: _best_cuts(formatted, codes, columns[part]), columns.size, len(codes))
+    values[columns] = np.concatenate(best)
     marks = np.select(
         [~complete & (expected is None), (present >= MIN_MEASURED) & (absent >= MIN_MEASURED), present >= MIN_PRESENT],
         ["default", "measured", "estimated"],
@@ -114,7 +108,7 @@ def _expected_best(scores: Floats, codes: Codes) -> NDArray[np.float64] | None:
     if model is None:
         return None
     chunks = map_chunks(lambda part: _best_expected_f1(model.probabilities(logits, part)), *codes.shape[::-1])
-    best = np.concatenate([values for _, values in chunks])
+    best = np.concatenate(chunks)
     values: NDArray[np.float64] = expit((logit(best / 2) - model.offset) / model.scale)
     return values.astype(scores.dtype).astype(np.float64)
 
@@ -134,7 +128,7 @@ def _best_expected_f1(chance: NDArray[np.float64]) -> NDArray[np.float64]:
 def _best_cuts(scores: Floats, codes: Codes, columns: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the threshold with the highest F1 of some classes, all of whose labels are known.
 
-    Only a cut at a present entry can be best: taking more entries without a further hit lowers F1.
+    Only a cut at a present entry can be best. The threshold is midway to the next score, in the type of the scores.
     """
     scores, codes = to_rows(scores[:, columns].T), to_rows(codes[:, columns].T)
     cuts = cuts_at_present(scores, codes)
@@ -144,15 +138,9 @@ def _best_cuts(scores: Floats, codes: Codes, columns: NDArray[np.int64]) -> NDAr
     highest = np.full(len(codes), -1)
     winners = np.flatnonzero(score >= best[cuts.ranking] * (1 - 1e-12))
     np.maximum.at(highest, cuts.ranking[winners], winners)
-    return _midway(scores, cuts.taken[highest])
-
-
-def _midway(scores: Floats, taken: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the middle between the ``taken``-th highest score and the next, in the type of the scores."""
     bordered = np.pad(np.sort(scores, axis=1), ((0, 0), (1, 0)), constant_values=-np.inf)
-    row, index = np.arange(len(bordered)), bordered.shape[1] - taken
-    score, below = bordered[row, index], bordered[row, index - 1]
+    row, index = np.arange(len(bordered)), bordered.shape[1] - cuts.taken[highest]
+    lowest, below = bordered[row, index], bordered[row, index - 1]
     with np.errstate(invalid="ignore"):
-        middle = (below + (score - below) / 2).astype(scores.dtype).astype(np.float64)
-    result: NDArray[np.float64] = np.where(middle > below, middle, score)
-    return result
+        middle = (below + (lowest - below) / 2).astype(scores.dtype).astype(np.float64)
+    return np.asarray(np.where(middle > below, middle, lowest), dtype=np.float64)

@@ -1,12 +1,8 @@
-"""Input validation that all metrics share, and which classes (or images) a mean is over.
-
-Scores become a float32 or float64 array ``(N, K)`` of finite numbers, labels an int8 array ``(N, K)`` of PRESENT,
-ABSENT, UNKNOWN; anything else raises an :class:`~labelgap.core.errors.InputError` that says where.
-"""
+"""Input validation that all metrics share, and which classes (or images) a mean is over."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +10,7 @@ from scipy.special import digamma
 from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.labels.codes import ABSENT, PRESENT, as_array, as_codes
+from labelgap.labels.codes import ABSENT, as_array, as_codes
 from labelgap.labels.table import LabelTable
 
 Average: TypeAlias = Literal["macro", "samples", "micro"]
@@ -25,13 +21,10 @@ Codes: TypeAlias = NDArray[np.int8]
 Measured: TypeAlias = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
 """A value for each of R rankings, and how many of its entries are known present and known absent."""
 
-AVERAGES: Final = ("macro", "samples", "micro")
 MIN_KNOWN_LABELS: Final = 5
 """Known present and known absent labels that a class must have, each, for an interval; for a calibration, present."""
 MAX_CHANCE: Final = 0.5
 """Where random scores would reach a higher average precision than this on partial labels, it is no accuracy."""
-PROBABILITY_SLACK: Final = 1e-6
-
 
 Scores: TypeAlias = "ArrayLike | Tensor"
 Labels: TypeAlias = "ArrayLike | LabelTable | Tensor"
@@ -41,7 +34,7 @@ Result: TypeAlias = "float | NDArray[np.float64] | tuple[float, int] | tuple[NDA
 def validate_options(average: object, empty: object, unknown: object = "ignore") -> None:
     """Refuse an option that has none of its values (None is an average too); the error suggests the nearest one."""
     for kind, value, known in (
-        ("average", "macro" if average is None else average, AVERAGES),
+        ("average", "macro" if average is None else average, get_args(Average)),
         ("rule for what has no present or no absent (empty=)", empty, ("skip", "zero")),
         ("treatment of unknown labels (unknown=)", unknown, ("ignore", "absent")),
     ):
@@ -94,7 +87,7 @@ def require_probabilities(scores: Floats) -> None:
     if not scores.size:
         return
     low, high = float(scores.min()), float(scores.max())
-    if low < -PROBABILITY_SLACK or high > 1 + PROBABILITY_SLACK:
+    if low < -1e-6 or high > 1 + 1e-6:
         raise InputError(
             f"scores run from {low:.6g} to {high:.6g}, but a threshold is set on probabilities (0 to 1): "
             "give the sigmoid of the logits."
@@ -123,8 +116,7 @@ def supports_accuracy(
 ) -> NDArray[np.bool_]:
     """Return which classes' known labels, ``(K,)`` of each state, support an accuracy.
 
-    A class needs a known present and a known absent label. Unless every label is known, random scores must not reach
-    more than ``MAX_CHANCE`` on the average.
+    Each state must be known and, unless every label is, random scores must not reach more than ``MAX_CHANCE``.
     """
     known, chance = present + absent, expected_random_precision(present, absent)
     supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (chance <= MAX_CHANCE))
@@ -133,7 +125,7 @@ def supports_accuracy(
 
 def unknown_as_absent(codes: Codes) -> Codes:
     """Return the codes with ABSENT for UNKNOWN."""
-    return np.where(codes == PRESENT, np.int8(PRESENT), np.int8(ABSENT))
+    return np.maximum(codes, np.int8(ABSENT))
 
 
 def average_over(

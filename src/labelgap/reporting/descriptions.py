@@ -8,15 +8,7 @@ from labelgap.core.errors import LabelGapError
 from labelgap.core.text import join_names
 from labelgap.core.trust import is_class_path
 from labelgap.data.feature_vectors import FEATURES
-from labelgap.losses import (
-    Loss,
-    Method,
-    defaults,
-    describe_method,
-    method_options,
-    methods,
-    published_options,
-)
+from labelgap.losses import Loss, Method, defaults, describe_method, method_options, methods, published_options
 from labelgap.losses.base.registry import PAPER_DATASETS
 from labelgap.reporting.formatting import single_line
 from labelgap.reporting.page import render_template
@@ -81,11 +73,12 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
     preset = "" if config.preset is None else f"{config.preset}: the paper's settings unless stated otherwise"
     phase = "" if first is None else f"the head alone: {first.epochs} epochs of Adam at {first.lr:g}, batches of "
     stops = "" if stop is None else f"; stops {100 * stop:g} points below the best val score"
+    options = {**(defaults(config.method) if find_method(config.method) is not None else {}), **config.options}
     rates = f"head {config.lr:g}, backbone {config.backbone_lr:g}"
     one_rate = config.protocol == "linear" or config.backbone_lr == config.lr
     rows = [
         ("method", config.method, ""),
-        ("options", format_value(_effective_options(config)), "none"),
+        ("options", format_value(options), "none"),
         ("preset", preset, "none"),
         ("backbone", _backbone(config), ""),
         ("head", "" if config.head == "linear" else config.head, "linear"),
@@ -121,13 +114,6 @@ def _precision(config: RunConfig) -> str:
     if config.precision == "float32" or config.trains_backbone:
         return "bfloat16 autocast" if config.precision == "bf16" else "float32"
     return f"features in {config.feature_precision}, the head in float32"
-
-
-def _effective_options(config: RunConfig) -> dict[str, object]:
-    """Return the options of a run's method, defaults included."""
-    if find_method(config.method) is None:
-        return dict(config.options)
-    return {**defaults(config.method), **config.options}
 
 
 def _backbone(config: RunConfig) -> str:

@@ -78,10 +78,8 @@ class GradientRegimes:
 
     def rows(self) -> list[dict[str, float]]:
         """Return the numbers as rows of a table: logit, present, absent, unknown."""
-        rows = zip(
-            self.logits.tolist(), self.present.tolist(), self.absent.tolist(), self.unknown.tolist(), strict=True
-        )
-        return [dict(zip(("logit", *STATES), row, strict=True)) for row in rows]
+        table = np.stack([self.logits, self.present, self.absent, self.unknown], axis=1)
+        return [dict(zip(("logit", *STATES), row, strict=True)) for row in table.tolist()]
 
 
 def example_context(
@@ -136,17 +134,18 @@ def gradient_regimes(
     def sample(where: BatchContext) -> NDArray[np.float64]:
         return np.stack([_gradients(create, np.linspace(-6, 6, 17), state, where) for state in STATES.values()])
 
-    base = sample(context)
-
-    def differs(*others: BatchContext) -> bool:
-        return any(not np.allclose(base, sample(other)) for other in others)
-
+    base, labels = sample(context), context.labels.copy()
+    labels[0, 1:] = np.where(
+        np.arange(1, labels.shape[1]) % 2, PRESENT, ABSENT
+    )  # all others of the entry's image known
+    other_batch = replace(context, logits=context.logits + SHIFT, labels=labels)
+    ends = [replace(context, epoch=epoch) for epoch in (1, context.epochs)]
     return GradientRegimes(
         method=create().name,
         logits=points,
         **{name: _gradients(create, points, state, context) for name, state in STATES.items()},
-        depends_on_batch=differs(_other_batch(context)),
-        depends_on_epoch=differs(replace(context, epoch=1), replace(context, epoch=context.epochs)),
+        depends_on_batch=not np.allclose(base, sample(other_batch)),
+        depends_on_epoch=any(not np.allclose(base, sample(end)) for end in ends),
         context=context,
     )
 
@@ -154,13 +153,6 @@ def gradient_regimes(
 def _normal_quantiles(rows: int, columns: int) -> NDArray[np.float64]:
     """Return evenly spread quantiles of the standard normal distribution, shuffled by multiples of the golden ratio."""
     return np.asarray(ndtri((GOLDEN * np.arange(1, rows * columns + 1)) % 1)).reshape(rows, columns)
-
-
-def _other_batch(context: BatchContext) -> BatchContext:
-    """Return a context with other logits, and with all other labels of the entry's image known."""
-    labels = context.labels.copy()
-    labels[0, 1:] = np.where(np.arange(1, labels.shape[1]) % 2, PRESENT, ABSENT)
-    return replace(context, logits=context.logits + SHIFT, labels=labels)
 
 
 def _gradients(
@@ -222,11 +214,14 @@ def gradient_figure(
         curves.append(
             ("revised", revised.unknown, {"color": style.GREEN, "linewidth": 3, "linestyle": (0, (0.7, 1.5))})
         )
-    small = 0 < max(_height(values) for _, values, _ in curves[2:]) < SMALL * _height(regimes.present)
+    height = max(np.abs(values).max() for _, values, _ in curves[2:])
+    small = 0 < height < SMALL * np.abs(regimes.present).max()
     figure, axes = style.make_figure(1, 2 if small else 1, width=width, height=3.1)
     lines = [axes[0].plot(regimes.logits, values, **look)[0] for _, values, look in curves]
-    note = _context_note(regimes)
-    _finish_axis(axes[0], truncate_label(title or regimes.method, 44) + ("" if not note else f"\n{note}"))
+    images, classes = regimes.context.labels.shape
+    notes = [f"in a batch of {images} × {classes}"] if regimes.depends_on_batch else []
+    notes += [f"epoch {regimes.context.epoch} of {regimes.context.epochs}"] if regimes.depends_on_epoch else []
+    _finish_axis(axes[0], truncate_label(title or regimes.method, 44) + (f"\n{', '.join(notes)}" if notes else ""))
     if small:
         for _, values, look in curves[2:]:
             axes[1].plot(regimes.logits, values, **look)
@@ -249,18 +244,6 @@ def gradient_comparison_figure(regimes: Mapping[str, GradientRegimes], *, width:
     axes[0].set_ylabel("gradient")
     style.add_legend(figure, lines, [truncate_label(name, 40) for name in regimes], columns=4 if columns > 1 else 1)
     return figure
-
-
-def _context_note(regimes: GradientRegimes) -> str:
-    """Say in which batch and epoch the gradient was taken, as far as it depends on them."""
-    images, classes = regimes.context.labels.shape
-    batch = [f"in a batch of {images} × {classes}"] if regimes.depends_on_batch else []
-    epoch = [f"epoch {regimes.context.epoch} of {regimes.context.epochs}"] if regimes.depends_on_epoch else []
-    return ", ".join(batch + epoch)
-
-
-def _height(values: NDArray[np.float64]) -> float:
-    return float(np.abs(values).max())
 
 
 def _finish_axis(axis: Axes, title: str) -> None:

@@ -1,9 +1,7 @@
 """Pages as single files: templates, figures as inline SVG, and the same figures as files for a paper.
 
 A page loads no script, font or other file; the one script that it may contain, which sorts tables, is allowed by its
-hash. The files of a figure (SVG, PNG, PDF, and its numbers as CSV) have a white background, the light colors, and no
-font that a reader must have: text is outlines in the SVG, and embedded TrueType (Type 42) in the PDF. All are 7 inches
-wide, as the text of a page, with letters of about 8 points.
+hash. Figure files (SVG, PNG, PDF, CSV) are 7 inches wide, with light colors and no font that a reader must have.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from markupsafe import Markup, escape
 from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, write_text
@@ -58,20 +56,12 @@ class FigureData:
     """The numbers behind a figure: named columns of equal length; what is not known (None, NaN) is an empty cell."""
 
     def __init__(self, columns: Columns) -> None:
-        lengths = {name: len(values) for name, values in columns.items()}
-        if not lengths or len(set(lengths.values())) > 1 or not all(lengths):
-            raise ValueError(f"the columns of a figure need names and one length, but are {lengths}")
         self.names = [single_line(name) for name in columns]
-        self._columns = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()]
+        self.rows = [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._columns[0])
-
-    @property
-    def rows(self) -> list[list[Any]]:
-        """The cells of every row, as a CSV file has them."""
-        return [[_cell(value) for value in row] for row in zip(*self._columns, strict=True)]
+        return len(self.rows)
 
     @property
     def csv(self) -> str:
@@ -98,19 +88,18 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, int) else single_line(str(value))
 
 
-def stack_columns(key: str, parts: Mapping[str, Columns]) -> dict[str, list[Any]]:
-    """Put the columns of several series below each other, with the name of the series in a first column.
+def table_columns(**columns: ArrayLike | None) -> Columns:
+    """Return arrays that broadcast to one table as columns, with a row for every cell of it."""
+    cells = np.broadcast_arrays(*(np.asarray(values) for values in columns.values()))
+    return {name: values.ravel() for name, values in zip(columns, cells, strict=True)}
 
-    A column that a series lacks is empty there.
-    """
-    names = dict.fromkeys(name for columns in parts.values() for name in columns)
-    stacked: dict[str, list[Any]] = {key: [], **{name: [] for name in names}}
-    for label, columns in parts.items():
-        length = len(next(iter(columns.values()), ()))
-        stacked[key] += [label] * length
-        for name in names:
-            stacked[name] += list(columns.get(name, [None] * length))
-    return stacked
+
+def stack_columns(key: str, parts: Mapping[str, Columns]) -> dict[str, list[Any]]:
+    """Put the columns of several series, which are the same ones, below each other, after the name of the series."""
+    names = next(iter(parts.values())).keys()
+    stacked = {name: [value for columns in parts.values() for value in columns[name]] for name in names}
+    lengths = {label: len(next(iter(columns.values()))) for label, columns in parts.items()}
+    return {key: [label for label, length in lengths.items() for _ in range(length)], **stacked}
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +132,8 @@ class FigureRenderer:
             raise ValueError(f"a figure is named by lower-case words with hyphens, not {name!r}")
         if any(each.name == name for each in self.figures):
             raise ValueError(f"the page already has a figure {name!r}: its files would overwrite each other")
-        table, screens = FigureData(data), (Markup(""), Markup(""))
-        if shown:
-            screens = both_screens(draw, f"f{len(self.figures) + 1}", description)
-        self.figures.append(ResponsiveFigure(*screens, name, description, table, draw))
+        screens = both_screens(draw, f"f{len(self.figures) + 1}", description) if shown else (Markup(""), Markup(""))
+        self.figures.append(ResponsiveFigure(*screens, name, description, FigureData(data), draw))
         return self.figures[-1]
 
 
@@ -182,18 +169,13 @@ def package_version() -> str:
         return "from source"
 
 
-def _on_one_line(value: Any) -> Any:
-    """Put the names of users on one line, without control characters; what is escaped already stays as it is."""
-    return single_line(value) if type(value) is str and not value.isprintable() else value
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader([_FOLDER, _FOLDER / "templates"]),
         autoescape=select_autoescape(["html"]),  # in Markdown, names are escaped by the filter `md`
         undefined=StrictUndefined,
-        finalize=_on_one_line,
+        finalize=lambda value: single_line(value) if type(value) is str and not value.isprintable() else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from xml.etree import ElementTree
@@ -23,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from labelgap.reporting.formatting import single_line
+from labelgap.reporting.formatting import single_line, truncate_label
 
 TEXT_COLOR: Final = "#1d2129"
 MUTED_COLOR: Final = "#68707c"
@@ -103,6 +103,25 @@ def set_epoch_axis(axis: Axes, epochs: int, first: int = 1) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     margin = max(0.3, 0.03 * epochs)
     axis.set_xlim(first - margin, max(epochs, 1) + margin)
+
+
+def label_panels(axes: Sequence[Axes], columns: int, x: str, y: str = "", titles: Iterable[str] = ()) -> None:
+    """Name the x axis of the lowest panels and the y axis of the leftmost ones; titles are bold."""
+    for place, axis in enumerate(axes):
+        axis.set_xlabel(x if place + columns >= len(axes) else "")
+        axis.set_ylabel(y if place % columns == 0 else "")
+    for axis, title in zip(axes, titles, strict=False):
+        axis.set_title(truncate_label(title, 24), loc="left", fontweight="bold", parse_math=False)
+
+
+def set_top(axis: Axes, top: float) -> None:
+    """Let the y axis go from zero to just above the highest value."""
+    axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
+
+
+def fit_names(names: Iterable[str], width: float, wide: int = 24, narrow: int = 16) -> list[str]:
+    """Truncate names beside an axis to so many letters on a desktop, and on a phone."""
+    return [truncate_label(name, wide if width > NARROW else narrow) for name in names]
 
 
 def set_rows(axis: Axes, places: Sequence[float] | NDArray[Any], names: Sequence[str], size: int = _SIZE - 1) -> None:
@@ -185,17 +204,17 @@ def draw_value(axis: Axes, text: str, x: float, y: float, *, offset: float = 9, 
 def add_legend(
     figure: Figure,
     lines: Sequence[Line2D],
-    names: Sequence[str],
-    columns: int,
+    names: Iterable[str],
+    columns: int | None = None,
     position: tuple[float, float] | None = None,
 ) -> None:
-    """Put a legend above the panels, at the left, or at a position of the figure."""
+    """Put a legend above the panels, at the left, or at a position of the figure; by default in up to four columns."""
     legend = figure.legend(
         lines,
         names,
         loc="outside upper left" if position is None else "upper left",
         bbox_to_anchor=position,
-        ncols=columns,
+        ncols=columns or (1 if figure.get_figwidth() <= NARROW else max(min(len(lines), 4), 1)),
         frameon=False,
         fontsize=_SIZE,
         labelcolor=TEXT_COLOR,
@@ -239,14 +258,14 @@ def svg_document(figure: Figure, description: str) -> str:
     css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
     theme = css[: css.index("\n* {")]  # the color variables, light and dark
     rules = f"{theme}\nsvg {{ color: var(--ink); background: var(--paper); font-family: system-ui, sans-serif; }}"
-    text = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', _rounded, inline_svg(figure, "f", description))
+
+    def rounded(attribute: re.Match[str]) -> str:
+        return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0]).replace("  ", " ")
+
+    text = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', rounded, inline_svg(figure, "f", description))
     opening, rest = re.sub(r"\n *(<g />)?", "\n", text).split(">", 1)
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return f"{opening.replace('<svg', f'<svg {spaces}')}>\n<style>{rules}</style>{rest}\n"
-
-
-def _rounded(attribute: re.Match[str]) -> str:
-    return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0]).replace("  ", " ")
 
 
 def _simplify(element: ElementTree.Element, prefix: str) -> None:

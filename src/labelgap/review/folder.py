@@ -16,6 +16,7 @@ from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import (
     FORMAT,
     REVIEW_FILE,
+    CandidateList,
     describe_review,
     read_candidates,
     read_metadata,
@@ -23,7 +24,6 @@ from labelgap.audit.candidates import (
     write_candidates,
     write_review_file,
 )
-from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelgap.audit.candidates import CandidateList
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
-from labelgap.audit.ranking import CandidateList
 from labelgap.audit.scorers import feature_options
 from labelgap.core.errors import LabelGapError
 from labelgap.models import Backbone, create_backbone, is_pretrained

@@ -32,14 +32,7 @@ EPOCHS = 5
 SIZES = (2400, 400, 1000)
 QUICK_SIZES = (240, 40, 100)
 """So few scenes that an epoch takes about a second; the numbers then say little."""
-SETTINGS: Final[dict[str, Any]] = {
-    "backbone": "tiny-cnn",
-    "batch_size": 8,
-    "lr": 3e-3,
-    "warmup": 0.5,
-    "ema": 0.99,
-    "trace": "all",
-}
+SETTINGS: Final = dict[str, Any](backbone="tiny-cnn", batch_size=8, lr=3e-3, warmup=0.5, ema=0.99, trace="all")
 """Of every run, chosen by val mAP under a budget of 45 seconds on one core."""
 OPTIONS: Final[dict[str, dict[str, Any]]] = {"ll-r": {"delta_rel": 5}}
 """Chosen on val as well: 83.6 mAP, and 82.8 with 7."""
@@ -55,10 +48,7 @@ class FoundLabels:
 
 
 def count_found(run: Run) -> FoundLabels:
-    """Rank the unknown labels by the scores that they had in the selected epoch, and count what is missing at the top.
-
-    The trace of the run has recorded the scores of all labels.
-    """
+    """Rank the unknown labels by their scores in the selected epoch (see its trace), and count what is at the top."""
     trace = run.trace
     unknown = trace["observed"] == UNKNOWN
     present = trace["truth"][unknown] == PRESENT
@@ -80,35 +70,31 @@ def run_demo(
 ) -> Study:
     """Train on the digits with all labels, then with one per image by several methods, with the same epochs.
 
-    Ctrl-C ends the study, which then holds the runs that are finished.
-
-    The folder must not exist yet. ``processes`` are trainings at a time; without a GPU all of them, since a small
-    network uses one core best. ``sizes`` are the scenes of train, val and test. ``callback`` is called with the label
-    and the run after each training, ``report`` in the process that trained it, so it can be pickled.
+    Ctrl-C ends the study, which then holds the runs that are finished. The folder must not exist yet. ``processes`` are
+    trainings at a time; without a GPU all of them, since a small network uses one core best. ``sizes`` are the scenes
+    of train, val and test. ``callback`` is called after each training, ``report`` in the process that trained it.
     """
     folder = Path(out)
-    members = [
-        StudyMember("all labels", "all-labels", extra_labels=True),
-        *(StudyMember(name, name) for name in METHODS),
-    ]
+    all_labels = StudyMember("all labels", "all-labels", extra_labels=True)
+    members = [all_labels, *(StudyMember(name, name) for name in METHODS)]
+    if not processes:  # two cores share three trainings, and none is idle
+        on_gpu = device not in ("auto", "cpu") or (device == "auto" and torch.cuda.is_available())
+        processes = 1 if on_gpu or cpu_count() == 1 else len(members)
     train = partial(_train, folder=folder, epochs=epochs, seed=seed, device=device, sizes=sizes, report=report)
     with lock_folder(folder, "the demo"):
         if any(path.name != LOCK_FILE for path in folder.iterdir()):
             raise RunError(f"{folder} exists already: choose another --out, or remove it.")
         ended, left = dict[StudyMember, Run | LabelGapError](), deque(members)
         with suppress(KeyboardInterrupt):
-            trained = run_jobs(deque(members), train, processes or _default_processes(device), Reporter(), len(members))
-            for member, result in trained:
+            for member, result in run_jobs(deque(members), train, processes, Reporter(), len(members)):
                 ended[member] = result
                 while left and left[0] in ended:  # told in their order
                     run = ended[member := left.popleft()]
                     if isinstance(run, LabelGapError):
                         raise run
                     callback(member.label, run)
-        finished = [
-            member for member in members if is_run_folder(path := folder / member.folder) and Run(path).finished
-        ]
-        if not finished:
+        stored = [member for member in members if is_run_folder(folder / member.folder)]
+        if not (finished := [member for member in stored if Run(folder / member.folder).finished]):
             raise KeyboardInterrupt
         study = Study(folder, TITLE, finished)
         study.write()
@@ -118,25 +104,17 @@ def run_demo(
 def _train(
     member: StudyMember,
     folder: Path,
-    epochs: int,
-    seed: int,
-    device: str,
     sizes: tuple[int, int, int],
     report: Callable[[Run], object] | None,
     quiet: bool,
+    **settings: Any,
 ) -> Path:
     if quiet:  # one of several processes
         torch.set_num_threads(1)
     data = load("digits", train=sizes[0], val=sizes[1], test=sizes[2])
     labels, method = (data.reveal(), "bce") if member.extra_labels else (data, member.label)
-    settings = {**SETTINGS, "epochs": epochs, "seed": seed, "device": device}
-    run = fit(labels, method, OPTIONS.get(method), out=folder / member.folder, quiet=quiet, **settings)
+    out = folder / member.folder
+    run = fit(labels, method, OPTIONS.get(method), out=out, quiet=quiet, **{**SETTINGS, **settings})
     if report is not None and run.finished:
         report(run)
     return run.path
-
-
-def _default_processes(device: str) -> int:
-    if device not in ("auto", "cpu") or (device == "auto" and torch.cuda.is_available()):
-        return 1
-    return 1 if cpu_count() == 1 else 1 + len(METHODS)  # two cores share three trainings, and none is idle

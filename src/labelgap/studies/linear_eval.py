@@ -160,15 +160,10 @@ def linear_eval(
 ) -> LinearEvaluation:
     """Fit linear classifiers with an L2 penalty on fixed features, and choose the penalty on val.
 
-    Args:
-        data: features, or images whose features a backbone computes (they are cached). Without val, a fifth of the
-            training images takes its place.
-        task: "single-label", "multi-label", or "auto": single-label where each image is known to have one class.
-        penalties: values of λ; the paper's 45 when None.
-        backbone, weights: name of the network that computes features, and a file of its weights; by default the data's.
-        precision, tolerance: see ``fit_logistic_path``.
-        out: folder of the results; those of an earlier evaluation are replaced.
-        device, workers, quiet: as for ``fit``.
+    Without val, a fifth of the training images takes its place. The task is "single-label", "multi-label", or "auto":
+    single-label where each image is known to have one class. ``penalties`` are values of λ, by default the paper's 45;
+    for ``precision`` and ``tolerance`` see ``fit_logistic_path``, for the other arguments ``fit``. The results of an
+    earlier evaluation in the folder are replaced.
     """
     check_settings(task, penalties, precision, backbone, tolerance)
     folder, on_device, reporter = Path(out), choose_device(device), Reporter(quiet)
@@ -184,8 +179,7 @@ def linear_eval(
         dtype = widest_float(on_device) if on_device.type == "mps" else _PRECISIONS[precision]
         fit: dict[str, Any] = {"tolerance": tolerance, "device": on_device, "dtype": dtype}
         path = fit_logistic_path(features["train"][rows], labels, values, classes=len(data.classes), **fit)
-        results, classes = _evaluate(path, features, measured, splits)
-        number = max(range(len(results)), key=lambda each: (results[each].val, results[each].penalty))
+        results, classes, number = _evaluate(path, features, measured, splits)
         notes += _fit_notes(path, labels, len(splits.train) - len(rows))
         if len(results) > 1 and number in (0, len(results) - 1):
             side = "smaller" if number == 0 else "larger"
@@ -225,11 +219,9 @@ class _Labels(NamedTuple):
         """Return the share of a class's images that get it, or its average precision; None where it is not known."""
         if self.labels.ndim == 1:
             right = logits[self.rows].argmax(axis=1) == self.labels
-            images = np.bincount(self.labels, minlength=logits.shape[1])
-            found = np.bincount(self.labels, weights=right, minlength=logits.shape[1])
-            scores = np.divide(found, images, out=np.full(len(images), np.nan), where=images > 0)
-        else:
-            scores = average_precision(logits, self.labels, average=None)
+            own = [right[self.labels == column] for column in range(logits.shape[1])]
+            return [float(each.mean()) if len(each) else None for each in own]
+        scores = average_precision(logits, self.labels, average=None)
         return [None if np.isnan(score) else float(score) for score in scores]
 
 
@@ -256,12 +248,9 @@ def _training_labels(data: Dataset, task: Task) -> tuple[NDArray[np.integer], ND
     if task == "single-label":
         return _class_numbers(data.train, data.train.labels)
     if not classes_with_both(data.train.labels):
-        hidden = data.train.truth is not None and data.train.truth is not data.train.labels
-        remedy = (
-            "--observe positives=all,negatives=all takes all that is known of them"
-            if hidden
-            else "if each image has exactly one class, add --task single-label; else known absents are needed"
-        )
+        remedy = "if each image has exactly one class, add --task single-label; else known absents are needed"
+        if data.train.truth is not None and data.train.truth is not data.train.labels:
+            remedy = "--observe positives=all,negatives=all takes all that is known of them"
         raise InputError(
             f"{data.name}: no class is known to be present in one training image and absent in another, and unknown "
             f"labels are left out, so there is nothing to learn: {remedy}."
@@ -271,28 +260,27 @@ def _training_labels(data: Dataset, task: Task) -> tuple[NDArray[np.integer], ND
 
 def _measured(data: Dataset, task: Task, notes: list[str]) -> dict[str, _Labels]:
     """Return the labels of val and test, as far as something can be measured there."""
-    assert data.val is not None
+    found = dict[str, _Labels | None]()
     try:
-        found = {"val": _evaluation_labels(data.val, task, chooses=True)}
+        for split in data.splits[1:]:
+            found[split.name] = _evaluation_labels(split, task)
     except InputError as error:
         for note in notes:  # where val comes from
             error.add_note(note)
         raise
-    if data.test is not None:
-        found["test"] = _evaluation_labels(data.test, task, chooses=False)
     if found.get("test") is None:
         reason = "there is no test" if data.test is None else "the known labels of test support no accuracy"
         notes.append(f"{reason}: the score on val chose the penalty and is too optimistic")
     return {name: each for name, each in found.items() if each is not None}
 
 
-def _evaluation_labels(split: Split, task: Task, *, chooses: bool) -> _Labels | None:
-    """Return the labels of val or test; None where they support no accuracy and the split ``chooses`` nothing."""
+def _evaluation_labels(split: Split, task: Task) -> _Labels | None:
+    """Return the labels of val or test; None where those of test support no accuracy. Val chooses, and must."""
     if task == "single-label":
         labels, rows = _class_numbers(split, split.evaluation_labels)
         return _Labels(labels, rows, len(np.unique(labels)))
     table = measurable_labels(split.evaluation_labels)
-    if chooses:
+    if split.name == "val":
         selection = choose_selection(split.labels, split.truth)
         if selection.labels is None or selection.rule not in ("clean", "known"):
             raise InputError(
@@ -327,8 +315,8 @@ def _class_numbers(split: Split, table: LabelTable) -> tuple[NDArray[np.integer]
 
 def _evaluate(
     path: LogisticPath, features: Mapping[str, Tensor], measured: Mapping[str, _Labels], data: Dataset
-) -> tuple[tuple[PenaltyResult, ...], tuple[ClassResult, ...]]:
-    """Score every penalty on val and test, and every class with the penalty that val chooses."""
+) -> tuple[tuple[PenaltyResult, ...], tuple[ClassResult, ...], int]:
+    """Score every penalty on val and test, and every class with the penalty that val chooses; return its number too."""
     scores, by_class, chosen = dict[str, Sequence[Any]](), dict[str, list[float | None]](), 0
     for name, labels in measured.items():  # val is the first
         logits = [each.float().cpu().numpy() for each in path.logits(features[name])]
@@ -340,7 +328,7 @@ def _evaluate(
     results = zip(*rows, path.iterations.tolist(), path.converged.tolist(), strict=True)
     present = data.train.labels.counts().present.tolist()
     classes = zip(data.classes, present, by_class["val"], by_class.get("test", [None] * len(present)), strict=True)
-    return tuple(PenaltyResult(*row) for row in results), tuple(ClassResult(*row) for row in classes)
+    return tuple(PenaltyResult(*row) for row in results), tuple(ClassResult(*row) for row in classes), chosen
 
 
 def _fit_notes(path: LogisticPath, labels: NDArray[np.integer], unlabeled: int) -> list[str]:

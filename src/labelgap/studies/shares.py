@@ -8,7 +8,7 @@ whole. ``shares.json`` holds every point, ``shares.csv`` the same as a table, ``
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import write_text
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
-from labelgap.studies.compare.results import (
-    Comparison,
-    ComparisonMetric,
-    MethodName,
-    MethodResult,
-    Rule,
-    SkippedMethod,
-    has_heads,
-)
+from labelgap.studies.compare.results import Comparison, ComparisonMetric, MethodName, Rule, SkippedMethod, has_heads
 from labelgap.studies.compare.runner import compare
 from labelgap.studies.compare.settings import CompareSettings, check_settings
 from labelgap.studies.study import Count, Document, Seconds, Share, Stored, Text, csv_cell, csv_text, study_folder
@@ -115,11 +107,10 @@ def compare_shares(
     quiet: bool = False,
     **settings: Any,
 ) -> ShareComparison:
-    """Compare methods on shares of the training images, with as many seeds each.
+    """Compare methods on shares (above 0, at most 1) of the training images; see ``compare`` for the other arguments.
 
     A seed draws the images and, with ``observe``, the labels; and determines the initial weights. Val selects the
-    epoch, and the setting for each share and seed. What the folder has is not trained again. ``shares`` are above 0, at
-    most 1; the other arguments are those of ``compare``.
+    epoch, and the setting for each share and seed. What the folder has is not trained again.
     """
     methods = methods if isinstance(methods, str) else list(methods)
     chosen = check_settings(methods, settings)
@@ -143,8 +134,25 @@ def compare_shares(
                     points[share, seed] = found = compare(drawn, methods, out=place, **execution, **given)
                 reporter.advance()
                 if not reporter.draws_bars:
-                    reporter.log(f"{part}: {_describe(found)}")
-        made = _collect(folder, data, chosen, points)
+                    means = ", ".join(
+                        f"{row.name} {100 * row.mean:.1f}" for row in found.methods if row.mean is not None
+                    )
+                    reporter.log(f"{part}: {means or 'nothing to measure'}")
+        compared = list(points.values())
+        made = ShareComparison(
+            folder,
+            data.name,
+            {split.name: len(split) for split in data.splits},
+            len(data.classes),
+            str(compared[0].metadata["backbone"]),
+            chosen.adam_epochs,
+            chosen.observe,
+            compared[0].metric,
+            compared[0].rule,
+            tuple(point for key, found in points.items() for point in _points(*key, found)),
+            tuple(dict.fromkeys(each for found in compared for each in found.skipped)),
+            sum(found.seconds for found in compared),
+        )
         made.write()
     return made
 
@@ -158,10 +166,7 @@ def check_shares(shares: Sequence[float]) -> list[float]:
 
 
 def _draw(data: Dataset, share: float, seed: int, settings: CompareSettings) -> Dataset:
-    """Return the data with a share of the training images, in their order; the labels are drawn before the images.
-
-    The recipe stays, by which a method has the options of its paper for the data set.
-    """
+    """Return the data with a share of the training images, in their order; the labels are drawn before the images."""
     if settings.observe is not None:
         data = data.observe(**settings.observe, seed=settings.label_seed + seed)
     count = len(data.train)
@@ -171,32 +176,9 @@ def _draw(data: Dataset, share: float, seed: int, settings: CompareSettings) -> 
     return replace(data, name=f"{100 * share:g} % of {data.name}", train=data.train.select(np.sort(rows)))
 
 
-def _describe(found: Comparison) -> str:
-    values = ", ".join(f"{row.name} {100 * row.mean:.1f}" for row in found.methods if row.mean is not None)
-    return values or "nothing to measure"
-
-
-def _collect(
-    folder: Path, data: Dataset, settings: CompareSettings, points: Mapping[tuple[float, int], Comparison]
-) -> ShareComparison:
-    first = next(iter(points.values()))
-    return ShareComparison(
-        folder,
-        data.name,
-        {split.name: len(split) for split in data.splits},
-        len(data.classes),
-        str(first.metadata["backbone"]),
-        settings.adam_epochs,
-        settings.observe,
-        first.metric,
-        first.rule,
-        tuple(_point(*key, row, found) for key, found in points.items() for row in found.methods),
-        tuple(dict.fromkeys(each for found in points.values() for each in found.skipped)),
-        sum(found.seconds for found in points.values()),
-    )
-
-
-def _point(share: float, seed: int, row: MethodResult, found: Comparison) -> SharePoint:
-    result, images = row.seeds[0], found.metadata["images"]["train"]
-    about = (images, result.known_labels or 0, result.value, result.score, result.epoch, row.lr, row.extra_labels)
-    return SharePoint(row.name, share, seed, *about)
+def _points(share: float, seed: int, found: Comparison) -> Iterator[SharePoint]:
+    images = found.metadata["images"]["train"]
+    for row in found.methods:
+        one = row.seeds[0]
+        about = (images, one.known_labels or 0, one.value, one.score, one.epoch, row.lr, row.extra_labels)
+        yield SharePoint(row.name, share, seed, *about)

@@ -1,20 +1,12 @@
 r"""``method="auto"``: the rule that chooses a method from the label states, and the settings that a search compares.
 
-The evidence is in docs/results/auto.md. In short, on pretrained features: with one present of each image `gr` and `em`
-are level and ahead of `an` and `wan`; with absents as well, `em` falls behind; where few images have a known present,
-`iu`, which uses known labels only, is ahead of all others; where all labels are known, smoothed targets (`bce-ls`) are
-ahead of plain ones. From random weights `ll-r` is best, which needs a network that memorizes late.
-
-The methods of a linear head are compared: on a val that supports an accuracy `an`, which is logistic regression with
-unknown taken as absent, with `gr` and, where absents are known, `iu` (docs/results/logistic-regression.md); else, by
-cross-validation, which is noisy on few labels, those that were not behind on albums of 200 to 2,000 images. Whole
-networks, presets and very many labels get the method of ``choose_method``.
+The evidence is in docs/results/auto.md and, for the methods that are compared on val, in
+docs/results/logistic-regression.md. Whole networks, presets and very many labels get the method of ``choose_method``.
 
 A penalty is :math:`\frac{\lambda}{2} \lVert w \rVert^2` beside the sum of the losses of all N images and K classes, on
 standardized features; as a weight decay, which is relative to the mean loss, it is :math:`\lambda / (N K)`. The best
 :math:`\lambda` grows with the number of features D and hardly depends on N, so :math:`\lambda = s D` with a few
-strengths s. On 1,280 to 2,048 features of photos the best s is about 0.05, on tables of 6 to 300 numbers 0.5 to 5, so a
-search goes on beyond its first strengths (``neighbors``).
+strengths s. On 1,280 to 2,048 features of photos the best s is about 0.05, on tables of 6 to 300 numbers 0.5 to 5.
 """
 
 from __future__ import annotations
@@ -84,7 +76,6 @@ NEWTON: Final = {"optimizer": "newton", "lr": 1.0, "epochs": 15}
 STRENGTHS: Final = (0.015, 0.15, 1.5)
 """The first penalties that are compared, as s; ``neighbors`` has those between and beyond them."""
 STEP: Final = 10**0.5
-"""The ratio of a penalty and the next one."""
 CLOSE: Final = 0.01
 """Penalties of a method are refined while its score is so close to that of the best one."""
 FEW_PRESENT: Final = 10
@@ -99,7 +90,7 @@ def auto_methods(data: Dataset) -> tuple[str, ...]:
     """Return the methods that `auto` compares.
 
     On a val that supports an accuracy it compares plain logistic regression (`an`) with methods for unknown labels;
-    else those that the table above does not show to be worse.
+    else, by cross-validation, which is noisy, those that were not behind on albums of 200 to 2,000 images.
     """
     table = data.train.labels
     present, absent, unknown = table.counts().total

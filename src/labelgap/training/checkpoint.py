@@ -205,10 +205,10 @@ def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, 
             f"{folder / BEST} is damaged or missing, and no other file has the weights of the best epoch: this run "
             "cannot be resumed. Train into a new folder."
         )
-    both = f", and so is {PREVIOUS}" if len(damage) > 1 else ""
     best = f"; {BEST} still holds the best weights" if (folder / BEST).exists() else ""
     raise RunError(
-        f"{folder / name} is damaged ({reason}){both}: this run cannot be resumed. Train into a new folder{best}."
+        f"{folder / name} is damaged ({reason}), and there is no intact {PREVIOUS}: this run cannot be resumed. Train "
+        f"into a new folder{best}."
     )
 
 

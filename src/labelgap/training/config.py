@@ -116,14 +116,6 @@ def write_config(folder: Path, config: RunConfig) -> None:
     write_signed_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
 
 
-def _describe_other_folder(folder: Path) -> str:
-    """Return why a folder is not a run, and which is probably meant."""
-    if not folder.exists():
-        return f"it does not exist.{suggest_path(folder)}"
-    inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG_FILE}"))
-    return f"it has no {CONFIG_FILE}." + (f" Did you mean {inside[-1]}?" if inside else "")
-
-
 def _flatten_phase(stored: dict[str, Any]) -> None:
     """Change the first phase of linear-init, an object of its own in earlier runs, to settings beside the others."""
     phase = stored.pop("linear", None)
@@ -134,8 +126,12 @@ def _flatten_phase(stored: dict[str, Any]) -> None:
 def read_config(folder: Path) -> RunConfig:
     """Read ``config.json``; a ``RunError`` says why a folder is not a run."""
     path = folder / CONFIG_FILE
+    if not folder.exists():
+        raise RunError(f"{folder} is not a run: it does not exist.{suggest_path(folder)}")
     if not path.exists():
-        raise RunError(f"{folder} is not a run: {_describe_other_folder(folder)}")
+        inside = sorted(each.parent for each in folder.glob(f"*/{CONFIG_FILE}"))
+        meant = f" Did you mean {inside[-1]}?" if inside else ""
+        raise RunError(f"{folder} is not a run: it has no {CONFIG_FILE}.{meant}")
     config = read_json(path, RunConfig, format=FORMAT, upgrade=_flatten_phase)
     if config.weights == INITIAL_WEIGHTS:
         config = config.model_copy(update={"weights": str(folder / INITIAL_WEIGHTS)})

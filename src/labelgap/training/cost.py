@@ -17,7 +17,7 @@ from labelgap.core.errors import LabelGapError
 from labelgap.core.system import format_bytes, used_memory
 from labelgap.core.text import HOUR, format_duration
 from labelgap.data.dataset import Dataset
-from labelgap.data.images import StoredImages
+from labelgap.data.images import ImageSource, StoredImages
 from labelgap.models import Classifier, count_parameters
 from labelgap.models.inference import inference_backbone
 from labelgap.training.config import RunConfig
@@ -28,9 +28,7 @@ from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
 
 MAX_SECONDS = 4.0
-"""Seconds after which a measurement stops."""
 BATCHES = 4
-SMALL_BATCH = 2
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,7 @@ class CostEstimate:
     """The estimated cost of a run."""
 
     seconds: float  # of features, epochs and val; not of cross-validation, nor of the results and the report at the end
-    memory: int
-    """Bytes. On a GPU, the peak of a step and the images that are stored there; else the memory of the process now,
-    plus what the images, the features and the loss will take."""
+    memory: int  # bytes; on a GPU the peak of a step and the images that are stored there, else of the process
     disk: int  # bytes of the run folder and of the feature cache
     device: str  # "cpu", "cuda" or "mps"
     protocol: str
@@ -61,11 +57,7 @@ class CostEstimate:
 
 
 def measure_cost(
-    plan: TrainingPlan,
-    network: Classifier,
-    device: torch.device,
-    workers: int = 0,
-    reporter: Reporter | None = None,
+    plan: TrainingPlan, network: Classifier, device: torch.device, workers: int = 0, reporter: Reporter | None = None
 ) -> CostEstimate:
     """Measure a few batches and estimate the cost of a training.
 
@@ -78,7 +70,12 @@ def measure_cost(
     phase = config.linear_phase() if config.protocol == "linear-init" else config
     if config.protocol != "end-to-end":
         flips = config.protocol == "linear" and config.average_flips
-        seconds += _feature_seconds(data, config, network, device, workers, reporter, flips)
+        cache = CachedFeatures(network.backbone, device, average_flips=flips, precision=config.feature_precision)
+        files = [split.images for split in data.splits if isinstance(split.images, StoredImages)]
+        uncached = cache.count_missing(files, reporter)
+        if sum(uncached):
+            images = files[int(np.argmax(uncached))]
+            seconds += _feature_seconds(images, config, network, device) * sum(uncached) / max(workers, 1)
         seconds += phase.epochs * -(-len(data.train) // phase.batch_size) * _head_step(phase, width, classes, device)
         disk += (2 if flips else 1) * total * width * 4 + (0 if network.backbone.reproducible else 2 * weights)
     if config.protocol != "linear":
@@ -103,30 +100,15 @@ def report_cost(
         return  # training will raise the same error
 
 
-def _feature_seconds(
-    data: Dataset,
-    config: RunConfig,
-    network: Classifier,
-    device: torch.device,
-    workers: int,
-    reporter: Reporter | None,
-    flips: bool,
-) -> float:
-    """Return the time to extract the features that are not in the cache."""
-    backbone, precision = network.backbone, config.feature_precision
-    files = [split.images for split in data.splits if isinstance(split.images, StoredImages)]
-    cache = CachedFeatures(backbone, device, average_flips=flips, precision=precision)
-    uncached = cache.count_missing(files, reporter)
-    if not sum(uncached):
-        return 0.0
-    images = files[int(np.argmax(uncached))]
-    was_training = backbone.training
-    fast = inference_backbone(backbone.eval(), device, precision)
+def _feature_seconds(images: ImageSource, config: RunConfig, network: Classifier, device: torch.device) -> float:
+    """Return the time to extract the features of an image."""
+    backbone, was_training = network.backbone, network.backbone.training
+    fast = inference_backbone(backbone.eval(), device, config.feature_precision)
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)
     with torch.inference_mode():
-        each = _fastest(lambda values: fast.features(values), batches, device)
+        each = _fastest(fast.features, batches, device)
     backbone.train(was_training)
-    return each * sum(uncached) / max(workers, 1)
+    return each
 
 
 def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device: torch.device) -> float:
@@ -147,7 +129,7 @@ def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device
         optimizer.zero_grad(set_to_none=True)
 
     each = math.inf
-    for count in (min(SMALL_BATCH, size), size) if device.type == "cpu" else (size,):
+    for count in (min(2, size), size) if device.type == "cpu" else (size,):
         if math.isinf(each) or each * count * BATCHES < MAX_SECONDS:
             batches = inputs.batches(_sample(len(data.train), count * BATCHES), batch_size=count, epoch=1)
             each = _fastest(step, batches, device)
@@ -187,19 +169,14 @@ def _sample(count: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 def _fastest(work: Callable[[Tensor], object], batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> float:
     """Return the seconds per image of the fastest batch, with its loading; the first is a warm-up, if there is time."""
     measured: list[float] = []
-    first = 0.0
     begin = started = time.perf_counter()
-    for number, (_, values) in enumerate(batches):
+    for _, values in batches:
         work(values)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         now = time.perf_counter()
-        each = (now - started) / max(len(values), 1)
-        if number:
-            measured.append(each)
-        else:
-            first = each
+        measured.append((now - started) / max(len(values), 1))
         if now - begin > MAX_SECONDS:
             break
         started = time.perf_counter()
-    return min(measured) if measured else first
+    return min(measured[1:] or measured)

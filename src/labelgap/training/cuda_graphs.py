@@ -2,16 +2,8 @@
 
 Launching the kernels of a step one by one takes the host longer than a GPU needs for small batches. The first full
 batches are trained eagerly, because a capture needs warmed-up kernels; so are smaller batches, and everything where a
-capture fails.
-
-``CudaGraphRunner`` replays the steps of the linear engine. Everything that changes from step to step lies on the
-device: the order of the images, the position in it, the epoch, the optimizer's step count, the mask of active heads.
-One capture therefore serves all full batches of a training.
-
-``GraphedStep`` replays the forward and backward passes of a network; the optimizer is not part of the graph. Inputs,
-labels and rows are copied to fixed places; gradients are left in fixed ones. The time of the first steps shows whether
-launching is what takes long. Nothing is captured where the host has a part in a step that a replay would leave out: it
-draws random numbers, or a module counts its calls.
+capture fails. ``CudaGraphRunner`` replays the steps of the linear engine, ``GraphedStep`` the forward and backward
+passes of a network.
 """
 
 from __future__ import annotations
@@ -73,7 +65,11 @@ class _CapturedSteps:
 
 
 class CudaGraphRunner(_CapturedSteps):
-    """Runs the steps of an engine with M heads on a GPU, over epochs of N rows in batches of B."""
+    """Runs the steps of an engine with M heads on a GPU, over epochs of N rows in batches of B.
+
+    Everything that changes from step to step lies on the device: the order of the images, the position in it, the
+    epoch, the optimizer's step count, the mask of active heads. So one capture serves all full batches of a training.
+    """
 
     def __init__(
         self, images: int, batch_size: int, heads: int, device: torch.device, disabled: str | None = None
@@ -118,15 +114,11 @@ class CudaGraphRunner(_CapturedSteps):
 class GraphedStep(_CapturedSteps):
     """Computes the gradients of batches, from a graph where there is one.
 
-    Args:
-        modules: the network, whose gradients are computed, and whatever else has a part in a step: the loss.
-        device: where the steps run.
-        batch_size: of a full batch.
-        disabled: why steps are not replayed.
-        lasting: whether a graph serves all epochs; else each captures its own, because what the loss reads changes
-            between them, or because processes are forked, which must not inherit a graph.
-        log: says that a capture failed.
-        always: capture even if it may not help.
+    ``modules`` are the network, whose gradients are computed, and whatever else has a part in a step: the loss. Nothing
+    is captured where the host has a part in a step that a replay would leave out: it draws random numbers, or a module
+    counts its calls; and where launching does not take long, unless ``always``. A ``lasting`` graph serves all epochs;
+    else each captures its own, because what the loss reads changes between them, or because processes are forked, which
+    must not inherit a graph. ``log`` says that a capture failed.
     """
 
     def __init__(
@@ -138,11 +130,10 @@ class GraphedStep(_CapturedSteps):
         disabled: str | None = None,
         lasting: bool = False,
         log: Callable[[str], None] = lambda _: None,
-        always: bool = False,
     ) -> None:
         super().__init__(device, batch_size, disabled)
         self.modules, self.parameters = modules, list(modules[0].parameters())
-        self.lasting, self.log, self.always = lasting, log, always
+        self.lasting, self.log, self.always = lasting, log, False
         self._stream: torch.cuda.Stream | None = None
         self._batch: tuple[Tensor, ...] = ()
         self._gradients: list[Tensor | None] = []
@@ -267,10 +258,8 @@ def capture_graph(work: Callable[[], T], device: torch.device) -> tuple[torch.cu
     """Capture work in a CUDA graph without running it; return the graph and the tensors that a replay fills.
 
     The garbage collector waits: a CUDA graph that it frees during a capture makes the capture fail. Other threads, such
-    as a loader's, may use the device meanwhile.
-
-    Raises:
-        RuntimeError: something in the work cannot be captured; the device can be used as before.
+    as a loader's, may use the device meanwhile. ``RuntimeError`` where something cannot be captured; the device can be
+    used as before.
     """
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     torch.cuda.synchronize(device)

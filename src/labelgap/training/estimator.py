@@ -35,12 +35,9 @@ _Val = tuple[NDArray[np.float32], LabelTable]
 
 
 class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear multi-label classifier for labels of which some, or most, are unknown.
+    """A linear multi-label classifier for labels of which some, or most, are unknown, behind scikit-learn's contract.
 
-    Every method of ``labelgap.methods()`` behind scikit-learn's contract: ``clone``, ``get_params``, pipelines, grid
-    search, ``pickle``. X are feature vectors; the numbers are those of a run of the ``linear`` protocol.
-
-    Y is one of
+    X are feature vectors; the numbers are those of a run of the ``linear`` protocol. Y is one of
 
     - a matrix of 1 (present), 0 (absent) and −1 or NaN (unknown);
     - a pandas ``DataFrame`` of these: its columns name the classes;
@@ -71,11 +68,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         classes_: ``(K,)`` names of the classes; numbers from 0 where Y has no names.
-        coef_: ``(K, D)``
-        intercept_: ``(K,)``
-        method_: the method that was used, and ``options_`` its options.
+        coef_, intercept_: ``(K, D)`` and ``(K,)``.
+        method_, options_, weight_decay_: those that were used.
         why_: the reason why "auto" chose the method or the weight decay; None where they were given.
-        weight_decay_: the weight decay that was used.
         cv_results_: a line for each setting that was compared: its method, options, weight decay, learning rate and
             score. None where nothing was.
         select_: the rule that selected the epoch.
@@ -167,11 +162,10 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _seed(self) -> int:
         """Return the seed; with a generator two fits of one estimator would differ silently."""
-        if self.random_state is None:
-            return 0
-        if isinstance(self.random_state, bool) or not isinstance(self.random_state, int | np.integer):
-            raise InputError(f"random_state={self.random_state!r}: it must be an integer.")
-        return int(self.random_state)
+        seed = 0 if self.random_state is None else self.random_state
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise InputError(f"random_state={seed!r}: it must be an integer.")
+        return int(seed)
 
     def _features(self, X: ArrayLike, *, reset: bool) -> NDArray[np.float32]:  # noqa: N803
         try:
@@ -206,10 +200,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         plan = plan_training(data, request, device)
         config, selection = plan.config, plan.selection
         found: Search | None = None
-        unseen: NDArray[np.floating[Any]] | None = None
         if plan.search is not None:
             found = search_settings(plan, vectors, device=device, reporter=Reporter(quiet=True))
-            config, unseen = config.model_copy(update={**found.settings, "why": found.reason}), found.logits
+            config = config.model_copy(update={**found.settings, "why": found.reason})
         self.method_, self.options_, self.why_ = config.method, dict(config.options), config.why
         self.weight_decay_, self.select_ = config.weight_decay, selection.rule
         self.cv_results_ = None if found is None else [dict(line) for line in found.compared]
@@ -235,8 +228,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.intercept_ = np.array(result.bias, dtype=np.float32)
         self.best_epoch_, self.best_score_ = result.best_epoch, result.best_score
         self.n_iter_, self.history_ = len(result.history), list(result.history)
-        if found is not None and unseen is not None:
-            self.best_score_, unseen = found.best_score, None if table.complete else unseen
+        unseen: NDArray[np.floating[Any]] | None = None
+        if found is not None and found.logits is not None:
+            self.best_score_, unseen = found.best_score, None if table.complete else found.logits
         elif val is not None:
             unseen, table = self._logits(val[0]), val[1]
         self.thresholds_ = np.full(len(self.intercept_), 0.5 if self.threshold == "auto" else float(self.threshold))
@@ -318,7 +312,7 @@ def class_names(labels: Any, classes: int) -> NDArray[Any]:
 
 def _from_dense(labels: Any, what: str) -> LabelTable:
     names = [str(name) for name in labels.columns] if hasattr(labels, "columns") else None
-    values = np.asarray(labels.to_numpy() if hasattr(labels, "to_numpy") else labels)
+    values = np.asarray(labels)
     if values.dtype == object:
         try:
             values = np.asarray([[np.nan if _missing(cell) else float(cell) for cell in row] for row in values])

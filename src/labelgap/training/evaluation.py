@@ -37,10 +37,8 @@ def evaluate_scores(
     on other images; on val, which chose them, it is a little too high. ``groups`` has the number of the group of every
     class; that of the result has then a row for each group.
     """
-    counts = labels.counts()
-    both = supports_accuracy(counts.present, counts.absent, len(labels))
+    counts, both, scores = labels.counts(), _supported(labels), expit(logits)
     supported = labels.keep(both[labels.columns]).to_dense()
-    scores = expit(logits)
     each, counted = average_precision(logits, supported, average=None, return_counted=True)
     samples, images_counted = average_precision(logits, supported, average="samples", return_counted=True)
     chance = expected_random_precision(counts.present[both], counts.absent[both])
@@ -65,6 +63,11 @@ def evaluate_scores(
     if groups is not None:
         result["groups"] = _measure_groups(each, labels, groups)
     return result
+
+
+def _supported(labels: LabelTable) -> NDArray[np.bool_]:
+    counts = labels.counts()
+    return supports_accuracy(counts.present, counts.absent, len(labels))
 
 
 def _measure_groups(
@@ -101,9 +104,7 @@ def evaluate_in_full(
     intervals: Sequence[tuple[float, float] | None] = [None] * len(labels.classes)
     means: dict[str, Any] | None = None
     if resamples and len(labels):
-        counts = labels.counts()
-        both = supports_accuracy(counts.present, counts.absent, len(labels))
-        supported = labels.keep(both[labels.columns])
+        supported = labels.keep(_supported(labels)[labels.columns])
         found = bootstrap_intervals(logits, supported, decisions, resamples=resamples)
         intervals = found.average_precision
         names = ("map", "map_samples", "f1_micro", "f1_macro")
@@ -137,8 +138,7 @@ def _class_rows(
     intervals: Sequence[tuple[float, float] | None],
 ) -> list[dict[str, Any]]:
     """Return a row of decision measures per class."""
-    codes, counts = labels.to_dense(), labels.counts()
-    supported = supports_accuracy(counts.present, counts.absent, len(labels)).tolist()
+    codes, counts, supported = labels.to_dense(), labels.counts(), _supported(labels).tolist()
     measured = {
         name: measure(scores, codes, thresholds.values, average=None)
         for name, measure in (("precision", precision), ("recall", recall), ("f1", f1))

@@ -1,15 +1,12 @@
 """Features that a backbone extracts, once per image: the inputs of the linear protocol.
 
-They are cached by the content of an image and the network, so that whatever split, table or command asks for an image,
-it is computed once; ``labelgap cache`` lists them. Features of mirror images, which a run may average with those of the
-images, are stored apart.
+They are cached by the network and the content of an image, so that whatever split, table or command asks for an image,
+it is computed once; ``labelgap cache`` lists them. Features of mirror images are stored apart.
 
-The key of an image file is a digest of its bytes, whatever its name or folder; that of an image in memory, a digest of
-its pixels. To hash a file is to read it, so the cache also keeps digests by the state of a file: its path, size, inode,
-and the times at which its content and its inode last changed. A file whose state is known is not read again. A file
-that changed less than two seconds ago is hashed every time: within the resolution of a file system's clock it could
-change again unnoticed. What remains is a content that is replaced while all five stay the same, which takes somebody
-who sets the clock back, or a file system that does not keep these times.
+The content of an image file is a digest of its bytes. To hash a file is to read it, so the cache also keeps digests by
+the state of a file: path, size, inode, and the times at which its content and its inode last changed. A file whose
+state is known is not read again, unless it changed less than two seconds before it was hashed: within the resolution of
+a file system's clock it could change again unnoticed.
 """
 
 from __future__ import annotations
@@ -23,8 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -69,10 +67,7 @@ def split_features(
     device: torch.device,
     workers: int,
     reporter: Reporter,
-    *,
-    everywhere: bool = True,
-    average_flips: bool = False,
-    precision: Precision | None = None,
+    **options: Any,
 ) -> dict[str, NDArray[Any]]:
     """Return the ``(N, D)`` features of splits: the data's own vectors, or those that a backbone computes.
 
@@ -82,17 +77,8 @@ def split_features(
     vectors = {name: images.vectors for name, images in sources.items() if isinstance(images, FeatureVectors)}
     if vectors:
         return vectors
-    found = extract_features(
-        list(sources.values()),
-        build_backbone(),
-        device=device,
-        workers=workers,
-        reporter=reporter,
-        everywhere=everywhere,
-        average_flips=average_flips,
-        precision=precision,
-    )
-    return dict(zip(sources, found, strict=True))
+    how: dict[str, Any] = {"device": device, "workers": workers, "reporter": reporter, **options}
+    return dict(zip(sources, extract_features(list(sources.values()), build_backbone(), **how), strict=True))
 
 
 def extract_features(
@@ -202,9 +188,8 @@ def _open_store(
 def next_block(times: Sequence[float], seconds: float) -> int:
     """Return of how many batches the next block is, to last ``seconds``, or longer where its start is slow.
 
-    Worker processes start with every block, which takes seconds where they are spawned: a block lasts ``START_UPS``
-    times as long as their start, which is what its first batch takes longer than the others. ``times`` are when a block
-    began, and when each of its batches was computed.
+    Worker processes start with every block: it lasts ``START_UPS`` times as long as their start, which is what its
+    first batch takes longer than the others. ``times`` are when a block began, and when each batch was computed.
 
     Example:
         >>> next_block([0.0, 6.0], 1.0), next_block([0.0, 6.0, 6.5, 7.0], 1.0), next_block([0.0, 6.0, 12.0], 1.0)
@@ -216,18 +201,15 @@ def next_block(times: Sequence[float], seconds: float) -> int:
     return max(1, round(max(seconds, START_UPS * start_up) / max(batch, 1e-3)))
 
 
-class _Batch(NamedTuple):
-    """Images that are computed together: the number of their source, and rows counted over all sources."""
-
-    source: int
-    rows: Rows
+_Batch = tuple[int, Rows]
+"""Images that are computed together: the number of their source, and rows counted over all sources."""
 
 
 class _MissingFeatures:
-    """Fills the rows of ``features`` that the cache lacks, a block of about ten seconds at a time.
+    """Fills the rows of ``features``, counted over all sources, that the cache lacks, a block at a time.
 
     A complete block is stored, and then the cache is searched again: several processes that want the same images take
-    short blocks in a random order and so share the work. Rows are counted over all sources.
+    short blocks in a random order and so share the work.
     """
 
     def __init__(
@@ -249,7 +231,7 @@ class _MissingFeatures:
         self.first = self.rows[first]
         rows = np.sort(self.first)
         self.batches = [
-            _Batch(source, rows[first : min(first + batch_size, stop)])
+            (source, rows[first : min(first + batch_size, stop)])
             for source, (start, stop) in enumerate(pairwise(np.searchsorted(rows, self.starts).tolist()))
             for first in range(start, stop, batch_size)
         ]
@@ -279,11 +261,11 @@ class _MissingFeatures:
 
     def _compute_block(self, block: Sequence[_Batch], backbone: Backbone, mirrored: bool) -> Iterator[Rows]:
         """Compute and store a block, yielding the rows of every batch; also what a failure leaves is stored."""
-        for source, group in groupby(block, key=lambda batch: batch.source):
-            batches, start, done = list(group), int(self.starts[source]), []
-            rows = np.concatenate([batch.rows for batch in batches]) - start
+        for source, group in groupby(block, key=itemgetter(0)):
+            batches, start, done = [rows for _, rows in group], int(self.starts[source]), []
+            rows = np.concatenate(batches) - start
             try:
-                for index, values in self.inputs[source].batches(rows, batch_size=len(batches[0].rows)):
+                for index, values in self.inputs[source].batches(rows, batch_size=len(batches[0])):
                     with torch.inference_mode():
                         found = backbone.features(values.flip(-1) if mirrored else values).float().cpu().numpy()
                     done.append(index.numpy() + start)
@@ -299,11 +281,11 @@ class _MissingFeatures:
         """Read what other processes have stored since; return the number of images in batches that are complete."""
         if not self.batches:
             return 0
-        left = np.concatenate([batch.rows for batch in self.batches])
+        left = np.concatenate([rows for _, rows in self.batches])
         found = np.zeros(len(self.features), dtype=bool)
         found[left] = self.store.read(self.keys[left], self.bytes, left)
-        self.batches = [batch for batch in self.batches if not found[batch.rows].all()]
-        return len(left) - sum(len(batch.rows) for batch in self.batches)
+        self.batches = [(source, rows) for source, rows in self.batches if not found[rows].all()]
+        return len(left) - sum(len(rows) for _, rows in self.batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,18 +342,16 @@ def content_keys(
     unread = np.flatnonzero(~known & (changed > 0)) if hash_files else np.empty(0, dtype=np.int64)
     if len(unread):
         digests.reserve(len(unread))
-    for rows, found in _hash_files(images, unread, reporter or Reporter(quiet=True)):
-        keys[rows], known[rows] = found, True
-        lasting = rows[changed[rows] < now - _SETTLED]
-        digests.append(states[lasting], keys[lasting])
+        for rows, found in _hash_files(images, unread, reporter or Reporter(quiet=True)):
+            keys[rows], known[rows] = found, True
+            lasting = rows[changed[rows] < now - _SETTLED]
+            digests.append(states[lasting], keys[lasting])
     keys[~known] = _as_keys([os.urandom(KEY_BYTES * int(np.count_nonzero(~known)))])
     return ContentKeys(images, keys, known, states)
 
 
 def _hash_files(images: FileImages, rows: Rows, reporter: Reporter) -> Iterator[tuple[Rows, Keys]]:
     """Yield rows with the digests of their files, some thousand at a time; unreadable files are left out."""
-    if not len(rows):
-        return
     with reporter.bar("reading images", len(rows)), ThreadPoolExecutor(cpu_count()) as threads:
         for start in range(0, len(rows), _FILES_AT_ONCE):
             part = rows[start : start + _FILES_AT_ONCE]

@@ -65,6 +65,7 @@ from labelgap.training.run_folder import (
     check_links,
     check_started,
     clean_folder,
+    default_folder,
     finish_folder,
     is_run_folder,
     write_data_identity,
@@ -95,7 +96,7 @@ def fit(
     options: Mapping[str, Any] | None = None,
     backbone: str | nn.Module | None = None,
     protocol: str | None = None,
-    out: str | os.PathLike[str] = "runs/latest",
+    out: str | os.PathLike[str] | None = None,
     *,
     preset: str | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -121,7 +122,8 @@ def fit(
         options: of the method.
         backbone: a name, or a module that returns features; by default the data's, for linear heads a pretrained one.
         protocol: "linear", "end-to-end" or "linear-init"; by default that of the data and the device.
-        out: the run folder; it must not hold a run yet, unless ``resume``.
+        out: the run folder; it must not hold a run yet, unless ``resume``. By default the first free one of
+            runs/latest, runs/latest-2, …; to resume, the last of these.
         preset: a paper whose settings replace the defaults: one of ``PRESETS``.
         weights: a file of weights of the backbone; "none" for random ones.
         head: "linear"; "boostlu", which amplifies class activations; "zero-shot", linear, from the class names.
@@ -142,7 +144,8 @@ def fit(
         The run; finished, unless a Ctrl-C came before the end of the first epoch.
     """
     init_distributed(torch_device := choose_device(device))
-    folder, workers, logs = Path(out), choose_workers(workers, torch_device), check_loggers(log)
+    folder = Path(broadcast_object(os.fspath(out or default_folder(resume=resume))))
+    workers, logs = choose_workers(workers, torch_device), check_loggers(log)
     execution = _Execution(folder, torch_device, workers, Reporter(quiet), resume, accept_changes, on_epoch, logs)
     with lock_together(folder, "training"):
         check_links(folder)
@@ -276,12 +279,8 @@ class PhaseResult:
     loss_state: dict[str, Tensor] = field(default_factory=dict)  # what the loss passes to the next phase
 
 
-@dataclass(frozen=True)
-class Handoff:
-    """What the linear phase passes to the next one: its duration, and the ``handoff_state`` of its loss."""
-
-    seconds: float
-    loss_state: dict[str, Tensor]
+Handoff = tuple[float, dict[str, Tensor]]
+"""What the linear phase passes to the next one: its duration, and the ``handoff_state`` of its loss."""
 
 
 def linear_init_phase(context: TrainingContext) -> Handoff | None:
@@ -297,11 +296,10 @@ def linear_init_phase(context: TrainingContext) -> Handoff | None:
     with fail_together(), single_process():
         if is_main_process():
             handoff = _linear_init(context, first, features)
-    shared = broadcast_object(handoff and (handoff.seconds, bool(handoff.loss_state)))
+    shared = broadcast_object(handoff and (handoff[0], bool(handoff[1])))
     if is_main_process() or shared is None:
         return handoff
-    seconds, has_state = shared
-    return Handoff(seconds, read_tensors(first.folder / HANDOFF_FILE)[0] if has_state else {})
+    return shared[0], read_tensors(first.folder / HANDOFF_FILE)[0] if shared[1] else {}
 
 
 def _linear_init(context: TrainingContext, first: TrainingContext, features: dict[str, Tensor]) -> Handoff | None:
@@ -313,7 +311,7 @@ def _linear_init(context: TrainingContext, first: TrainingContext, features: dic
     score = "" if state.best_score is None else f", val score {100 * state.best_score:.1f}"
     context.reporter.log(f"linear phase complete: best epoch {state.best_epoch} of {state.epoch}{score}")
     remove_previous(first.folder)
-    handoff = Handoff(sum(record["seconds"] for record in state.history), result.loss_state)
+    handoff = sum(record["seconds"] for record in state.history), result.loss_state
     del result
     gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
     return handoff
@@ -343,7 +341,7 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if handoff is not None:
         loss_fn.to(context.device).prepare(context.data.train.labels, epochs=config.epochs, seed=config.seed)
-        loss_fn.load_handoff_state(handoff.loss_state)
+        loss_fn.load_handoff_state(handoff[1])
     inputs: dict[str, Inputs] = {
         split.name: ImageInputs(
             split.images, network.backbone, context.device, config.flip, config.seed, context.workers, config.transform
@@ -360,7 +358,7 @@ def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | No
         state,
         trainer.revisions,
         lambda split: predict_logits(network, inputs[split], autocast=trainer.autocast),
-        0.0 if handoff is None else handoff.seconds,
+        0.0 if handoff is None else handoff[0],
     )
 
 

@@ -32,7 +32,6 @@ LEFT_OUT: Final = 0.01
 MAX_VALUES: Final = 1 << 23
 """Folds are trained together while their features have no more values than this."""
 _SHARED: Final = ("epochs", "batch_size", "stop_below", "optimizer", "momentum", "nesterov", "standardize")
-"""The settings that heads trained together have in common."""
 
 Features = Tensor | NDArray[Any]
 """``(N, D)``; an array may be a memory-mapped file of any precision."""

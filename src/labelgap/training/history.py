@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from labelgap.core.files import write_text
 from labelgap.core.stored import damaged, parse_json, read_bytes, reading, validate
 from labelgap.core.text import pluralize
 from labelgap.metrics.thresholds import ThresholdMark
 from labelgap.metrics.validation import MAX_CHANCE
+from labelgap.training.settings import Name, NotNegative, Options, Rate
 
 METRICS_FILE: Final = "metrics.jsonl"
 _REMEDY: Final = "Restore it from a copy; in an unfinished run remove it, and --resume writes it again."
@@ -122,19 +123,24 @@ class _Weights(_Stored):
     size: Count
 
 
-class _ComparedSettings(_Stored):
+class SearchedSettings(_Stored):
+    """The settings that a search chooses."""
+
+    method: Name
+    options: Options
+    lr: Rate
+    backbone_lr: Rate
+    weight_decay: NotNegative
+
+
+class ComparedSettings(SearchedSettings):
     """Settings of a head, and their score on val or out of fold; None where nothing could be ranked."""
 
-    method: Text
-    options: dict[Text, JsonValue]
-    weight_decay: Annotated[float, Field(ge=0, le=1e30)]
-    lr: Positive
-    backbone_lr: Positive
     score: Share | None
 
 
 class _Search(_Stored):
-    compared: list[_ComparedSettings]
+    compared: list[ComparedSettings]
 
 
 class _CrossValidation(_Search):
@@ -206,16 +212,12 @@ def _check_summary(summary: _RunSummary, history: Sequence[Mapping[str, Any]], c
     """Raise ``ValueError`` where the summary is not one of a run with these epochs and classes."""
     if summary.epochs != trained_epochs(history) or summary.best_epoch not in {record["epoch"] for record in history}:
         raise ValueError("its summary is of other epochs")
-    per_class: list[Sequence[object]] = [summary.thresholds.values, summary.thresholds.marks]
-    per_class += [] if summary.class_groups is None else [summary.class_groups]
-    if summary.calibration is not None:
-        offset = summary.calibration.offset
-        per_class += [summary.calibration.classes, *([offset] if isinstance(offset, list) else [])]
-    measured = [split for split in (summary.train, summary.val, summary.test) if split is not None]
-    known = set(classes)
-    if any(len(values) != len(classes) for values in per_class) or any(
-        not known.issuperset(split.average_precision) for split in measured
-    ):
+    calibration, measured = summary.calibration, (summary.train, summary.val, summary.test)
+    per_class: list[object] = [summary.thresholds.values, summary.thresholds.marks, summary.class_groups]
+    per_class += [] if calibration is None else [calibration.classes, calibration.offset]
+    named = {name for split in measured if split is not None for name in split.average_precision}
+    lengths = {len(values) for values in per_class if isinstance(values, list)}
+    if lengths != {len(classes)} or not named <= set(classes):
         raise ValueError("its summary is of other classes")
 
 
@@ -253,28 +255,18 @@ def unseen_splits(metrics: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_kept_epoch(metrics: Mapping[str, Any]) -> str:
-    """Return which epoch of a finished run was kept, and how often its training diverged.
-
-    Example:
-        >>> describe_kept_epoch({"best_epoch": 2, "epochs": 10, "divergences": 1})
-        'epoch 2 of 10 was kept; training diverged once, and the learning rates were halved'
-    """
-    epochs, times = pluralize(metrics["epochs"], "epoch"), metrics.get("divergences", 0)
+    """Return which epoch of a finished run was kept, and how often its training diverged."""
     kept = f"epoch {metrics['best_epoch']} of {metrics['epochs']} was kept"
     if metrics["best_epoch"] == 0:
+        epochs = pluralize(metrics["epochs"], "epoch")
         kept = f"the linear head was kept: training the whole network for {epochs} did not improve the val score"
+    times = metrics.get("divergences", 0)
     count = "once" if times == 1 else f"{times} times"
     return f"{kept}; training diverged {count}, and the learning rates were halved" if times else kept
 
 
 def describe_estimated(measured: Mapping[str, Any]) -> str | None:
-    """Return the estimated mAP of a split with its chance and its assumption; None where there is none.
-
-    Example:
-        >>> estimated = {"map_estimated": 0.864, "chance_estimated": 0.071, "known_absent": 20}
-        >>> describe_estimated({**estimated, "classes_estimated": 5, "classes": 16})
-        'about 86.4 over 5 of 16 classes (chance 7.1), if labels are missing at random; 20 absent labels are known'
-    """
+    """Return the estimated mAP of a split with its chance and its assumption; None where there is none."""
     if not has_estimate(measured):
         return None
     value, chance = (100 * measured[name] for name in ("map_estimated", "chance_estimated"))
@@ -285,13 +277,7 @@ def describe_estimated(measured: Mapping[str, Any]) -> str | None:
 
 
 def describe_groups(measured: Mapping[str, Any]) -> str | None:
-    """Return the mAP of the groups of classes, with the known absent labels of each; None where there are none.
-
-    Example:
-        >>> rows = [{"group": 1, "map": 0.25, "absent": 1200}, {"group": 2, "map": None, "absent": 0}]
-        >>> describe_groups({"groups": rows})
-        'mAP by known training labels, fewest first (known absent): G1 25.00 (1,200), G2 – (0)'
-    """
+    """Return the mAP of the groups of classes, with the known absent labels of each; None where there are none."""
     values = [
         f"G{row['group']} {'–' if row['map'] is None else format(100 * row['map'], '.2f')} ({row['absent']:,})"
         for row in measured.get("groups") or ()

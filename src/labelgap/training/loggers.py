@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError, LabelGapError, UnknownNameError
@@ -33,10 +33,7 @@ CSV_LOG: Final = "log.csv"
 TENSORBOARD_FOLDER: Final = "tensorboard"
 MLFLOW_DATABASE: Final = "mlflow.db"
 LOGS_FILE: Final = "logs.json"
-_RECORD: Final = {
-    **{name: f"train/{name}" for name in ("loss", "seconds", "revisions", "revisions_precision")},
-    **{name: f"val/{name}" for name in ("score", "classes_counted")},
-}
+_RECORD: Final = {"train": ("loss", "seconds", "revisions", "revisions_precision"), "val": ("score", "classes_counted")}
 _MEASURES: Final = ("map", "map_samples", "f1_micro", "f1_macro")
 _LEFT_OUT: Final = {"format", "data", "classes", "why", "weights", "backbone_input", "checkpoint_minutes", "trace"}
 _LONGEST_PARAMETER: Final = 500
@@ -53,7 +50,6 @@ _WANDB_SETTINGS: Final = {
 
 Scalars = Mapping[str, float]
 Row = tuple[int, Scalars]
-"""An epoch and its scalars."""
 History = Sequence[Mapping[str, Any]]
 Callback = Callable[[History], None]
 
@@ -63,7 +59,7 @@ def epoch_scalars(record: Mapping[str, Any], config: RunConfig) -> dict[str, flo
 
     ``val/score`` is what selects the epoch; ``val/map`` is there too where that is a mean average precision.
     """
-    found = {name: record.get(key) for key, name in _RECORD.items()}
+    found = {f"{part}/{name}": record.get(name) for part, names in _RECORD.items() for name in names}
     if record.get("select") in ("clean", "known"):
         found["val/map"] = record.get("score")
     if config.optimizer != "newton" and record["epoch"]:
@@ -99,15 +95,11 @@ def _finite(found: Mapping[str, Any]) -> dict[str, float]:
 class EpochLogger(ABC):
     """Writes the scalars of epochs to one kind of log; it is opened when the first epoch ends.
 
-    Args:
-        folder: of the run.
-        settings: the hyper-parameters of the run.
-        id: of the log that a resumed run continues, as ``id`` was; "" for a new one.
-        start: the first epoch that is not in the log yet.
+    ``settings`` are the hyper-parameters of the run. A resumed run continues the log whose ``id`` is not "", at the
+    epoch ``start``.
     """
 
-    package = ""
-    """The library that must be installed; "" for none."""
+    package = ""  # the library that must be installed
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, id: str, start: int) -> None:
         self.folder, self.settings, self.id, self.start = folder, settings, id, start
@@ -120,19 +112,17 @@ class EpochLogger(ABC):
     def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
         """Write the new epochs; ``rows`` are all epochs of the run, with the new ones at their end."""
 
-    @abstractmethod
     def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
-        """Write the measures of the finished run."""
+        """Write the measures of the finished run, to its last epoch."""
+        epoch, scalars = rows[-1]
+        self.log([*rows[:-1], (epoch, {**scalars, **measured})], [(epoch, measured)])
 
     def close(self, *, finished: bool) -> None:  # noqa: B027 (optional)
         """Close the log; a run that is not finished can be resumed."""
 
 
 class _CsvLogger(EpochLogger):
-    """``log.csv`` in the run folder, which is replaced after every epoch, so that it is complete at every moment.
-
-    The measures of the finished run are in the row of the last epoch.
-    """
+    """``log.csv`` in the run folder, which is replaced after every epoch, so that it is complete at every moment."""
 
     def log(self, rows: Sequence[Row], new: Sequence[Row]) -> None:
         names = sorted({name for _, scalars in rows for name in scalars})
@@ -141,10 +131,6 @@ class _CsvLogger(EpochLogger):
         writer.writeheader()
         writer.writerows({"epoch": epoch, **scalars} for epoch, scalars in rows)
         write_text(self.folder / CSV_LOG, text.getvalue())
-
-    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
-        epoch, scalars = rows[-1]
-        self.log([*rows[:-1], (epoch, {**scalars, **measured})], ())
 
 
 class _TensorBoardLogger(EpochLogger):
@@ -178,9 +164,6 @@ class _TensorBoardLogger(EpochLogger):
             for name, value in scalars.items():
                 self._writer.add_scalar(name, value, epoch)
         self._writer.flush()
-
-    def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
-        self.log(rows, [(rows[-1][0], measured)])
 
     def close(self, *, finished: bool) -> None:
         self._writer.close()
@@ -259,14 +242,14 @@ class _MlflowLogger(EpochLogger):
     def finish(self, rows: Sequence[Row], measured: Scalars) -> None:
         self._send(measured, rows[-1][0])
 
-    def close(self, *, finished: bool) -> None:
-        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
-
     def _send(self, scalars: Scalars, epoch: int) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         self._client.log_batch(self.id, [Metric(name, value, now, epoch) for name, value in scalars.items()])
+
+    def close(self, *, finished: bool) -> None:
+        self._client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
 
 
 LOGGERS: Final[Mapping[str, type[EpochLogger]]] = {
@@ -315,17 +298,13 @@ def log_epochs(
         log.close()
 
 
-class _LogState(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _LogState(BaseModel, extra="forbid"):
     id: Annotated[str, StringConstraints(max_length=1000)] = ""
     epochs: Annotated[int, Field(ge=0, le=10**9)] = 0
     measured: bool = False  # whether the log has the measures of the finished run
 
 
-class _Logs(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Logs(BaseModel, extra="forbid"):
     format: Literal[1] = 1
     logs: dict[Annotated[str, StringConstraints(max_length=100)], _LogState] = {}
 
@@ -336,23 +315,22 @@ class _RunLog:
     def __init__(self, names: Sequence[str], folder: Path, warn: Callable[[str], None], resume: bool) -> None:
         self._names, self._folder, self._warn, self._resume = names, folder, warn, resume
         self._open: dict[str, EpochLogger] = {}
-        self._config: RunConfig | None = None
-        self._history: History = ()
+        self._config: RunConfig | None = None  # until the first epoch ends
+        self._rows: list[Row] = []
         self._states: dict[str, _LogState] = {}
         self._failed: set[str] = set()
 
     def write(self, history: History) -> None:
         """Log the epochs that are not logged yet."""
-        self._history = list(history)
         with self._guard(", ".join(self._names)):
             if self._config is None:
-                self._start()
-            rows = self._rows()
+                self._config = read_config(self._folder)
+                self._start(self._config, [record["epoch"] for record in history])
+            self._rows = [(record["epoch"], epoch_scalars(record, self._config)) for record in history]
             for name, logger in list(self._open.items()):
-                state = self._states[name]
                 with self._guard(name):
-                    logger.log(rows, rows[state.epochs :])
-                    self._states[name] = _LogState(id=logger.id, epochs=max(len(rows), state.epochs))
+                    logger.log(self._rows, self._rows[self._states[name].epochs :])
+                    self._states[name].epochs = max(len(self._rows), self._states[name].epochs)
             self._save()
 
     def close(self) -> None:
@@ -367,34 +345,28 @@ class _RunLog:
         for name, logger in list(self._open.items()):
             with self._guard(name):
                 if finished:
-                    logger.finish(self._rows(), summary_scalars(summary))
+                    logger.finish(self._rows, summary_scalars(summary))
                     self._states[name].measured = True
                 logger.close(finished=finished)
         if self._open:
             self._save()
 
-    def _start(self) -> None:
+    def _start(self, config: RunConfig, epochs: Sequence[int]) -> None:
         """Open the logs, and store their ids before anything is in them."""
-        self._config, path = read_config(self._folder), self._folder / LOGS_FILE
+        path = self._folder / LOGS_FILE
         try:
             self._states = dict(read_json(path, _Logs, format=1).logs) if self._resume and path.is_file() else {}
         except LabelGapError as error:
             self._warn(f"{error} The logs start anew.")
         for name in self._names:
             state = self._states.setdefault(name, _LogState())
-            known = self._history[: state.epochs]
-            start = known[-1]["epoch"] + 1 if known else self._history[0]["epoch"]
-            if state.measured:
-                continue
+            known = epochs[: state.epochs]
             with self._guard(name):
-                settings = hyper_parameters(self._config)
-                self._open[name] = LOGGERS[name](self._folder, settings, id=state.id, start=start)
-                state.id = self._open[name].id
+                if not state.measured:
+                    start = known[-1] + 1 if known else epochs[0]
+                    opened = LOGGERS[name](self._folder, hyper_parameters(config), id=state.id, start=start)
+                    self._open[name], state.id = opened, opened.id
         self._save()
-
-    def _rows(self) -> list[tuple[int, dict[str, float]]]:
-        assert self._config is not None
-        return [(record["epoch"], epoch_scalars(record, self._config)) for record in self._history]
 
     def _save(self) -> None:
         with self._guard(LOGS_FILE):

@@ -46,8 +46,16 @@ def build_classifier(
     ``pretrained`` loads the initial weights of the backbone, which are not needed where those of the run follow. A
     ``backbone`` that is given is taken as it is.
     """
+    if backbone is None and config.backbone == FEATURES and width is not None:
+        backbone = IdentityBackbone(width)
     if backbone is None:
-        backbone = _create_backbone(config, width, pretrained)
+        weights, recorded = config.weights if pretrained else None, config.backbone_input
+        backbone = create_backbone(config.backbone, pretrained=pretrained, weights=weights, size=config.size)
+        if recorded is not None and recorded.input_spec() != backbone.input_spec:
+            raise RunError(
+                f"{config.backbone} takes other images now ({backbone.input_spec}) than in its run "
+                f"({recorded.input_spec()}): set its `input_spec`, or pass the network itself (backbone=network)."
+            )
     return Classifier(backbone, len(config.classes), config.head, average_flips=config.average_flips)
 
 
@@ -71,20 +79,6 @@ def copy_backbone(network: nn.Module, folder: Path, size: int | None) -> Backbon
             set_weights(backbone, weights, stored)
         except RunError as error:
             raise RunError(f"the network is not the one that {folder} was started with: {error}") from None
-    return backbone
-
-
-def _create_backbone(config: RunConfig, width: int | None, pretrained: bool) -> Backbone:
-    if config.backbone == FEATURES and width is not None:
-        return IdentityBackbone(width)
-    weights = config.weights if pretrained else None
-    backbone = create_backbone(config.backbone, pretrained=pretrained, weights=weights, size=config.size)
-    recorded, spec = config.backbone_input, backbone.input_spec
-    if recorded is not None and recorded.input_spec() != spec:
-        raise RunError(
-            f"{config.backbone} takes other images now ({spec}) than in its run ({recorded.input_spec()}): set its "
-            "attribute `input_spec`, or pass the network itself (backbone=network)."
-        )
     return backbone
 
 

@@ -81,12 +81,8 @@ class TrainingRequest:
         """Return the settings of ``training`` that are not left open."""
         return {name: value for name, value in self.training.items() if value is not None and value != "auto"}
 
-    def check(self) -> None:
-        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
-        if self.method == "auto" and self.options:
-            raise InputError("options belong to a method: name it with --method, or leave the options out.")
-        if isinstance(self.method, str) and self.method != "auto":
-            loss(self.method, **self.options)
+    def check_names(self) -> None:
+        """Raise an error for an unknown name, and for options without a method."""
         for kind, name, known in (
             ("preset", self.preset, PRESETS),
             ("protocol", self.protocol, PROTOCOLS),
@@ -94,6 +90,14 @@ class TrainingRequest:
         ):
             if name is not None and name not in known:
                 raise UnknownNameError(kind, name, known)
+        if self.method == "auto" and self.options:
+            raise InputError("options belong to a method: name it with --method, or leave the options out.")
+
+    def check(self) -> None:
+        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
+        self.check_names()
+        if isinstance(self.method, str) and self.method != "auto":
+            loss(self.method, **self.options)
         if isinstance(self.backbone, str) and self.backbone != FEATURES:
             check_backbone(self.backbone)
         if self.weights not in (None, NO_WEIGHTS):
@@ -153,19 +157,19 @@ def plan_training(
     A GPU as device has other defaults; what depends on the device stays as it is in the ``stored`` configuration of a
     run to resume.
     """
+    request.check_names()
     _check_labels(data)
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
     data, left_out = without_reviewed_absents(data, request)
-    _check_head(request.head, protocol)
     default = default_linear_backbone(data) if protocol == "linear" and request.weights is None else data.backbone
     backbone = request.backbone or from_preset.get("backbone") or default
     name = backbone.name if isinstance(backbone, Backbone) else backbone
     check_feature_data(data, name, protocol)
     given = request.given_settings()
-    for option in ("weights", "size", "average_flips"):
-        value = request.weights if option == "weights" else given.get(option)
-        if data.backbone == FEATURES and value is not None and value is not False:
+    of_network = {"weights": request.weights, **{name: given.get(name) for name in ("size", "average_flips")}}
+    for option, value in of_network.items() if data.backbone == FEATURES else ():
+        if value is not None and value is not False:
             raise InputError(f"{option}={value} is for a network, and {data.name} has feature vectors: leave it out.")
     folds = resolve_folds(data, given.get("folds"), protocol)
     pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
@@ -191,6 +195,9 @@ def plan_training(
     settings["precision"] = _precision({**kept, **given}.get("precision"), protocol, backbone, device)
     settings["reviewed_absents"] = "ignore" if left_out else given.get("reviewed_absents", "use")
     trace = stored.trace if stored is not None and request.trace == "auto" else _trace(request, data, device, settings)
+    backbone_input = stored.backbone_input if stored is not None and stored.backbone == backbone else None
+    if isinstance(backbone, Backbone):
+        backbone_input = BackboneInput(**asdict(backbone.input_spec))
     config = RunConfig.checked(
         data=dict(data.recipe),
         classes=data.classes,
@@ -199,7 +206,7 @@ def plan_training(
         options=options,
         preset=request.preset,
         backbone=name,
-        backbone_input=_backbone_input(backbone, stored),
+        backbone_input=backbone_input,
         weights=request.weights,
         protocol=protocol,
         head=request.head,
@@ -209,13 +216,13 @@ def plan_training(
         flip=data.flip and protocol != "linear",
         **settings,
     )
-    _check_zero_shot(config)
+    _check_head(config)
     check_batch_norm(config.batchnorm, backbone, pretrained=pretrained)
     search = _search_space(data, request, config, given) if searched or folds else None
     untraced = trace == "off" and request.trace == "auto" and _is_cuda(device)
     notes = tuple(_notes(data, config, selection, left_out, untraced))
-    given_object = backbone if isinstance(backbone, Backbone) else None
-    return TrainingPlan(data, config, selection, loss_fn, search, given_object, notes)
+    own = backbone if isinstance(backbone, Backbone) else None
+    return TrainingPlan(data, config, selection, loss_fn, search, own, notes)
 
 
 def describe_random_features(config: RunConfig) -> str | None:
@@ -240,9 +247,8 @@ def _protocol(
 ) -> tuple[str, dict[str, Any]]:
     """Return the protocol, and the settings of the preset.
 
-    By default it is that of the data; for many images on a GPU, linear-init instead of linear. On 1,280 photos training
-    the whole network gains little or nothing (docs/training.md), and it needs a val; so few images without a split are
-    all trained on, by a linear head.
+    By default it is that of the data; for many images on a GPU, linear-init instead of linear. For 1,280 photos
+    training the whole network gains little or nothing (docs/training.md), and it needs a val.
     """
     protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
     from_preset = _preset_settings(data, request, protocol)
@@ -251,8 +257,6 @@ def _protocol(
         images = data.protocol == "linear" and data.backbone != FEATURES
         images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
         protocol = "linear-init" if images and _is_cuda(device) else data.protocol
-    if protocol not in PROTOCOLS:
-        raise UnknownNameError("protocol", protocol, PROTOCOLS)
     return protocol, from_preset
 
 
@@ -290,7 +294,7 @@ def default_linear_backbone(data: Dataset) -> str:
 
 
 def defaults_for(
-    protocol: str, pretrained: bool, *, optimizer: str | None = None, batch_norm: bool = True, flip: bool = True
+    protocol: str, pretrained: bool, optimizer: str | None, *, batch_norm: bool, flip: bool
 ) -> dict[str, Any]:
     """Return the default settings of a protocol.
 
@@ -328,8 +332,7 @@ def resolve_settings(
     """
     check_settings(given)
     base = {name: from_preset[name] for name in KEYWORDS if name in from_preset}
-    network: dict[str, Any] = {"optimizer": given.get("optimizer"), "batch_norm": batch_norm, "flip": flip}
-    base = base or defaults_for(protocol, pretrained, **network)
+    base = base or defaults_for(protocol, pretrained, given.get("optimizer"), batch_norm=batch_norm, flip=flip)
     settings = {**base, **given}
     check_effect(given, settings, protocol)
     if protocol == "linear":
@@ -388,8 +391,6 @@ def _method(
         method, given = _registered_name(request.method), loss_options(request.method)
     elif request.method != "auto":
         method, given = request.method, dict(request.options)
-    elif request.options:
-        raise InputError("options belong to a method: name it with --method, or leave the options out.")
     else:
         (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
         if searched:
@@ -426,10 +427,10 @@ def _search_space(
     data: Dataset, request: TrainingRequest, config: RunConfig, given: Mapping[str, Any]
 ) -> SearchSpace | None:
     """Return what is searched before the training; folds are trained for their scores in any case."""
-    fixed = request.preset is not None
-    decay = not fixed and "weight_decay" not in given
-    rate = not fixed and "lr" not in given and config.optimizer != "newton"
-    compared = auto_methods(data) if request.method == "auto" and not fixed else ()
+    if request.preset is not None:
+        return SearchSpace() if config.folds else None
+    decay, rate = "weight_decay" not in given, "lr" not in given and config.optimizer != "newton"
+    compared = auto_methods(data) if request.method == "auto" else ()
     return SearchSpace(compared, decay, rate) if config.folds or compared or decay or rate else None
 
 
@@ -455,37 +456,25 @@ def _check_labels(data: Dataset) -> None:
         raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
 
 
-def _check_head(head: str, protocol: str) -> None:
-    if head not in get_args(HeadName):
-        raise UnknownNameError("head", head, get_args(HeadName))
-    if head == "boostlu" and protocol == "linear":
+def _check_head(config: RunConfig) -> None:
+    """Refuse a head without what it needs; training would not start from "zero-shot"."""
+    head, remedy = f"the head '{config.head}'", "--head linear works everywhere."
+    if config.head == "boostlu" and config.protocol == "linear":
         raise InputError(
-            f"the head '{head}' needs the feature maps of an image, and the linear protocol has one vector per image: "
-            "train with --protocol end-to-end, or with --head linear."
+            f"{head} needs the feature maps of an image, and the linear protocol has one vector per image: train with "
+            "--protocol end-to-end, or with --head linear."
         )
-
-
-def _check_zero_shot(config: RunConfig) -> None:
-    """Refuse the head "zero-shot" where training would not start from it."""
     if config.head != "zero-shot":
         return
-    remedy = "--head linear works everywhere."
     if not config.backbone.startswith(OPEN_CLIP_PREFIX):
-        raise InputError(f"the head 'zero-shot' needs a backbone with a text tower ({OPEN_CLIP_PREFIX}…). {remedy}")
+        raise InputError(f"{head} needs a backbone with a text tower ({OPEN_CLIP_PREFIX}…). {remedy}")
     if config.protocol == "end-to-end":
-        raise InputError(f"the head 'zero-shot' needs fixed features: --protocol linear or linear-init. {remedy}")
+        raise InputError(f"{head} needs fixed features: --protocol linear or linear-init. {remedy}")
     if config.folds or config.optimizer == "newton":
         raise InputError(
-            "the head 'zero-shot' is a start, and without a val split settings are chosen by cross-validation, with an "
-            f"optimizer that has no start: give a val split, or --folds 0 --optimizer adam. {remedy}"
+            f"{head} is a start, and without a val split settings are chosen by cross-validation, with an optimizer "
+            f"that has no start: give a val split, or --folds 0 --optimizer adam. {remedy}"
         )
-
-
-def _backbone_input(backbone: str | Backbone, stored: RunConfig | None) -> BackboneInput | None:
-    """Return the input specification to record: that of an object, also where its run is resumed by the class path."""
-    if isinstance(backbone, Backbone):
-        return BackboneInput(**asdict(backbone.input_spec))
-    return stored.backbone_input if stored is not None and stored.backbone == backbone else None
 
 
 def _is_pretrained(backbone: str, weights: str | None) -> bool:

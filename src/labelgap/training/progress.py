@@ -20,7 +20,6 @@ NOTE_SECONDS: Final = 0.2
 Note = Callable[[], str]
 """Returns the text beside the progress; called only when it is shown."""
 _Move = Callable[[int, Note | None], None]
-"""Shows that so many steps are done."""
 
 
 class Reporter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -11,42 +10,34 @@ from typing import Any, Final
 
 from labelgap.core.data_options import DATA_OPTIONS, PATH_OPTIONS
 from labelgap.core.files import display_path
+from labelgap.core.text import parse_scalar
 from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.training.config import RunConfig
 from labelgap.training.settings import ARGUMENTS, KEYWORDS, SETTINGS
 
 RERUN_OUT: Final = "runs/rerun"
 """The default folder of the repeated run: a folder that holds a run is not overwritten."""
 
-_NUMBER: Final = re.compile(
-    r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf(inity)?)|true|false", re.IGNORECASE
-)
-
 
 def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
-    """Return the command that repeats a run.
+    """Return the command that repeats a run; it states every setting, to do the same on another machine.
 
-    It states every setting that was resolved, so that it does the same on another machine; but features of 16 bits,
-    which only some CPUs compute, are left to the machine. None where the commands have no option for something: data
-    made by hand, the sizes of the digits, labels hidden twice, an option that is a list of one, classes by their import
-    path. ``train_script`` covers all of them.
+    None where the commands have no option for something: data made by hand, the sizes of the digits, labels hidden
+    twice, an option that is a list of one, classes by their import path. ``train_script`` covers all of them.
     """
     data = data_arguments(config.data)
     if data is None or any(map(is_class_path, (config.method, config.backbone))):
         return None
-    words = ["labelgap", "train", *data]
-    for name, value in fit_arguments(config).items():
-        if name == "options":
-            texts = {option: _text(given) for option, given in value.items()}
-            if None in texts.values():
-                return None
-            for option, text in texts.items():
-                words += ["--option", f"{option}={text}"]
-        else:
-            words += _flag(name, value)
-    return shlex.join([*words, "--out", out])
+    given = fit_arguments(config)
+    options = {name: _text(value) for name, value in given.pop("options", {}).items()}
+    if None in options.values():
+        return None
+    words = _flag("method", given.pop("method"))
+    words += [word for name, text in options.items() for word in ("--option", f"{name}={text}")]
+    words += [word for name, value in given.items() for word in _flag(name, value)]
+    return shlex.join(["labelgap", "train", *data, *words, "--out", out])
 
 
 def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
@@ -84,9 +75,7 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
 
 def without_directories(config: RunConfig) -> RunConfig:
     """Return a configuration to share: of absolute paths only the last part is left."""
-    return config.model_copy(
-        update={"data": strip_directories(config.data), "weights": strip_directories(config.weights)}
-    )
+    return config.model_copy(update={name: strip_directories(getattr(config, name)) for name in ("data", "weights")})
 
 
 def strip_directories(value: Any) -> Any:
@@ -119,18 +108,16 @@ def data_arguments(recipe: Mapping[str, Any]) -> list[str] | None:
 
 
 def _data_option(name: str, value: Any) -> list[str] | None:
-    """Return an option as arguments; None where the command cannot express its value."""
+    """Return an option as arguments; None where the command would read another value."""
     if isinstance(value, list):
-        expressible = value and all(
-            isinstance(each, str) and each and each == each.strip() and "," not in each for each in value
-        )
-        return _flag(name, ",".join(value)) if expressible else None
+        text = ",".join(map(str, value))
+        same = bool(value) and [part.strip() for part in text.split(",") if part.strip()] == value
+        return _flag(name, text) if same else None
     if isinstance(value, Mapping):
-        expressible = all(
-            isinstance(new, str) and old == old.strip() != "" and new == new.strip() != "" and "=" not in old
-            for old, new in value.items()
-        )
-        return [word for old, new in value.items() for word in _flag(name, f"{old}={new}")] if expressible else None
+        texts = [f"{old}={new}" for old, new in value.items()]
+        pairs = [tuple(part.strip() for part in text.split("=", 1)) for text in texts]
+        same = pairs == list(value.items()) and all(map(all, pairs))
+        return [word for text in texts for word in _flag(name, text)] if same else None
     return _flag(name, value)
 
 
@@ -146,7 +133,6 @@ def _observed(steps: list[Mapping[str, Any]]) -> list[str] | None:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    """Return an option of a command with its value."""
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{dashed}" if value else f"--no-{dashed}"]
@@ -155,15 +141,10 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def _text(value: Any) -> str | None:
     """Return the text of a method's option that the command parses to the same value; None where there is none."""
-    if isinstance(value, list):
-        parts = [_text(part) for part in value]
-        return None if len(parts) < 2 or None in parts or list in map(type, value) else ",".join(map(str, parts))
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    plain = isinstance(value, str) and value == value.strip() and "," not in value and not _NUMBER.fullmatch(value)
-    return str(value) if plain else None
+    values = value if isinstance(value, list) else [value]
+    text = ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in values)
+    read = [parse_scalar(part.strip()) for part in text.split(",")]
+    return text if (read if len(read) > 1 else read[0]) == value else None
 
 
 def _loading(recipe: Mapping[str, Any]) -> str:
@@ -206,46 +187,39 @@ def run_review_commands(
 ) -> tuple[str, ...]:
     """Return the commands that measure a run on random images of its own data, quoted for a shell.
 
-    There is none for feature vectors, which cannot be looked at, for data made by hand, which cannot be loaded again,
-    and where all labels are known. An absolute path is cut to its last part to ``share`` it.
+    There is none for feature vectors, which cannot be looked at, for data made by hand, and where all labels are known.
+    An absolute path is cut to its last part to ``share`` it.
     """
     complete = data is not None and all(split.labels.complete for split in data.splits)
     if not config.data or config.backbone == FEATURES or complete:
         return ()
     run = _place(folder, share)
     images = RANDOM_IMAGES if data is None else min(RANDOM_IMAGES, len(review_split(data)))
-    return (
-        shlex.join(["labelgap", "review", run, "--random", str(images)]),
-        shlex.join(["labelgap", "evaluate", run, f"{run}-review"]),
-    )
+    return _commands(["review", run, "--random", str(images)], ["evaluate", run, f"{run}-review"])
 
 
 def run_audit_commands(
     folder: str | os.PathLike[str], config: RunConfig, data: Dataset | None = None, *, share: bool = False
 ) -> tuple[str, ...]:
-    """Return the commands that rank the labels of a run that are probably missing, and show them for a decision.
-
-    The arguments are those of ``run_review_commands``, and there is no command where it has none.
-    """
-    if not run_review_commands(folder, config, data):
-        return ()
-    return tuple(shlex.join(["labelgap", command, _place(folder, share)]) for command in ("audit", "review"))
+    """Return the commands that rank the labels that are probably missing, where ``run_review_commands`` has any."""
+    run = _place(folder, share)
+    return _commands(["audit", run], ["review", run]) if run_review_commands(folder, config, data) else ()
 
 
 def data_review_commands(
-    folder: str | os.PathLike[str], data: Sequence[str], name: str, split: str | None
+    folder: str | os.PathLike[str], data: Dataset, words: Sequence[str], name: str, split: str
 ) -> tuple[str, ...]:
-    """Return the commands that measure a run on random images of other data: DATA and its options as arguments.
+    """Return the commands that measure a run on random images of other data; none for feature vectors.
 
-    The ``name`` of the data is for the folder of the review; ``split`` to draw images of is the review's own when None.
+    ``words`` are DATA and its options as arguments; the ``name`` of the data is for the folder of the review; ``split``
+    to draw images of is the review's own where it is "all".
     """
+    if isinstance(data.train.images, FeatureVectors):
+        return ()
     run = _place(folder)
     review = f"{run}-{name}-review"
-    drawn = ["--random", str(RANDOM_IMAGES), *([] if split is None else ["--split", split]), "--out", review]
-    return (
-        shlex.join(["labelgap", "review", *data, *drawn]),
-        shlex.join(["labelgap", "evaluate", run, review]),
-    )
+    drawn = ["--random", str(RANDOM_IMAGES), *([] if split == "all" else ["--split", split]), "--out", review]
+    return _commands(["review", *words, *drawn], ["evaluate", run, review])
 
 
 def comparison_review_commands(
@@ -261,10 +235,12 @@ def comparison_review_commands(
         return ()
     place = _place(folder, share)
     review = f"{place}-review"
-    return (
-        shlex.join(["labelgap", "review", *data, "--random", str(RANDOM_IMAGES), "--out", review]),
-        shlex.join(["labelgap", "apply", review, "--out", f"{place}-better.csv"]),
-    )
+    drawn = ["--random", str(RANDOM_IMAGES), "--out", review]
+    return _commands(["review", *data, *drawn], ["apply", review, "--out", f"{place}-better.csv"])
+
+
+def _commands(*commands: Sequence[str]) -> tuple[str, ...]:
+    return tuple(shlex.join(["labelgap", *words]) for words in commands)
 
 
 def _place(folder: str | os.PathLike[str], share: bool = False) -> str:

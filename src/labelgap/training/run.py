@@ -1,10 +1,9 @@
-"""``Run``: a run folder as an object, and as HTML for notebooks: a small table and a sparkline of the scores."""
+"""``Run``: a run folder as an object, and as a small HTML table for notebooks."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
@@ -60,15 +59,7 @@ from labelgap.training.settings import PROTOCOLS
 
 _MIN_SCORE: Final = 1e-6
 """Stored scores have a finite logit: one of 0 counts as this."""
-_WIDTH: Final = 220
-_HEIGHT: Final = 44
-_EDGE: Final = 5
 _NO_ACCURACY: Final = "the known labels support no accuracy"
-_SCORES: Final = {
-    "clean": "val mAP by epoch",
-    "known": "val mAP by epoch, over the classes with known presents and absents",
-    "observed": "how high the observed labels of val rank, by epoch; this orders epochs and is no accuracy",
-}
 
 
 class Run:
@@ -236,50 +227,41 @@ class Run:
     ) -> dict[str, Any]:
         """Measure the run on a split of a data set, against the truth where it is known, else the known labels.
 
-        Features come from the cache as far as they are there. Images that a cross-fitted run was trained on, under
-        whatever name, are scored by the models of the folds that have not seen them, as ``predictions.parquet`` has it.
+        Images that a cross-fitted run was trained on, under whatever name, are scored by the models of the folds that
+        have not seen them, as ``predictions.parquet`` has it.
 
         Args:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
-                out; ``classes_missing`` and ``classes_extra`` name them.
+                out; ``classes_missing`` and ``classes_extra`` of the result name them.
             split: "train", "val", "test", or "all" of them; test by default, all where there is none.
-            device, workers, quiet: as for ``fit``.
+            device: as for ``fit``, like ``workers`` and ``quiet``.
+            workers: processes that decode images.
             resamples: of the bootstrap intervals; 0 for none.
+            quiet: print nothing.
 
         Returns:
-            The measures of ``evaluate_in_full``, the names of the classes that are not in both, and
-            ``trained_images``, how many of the images were scored by a model that was trained on them (None where the
-            run does not know); ``out_of_fold_images``, how many by a model of another fold.
+            The measures of ``evaluate_in_full``; ``trained_images``, how many were scored by a model that was trained
+            on them (None where the run does not know), and ``out_of_fold_images``, by a model of another fold.
         """
         split = split or ("all" if data.test is None else "test")
         chosen = data.splits if split == "all" else (data.split(split),)
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
-        thresholds = self.thresholds
-        reporter, out_of_fold, parts = Reporter(quiet), 0, list[NDArray[np.float32]]()
+        thresholds, reporter = self.thresholds, Reporter(quiet)
         options: dict[str, Any] = {"device": device, "workers": workers, "cached": True, "reporter": reporter}
         trained = find_training_images(self.path, data, split, reporter)
-        for each in chosen:
-            start = sum(map(len, parts))
-            rows, stored = self._out_of_fold((trained or [])[start : start + len(each)])
-            scored = np.setdiff1d(np.arange(len(each)), rows)
-            part = np.empty((len(each), len(self.config.classes)), dtype=np.float32)
-            part[scored] = self.logits(each.images.select(scored) if len(rows) else each.images, **options)
-            if stored is not None:
-                part[rows] = stored
-            parts.append(part)
-            out_of_fold += len(rows)
-        groups = self.metrics.get("class_groups")
-        measured = evaluate_in_full(np.concatenate(parts), labels, thresholds, resamples=resamples, groups=groups)
-        names = {"classes_missing": list(missing), "classes_extra": list(extra)}
-        seen = None if trained is None else sum(name is not None for name in trained) - out_of_fold
-        return {**measured, **names, "trained_images": seen, "out_of_fold_images": out_of_fold}
-
-    def _out_of_fold(self, trained: Sequence[str | None]) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
-        """Return the rows of images that the run was trained on, by their names there, and their out-of-fold logits."""
-        rows = np.flatnonzero([name is not None for name in trained])
-        names = [name for name in trained if name is not None]
-        scores = read_predictions(self.path, "train", names, self.config.classes) if names else None
-        return (rows[:0], None) if scores is None else (rows, logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
+        logits = np.concatenate([self.logits(each.images, **options) for each in chosen])
+        names = {row: name for row, name in enumerate(trained or ()) if name is not None}
+        unseen = read_predictions(self.path, "train", [*names.values()], self.config.classes) if names else None
+        if unseen is not None:
+            logits[list(names)] = logit(np.clip(unseen, _MIN_SCORE, 1 - _MIN_SCORE))
+        groups, out_of_fold = self.metrics.get("class_groups"), 0 if unseen is None else len(unseen)
+        return {
+            **evaluate_in_full(logits, labels, thresholds, resamples=resamples, groups=groups),
+            "classes_missing": list(missing),
+            "classes_extra": list(extra),
+            "trained_images": None if trained is None else len(names) - out_of_fold,
+            "out_of_fold_images": out_of_fold,
+        }
 
     def load_data(self) -> Dataset:
         """Load the data set that the run was trained on again, and hide the same labels.
@@ -324,7 +306,7 @@ class Run:
             *(("to measure it", command) for command in commands),
             ("folder", str(self.path)),
         ]
-        return html_facts("run", rows, _sparkline(config.select, self.history, metrics.get("best_epoch")))
+        return html_facts("run", rows)
 
     def __repr__(self) -> str:
         test = self.metrics.get("test") or {}
@@ -349,25 +331,3 @@ def _measured(measured: Mapping[str, Any]) -> str:
         if (value := measured[f"f1_{average}"]) is not None
     )
     return f"mAP {100 * measured['map']:.1f} over {counted}; {f1}"
-
-
-def _sparkline(rule: str, history: Sequence[Mapping[str, Any]], best_epoch: int | None) -> str:
-    """Draw the score of every epoch, with a dot at the best one; nothing with fewer than two scores."""
-    scores = {record["epoch"]: record.get("score") for record in history}
-    points = {epoch: float(score) for epoch, score in scores.items() if score is not None and math.isfinite(score)}
-    if rule not in _SCORES or len(points) < 2:
-        return ""
-    low, high = min(points.values()), max(points.values())
-    across = np.interp(list(points), (min(points), max(points)), (_EDGE, _WIDTH - _EDGE))
-    down = np.interp(list(points.values()), (low, max(high, low + 1e-9)), (_HEIGHT - _EDGE, _EDGE))
-    places = {epoch: (f"{x:.1f}", f"{y:.1f}") for epoch, x, y in zip(points, across, down, strict=True)}
-    line = " ".join(map(",".join, places.values()))
-    best = max(points, key=lambda epoch: points[epoch]) if best_epoch is None else best_epoch
-    dot = '<circle cx="{}" cy="{}" r="3" fill="currentColor"/>'.format(*places[best]) if best in places else ""
-    numbers = "" if rule == "observed" else f": {100 * low:.1f} to {100 * high:.1f}"
-    caption = f"{_SCORES[rule]}{numbers}"
-    return (
-        f'<svg role="img" aria-label="{caption}" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}">'
-        f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>{dot}</svg>'
-        f'<div style="font-size:smaller">{caption}</div>'
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,7 @@ RUN_FILES: Final = (
 """What a training writes, as far as the run has it; the manifest lists these files."""
 _TRAINED_FILES: Final = tuple(name for name in RUN_FILES if name not in (CONFIG_FILE, DATA_FILE, INITIAL_WEIGHTS))
 _STRAY_AGE: Final = 60.0
-"""Seconds after which a temporary file is not in use any more: a report may be written without the lock."""
+"""Seconds after which a temporary file is not in use any more: reports are written without the lock."""
 MAX_HASHED: Final = 200_000
 """Files of a split that are read for their digests; of more only those whose digests are in the cache are known."""
 _SCORES_AT_ONCE: Final = 1 << 24
@@ -62,6 +63,13 @@ def is_run_folder(folder: Path) -> bool:
         return (folder / CONFIG_FILE).exists()
     except OSError as error:
         raise RunError(f"{folder} cannot be read ({error.strerror}): choose another --out.") from None
+
+
+def default_folder(*, resume: bool = False) -> Path:
+    """Return the first of runs/latest, runs/latest-2, … that holds no run; to resume, the last one that does."""
+    folders = (Path("runs/latest" if number == 1 else f"runs/latest-{number}") for number in count(1))
+    taken = list(takewhile(is_run_folder, folders))
+    return taken[-1] if resume and taken else Path(f"runs/latest-{len(taken) + 1}" if taken else "runs/latest")
 
 
 def check_folder(folder: Path, resume: bool) -> None:
@@ -221,19 +229,20 @@ def write_predictions(
     """
     if not scores:
         return
-    with atomic_path(folder / PREDICTIONS_FILE) as temporary, ExitStack() as files:
-        writer, step = None, max(1, _SCORES_AT_ONCE // max(len(classes), 1))
+    schema, step = pa.schema(_prediction_types(classes)), max(1, _SCORES_AT_ONCE // max(len(classes), 1))
+    with (
+        atomic_path(folder / PREDICTIONS_FILE) as temporary,
+        pq.ParquetWriter(temporary, schema, write_page_checksum=True) as writer,
+    ):
         for split, (images, logits) in scores.items():
             for first in range(0, max(len(images), 1), step):
                 probability = np.asfortranarray(expit(logits[first : first + step]))
-                columns = {"image": pa.array(list(images[first : first + step]), pa.string())}
-                columns["split"] = pa.array([split] * len(probability), pa.string())
-                columns |= {f"score.{name}": pa.array(probability[:, column]) for column, name in enumerate(classes)}
-                table = pa.table(columns)
-                writer = writer or files.enter_context(
-                    pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
-                )
-                writer.write_table(table)
+                columns = [list(images[first : first + step]), [split] * len(probability), *probability.T]
+                writer.write_table(pa.table(columns, schema))
+
+
+def _prediction_types(classes: Sequence[str]) -> dict[str, pa.DataType]:
+    return {"image": pa.string(), "split": pa.string(), **{f"score.{name}": pa.float32() for name in classes}}
 
 
 def read_predictions(
@@ -244,15 +253,14 @@ def read_predictions(
     check_files(folder, [PREDICTIONS_FILE])
     if not os.path.lexists(path):
         return None
-    names, scores = pa.array(list(images), pa.string()), {f"score.{name}": pa.float32() for name in classes}
-    types = {"image": pa.string(), "split": pa.string(), **scores}
+    names, types = pa.array(list(images), pa.string()), _prediction_types(classes)
     selected = (pc.field("split") == split) & pc.field("image").isin(names)
     table = read_table(path, types, where=selected, remedy=_PREDICTIONS_REMEDY)
     place = pc.index_in(names, table["image"].combine_chunks())
     if place.null_count:
         return None
     ordered = table.take(place)
-    found = np.stack([ordered[name].to_numpy() for name in scores], axis=1)
+    found = np.stack([ordered[f"score.{name}"].to_numpy() for name in classes], axis=1)
     if not ((found >= 0) & (found <= 1)).all():
         raise damaged(path, "a score is not between 0 and 1", _PREDICTIONS_REMEDY)
     return found

@@ -1,9 +1,8 @@
 """The search for the settings of a linear head that were left open: its method, penalty and learning rate.
 
-Where there is a val, each candidate is trained on all training images and scored on it. Without one the candidates are
-cross-validated: nothing is held out, every image is scored by a head that has not seen its labels, and thresholds,
-calibration and, where the labels support one, an accuracy come from these scores. The final head is trained on all
-images in both cases.
+Each candidate is trained on all training images and scored on val. Without val the candidates are cross-validated:
+nothing is held out, every image is scored by a head that has not seen its labels, and thresholds, calibration and,
+where the labels support one, an accuracy come from these scores. The final head is trained on all images.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from labelgap.core.errors import RunError
@@ -30,23 +29,13 @@ from labelgap.metrics import average_precision
 from labelgap.metrics.bootstrap import bootstrap_weights, resampled_average_precision
 from labelgap.training.auto import SearchSpace, candidate_configs, neighbors
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import (
-    FoldTask,
-    assign_folds,
-    fold_groups,
-    out_of_fold_logits,
-    select_rows,
-    train_configs,
-)
-from labelgap.training.history import finite
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_fold_logits, select_rows, train_configs
+from labelgap.training.history import ComparedSettings, SearchedSettings, finite
 from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import Selection, choose_selection
-from labelgap.training.settings import Name, Options, Rate
 
 SEARCH_FILE: Final = "search.safetensors"
-CHOSEN: Final = ("method", "options", "weight_decay", "lr", "backbone_lr")
-"""The settings that a search chooses."""
 MIN_SEARCH_IMAGES: Final = 2000
 """Of more images, so many are enough to compare settings: the best penalty hardly depends on their number."""
 MAX_SEARCH_VALUES: Final = 80_000_000
@@ -60,25 +49,9 @@ CLOSED: Final = SearchSpace()
 _REMEDY: Final = "Train into a new folder."
 
 
-class _StoredSettings(BaseModel):
-    """The settings that a search chooses, as a file has them."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    method: Name
-    options: Options
-    lr: Rate
-    backbone_lr: Rate
-    weight_decay: float = Field(ge=0, allow_inf_nan=False)
-
-
-class _StoredCandidate(_StoredSettings):
-    score: float | None = Field(ge=0, le=1)
-
-
 class _StoredSearch(BaseModel):
-    settings: _StoredSettings
-    compared: list[_StoredCandidate] = Field(min_length=1)
+    settings: SearchedSettings
+    compared: list[ComparedSettings] = Field(min_length=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +59,12 @@ class Search:
     """The settings that were found, and what they were compared with.
 
     ``compared`` has a line for each candidate: its settings and score (None where nothing can be ranked). ``logits``
-    are the ``(N, K)`` out-of-fold logits of the chosen one, ``fold`` that of every image; None where val chose.
+    are the ``(N, K)`` out-of-fold logits of the chosen one; None where val chose.
     """
 
     settings: Mapping[str, Any]
     compared: Sequence[Mapping[str, Any]]
     logits: NDArray[np.float32] | None = None
-    fold: NDArray[np.int64] | None = None
 
     @property
     def best_score(self) -> float | None:
@@ -109,7 +81,7 @@ class Search:
             if line["score"] is not None:
                 best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
         scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
-        by = "on val" if self.fold is None else "by cross-validation on the known labels"
+        by = "on val" if self.logits is None else "by cross-validation on the known labels"
         chosen = f"it was the best of {len(self.compared)} settings {by}"
         if best.get(self.settings["method"], 1.0) < max(best.values(), default=0.0):
             chosen = f"no other of {len(self.compared)} settings was ahead {by} by more than chance"
@@ -117,8 +89,7 @@ class Search:
 
     def save(self, folder: Path, fingerprint: str) -> None:
         """Write it to the folder of a run."""
-        arrays = {"logits": self.logits, "fold": self.fold}
-        tensors = {name: torch.from_numpy(values) for name, values in arrays.items() if values is not None}
+        tensors = {} if self.logits is None else {"logits": torch.from_numpy(self.logits)}
         about = {"settings": dict(self.settings), "compared": [dict(each) for each in self.compared]}
         metadata = {"fingerprint": fingerprint, **{name: json.dumps(value) for name, value in about.items()}}
         write_tensors(folder / SEARCH_FILE, tensors, metadata)
@@ -137,14 +108,11 @@ class Search:
             return None
         with reading(path, _REMEDY):
             about = {name: parse_json(metadata[name].encode()) for name in ("settings", "compared")}
-            logits, fold = (tensors[name].numpy() if tensors else None for name in ("logits", "fold"))
+            logits = tensors["logits"].numpy() if tensors else None
         stored = validate(about, _StoredSearch, path, _REMEDY)
-        shapes = None if logits is None or fold is None else (logits.shape, fold.shape)
-        expected = (len(labels), len(labels.classes)), (len(labels),)
-        if stored.settings.method not in methods or shapes not in (None, expected):
+        if stored.settings.method not in methods or (logits is not None and logits.shape != labels.shape):
             raise damaged(path, "it is of other images, classes or methods", _REMEDY)
-        lines = [each.model_dump() for each in (stored.settings, *stored.compared)]
-        return cls(lines[0], lines[1:], logits, fold)
+        return cls(stored.settings.model_dump(), [line.model_dump() for line in stored.compared], logits)
 
 
 def stored_logits(folder: Path, labels: LabelTable) -> NDArray[np.float32] | None:
@@ -253,8 +221,7 @@ class _Best(NamedTuple):
 def _simplest(best: Mapping[str, _Best], first: str, features: Tensor, selection: Selection) -> RunConfig:
     """Return the first method's best configuration, unless another is ahead on val by more than half a standard error.
 
-    The score of a small val is partly chance, and the best of several is chosen by it. In 126 draws of seven sets this
-    rule brought what taking the best brings in the mean, without its losses where methods are level.
+    In 126 draws of seven sets that brought what taking the best brings, without its losses where methods are level.
     """
     assert selection.labels is not None
     vectors, codes = features.float().cpu().numpy(), selection.labels.to_dense()
@@ -301,7 +268,7 @@ def search_by_folds(
     logits = next(logits for config, logits in best if config is chosen)
     if len(rows) < len(labels) or quick_configs([chosen], part, labels) != [chosen]:
         (logits,) = out_of_fold_logits(features, [FoldTask(chosen, labels, fold)], device)
-    return Search(_searched(chosen), compared, logits, fold)
+    return Search(_searched(chosen), compared, logits)
 
 
 def score_folds(
@@ -316,10 +283,7 @@ def score_folds(
 
 
 def _search(
-    candidates: Sequence[RunConfig],
-    score: Callable[[Sequence[RunConfig]], list[float]],
-    space: SearchSpace,
-    where: str,
+    candidates: Sequence[RunConfig], score: Callable[[Sequence[RunConfig]], list[float]], space: SearchSpace, where: str
 ) -> tuple[list[dict[str, Any]], RunConfig]:
     """Search around candidates; return a line for each that was compared, and the best configuration."""
     found = search_rounds({"": (candidates, space)}, lambda rows: score([config for _, config in rows]))
@@ -356,14 +320,10 @@ def searched_rows(labels: LabelTable, width: int, candidates: Sequence[RunConfig
 
 def quick_configs(configs: Sequence[RunConfig], features: Tensor, labels: LabelTable) -> list[RunConfig]:
     """Return configurations with as many epochs as a comparison needs; those of Adam are part of what is compared."""
-    epochs = QUICK_EPOCHS[2 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
-    return [
-        config.model_copy(update={"epochs": epochs})
-        if config.optimizer == "newton" and config.epochs > epochs
-        else config
-        for config in configs
-    ]
+    most = QUICK_EPOCHS[2 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
+    epochs = [min(config.epochs, most) if config.optimizer == "newton" else config.epochs for config in configs]
+    return [config.model_copy(update={"epochs": each}) for config, each in zip(configs, epochs, strict=True)]
 
 
 def _searched(config: RunConfig) -> dict[str, Any]:
-    return config.model_dump(include=set(CHOSEN))
+    return config.model_dump(include=set(SearchedSettings.model_fields))

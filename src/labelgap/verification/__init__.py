@@ -7,7 +7,7 @@ from labelgap.verification.folders import (
     foreign_names,
     named_by,
     trust_folder,
-    verify,
+    verify_run,
 )
 
-__all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify"]
+__all__ = ["FileCheck", "Verification", "accept_changes", "foreign_names", "named_by", "trust_folder", "verify_run"]

@@ -97,19 +97,12 @@ class FileCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """What became of a folder.
-
-    Attributes:
-        path: the folder.
-        kind: what it is, e.g. "run" or "study".
-        files: what labelgap wrote, also the files of the runs in it, and what does not belong there.
-        finished: whether there are digests to compare with; without them files are only read.
-    """
+    """What became of a folder."""
 
     path: Path
     kind: Kind
-    files: tuple[FileCheck, ...]
-    finished: bool
+    files: tuple[FileCheck, ...]  # what labelgap wrote, also the runs in it, and what does not belong there
+    finished: bool  # whether there are digests to compare with; without them files are only read
 
     @property
     def problems(self) -> tuple[FileCheck, ...]:
@@ -122,12 +115,11 @@ class Verification:
         return not self.problems
 
 
-def verify(path: str | os.PathLike[str]) -> Verification:
+def verify_run(path: str | os.PathLike[str]) -> Verification:
     """Compare the files of a folder with the digests in ``manifest.json``, and read each.
 
-    Args:
-        path: the folder of a run, a study or a sweep with its runs, a comparison, a linear evaluation, the tables of
-            papers with all that was trained for them, or a review.
+    It is that of a run, a study or a sweep with its runs, a comparison, a linear evaluation, the tables of papers with
+    all that was trained for them, or a review.
     """
     folder = Path(path)
     kind = _kind(folder)
@@ -140,7 +132,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     finished = (folder / MANIFEST_FILE).exists()
     for name, member in _members(folder, kind):
         try:
-            part = verify(member())
+            part = verify_run(member())
         except RunError as error:
             files.append(FileCheck(name, str(error)))
         else:
@@ -292,7 +284,7 @@ def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
     elif kind == "linear evaluation":
         yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
     if (folder / CANDIDATES).exists():
-        yield CANDIDATES, partial(_read_candidates, folder / CANDIDATES)
+        yield CANDIDATES, lambda: (read_metadata(folder / CANDIDATES), read_candidates(folder / CANDIDATES))
     if (folder / DECISIONS).exists():
         yield DECISIONS, partial(read_decisions, folder)
 
@@ -302,13 +294,18 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
         config = read_config(folder)
     except RunError:
         return  # the other files are read by what it says
+    predicted = {
+        "image": pa.string(),
+        "split": pa.string(),
+        **{f"score.{name}": pa.float32() for name in config.classes},
+    }
     readers: dict[str, Callable[[], object]] = {
         METRICS_FILE: partial(read_history, folder, config.classes),
         BEST: partial(_check_weights, folder, config),
         INITIAL_WEIGHTS: partial(read_tensors, folder / INITIAL_WEIGHTS),
         TRACE_FILE: partial(read_trace, folder),
         REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
-        PREDICTIONS_FILE: partial(_check_predictions, folder, config),
+        PREDICTIONS_FILE: partial(read_table, folder / PREDICTIONS_FILE, predicted),
         DATA_FILE: partial(read_data_identity, folder),
     }
     for name, read in readers.items():
@@ -327,16 +324,6 @@ def _check_weights(folder: Path, config: RunConfig) -> None:
     with suppress(InputError):  # a package that is not installed here
         network = build_classifier(config, width, pretrained=False)
         set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
-
-
-def _check_predictions(folder: Path, config: RunConfig) -> None:
-    scores = {f"score.{name}": pa.float32() for name in config.classes}
-    read_table(folder / PREDICTIONS_FILE, {"image": pa.string(), "split": pa.string(), **scores})
-
-
-def _read_candidates(path: Path) -> None:
-    read_metadata(path)
-    read_candidates(path)
 
 
 def _head_files(folder: Path) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from scipy.special import expit, logit
 
 from labelgap.audit import live as live_heads
+from labelgap.audit.candidates import CandidateList
 from labelgap.audit.live import Aim, Decisions, FeatureScale, LiveRanking, fit_decisions, rank_open
-from labelgap.audit.ranking import CandidateList
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
@@ -36,7 +36,7 @@ def decide(positions: np.ndarray, values: np.ndarray | None = None) -> Decisions
 
 
 def rank(decisions: Decisions, aim: Aim = "missing", limit: int | None = None) -> LiveRanking:
-    return rank_open(SCALE, POOL, decisions, CLASSES, aim, limit=limit, number=4)
+    return rank_open(SCALE, POOL, decisions, CLASSES, aim, limit=limit)
 
 
 def places(ranking: LiveRanking) -> list[int]:
@@ -101,7 +101,7 @@ def test_without_decisions_the_order_is_that_of_the_audit() -> None:
     ranking = rank(decide(np.empty(0, dtype=np.int64)))
     assert places(ranking) == np.argsort(-POOL.scores, kind="stable").tolist()
     assert ranking.candidates.scores == pytest.approx(np.sort(POOL.scores)[::-1], abs=1e-6)
-    assert (ranking.number, ranking.decisions) == (4, 0)
+    assert ranking.decisions == 0
 
 
 def test_decisions_move_what_is_open_and_what_was_decided_is_never_asked_again() -> None:

@@ -22,9 +22,9 @@ from tests.data.readers.official.test_load_voc import devkit
 from tests.data.readers.test_load_features import arrays, stored
 
 from labelgap.core.errors import InputError, ProblemsError
+from labelgap.data.opening import load
 from labelgap.data.readers import folder as folder_module
 from labelgap.data.readers.image_paths import ImageFinder
-from labelgap.data.registry import load
 from labelgap.data.writers.formats import read_fiftyone, read_label_studio
 from labelgap.labels import LabelTable
 from labelgap.labels.io import formats as parquet_module

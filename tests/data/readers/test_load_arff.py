@@ -12,8 +12,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 
 HEADER = """% a comment, and a blank line
 
@@ -58,7 +57,7 @@ def mulan(folder: Path, rows: str = DENSE, test: str | None = DENSE) -> Path:
 
 @pytest.mark.parametrize("rows", [DENSE, SPARSE])
 def test_features_and_labels_are_those_of_the_file(tmp_path: Path, rows: str) -> None:
-    data = open_data(mulan(tmp_path, rows, SPARSE))
+    data = load(mulan(tmp_path, rows, SPARSE))
     assert data.classes == ("amazed-suprised", "happy pleased", "quiet") and data.backbone == "features"
     for split in data.splits:
         assert isinstance(split.images, FeatureVectors) and np.allclose(split.images.vectors, np.array(FEATURES))
@@ -79,7 +78,7 @@ def test_meka_counts_the_labels_in_the_relation(tmp_path: Path, count: str, clas
     (tmp_path / "emotions.xml").write_text(XML)  # of another table
     path = tmp_path / "Music.arff"
     path.write_text(f"{header}@data\n1,0,1,0,1\n0,1,0,1,0\n")
-    data = open_data(path)
+    data = load(path)
     assert "".join(data.classes) == classes and data.test is None and data.val is None
     assert data.train.labels.to_dense()[0].tolist() == ([1, 0, 1] if count == "3" else [0, 1])
     assert "no split given: all 2 images are train" in sentences(data)

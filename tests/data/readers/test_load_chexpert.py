@@ -10,8 +10,7 @@ from tests.cli.conftest import call
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 from labelgap.data.split import hold_out_val
 
 FACTS = "Path,Sex,Age,Frontal/Lateral,AP/PA"
@@ -48,7 +47,7 @@ def chexpert(folder: Path, name: str = "CheXpert-v1.0-small", valid: bool = True
 @pytest.mark.parametrize(("uncertain", "counts"), [("unknown", (10, 8)), ("present", (18, 8)), ("absent", (10, 16))])
 def test_uncertain_becomes_what_was_asked_for(tmp_path: Path, uncertain: str, counts: tuple[int, int]) -> None:
     root = chexpert(tmp_path)
-    data = open_data(root, uncertain=uncertain)
+    data = load(root, uncertain=uncertain)
     assert data.classes == CLASSES and [len(split) for split in data.splits] == [12, 2] and data.test is None
     assert data.train.labels.counts().total[:2] == counts
     assert f"8 uncertain labels (-1) are {uncertain}, as asked" in " ".join(sentences(data))
@@ -198,7 +197,7 @@ def test_images_of_mimic_have_the_labels_of_their_study(tmp_path: Path, capsys: 
         path = tmp_path / "files" / f"p{str(subject)[:2]}" / f"p{subject}" / f"s{study}" / f"{dicom}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (4, 4)).save(path)
-    data = open_data(tmp_path, uncertain="absent")
+    data = load(tmp_path, uncertain="absent")
     assert data.train.labels.to_dense().tolist() == [[1, -1, 0]] * 2 and data.train.images[1].shape == (4, 4, 3)
     assert data.val is not None and data.val.labels.to_dense().tolist() == [[-1, 0, -1]]
     assert "1 images without labels and 1 labeled studies without images are left out" in " ".join(sentences(data))

@@ -13,9 +13,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.opening import load_from_recipe
+from labelgap.data.opening import load, load_from_recipe
 from labelgap.data.readers.table import load_csv
-from labelgap.data.registry import load
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 

@@ -17,8 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
-from labelgap.data.opening import load_from_recipe, open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load, load_from_recipe
 from labelgap.data.transforms import Resize
 from labelgap.labels import UNKNOWN, LabelTable
 
@@ -63,7 +62,7 @@ def table_file(folder: Path, content: Arrays) -> Path:
 
 def test_labels_are_what_was_observed_and_truth_is_all_that_is_known(tmp_path: Path) -> None:
     content = arrays()
-    data = open_data(stored(tmp_path, content))
+    data = load(stored(tmp_path, content))
     assert sentences(data)[0] == "recognized as features: an .npz or .parquet file with features"
     assert data.classes == ("a", "b", "c") and (data.backbone, data.protocol, data.flip) == (
         "features",
@@ -80,7 +79,7 @@ def test_labels_are_what_was_observed_and_truth_is_all_that_is_known(tmp_path: P
 
 def test_parquet_holds_the_same(tmp_path: Path) -> None:
     content = arrays()
-    one, other = open_data(stored(tmp_path, content)), open_data(table_file(tmp_path, content))
+    one, other = load(stored(tmp_path, content)), load(table_file(tmp_path, content))
     assert sentences(other)[0].startswith("recognized as features")
     for first, second in zip(one.splits, other.splits, strict=True):
         assert first.labels == second.labels and first.truth == second.truth
@@ -96,7 +95,7 @@ def test_labels_alone_may_have_gaps_and_names_may_be_left_out(tmp_path: Path) ->
 
 
 def test_asking_for_pixels_says_that_there_are_none(tmp_path: Path) -> None:
-    images = open_data(stored(tmp_path, arrays())).train.images
+    images = load(stored(tmp_path, arrays())).train.images
     assert isinstance(images, ImageSource)
     with pytest.raises(InputError, match="feature vectors, there are no pixels"):
         images[0]
@@ -146,12 +145,12 @@ def test_files_that_are_damaged_or_not_there_are_refused(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:300])
     for text in (f"features={path}", str(path)):
         with pytest.raises(InputError, match=r"x\.npz is damaged \(File is not a zip file\)"):
-            open_data(text)
+            load(text)
     with pytest.raises(InputError, match="does not exist"):
         load("features", tmp_path / "none.npz")
     np.savez(path, weights=np.zeros(3))
     with pytest.raises(InputError, match="does not recognize"):
-        open_data(path)
+        load(path)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +170,7 @@ def test_columns_that_do_not_fit_are_refused(tmp_path: Path, column: str, values
 
 
 def test_the_real_features_carry_the_papers_labels_and_their_draw(shared_data: Path) -> None:
-    data = open_data(shared_data / "voc2012_resnet50_448.npz")
+    data = load(shared_data / "voc2012_resnet50_448.npz")
     assert [len(split) for split in data.splits] == [4574, 1143, 5823] and len(data.classes) == 20
     assert data.train.labels.counts().total == (4574, 0, 86906)
     assert all(split.evaluation_labels.complete for split in data.splits)

@@ -11,8 +11,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 from labelgap.labels import LabelTable
 
 _drawn = iter(range(10_000_000))
@@ -42,7 +41,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_an_image_has_the_tag_of_each_folder_it_is_in_and_the_rest_is_unknown(photos: Path) -> None:
-    data = open_data(photos)
+    data = load(photos)
     assert data.classes == ("cat", "dog") and len(whole(data)) == 10
     assert whole(data)["cat/cat0.png"] == [1, 1]
     assert whole(data)["cat/cat1.png"] == [1, -1]
@@ -94,7 +93,7 @@ def test_folders_of_splits_are_splits(tmp_path: Path) -> None:
             for number in range(count):
                 draw(tmp_path / split / tag / f"{split}{tag}{number}.png")
     shutil.copy(tmp_path / "train" / "cat" / "traincat0.png", tmp_path / "train" / "dog")
-    data = open_data(tmp_path)
+    data = load(tmp_path)
     assert [len(split) for split in data.splits] == [8, 4, 6]
     assert whole(data)["train/cat/traincat0.png"] == [1, 1]
     assert "split as the file says: 8 train, 4 val, 6 test" in sentences(data)
@@ -130,9 +129,9 @@ def test_bad_images_are_told_without_lines_or_left_out(photos: Path) -> None:
 def test_what_is_no_folder_of_tags_is_not_taken_for_one(tmp_path: Path) -> None:
     draw(tmp_path / "photos" / "a.png")
     with pytest.raises(InputError, match="does not recognize"):
-        open_data(tmp_path)
+        load(tmp_path)
     with pytest.raises(InputError, match="does not recognize"):
-        open_data(tmp_path / "photos")
+        load(tmp_path / "photos")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no folder in it holds images"):
         load("folder", tmp_path / "empty")

@@ -18,9 +18,9 @@ from tests.cli.conftest import call
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import open_data
+from labelgap.data.opening import load
 from labelgap.data.readers.huggingface import RowImages
-from labelgap.data.registry import describe_dataset, load
+from labelgap.data.registry import describe_dataset
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 CLASS_LABEL = {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}
@@ -87,7 +87,7 @@ def save_parquet(folder: Path, columns: Columns | None = None, features: Mapping
 @pytest.mark.parametrize("layout", ["dict", "single", "parquet"])
 def test_images_and_lists_are_those_of_the_rows(tmp_path: Path, layout: str) -> None:
     folder = tmp_path / "set"
-    data = open_data(
+    data = load(
         save_dict(folder) if layout == "dict" else save(folder, lists()) if layout == "single" else save_parquet(folder)
     )
     assert sentences(data)[0].startswith("recognized as huggingface") and data.classes == ("cat", "dog", "owl")

@@ -12,8 +12,7 @@ from PIL import Image
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 from labelgap.labels import LabelTable
 from labelgap.labels.io.formats import read_parquet
 
@@ -59,7 +58,7 @@ def test_what_a_table_wrote_keeps_its_classes_and_their_order(tmp_path: Path) ->
     table = LabelTable.from_lists([["b"], ["a"], ["b"]], classes=["z", "b", "a"], images=["x.png", "y.png", "w.png"])
     album(tmp_path, {"image": list(table.images)})
     table.to_parquet(tmp_path / "tags.parquet")
-    data = open_data(tmp_path / "tags.parquet")
+    data = load(tmp_path / "tags.parquet")
     assert data.classes == ("z", "b", "a") and sentences(data)[0] == "recognized as parquet: a .parquet file"
     assert read_parquet(tmp_path / "tags.parquet").table == table
 
@@ -119,7 +118,7 @@ def test_a_file_of_a_hugging_face_folder_is_refused_with_the_folder(tmp_path: Pa
 def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("image,cat\n")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
-        open_data(tmp_path / "x.parquet")
+        load(tmp_path / "x.parquet")
     with pytest.raises(InputError, match="does not exist"):
         load("parquet", tmp_path / "none.parquet")
     pq.write_table(pa.table({"photo file": ["a.png"], "cat": [1]}), tmp_path / "x.parquet")

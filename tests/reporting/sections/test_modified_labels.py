@@ -14,7 +14,6 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics import revision_quality
 from labelgap.reporting.sections.modified_labels import (
-    _count_tables,
     modified_labels_from_run,
     modified_labels_from_trace,
     pseudo_labels_from_revisions,
@@ -118,15 +117,3 @@ def test_a_run_is_read_by_what_its_method_does(run_of: Callable[..., Run], data:
     assert data.test is not None
     other = Dataset("pets", replace(data.test, name="train"))
     assert modified_labels_from_run(run, other) == {}, "it has none of the images that were revised"
-
-
-def test_a_table_is_counted_alike_whatever_the_size_of_the_blocks(
-    data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert data.train.truth is not None
-    observed, truth = data.train.labels.to_dense().ravel(), data.train.truth.to_dense().ravel()
-    pairs = list(zip(observed.tolist(), truth.tolist(), strict=True))
-    expected = (pairs.count((UNKNOWN, ABSENT)), pairs.count((UNKNOWN, PRESENT)))
-    for block in (1, 20, 1 << 24):
-        monkeypatch.setattr("labelgap.reporting.sections.separability._BLOCK", block)
-        assert _count_tables(data.train.labels, data.train.truth) == expected

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.review.sample_run import likely_rows, write_candidates
 
 import labelgap as lg
-from labelgap.audit.ranking import MissingEstimate
+from labelgap.audit.candidates import MissingEstimate
 from labelgap.core.manifest import replacing
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, open_review_folder

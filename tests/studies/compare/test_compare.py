@@ -272,7 +272,7 @@ def test_weight_decays_are_a_dimension_of_the_grid(tmp_path: Path) -> None:
     made = run(features(), ["an"], tmp_path / "c", weight_decays=[0.0, 10.0], standardize=True, learning_rates=[0.1])
     (row,) = made.methods
     assert row.settings_tried == 2 and row.weight_decay == 0.0 and row.standardize
-    scores = {trial.weight_decay: trial.score for trial in made.trials if trial.seed == 0}
+    scores = {trial["weight_decay"]: trial["score"] for trial in made.trials if trial["seed"] == 0}
     assert scores[0.0] != scores[10.0]
 
 

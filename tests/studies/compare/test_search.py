@@ -67,7 +67,7 @@ def test_a_grid_is_extended_where_its_edge_is_the_best(
 ) -> None:
     monkeypatch.setattr("labelgap.training.auto.STRENGTHS", (300.0, 3000.0))
     made = run(features(splits=splits), ["an"], tmp_path / "c", seeds=1)
-    decays = {trial.weight_decay for trial in made.trials}
+    decays = {trial["weight_decay"] for trial in made.trials}
     assert {5.0, 50.0} < decays and (min(decays) < 2 or max(decays) > 150)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelgap.studies.compare.results import GapToBest
-from labelgap.studies.compare.settings import CompareSettings, hyperparameter_grid, option_grid
+from labelgap.studies.compare.settings import OPTION_GRIDS, CompareSettings, hyperparameter_grid
 from labelgap.studies.compare.statistics import draw_resamples, gaps_to_best
 
 
@@ -51,4 +51,4 @@ def test_the_grids_are_the_papers() -> None:
     given = CompareSettings(grid="full", learning_rates=[1e-3], batch_sizes=[16])
     fixed = hyperparameter_grid("em-apl", given, {"alpha": 0.3}, fixed=["alpha"])
     assert {each["options"]["alpha"] for each in fixed} == {0.3} and len(fixed) == 6
-    assert option_grid("asl") == {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)}
+    assert OPTION_GRIDS["asl"] == {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)}

@@ -26,7 +26,7 @@ from labelgap.studies.reproduce import Reproduction, networks, reproduce
 from labelgap.studies.reproduce.runner import plan_reproduction
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.signals import defer_interrupt
-from labelgap.verification import verify
+from labelgap.verification import verify_run
 
 QUICK: dict[str, Any] = {"seeds": 1, "epochs": 1, "grid": "preset", "device": "cpu"}
 OPTIONS = ("--seeds", "1", "--epochs", "1", "--grid", "preset", "--device", "cpu")
@@ -52,13 +52,13 @@ def test_a_stop_says_what_is_stored_and_leaves_a_folder_that_verifies(
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(compare_heads, "train_heads", interrupt)
             reproduce("cole-table2", [vectors], cells=[cell], **QUICK)
-        stopped = verify(FOLDER)
+        stopped = verify_run(FOLDER)
         assert stopped.intact and stopped.finished, stopped.problems
         assert said in capsys.readouterr().err
         if cell == "an":
             reproduce("cole-table2", [vectors], cells=[cell], quiet=True, **QUICK)
     reproduce("cole-table2", [vectors], cells=["role"], quiet=True, **QUICK)
-    assert verify(FOLDER).intact and len(list(FOLDER.glob("linear/*/heads/*"))) == 2
+    assert verify_run(FOLDER).intact and len(list(FOLDER.glob("linear/*/heads/*"))) == 2
 
 
 def wait_for_signals(run: Any, **settings: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_head_that_was_damaged_or_deleted_is_named_and_trained_again(
     again, after = read_tensors(heads[0])[0], Reproduction.open(FOLDER).by_name
     for name, values in weights.items():
         torch.testing.assert_close(again[name], values)
-    assert verify(FOLDER).intact and before.keys() == after.keys()
+    assert verify_run(FOLDER).intact and before.keys() == after.keys()
     assert all(after[name].values == pytest.approx(cell.values, abs=0.01) for name, cell in before.items())
     assert call(*asked) == 0 and "done      2 cells" in capsys.readouterr().out
 

@@ -81,7 +81,7 @@ def test_the_best_trial_is_a_run_of_the_same_score_and_each_trial_is_what_fit_ma
     assert (alone.metrics["score"], alone.metrics["best_epoch"]) == (worst.score, worst.epoch)
     reopened = Sweep.open(finished.path)
     assert reopened == replace(finished, path=finished.path)
-    assert lg.verify(finished.path).intact
+    assert lg.verify_run(finished.path).intact
     assert [trial.number for trial in finished.trials] == list(range(1, 13))
     assert (finished.path / "trials.csv").read_text().splitlines()[1].startswith("1,complete,")
 

@@ -22,8 +22,7 @@ from tests.training.heads.reference_loop import (
 )
 from torch import Tensor
 
-from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.labels import LabelTable
+from labelgap.core.errors import InputError
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine, train_heads
 from labelgap.training.heads import engine as engine_module
@@ -107,11 +106,6 @@ def test_heads_that_have_converged_stop_and_others_go_on() -> None:
     steady, scheduled = train_heads(FEATURES, plans, epochs=15, **settings)
     assert steady.stopped is not None and steady.best_epoch == steady.stopped < 15
     assert scheduled.stopped is None and scheduled.best_epoch == 15, "its loss depends on the epoch"
-
-
-def test_the_state_of_other_heads_is_not_loaded() -> None:
-    with pytest.raises(InputError, match="only an engine with the same plans"):
-        engine_of(plans_for("an", "em")).load_state_dict(engine_of(plans_for("an")).state_dict())
 
 
 @pytest.mark.parametrize(("optimizer", "quantifier"), [("adam", all), ("sgd", any)])
@@ -280,8 +274,6 @@ def test_heads_continue_from_other_weights() -> None:
     engine.set_heads(weight, bias)
     assert torch.equal(engine.heads[0], weight) and torch.equal(engine.heads[1], bias)
     torch.testing.assert_close(engine.logits(FEATURES), FEATURES @ weight.mT + bias[:, None])
-    with pytest.raises(InputError, match="their biases"):
-        engine.set_heads(weight[:2], bias)
 
 
 def test_logits_do_not_depend_on_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,13 +307,9 @@ def test_the_global_generator_is_not_changed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"plans": []}, "no head to train"),
         ({"features": FEATURES[:5]}, "it needs a row for each of 30 images"),
-        ({"batch_size": 0}, "at least 1"),
-        ({"dtype": torch.float16}, "float32 or torch.float64"),
         ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs a scalar"),
         ({"plans": [HeadPlan("an", {}, 0.0, TABLE)]}, "above 0"),
-        ({"optimizer": "sgd", "nesterov": True}, "give momentum"),
         ({"plans": [*plans_for("an"), HeadPlan("an", {}, 1e-2, some_labels(1, images=61))]}, "the same images"),
     ],
 )
@@ -331,20 +319,9 @@ def test_wrong_arguments_are_rejected(change: dict[str, Any], message: str) -> N
         LinearEngine(given.pop("features"), given.pop("plans"), **given)
 
 
-def test_other_wrong_arguments_are_rejected() -> None:
-    with pytest.raises(UnknownNameError, match=r"no optimizer 'adm'\. Did you mean 'adam'"):
-        engine_of(plans_for("an"), optimizer="adm")
-    with pytest.raises(InputError, match="epoch 8: 7 were planned"):
-        engine_of(plans_for("an")).train_epoch(EPOCHS + 1)
-    with pytest.raises(InputError, match="at least one is needed"):
-        train_heads(FEATURES, plans_for("an"), epochs=0, batch_size=4)
-    with pytest.raises(InputError, match="val needs both"):
-        train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=VAL_FEATURES)
+def test_features_of_val_have_a_row_for_each_of_its_labels() -> None:
     with pytest.raises(InputError, match="features of val have shape"):
         train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=FEATURES, val_labels=VAL)
-    other = LabelTable.from_dense(VAL.to_dense(), classes=[f"class {number}" for number in range(CLASSES)])
-    with pytest.raises(InputError, match="other classes"):
-        train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=VAL_FEATURES, val_labels=other)
 
 
 def test_heads_that_differ_in_what_cannot_be_a_tensor_get_their_own_loss() -> None:

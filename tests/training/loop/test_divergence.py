@@ -83,7 +83,7 @@ def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
     printed = capsys.readouterr().out
     assert printed.count(KEPT) == 1, "the command prints it after all that fit has said"
     assert all(KEPT in text for text in (printed, *(path.read_text() for path in shown)))
-    assert KEPT in run._repr_html_() and "4 of 6 epochs" in repr(run) and lg.verify(run.path).problems == ()
+    assert KEPT in run._repr_html_() and "4 of 6 epochs" in repr(run) and lg.verify_run(run.path).problems == ()
 
 
 def test_a_network_that_improves_replaces_the_linear_head_and_one_that_does_not_is_no_divergence(

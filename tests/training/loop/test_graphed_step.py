@@ -194,7 +194,7 @@ def gpu_trainer(folder: Path, method: str | Loss, **settings: Any) -> NetworkTra
     config, selection, loss_fn = plan.config, plan.selection, plan.loss
     loss_fn.to(device).prepare(table, epochs=3, seed=0)
     network = build_classifier(config, None, backbone=backbone).to(device)
-    inputs = ImageInputs(images, network.backbone, device, True, 0, 0, config.transform).on_device()
+    inputs = ImageInputs(images, network.backbone, device, True, 0, 0, config.transform).store(device)
     folder.mkdir()
     context = TrainingContext(folder, data, config, selection, network, device, 0, Reporter(quiet=True))
     return NetworkTrainer(context, loss_fn, {"train": inputs})

@@ -37,8 +37,8 @@ def test_images_on_the_device_give_the_batches_of_the_files(
     backbone.input_spec = backbone.input_spec.__class__(**{**vars(backbone.input_spec), "size": 32})
     files = ImageInputs(images, backbone, torch.device("cpu"), flip=True, seed=7, transform=transform)
     order = np.array([4, 0, 3, 2])
-    stored, decoded = files.on_device(), files.in_memory()
-    assert isinstance(stored, DeviceInputs) and len(stored) == 5 and isinstance(decoded, ImageInputs)
+    stored, decoded = files.store(torch.device("cpu")), files.in_memory()
+    assert isinstance(stored, DeviceInputs) and len(stored) == 5 and isinstance(decoded, DeviceInputs)
     expected = list(files.batches(order, batch_size=3, epoch=epoch))
     for inputs in (stored, decoded):
         for (index, values), (rows, pixels) in zip(
@@ -65,7 +65,7 @@ def test_the_error_about_an_image_that_cannot_be_read_names_the_others_as_well(t
             list(replace(inputs, workers=workers).batches(rows, batch_size=2))
         assert sorted(each.message.split("png ")[0][-2:] for each in told.value.problems) == ["1.", "4."]
     with pytest.raises(ProblemsError, match="inspect DATA --check-images"):
-        inputs.on_device()
+        inputs.store(torch.device("cpu"))
 
 
 def test_processes_share_the_memory_of_the_machine_and_have_a_gpu_each(
@@ -77,7 +77,7 @@ def test_processes_share_the_memory_of_the_machine_and_have_a_gpu_each(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
     monkeypatch.setattr(inputs_module, "available_memory", lambda: free)
-    monkeypatch.setattr(ImageInputs, "on_device", lambda inputs: DeviceInputs(torch.zeros(5), inputs))
+    monkeypatch.setattr(ImageInputs, "store", lambda inputs, device: DeviceInputs(torch.zeros(5), inputs))
     gpu, cpu = (ImageInputs(images, backbone, torch.device(name)) for name in ("cuda", "cpu"))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
     assert isinstance(gpu.in_memory(), DeviceInputs)

@@ -207,7 +207,7 @@ def read_instances(path: Path, problems: FileProblems) -> Instances:
         ("images", _Image, "file_name", found.images),
     ):
         before, firsts = len(problems), dict[str, int]()
-        entries: dict[int, Any] = _read_entries(path, content, name, kind, problems)
+        entries: Mapping[int, _Category | _Image] = _read_entries(path, content, name, kind, problems)
         for number, entry in entries.items():
             text = getattr(entry, key)
             if texts.setdefault(entry.id, text) is not text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,14 @@ _SAME_FORMAT: Final = {"jpeg": "jpg", "jpe": "jpg", "jfif": "jpg", "tiff": "tif"
 def is_image_name(name: str) -> bool:
     """Return whether a file's name has the suffix of an image format; hidden files are not images."""
     return name != without_suffix(name) and not name.startswith(".")
+
+
+def images_below(folder: Path) -> Iterator[str]:
+    """Yield every image below a folder, sorted, without hidden folders."""
+    for top, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(filter(is_image_name, files)):
+            yield str(Path(top) / name)
 
 
 def without_suffix(name: str) -> str:

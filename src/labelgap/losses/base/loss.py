@@ -22,6 +22,7 @@ the only thing that ``forward`` keeps beside the number of images that it has se
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -36,7 +37,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses.base.fused import Fused, KernelForm, fused, fused_mixture, is_fusible
 from labelgap.losses.base.mixture import Mixture, mixture_entries
-from labelgap.losses.base.terms import Number, check_choice, check_number, check_shapes, reduce, widen
+from labelgap.losses.base.terms import Number, check_choice, check_codes, check_number, check_shapes, reduce, widen
 from labelgap.losses.kernels.dispatch import are_taken, one_pass
 
 MOST_EPOCHS = 1.5
@@ -82,10 +83,10 @@ class Loss(nn.Module, ABC):
         self.name = type(self).__name__
         self.epoch = 1
         self.state_bytes, self.state_form = 0, ""
-        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
-        # How many images an epoch allows, and how many are left; None before ``set_epoch``. They are no numbers of the
-        # module: a step that changes those is not captured as a CUDA graph.
-        self._images: dict[str, float | None] = {"allowed": math.inf, "left": None}
+        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64))
+        # How many images an epoch allows, and how many are left (None before ``set_epoch``); whether the labels of one
+        # batch were checked. They are no numbers of the module: a step that changes those is no CUDA graph.
+        self._images: dict[str, float | None] = {"allowed": math.inf, "left": None, "checked": None}
         self._marks: list[tuple[Tensor, ...]] = []
         self._last_marks: tuple[Tensor, ...] | None = None
 
@@ -126,6 +127,8 @@ class Loss(nn.Module, ABC):
             features: ``(B, D)``, if ``needs`` contains "features".
         """
         check_shapes(logits, labels)
+        if not (torch.compiler.is_compiling() or self._images["checked"]):
+            self._check_first(logits, labels)
         self.check_logits(logits)
         rows = logits.shape[-2]
         if index is None:
@@ -144,6 +147,18 @@ class Loss(nn.Module, ABC):
         if self.epoch_dependent and logits.requires_grad and not torch.compiler.is_compiling():
             self._count_images(rows)
         return self.cost(widen(logits), labels, index, features)
+
+    def _check_first(self, logits: Tensor, labels: Tensor) -> None:
+        """Refuse values that are no labels, and torch.func; once, since a GPU has to be waited for."""
+        if torch._C._functorch.is_functorch_wrapped_tensor(logits):
+            raise InputError(
+                f"'{self.name}' does not run inside of torch.func (vmap, grad): reduction='none' gives the cost of "
+                "every entry, and torch.autograd.grad the gradient."
+            )
+        if labels.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        check_codes(labels)
+        self._images["checked"] = 1
 
     def _count_images(self, rows: int) -> None:
         """Warn once where a loop trains with the loss without ``set_epoch``, or for long after the last call of it."""
@@ -227,13 +242,20 @@ class Loss(nn.Module, ABC):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load the epoch too; a state of an earlier version has none, and leaves it as it is."""
+        state_dict.setdefault(f"{prefix}epoch_tensor", self.epoch_tensor)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self.epoch = int(self.epoch_tensor)
+
     def options(self, *names: str) -> dict[str, Any]:
         """Return some options by name."""
         return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
-        """Show the name the loss was created under."""
-        return self.name
+        """Show the name the loss was created under, and its options."""
+        options = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
+        return ", ".join([self.name, *(f"{name}={getattr(self, name)!r}" for name in options)])
 
 
 class ReducedLoss(Loss, ABC):

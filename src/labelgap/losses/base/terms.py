@@ -18,7 +18,7 @@ from torch.nn.functional import logsigmoid
 
 from labelgap.core.distributed import all_sum, world_size
 from labelgap.core.errors import InputError
-from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 
 Number = float | Tensor
 """A plain number, or a tensor of shape ``(…)`` that gives every head its own."""
@@ -177,6 +177,16 @@ def check_shapes(logits: Tensor, labels: Tensor) -> None:
         raise InputError(
             f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} are not of the same batch: "
             f"labels have shape {tuple(logits.shape[-2:])}" + (" or that of the logits." if logits.ndim > 2 else ".")
+        )
+
+
+def check_codes(labels: Tensor) -> None:
+    """Raise ``InputError`` where a label is none of 1, 0, -1 and NaN."""
+    values = labels.detach()
+    wrong = (values != PRESENT) & (values != ABSENT) & (values != UNKNOWN) & (values == values)
+    if wrong.any():
+        raise InputError(
+            f"a label is {values[wrong][0].item():g}: labels are 1 (present), 0 (absent) and -1 or NaN (unknown)."
         )
 
 

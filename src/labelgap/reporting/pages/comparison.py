@@ -1,10 +1,9 @@
-"""A comparison: its page and table, its figure, and what it shows: the best method, whether the difference is
-significant, and what the missing labels cost."""
+"""A comparison: its page, table and figure; the best method, whether it is significantly better, and its command."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -26,9 +25,8 @@ from labelgap.reporting.formatting import (
     format_learning_rate,
     format_measure,
     format_options,
-    truncate_label,
 )
-from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
 from labelgap.reporting.sections.curves import epoch_scores_section
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.compare.results import BASELINE, Comparison, MethodResult
@@ -124,8 +122,7 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
 
 def comparison_rows(comparison: Comparison) -> list[ResultRow]:
     """Return the measures of every method in order; the best and those that may be as good are bold."""
-    tied = {row.name for row in comparison.tied}
-    rows = []
+    tied, rows = {row.name for row in comparison.tied}, []
     for row in comparison.methods:
         value = format_measure(row.mean, 2) + ("" if row.deviation is None else f" ± {100 * row.deviation:.2f}")
         behind = ""
@@ -140,24 +137,25 @@ def comparison_rows(comparison: Comparison) -> list[ResultRow]:
 
 def setting_columns(comparison: Comparison) -> dict[str, list[str]]:
     """Return the cells of every setting, by its header; "weight decay" and "options" only if a method has any."""
-    settings = [_setting(row) for row in comparison.methods]
-    left_out = set() if any(row.weight_decay for row in comparison.methods) else {"weight decay"}
-    left_out |= set() if any(row.options for row in comparison.methods) else {"options"}
-    return {name: [each[name] for each in settings] for name in settings[0] if name not in left_out} if settings else {}
-
-
-def _setting(row: MethodResult) -> dict[str, str]:
-    marks = {name: "*" if name in row.at_edge else "" for name in ("weight_decay", "lr")}
-    rate = "newton" if row.optimizer == "newton" else format_learning_rate(row.lr)
-    return {
-        "weight decay": f"{row.weight_decay:.2g}{marks['weight_decay']}",
-        "lr": f"{rate}{marks['lr']}{'°' if 'epoch' in row.at_edge else ''}",
-        "batch": "all" if row.optimizer == "newton" else str(row.batch_size),
-        "options": format_options(row.options),
-        "tried": str(row.settings_tried),
-        "epochs kept": ", ".join(str(seed.epoch) for seed in row.seeds),
-        "time": format_elapsed(row.seconds),
-    }
+    columns = dict[str, list[str]]()
+    for row in comparison.methods:
+        marks = {name: "*" if name in row.at_edge else "" for name in ("weight_decay", "lr")}
+        newton = row.optimizer == "newton"
+        rate = "newton" if newton else format_learning_rate(row.lr)
+        cells = {
+            "weight decay": f"{row.weight_decay:.2g}{marks['weight_decay']}",
+            "lr": f"{rate}{marks['lr']}{'°' if 'epoch' in row.at_edge else ''}",
+            "batch": "all" if newton else str(row.batch_size),
+            "options": format_options(row.options),
+            "tried": str(row.settings_tried),
+            "epochs kept": ", ".join(str(seed.epoch) for seed in row.seeds),
+            "time": format_elapsed(row.seconds),
+        }
+        for name, cell in cells.items():
+            columns.setdefault(name, []).append(cell)
+    used = {"weight decay": any(row.weight_decay for row in comparison.methods)}
+    used["options"] = any(row.options for row in comparison.methods)
+    return {name: cells for name, cells in columns.items() if used.get(name, True)}
 
 
 def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
@@ -230,58 +228,54 @@ def comparison_figure(comparison: Comparison, *, width: float = style.WIDE) -> F
     Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow, at the bottom. There must
     be at least one mean.
     """
-    rows = [row for row in comparison.methods if row.mean is not None]
-    places = [number + (0.6 if row.extra_labels else 0.0) for number, row in enumerate(rows)]
-    gaps = width > style.NARROW and any(row.gap is not None and row.gap.half_width is not None for row in rows)
-    figure, axes = style.make_figure(1, 2 if gaps else 1, width=width, height=0.95 + 0.3 * (places[-1] + 1))
-    _draw_values(axes[0], rows, places, comparison.metric.name, _lowest(rows))
-    names = [truncate_label(row.name, 24 if width > style.NARROW else 16) for row in rows]
-    style.set_rows(axes[0], places, names, 12)
+    rows = {
+        number + (0.6 if row.extra_labels else 0.0): row
+        for number, row in enumerate(row for row in comparison.methods if row.mean is not None)
+    }
+    gaps = width > style.NARROW and any(row.gap is not None and row.gap.half_width is not None for row in rows.values())
+    figure, axes = style.make_figure(1, 2 if gaps else 1, width=width, height=0.95 + 0.3 * (max(rows) + 1))
+    means = sorted((100 * (row.mean or 0.0) for row in rows.values() if not row.extra_labels), reverse=True)
+    lowest = 0.0  # methods below it are only marked, so that the others can be distinguished
+    if means:
+        lowest = means[0] - max(MIN_SCALE_POINTS, MAX_SCALE_FACTOR * (means[0] - means[len(means) // 2]))
+    _draw_values(axes[0], rows, comparison.metric.name, lowest)
+    style.set_rows(axes[0], list(rows), style.fit_names((row.name for row in rows.values()), width), 12)
     if gaps:
         axes[0].get_gridspec().set_width_ratios([3, 2])  # type: ignore[union-attr]
-        _draw_gaps(axes[1], rows, places, _lowest(rows))
+        _draw_gaps(axes[1], rows, lowest)
         axes[1].set_ylim(axes[0].get_ylim())
     return figure
 
 
-def _lowest(rows: Sequence[MethodResult]) -> float:
-    """Return the mean, in percent, below which methods are only marked, so that the others can be distinguished."""
-    means = sorted((100 * (row.mean or 0.0) for row in rows if not row.extra_labels), reverse=True)
-    if not means:
-        return 0.0
-    return means[0] - max(MIN_SCALE_POINTS, MAX_SCALE_FACTOR * (means[0] - means[len(means) // 2]))
-
-
-def _draw_values(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], name: str, lowest: float) -> None:
-    means = [100 * (row.mean or 0.0) for row in rows]
-    drawn = [value for value in means if value >= lowest]
-    every = [100 * value for row, mean in zip(rows, means, strict=True) for value in row.values if mean in drawn]
+def _draw_values(axis: Axes, rows: Mapping[float, MethodResult], name: str, lowest: float) -> None:
+    means = {place: 100 * (row.mean or 0.0) for place, row in rows.items()}
+    every = [100 * value for place, row in rows.items() for value in row.values if means[place] >= lowest]
     low, high = min(every), max(every)
     pad = max(0.08 * (high - low), 0.4)
     axis.set_xlim(max(low - 2 * pad, 0.0), min(high + 3.5 * pad, 100 + 3 * pad))
     style.swap_grid(axis)
-    for row, mean, place in zip(rows, means, places, strict=True):
-        color = style.MUTED_COLOR if row.extra_labels else style.BLUE
+    for place, row in rows.items():
+        color, value_color, face = style.BLUE, style.TEXT_COLOR, style.BLUE
+        if row.extra_labels:
+            color, value_color, face = style.MUTED_COLOR, style.MUTED_COLOR, style.BACKGROUND_COLOR
+        mean, seeds = means[place], [100 * value for value in row.values]
         if mean < axis.get_xlim()[0]:
             edge = blended_transform_factory(axis.transAxes, axis.transData)
             axis.text(0.0, place, f"◂ {mean:.1f}", transform=edge, va="center", color=style.MUTED_COLOR, fontsize=11)
             continue
-        seeds = [100 * value for value in row.values]
         if len(seeds) > 1:
             axis.plot(seeds, [place] * len(seeds), "|", color=color, markersize=9, markeredgewidth=1.3, alpha=0.75)
-        face = style.BACKGROUND_COLOR if row.extra_labels else color
         axis.plot([mean], [place], "o", markersize=7.5, markerfacecolor=face, markeredgecolor=color, zorder=3)
-        value_color = style.MUTED_COLOR if row.extra_labels else style.TEXT_COLOR
         style.draw_value(axis, f"{mean:.1f}", max(seeds), place, color=value_color)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     axis.set_xlabel(name)
 
 
-def _draw_gaps(axis: Axes, rows: Sequence[MethodResult], places: Sequence[float], lowest: float) -> None:
+def _draw_gaps(axis: Axes, rows: Mapping[float, MethodResult], lowest: float) -> None:
     """Draw the gap of every method to the best; the largest are left out."""
     shown = [
         (row.gap, place)
-        for row, place in zip(rows, places, strict=True)
+        for place, row in rows.items()
         if row.gap is not None and row.gap.mean > 0 and 100 * (row.mean or 0.0) >= lowest
     ]
     limit = max([1.0, *(100 * (gap.mean + (gap.half_width or 0.0)) for gap, _ in shown)])
@@ -333,22 +327,22 @@ def _figure(comparison: Comparison, figures: FigureRenderer) -> ResponsiveFigure
     if not rows:
         return None
     values = "; ".join(f"{row.name} {format_measure(row.mean)}" for row in rows)
-    each: dict[str, Columns] = {
-        row.name: {
-            "seed": [seed.seed for seed in row.seeds],
-            "value": row.values,
-            "mean": [row.mean] * len(row.seeds),
-            "gap": [None if row.gap is None else row.gap.mean] * len(row.seeds),
-            "gap_half_width": [None if row.gap is None else row.gap.half_width] * len(row.seeds),
-            "extra_labels": [row.extra_labels] * len(row.seeds),
-        }
+    columns = {
+        row.name: table_columns(
+            seed=[seed.seed for seed in row.seeds],
+            value=row.values,
+            mean=row.mean,
+            gap=None if row.gap is None else row.gap.mean,
+            gap_half_width=None if row.gap is None else row.gap.half_width,
+            extra_labels=row.extra_labels,
+        )
         for row in rows
     }
     return figures.render(
         lambda width: comparison_figure(comparison, width=width),
         f"{comparison.metric.name}: {values}.",
         name="comparison",
-        data=stack_columns("method", each),
+        data=stack_columns("method", columns),
     )
 
 

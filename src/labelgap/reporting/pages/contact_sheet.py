@@ -1,7 +1,6 @@
 """A page of images with their labels in three states: what ``labelgap inspect --report`` writes.
 
-Some images are random, to show what is typical; some show the rarest classes, where a wrong label matters most. The
-page is one file that loads nothing; thumbnails have no metadata.
+Some images are random, to show what is typical; some show the rarest classes, where a wrong label matters most.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ ImageLocation = tuple[Split, int]
 
 
 def write_contact_sheet(
-    data: Dataset,
-    path: str | os.PathLike[str],
-    *,
-    summary: DatasetSummary | None = None,
-    images: bool = True,
+    data: Dataset, path: str | os.PathLike[str], *, summary: DatasetSummary | None = None, images: bool = True
 ) -> Path:
     """Write the page of a data set, and return its path.
 
@@ -45,7 +40,10 @@ def write_contact_sheet(
     """
     summary = summarize(data) if summary is None else summary
     images = images and not isinstance(data.train.images, FeatureVectors)
-    random = _draw_random(data)
+    starts = np.cumsum([0, *map(len, data.splits)])
+    chosen = numpy_generator(0, "contact sheet").permutation(starts[-1])[:RANDOM_COUNT]
+    which = np.searchsorted(starts, chosen, side="right") - 1
+    random = [(data.splits[number], int(row - starts[number])) for number, row in zip(which, chosen, strict=True)]
     rarest = _find_rarest(data, summary, random)
     splits = {**summary.splits, "all": summary.whole} if len(summary.splits) > 1 else summary.splits
     page = render_template(
@@ -96,31 +94,17 @@ def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True
     return found
 
 
-def _draw_random(data: Dataset) -> list[ImageLocation]:
-    """Draw random images from all splits together."""
-    sizes = [len(split) for split in data.splits]
-    starts = np.cumsum([0, *sizes])
-    chosen = numpy_generator(0, "contact sheet").permutation(starts[-1])[:RANDOM_COUNT]
-    which = np.searchsorted(starts, chosen, side="right") - 1
-    return [(data.splits[number], int(row - starts[number])) for number, row in zip(which, chosen, strict=True)]
-
-
 def _find_rarest(data: Dataset, summary: DatasetSummary, shown: list[ImageLocation]) -> dict[str, ImageLocation]:
     """Return an image of each of the rarest classes, different ones if possible."""
     used = {(split.name, row) for split, row in shown}
     found: dict[str, ImageLocation] = {}
-    for row in summary.rarest(RAREST_COUNT):
-        places = _with_class(data, data.classes.index(row.name))
+    for rare in summary.rarest(RAREST_COUNT):
+        places: list[ImageLocation] = []
+        for split in data.splits:
+            table = split.labels
+            entries = (table.columns == data.classes.index(rare.name)) & (table.values == PRESENT)
+            places += [(split, int(row)) for row in table.rows[entries][: RANDOM_COUNT + RAREST_COUNT + 1]]
         chosen = next((place for place in places if (place[0].name, place[1]) not in used), places[0])
         used.add((chosen[0].name, chosen[1]))
-        found[f"{row.name} ({row.present:,})"] = chosen
-    return found
-
-
-def _with_class(data: Dataset, column: int) -> list[ImageLocation]:
-    found = []
-    for split in data.splits:
-        table = split.labels
-        entries = (table.columns == column) & (table.values == PRESENT)
-        found += [(split, int(row)) for row in table.rows[entries][: RANDOM_COUNT + RAREST_COUNT + 1]]
+        found[f"{rare.name} ({rare.present:,})"] = chosen
     return found

@@ -30,7 +30,13 @@ def _result_table(reproduction: Reproduction, name: str) -> ResultTable:
         notes.append(paper.note)
     if reproduction.settings.changed:
         notes.append(f"Not as in the paper: {reproduction.settings.describe()}.")
-    notes += dict.fromkeys(note for cell, result in filled if (note := _other_images(cell, result)))
+    expected = [(paper_images(cell.column.data, cell.training.preset), cell, result) for cell, result in filled]
+    notes += dict.fromkeys(
+        f"Other images than in the paper: {cell.column.data} has {format_images(result.images)} here (train/val/test), "
+        f"{format_images(images)} there."
+        for images, cell, result in expected
+        if images and images != result.images
+    )
     if any(result.deviation is None and cell.training.protocol != "linear-eval" for cell, result in filled):
         notes.append("One seed says nothing about the spread.")
     rows = [ResultRow(cell.row.name, _cells(cell, result)) for cell, result in filled]
@@ -50,15 +56,6 @@ def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
         difference = f"{round(result.mean - value, 2) + 0.0:+.2f}"
     ours = f"{result.mean:.2f}", format_number(result.deviation)
     return cell.column.name, *ours, paper, difference, _setting(cell, result)
-
-
-def _other_images(cell: Cell, result: CellResult) -> str:
-    """Return a note where the data have not as many images as in the paper."""
-    expected = paper_images(cell.column.data, cell.training.preset)
-    if not expected or expected == result.images:
-        return ""
-    found, printed = format_images(result.images), format_images(expected)
-    return f"Other images than in the paper: {cell.column.data} has {found} here (train/val/test), {printed} there."
 
 
 def _setting(cell: Cell, result: CellResult) -> str:

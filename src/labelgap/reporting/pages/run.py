@@ -10,12 +10,7 @@ from markupsafe import Markup
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.descriptions import (
-    describe_data,
-    describe_method_choice,
-    describe_settings,
-    revises_labels,
-)
+from labelgap.reporting.descriptions import describe_data, describe_method_choice, describe_settings, revises_labels
 from labelgap.reporting.formatting import SELECTION_RULES, format_count, format_measure
 from labelgap.reporting.page import FigureRenderer, render_template
 from labelgap.reporting.sections.classes import class_table, classes_section
@@ -28,7 +23,6 @@ from labelgap.reporting.sections.memorization import memorization_section
 from labelgap.reporting.sections.modified_labels import modified_labels_section
 from labelgap.reporting.sections.summary import summary_section
 from labelgap.training import Run
-from labelgap.training.config import RunConfig
 from labelgap.training.settings import PROTOCOLS
 
 _FINAL_HEAD: Final = "The final head was trained on all images, with the settings that cross-validation chose."
@@ -37,10 +31,19 @@ _FINAL_HEAD: Final = "The final head was trained on all images, with the setting
 def run_page(run: Run, data: Dataset | None, figures: FigureRenderer, *, images: bool) -> Markup:
     """Return the page; ``data`` adds label counts and, where ``images`` may be in it, examples."""
     config, table, runs = run.config, class_table(run, data), {run.config.method: run}
+    first = "" if config.linear_epochs is None else f"{config.linear_epochs} + "
+    epochs = f"{first}{pluralize(config.epochs, 'epoch')}"
+    lead = f"{config.method}, {config.backbone}, {PROTOCOLS[config.protocol]}, {epochs}"
+    name, count = config.data.get("name", ""), len(run.revisions)
+    revisions = "No label was revised permanently." if revises_labels(config.method) and not count else ""
+    if count:
+        sources = pc.value_counts(run.revisions.to_table()["source"]).to_pylist()
+        by = ", ".join(f"{item['counts']:,} by {item['values']}" for item in sources)
+        revisions = f"{count:,} labels were revised ({by}); the observed labels are kept, see revisions.parquet."
     return render_template(
         "pages/run.html",
         title=run.path.resolve().name,
-        lead=_lead(config),
+        lead=f"{name}: {lead}" if name else lead,
         run=run,
         sections=[
             summary_section(run, data, table),
@@ -57,18 +60,10 @@ def run_page(run: Run, data: Dataset | None, figures: FigureRenderer, *, images:
         label_counts=_label_counts(run, data),
         data=describe_data(config),
         method=describe_method_choice(config),
-        revisions=_revisions(run),
+        revisions=revisions,
         settings=describe_settings(config),
         has_images=images and data is not None,
     )
-
-
-def _lead(config: RunConfig) -> str:
-    name = config.data.get("name", "")
-    first = "" if config.linear_epochs is None else f"{config.linear_epochs} + "
-    epochs = f"{first}{pluralize(config.epochs, 'epoch')}"
-    text = f"{config.method}, {config.backbone}, {PROTOCOLS[config.protocol]}, {epochs}"
-    return f"{name}: {text}" if name else text
 
 
 def _learning_section(run: Run, figures: FigureRenderer) -> Markup:
@@ -100,12 +95,3 @@ def _label_counts(run: Run, data: Dataset | None) -> list[tuple[str, list[str]]]
         unknown = f"{states[2]:,} ({100 * states[2] / max(sum(states), 1):.0f} %)"
         rows.append((name, [*map(format_count, (images, *states[:2])), unknown]))
     return rows
-
-
-def _revisions(run: Run) -> str:
-    revisions = run.revisions
-    if len(revisions) == 0:
-        return "No label was revised permanently." if revises_labels(run.config.method) else ""
-    counts = pc.value_counts(revisions.to_table()["source"]).to_pylist()
-    by = ", ".join(f"{item['counts']:,} by {item['values']}" for item in counts)
-    return f"{len(revisions):,} labels were revised ({by}); the observed labels are kept, see revisions.parquet."

@@ -13,16 +13,10 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from labelgap.reporting import style
-from labelgap.reporting.formatting import (
-    SELECTION_RULES,
-    ResultRow,
-    ResultTable,
-    format_spread,
-    truncate_label,
-)
-from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.formatting import SELECTION_RULES, ResultRow, ResultTable, format_spread, truncate_label
+from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
 from labelgap.reporting.sections.parameter_effects import LOG_RATIO
-from labelgap.studies.shares import ShareComparison, SharePoint
+from labelgap.studies.shares import ShareComparison
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,21 +33,20 @@ class LabelBudget:
 
 def label_budget(found: ShareComparison) -> dict[str, LabelBudget]:
     """Return the points of every method of a comparison on training shares, those that saw more labels last."""
-    return {name: _budget([point for point in found.points if point.method == name]) for name in found.methods}
-
-
-def _budget(points: list[SharePoint]) -> LabelBudget:
-    shares = sorted({point.share for point in points})
-    seeds = sorted({point.seed for point in points})
-    value, score = np.full((2, len(shares), len(seeds)), np.nan)
-    for point in points:
-        place = shares.index(point.share), seeds.index(point.seed)
-        value[place] = np.nan if point.value is None else point.value
-        score[place] = np.nan if point.score is None else point.score
-    groups = [[point for point in points if point.share == share] for share in shares]
-    images = np.array([group[0].images for group in groups])
-    labels = np.array([np.mean([point.known_labels for point in group]) for group in groups])
-    return LabelBudget(np.array(shares), images, labels, value, score, points[0].extra_labels)
+    budgets = {}
+    for name in found.methods:
+        points = [point for point in found.points if point.method == name]
+        shares, seeds = sorted({point.share for point in points}), sorted({point.seed for point in points})
+        value, score = np.full((2, len(shares), len(seeds)), np.nan)
+        for point in points:
+            place = shares.index(point.share), seeds.index(point.seed)
+            value[place] = np.nan if point.value is None else point.value
+            score[place] = np.nan if point.score is None else point.score
+        groups = [[point for point in points if point.share == share] for share in shares]
+        images = np.array([group[0].images for group in groups])
+        labels = np.array([np.mean([point.known_labels for point in group]) for group in groups])
+        budgets[name] = LabelBudget(np.array(shares), images, labels, value, score, points[0].extra_labels)
+    return budgets
 
 
 def label_budget_figure(
@@ -79,8 +72,7 @@ def label_budget_figure(
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_title(name, loc="left")
     axis.set_xlabel("observed training labels, present and absent")
-    labels = [truncate_label(label, 30) for label in methods]
-    style.add_legend(figure, lines, labels, columns=1 if narrow else min(len(labels), 4))
+    style.add_legend(figure, lines, [truncate_label(label, 30) for label in methods])
     return figure
 
 
@@ -153,18 +145,18 @@ def _figure(
     measured = {method: values for method, values in methods.items() if np.isfinite(values.value).any()}
     if not measured:
         return None
-    columns: dict[str, Columns] = {}
-    for method, values in measured.items():
-        points, seeds = values.value.shape
-        columns[method] = {
-            "share": np.repeat(values.share, seeds),
-            "seed": np.tile(np.arange(seeds), points),
-            "images": np.repeat(values.images, seeds),
-            "known_labels": np.repeat(values.known_labels, seeds),
-            "value": values.value.ravel(),
-            "val": values.score.ravel(),
-            "extra_labels": [values.extra_labels] * (points * seeds),
-        }
+    columns = {
+        method: table_columns(
+            share=values.share[:, None],
+            seed=np.arange(values.value.shape[1]),
+            images=values.images[:, None],
+            known_labels=values.known_labels[:, None],
+            value=values.value,
+            val=values.score,
+            extra_labels=values.extra_labels,
+        )
+        for method, values in measured.items()
+    }
     shown = "; ".join(f"{row.label}: {', '.join(row.cells)}" for row in table.rows)
     return figures.render(
         lambda width: label_budget_figure(measured, name, width=width),

@@ -30,7 +30,7 @@ from labelgap.reporting.formatting import (
     single_line,
     truncate_label,
 )
-from labelgap.reporting.page import REPORT_FILE, FigureRenderer, ResponsiveFigure, render_template
+from labelgap.reporting.page import REPORT_FILE, FigureRenderer, render_template
 from labelgap.reporting.sections import memorization
 from labelgap.reporting.sections.curves import epoch_scores_section
 from labelgap.reporting.sections.examples import disagreements_section
@@ -117,21 +117,20 @@ def _result_rows(rows: Sequence[StudyRow]) -> list[ResultRow]:
     return [ResultRow(row.label, row.cells, row.best, row.extra_labels) for row in rows]
 
 
-def method_map_figure(
-    methods: Mapping[str, float | None], extra: Mapping[str, float | None] | None = None, *, width: float = style.WIDE
-) -> Figure:
+def method_map_figure(rows: Sequence[StudyRow], *, width: float = style.WIDE) -> Figure:
     """Draw the test mAP of methods as dots, and of runs that saw more labels than the others as lines."""
-    figure, (axis,) = style.make_figure(width=width, height=0.95 + 0.36 * max(len(methods), 1))
-    draw_method_map(axis, methods, extra or {}, 24 if width > style.NARROW else 16)
+    count = sum(not row.extra_labels for row in rows)
+    figure, (axis,) = style.make_figure(width=width, height=0.95 + 0.36 * max(count, 1))
+    draw_method_map(axis, rows, 24 if width > style.NARROW else 16)
     return figure
 
 
-def draw_method_map(
-    axis: Axes, methods: Mapping[str, float | None], extra: Mapping[str, float | None], length: int = 24
-) -> None:
+def draw_method_map(axis: Axes, rows: Sequence[StudyRow], length: int) -> None:
     """Draw into given axes; names are truncated to ``length``."""
-    shown = {name: 100 * value for name, value in methods.items() if value is not None}
-    limits = {name: 100 * value for name, value in extra.items() if value is not None}
+    shown, limits = (
+        {row.label: 100 * row.map for row in rows if row.map is not None and row.extra_labels is more}
+        for more in (False, True)
+    )
     values, places = list(shown.values()), np.arange(len(shown))
     everything = [*values, *limits.values()] or [0.0, 100.0]
     low, high = min(everything), max(everything)
@@ -166,15 +165,16 @@ def study_figure(study: Study) -> Figure:
 
     Save it with ``study_figure(study).savefig("demo.png", dpi=200)``; the background is white.
     """
-    methods, extra = _maps(study_rows(study))
+    rows = study_rows(study)
+    names = [row.label for row in rows if not row.extra_labels]
     panels = memorization.memorization_by_label(
         {member.label: memorization.label_losses(run.trace) for member, run in study.runs if not member.extra_labels}
     )
-    if not panels and all(value is None for value in [*methods.values(), *extra.values()]):
+    if not panels and all(row.map is None for row in rows):
         raise RunError(f"{study.path} holds nothing to draw: no traces with known truth, and no test mAP.")
-    longest = max((len(truncate_label(label)) for label in methods), default=0)
+    longest = max((len(truncate_label(label)) for label in names), default=0)
     sides = {"left": 0.05 + 0.0115 * max(longest, 3), "right": 0.965}
-    above, below = (4.3 if panels else 0.7), 1.15 + 0.38 * len(methods)
+    above, below = (4.3 if panels else 0.7), 1.15 + 0.38 * len(names)
     height = above + below
     figure = Figure(figsize=(10, height), facecolor="white")
     title, bold = truncate_label(study.title, 80), {"fontsize": 17, "fontweight": "bold", "color": style.TEXT_COLOR}
@@ -194,14 +194,8 @@ def study_figure(study: Study) -> Figure:
     grid = figure.add_gridspec(1, 1, top=(below - 0.5) / height, bottom=0.6 / height, **sides)
     axis = figure.add_subplot(grid[0])
     style.style_axes(axis)
-    draw_method_map(axis, methods, extra, 28)
+    draw_method_map(axis, rows, 28)
     return figure
-
-
-def _maps(rows: Sequence[StudyRow]) -> tuple[dict[str, float | None], dict[str, float | None]]:
-    """Return the test mAP of the runs that compete, and of those that saw more labels."""
-    competing, extra = ({row.label: row.map for row in rows if row.extra_labels is more} for more in (False, True))
-    return competing, extra
 
 
 def study_page(study: Study, data: Dataset | None, figures: FigureRenderer, *, images: bool) -> Markup:
@@ -212,14 +206,26 @@ def study_page(study: Study, data: Dataset | None, figures: FigureRenderer, *, i
     rules = {run.config.select for run in runs.values()}
     names = {single_line(str(run.config.data.get("name", ""))) for run in runs.values()} - {""}
     shared, different = _settings(runs)
+    measured, figure = any(row.map is not None for row in rows), None
+    if measured:
+        figure = figures.render(
+            lambda width: method_map_figure(rows, width=width),
+            f"Test mAP: {'; '.join(f'{row.label} {row.cells[0]}' for row in rows)}.",
+            name="test-map",
+            data={
+                "run": [row.label for row in rows],
+                "extra_labels": [row.extra_labels for row in rows],
+                "map": [row.map for row in rows],
+            },
+        )
     return render_template(
         "pages/study.html",
         title=study.title,
         run_count=len(runs),
         data_names=join_names(sorted(names)),
         finding=_finding({label: run.config.method for label, run in runs.items()}, rows),
-        figure=_figure(rows, figures),
-        measured=any(row.map is not None for row in rows),
+        figure=figure,
+        measured=measured,
         extra_labels=join_names([row.label for row in rows if row.extra_labels]),
         columns=STUDY_COLUMNS,
         rows=_result_rows(rows),
@@ -256,19 +262,6 @@ def _finding(methods: Mapping[str, str], rows: Sequence[StudyRow]) -> str:
     if highest <= lowest:
         return f"{cost}, and no method of this study recovers any of them."
     return f"{cost}; {best.label} recovers {100 * (highest - lowest):.1f} of them."
-
-
-def _figure(rows: Sequence[StudyRow], figures: FigureRenderer) -> ResponsiveFigure | None:
-    if all(row.map is None for row in rows):
-        return None
-    methods, extra = _maps(rows)
-    columns = {"run": "label", "extra_labels": "extra_labels", "map": "map"}
-    return figures.render(
-        lambda width: method_map_figure(methods, extra, width=width),
-        f"Test mAP: {'; '.join(f'{row.label} {row.cells[0]}' for row in rows)}.",
-        name="test-map",
-        data={name: [getattr(row, field) for row in rows] for name, field in columns.items()},
-    )
 
 
 def _report_address(study: Study, row: StudyRow) -> str:

@@ -1,5 +1,4 @@
-"""A sweep: its page, table and figures, and what it shows: how far it is, what it gained, whether the best trial was
-trained again to the same score."""
+"""A sweep: its page, table and figures; how far it is, and what it gained."""
 
 from __future__ import annotations
 
@@ -30,11 +29,10 @@ from labelgap.reporting.formatting import (
     val_score_name,
     wrapped_command,
 )
-from labelgap.reporting.page import REPORT_FILE, FigureRenderer, ResponsiveFigure, render_template
+from labelgap.reporting.page import REPORT_FILE, FigureRenderer, render_template
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.sweep.results import Sweep, SweepTrial, format_values, trial_name
 from labelgap.studies.sweep.search_space import Parameter, Value
-from labelgap.training import Run
 from labelgap.training.rerun import train_command, train_script, without_directories
 
 _OUT: Final = "runs/best"
@@ -108,10 +106,8 @@ def sweep_columns(sweep: Sweep) -> tuple[str, ...]:
 
 def sweep_rows(sweep: Sweep) -> list[ResultRow]:
     """Return the best trials and ``auto``, the highest score first; the best is bold."""
-    rows = sweep.ranked[:_MAX_ROWS]
-    if sweep.auto is not None and sweep.auto.score is not None:
-        rows = [*rows, sweep.auto]
-    return _rows(sweep, rows)
+    auto = [] if sweep.auto is None or sweep.auto.score is None else [sweep.auto]
+    return _rows(sweep, [*sweep.ranked[:_MAX_ROWS], *auto])
 
 
 def _rows(sweep: Sweep, trials: Iterable[SweepTrial]) -> list[ResultRow]:
@@ -142,8 +138,7 @@ def importance_figure(sweep: Sweep, *, width: float = style.WIDE) -> Figure:
     axis.barh(places, [value for _, value in rows], height=0.55, color=style.BLUE)
     for place, (_, value) in enumerate(rows):
         style.draw_value(axis, f"{100 * value:.0f} %", value, place, offset=6)
-    names = [truncate_label(name.replace("_", " "), 24 if width > style.NARROW else 16) for name, _ in rows]
-    style.set_rows(axis, places, names, 12)
+    style.set_rows(axis, places, style.fit_names((name.replace("_", " ") for name, _ in rows), width), 12)
     axis.set_xlim(0, max(1.15 * max(value for _, value in rows), 0.1))
     style.swap_grid(axis)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
@@ -212,11 +207,11 @@ class _Column:
 
     @classmethod
     def of(cls, parameter: Parameter) -> _Column:
-        if parameter.choices:
-            numbers = all(isinstance(value, int | float) for value in parameter.choices)
-            ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices
-            return cls(0, len(ordered) - 1, choices=ordered)
-        return cls(float(parameter.low), float(parameter.high), parameter.log)
+        if not parameter.choices:
+            return cls(float(parameter.low), float(parameter.high), parameter.log)
+        numbers = all(isinstance(value, int | float) for value in parameter.choices)
+        ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices
+        return cls(0, len(ordered) - 1, choices=ordered)
 
     def height(self, value: Value | None) -> float:
         if self.choices:
@@ -227,35 +222,58 @@ class _Column:
         return 0.5 if high == low else (number - low) / (high - low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        if self.choices:
-            shown = self.choices[:: -(-len(self.choices) // _MAX_LABELS)]
-            texts = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in shown)
-            return list(zip(map(self.height, shown), texts, strict=True))
         middle = float(np.sqrt(self.low * self.high)) if self.log else (self.low + self.high) / 2
-        return [(self.height(value), f"{value:.3g}") for value in (self.low, middle, self.high)]
+        shown = self.choices[:: -(-len(self.choices) // _MAX_LABELS)] if self.choices else (self.low, middle, self.high)
+        return [(self.height(each), f"{each:.3g}" if isinstance(each, float) else str(each)) for each in shown]
 
 
 def sweep_page(sweep: Sweep, figures: FigureRenderer) -> Markup:
     """Return the page."""
     trials = [*sweep.trials, *([] if sweep.auto is None else [sweep.auto])]
     run, auto_run, entry = sweep.best_run(), sweep.auto_run(), find_method(sweep.method)
+    test_map, auto_map = (
+        None if each is None else (each.metrics.get("test") or {}).get("map") for each in (run, auto_run)
+    )
+    best = None if sweep.best is None else format_values(sweep.best.values)
+    scored = [trial for trial in trials if trial.score is not None and trial.state != "running"]
     failed = [trial for trial in trials if trial.state == "failed"][:_MAX_LISTED]
+    parallel = importance = None
+    if scored:
+        parallel = figures.render(
+            lambda width: parallel_figure(sweep, _score_name(sweep), width=width),
+            f"Every trial as a line over its settings; the best: {best or 'none'}.",
+            name="trials",
+            data={
+                "trial": [trial.number or "auto" for trial in scored],
+                "state": [trial.state for trial in scored],
+                **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
+                "score": [trial.score for trial in scored],
+            },
+        )
+    if sweep.importance:
+        shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in sweep.importance.items())
+        importance = figures.render(
+            lambda width: importance_figure(sweep, width=width),
+            f"Importance: {shares}.",
+            name="importance",
+            data={"setting": list(sweep.importance), "importance": list(sweep.importance.values())},
+        )
     return render_template(
         "pages/sweep.html",
         title=f"The settings of {sweep.method} on {sweep.data}",
         sweep=sweep,
         progress=describe_progress(sweep),
-        best=None if sweep.best is None else format_values(sweep.best.values),
+        best=best,
         score=_score_name(sweep),
-        test_map=_test_map(run),
-        auto_map=_test_map(auto_run),
-        parallel=_parallel(sweep, trials, figures),
+        test_map=test_map,
+        auto_map=auto_map,
+        parallel=parallel,
         columns=("", *sweep_columns(sweep)),
         rows=[(row.label, row.cells) for row in sweep_rows(sweep)],
         pruned=[(row.label, row.cells) for row in _rows(sweep, sweep.pruned)[:_MAX_LISTED]],
         pruned_epochs=sum(trial.epochs for trial in sweep.pruned),
         whole_epochs=max((trial.epochs for trial in sweep.ranked), default=0),
-        importance=_importance(sweep, figures),
+        importance=importance,
         effects=parameter_effects_section(sweep, figures),
         selection=SELECTION_RULES[sweep.rule],
         auto=describe_auto(sweep),
@@ -266,37 +284,4 @@ def sweep_page(sweep: Sweep, figures: FigureRenderer) -> Markup:
         method=sweep.method if entry is None else f"{sweep.method}: {entry.summary} ({entry.reference})",
         storage=sweep.storage.rpartition("/")[2] if sweep.storage.startswith("sqlite") else sweep.storage,
         has_images=False,
-    )
-
-
-def _test_map(run: Run | None) -> float | None:
-    return None if run is None else (run.metrics.get("test") or {}).get("map")
-
-
-def _parallel(sweep: Sweep, trials: Sequence[SweepTrial], figures: FigureRenderer) -> ResponsiveFigure | None:
-    scored = [trial for trial in trials if trial.score is not None and trial.state != "running"]
-    if not scored:
-        return None
-    best = "none" if sweep.best is None else format_values(sweep.best.values)
-    return figures.render(
-        lambda width: parallel_figure(sweep, _score_name(sweep), width=width),
-        f"Every trial as a line over its settings; the best: {best}.",
-        name="trials",
-        data={
-            "trial": [trial.number or "auto" for trial in scored],
-            "state": [trial.state for trial in scored],
-            **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
-            "score": [trial.score for trial in scored],
-        },
-    )
-
-
-def _importance(sweep: Sweep, figures: FigureRenderer) -> ResponsiveFigure | None:
-    if not sweep.importance:
-        return None
-    return figures.render(
-        lambda width: importance_figure(sweep, width=width),
-        f"Importance: {', '.join(f'{name} {100 * value:.0f} %' for name, value in sweep.importance.items())}.",
-        name="importance",
-        data={"setting": list(sweep.importance), "importance": list(sweep.importance.values())},
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelgap.labels.codes import PRESENT
 from labelgap.reporting import style
 from labelgap.reporting.formatting import format_class_count, format_count, format_measure
-from labelgap.reporting.page import FigureRenderer, render_template, stack_columns
+from labelgap.reporting.page import Columns, FigureRenderer, render_template, stack_columns
 
 BINS: Final = 10
 _MIN_LABELS: Final = 5  # labels that a bin of a small curve needs to be drawn
@@ -47,10 +47,6 @@ class CalibrationCurves:
     def overall(self) -> CalibrationCurves:
         """The curve of all labels together, as one class."""
         return CalibrationCurves(*(each.sum(axis=0, keepdims=True) for each in (self.count, self.present, self.total)))
-
-    def select(self, classes: NDArray[np.bool_]) -> CalibrationCurves:
-        """Return the curves of some classes, by a mask ``(K,)``."""
-        return CalibrationCurves(self.count[classes], self.present[classes], self.total[classes])
 
     @classmethod
     def concatenate(cls, parts: list[CalibrationCurves]) -> CalibrationCurves:
@@ -128,7 +124,11 @@ def comparable_curves(
     """
     kinds = {"score": scores} if probabilities is None else {"score": scores, "probability": probabilities}
     drawn = list(kinds.values())[-1].count.sum(axis=1) > 0
-    return {name: curves.select(drawn) for name, curves in kinds.items()}, drawn
+    chosen = {
+        name: CalibrationCurves(each.count[drawn], each.present[drawn], each.total[drawn])
+        for name, each in kinds.items()
+    }
+    return chosen, drawn
 
 
 def calibration_section(
@@ -143,7 +143,7 @@ def calibration_section(
         return Markup("")
     kinds, drawn = comparable_curves(scores, probabilities)
     whole = {kind: curves.overall for kind, curves in kinds.items()}
-    columns = {
+    columns: dict[str, Columns] = {
         kind: {
             "bin_from": np.arange(BINS) / BINS,
             "labels": curves.count[0],
@@ -152,8 +152,8 @@ def calibration_section(
         }
         for kind, curves in whole.items()
     }
-    last = whole[list(whole)[-1]]
-    rows = zip(last.count[0].tolist(), last.predicted[0].tolist(), last.observed[0].tolist(), strict=True)
+    last = columns[list(whole)[-1]]
+    rows = zip(last["labels"], last["predicted"], last["present"], strict=True)
     return render_template(
         "sections/calibration.html",
         figure=figures.render(

@@ -21,7 +21,6 @@ from labelgap.audit.candidates import read_metadata
 from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
 from labelgap.metrics.bootstrap import average_precision_intervals
-from labelgap.metrics.label_model import PlattCalibration
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import describe_thresholds
 from labelgap.reporting.formatting import (
@@ -30,7 +29,6 @@ from labelgap.reporting.formatting import (
     format_class_count,
     format_count,
     format_measure,
-    truncate_label,
 )
 from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template
 from labelgap.reporting.sections.calibration import (
@@ -87,16 +85,16 @@ class ClassTable:
     def columns(self) -> dict[str, Any]:
         """Return the columns that have a value, by name, for a CSV file."""
         present, absent, unknown = self.train or (None, None, None)
+        measures = ("average_precision", "low", "high", "estimated_precision", "prevalence")
         found: dict[str, Any] = {
             "class": list(self.classes),
             "group": self.groups,
             **{"train_present": present, "train_absent": absent, "train_unknown": unknown},
             **{name: getattr(self, name) for name in ("hidden_present", "missing")},
+            **{name: each for name in measures if not np.isnan(each := getattr(self, name)).all()},
+            **{"threshold": self.thresholds, "threshold_source": list(self.marks) or None},
+            "calibration_error": None if self.calibration is None else self.calibration.error,
         }
-        for name in ("average_precision", "low", "high", "estimated_precision", "prevalence"):
-            found[name] = None if np.isnan(getattr(self, name)).all() else getattr(self, name)
-        found |= {"threshold": self.thresholds, "threshold_source": list(self.marks) or None}
-        found["calibration_error"] = None if self.calibration is None else self.calibration.error
         return {name: values for name, values in found.items() if values is not None}
 
 
@@ -150,7 +148,9 @@ def _measure(run: Run, split: Split, precision: NDArray[np.float64]) -> dict[str
         if len(full):
             curves.setdefault("scores", []).append(bin_probabilities(scores[full], codes[full]))
             if calibration is not None:
-                probabilities = _calibrated(calibration, scores[full], columns)
+                offset, calibrated = calibration.offset[columns], calibration.classes[columns]
+                logits = logit(np.clip(scores[full], _MIN_SCORE, 1 - _MIN_SCORE))
+                probabilities = replace(calibration, offset=offset, classes=calibrated).probabilities(logits)
                 curves.setdefault("probabilities", []).append(bin_probabilities(probabilities, codes[full]))
     if not intervals:
         return {}
@@ -173,12 +173,6 @@ def _blocks(run: Run, split: Split) -> Iterator[tuple[slice, NDArray[np.float32]
         yield columns, scores, labels.with_classes(classes[columns]).to_dense()
 
 
-def _calibrated(calibration: PlattCalibration, scores: NDArray[np.float32], columns: slice) -> NDArray[np.float32]:
-    """Return the probabilities of some classes; NaN for one that is not calibrated."""
-    chosen = replace(calibration, offset=calibration.offset[columns], classes=calibration.classes[columns])
-    return chosen.probabilities(logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
-
-
 def average_precision_bars(
     average_precision: Mapping[str, float],
     mean: float | None = None,
@@ -195,7 +189,7 @@ def average_precision_bars(
     counted = sorted(((value, name) for name, value in average_precision.items() if value == value), reverse=True)
     shown = style.outermost(counted, MAX_BARS)
     figure, (axis,) = style.make_figure(width=width, height=0.55 + 0.25 * max(len(shown), 1))
-    names = [truncate_label(name, 28 if width > style.NARROW else 18) for _, name in shown]
+    names = style.fit_names((name for _, name in shown), width, 28, 18)
     places = style.set_class_rows(axis, names, len(counted))
     style.draw_bars(axis, places, [100 * value for value, _ in shown], style.BLUE, 100, 108)
     ends = [(intervals or {}).get(name, (np.nan, np.nan)) for _, name in shown]
@@ -211,9 +205,19 @@ def average_precision_bars(
 
 def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Markup:
     """Return the classes: a figure, a table that can be sorted and filtered, groups of classes, and calibration."""
-    columns = _columns(table)
-    names, chosen = table.classes, chosen_by_val(run.config.select)
+    columns, names, images = _columns(table), table.classes, table.calibration_images
     unmeasured = [name for name, value in zip(names, table.average_precision, strict=True) if np.isnan(value)]
+    groups = [
+        (
+            f"G{row['group']}",
+            [
+                format_measure(row["map"]),
+                format_class_count(row["classes_counted"], row["classes"]),
+                *map(format_count, (row["present"], row["absent"])),
+            ],
+        )
+        for row in (run.metrics.get(table.split) or {}).get("groups", [])
+    ]
     return render_template(
         "sections/classes.html",
         split=table.split,
@@ -228,11 +232,9 @@ def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Mar
         open=len(names) <= _OPEN,
         table=table,
         estimates=not np.isnan(table.estimated_precision).all(),
-        chosen=chosen,
-        groups=_groups(run, table.split),
-        calibration=calibration_section(
-            table.scores, table.probabilities, table.calibration_images, table.split, figures
-        ),
+        chosen=chosen_by_val(run.config.select),
+        groups=groups,
+        calibration=calibration_section(table.scores, table.probabilities, images, table.split, figures),
     )
 
 
@@ -251,7 +253,8 @@ def _columns(table: ClassTable) -> dict[str, list[str]]:
     add("probably missing", table.missing, lambda value: format_count(round(value)))
     heading = {"val": "val AP*", "train": "AP"}.get(table.split, "test AP")
     add(heading, table.average_precision, format_measure)
-    add("95 % interval", np.stack([table.low, table.high], axis=1), _interval)
+    ends = np.stack([table.low, table.high], axis=1)
+    add("95 % interval", ends, lambda row: NO_VALUE if np.isnan(row[0]) else " to ".join(map(format_measure, row)))
     add("estimated AP", table.estimated_precision, format_measure)
     add("threshold", table.thresholds, "{:.3f}".format)
     if table.marks:
@@ -260,10 +263,6 @@ def _columns(table: ClassTable) -> dict[str, list[str]]:
         errors = zip(table.calibration.error.tolist(), sparklines(table.calibration), strict=True)
         columns["calibration error"] = [Markup("{} {}").format(format_measure(error), curve) for error, curve in errors]
     return columns
-
-
-def _interval(ends: tuple[float, float]) -> str:
-    return NO_VALUE if np.isnan(ends[0]) else " to ".join(map(format_measure, ends))
 
 
 def _bars(run: Run, table: ClassTable, figures: FigureRenderer) -> ResponsiveFigure | None:
@@ -281,13 +280,3 @@ def _bars(run: Run, table: ClassTable, figures: FigureRenderer) -> ResponsiveFig
         name="average-precision",
         data=table.columns(),
     )
-
-
-def _groups(run: Run, split: str) -> list[tuple[str, list[str]]]:
-    """Return a row for every group of classes, measured on the same images as the table."""
-    rows = []
-    for row in (run.metrics.get(split) or {}).get("groups", []):
-        counted = format_class_count(row["classes_counted"], row["classes"])
-        cells = [format_measure(row["map"]), counted, format_count(row["present"]), format_count(row["absent"])]
-        rows.append((f"G{row['group']}", cells))
-    return rows

@@ -1,7 +1,5 @@
-"""Curves over epochs: the training loss and the score of val of a run, and val after each epoch of several trainings
-(Zhou et al. 2022, figure 3).
-
-Test is not measured per epoch, so that nobody chooses by it: it is measured once, in the epoch that val chose.
+"""Curves over epochs: loss and score of val of a run, and val after each epoch of several trainings (Zhou et al. 2022,
+figure 3). Test is measured once, in the epoch that val chose, so that nobody chooses by it.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.text import pluralize
 from labelgap.reporting import style
-from labelgap.reporting.formatting import truncate_label, val_score_name
-from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.formatting import val_score_name
+from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
 from labelgap.studies import Study
 from labelgap.studies.compare.results import Comparison
 from labelgap.training import Run
@@ -48,9 +46,8 @@ def learning_curves(
 ) -> Figure:
     """Draw the training loss ``(E,)``, and the score that epochs are chosen by, 0 to 1, per epoch.
 
-    There is no score when the last epoch is kept unseen; ``rule`` is what it is, see ``selection_score_name``. The
-    epoch that was kept is marked. The first epoch is 0 where it is the linear head before the training, which has no
-    loss.
+    There is no score when the last epoch is kept unseen; ``rule`` is its name. The epoch that was kept is marked. The
+    first one is 0 where it is the linear head before the training, which has no loss.
     """
     losses = np.asarray(loss, dtype=np.float64)
     figure, axes, columns = style.make_panels(1 if score is None else 2, width=width, each=2.7)
@@ -61,8 +58,7 @@ def learning_curves(
         scores = 100 * np.asarray(score, dtype=np.float64)
         label = "" if chosen is None else f"epoch {chosen}: {scores[chosen - first]:.1f}"
         _curve(axes[1], scores, rule, chosen, first, label, top=False)
-    for axis in axes[-columns:]:
-        axis.set_xlabel("epoch")
+    style.label_panels(axes, columns, "epoch")
     return figure
 
 
@@ -142,11 +138,17 @@ def epoch_scores(what: Comparison | Study | Mapping[str, Run]) -> dict[str, Epoc
     if isinstance(what, Comparison):
         for row in what.methods:
             tests = [(seed.test or {}).get("map") for seed in row.seeds]
-            scores, best = [seed.scores for seed in row.seeds], [seed.epoch for seed in row.seeds]
-            found[row.name] = scores_of_seeds(scores, best, tests, val_score_name(what.rule))
+            series, best = [seed.scores for seed in row.seeds], [seed.epoch for seed in row.seeds]
+            found[row.name] = scores_of_seeds(series, best, tests, val_score_name(what.rule))
     else:
-        runs = {member.label: run for member, run in what.runs} if isinstance(what, Study) else what
-        found = {label: _run_scores(run) for label, run in runs.items()}
+        for label, run in (
+            [(member.label, run) for member, run in what.runs] if isinstance(what, Study) else what.items()
+        ):
+            records = [record for record in run.history if record.get("score") is not None]
+            if records and run.finished:
+                test, name = (run.metrics.get("test") or {}).get("map"), val_score_name(run.config.select)
+                best, scores = [run.metrics["best_epoch"]], [record["score"] for record in records]
+                found[label] = scores_of_seeds([scores], best, [test], name, records[0]["epoch"])
     return {label: scores for label, scores in found.items() if scores is not None}
 
 
@@ -161,15 +163,6 @@ def scores_of_seeds(
     for seed, values in enumerate(scores):
         table[seed, : len(values)] = values
     return EpochScores(table, np.array(best, dtype=np.int64), np.array(test, dtype=np.float64), name, first)
-
-
-def _run_scores(run: Run) -> EpochScores | None:
-    records = [record for record in run.history if record.get("score") is not None]
-    if not records or not run.finished:
-        return None
-    test, scores = (run.metrics.get("test") or {}).get("map"), [record["score"] for record in records]
-    name, best = val_score_name(run.config.select), run.metrics["best_epoch"]
-    return scores_of_seeds([scores], [best], [test], name, records[0]["epoch"])
 
 
 def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = style.WIDE) -> Figure:
@@ -201,8 +194,7 @@ def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = sty
     axis.set_title(", ".join(dict.fromkeys(values.name for values in curves.values())), loc="left")
     axis.set_xlabel("epoch")
     _clip_low(axis, drawn)
-    labels = [truncate_label(label, 36 if narrow else 24) for label in shown]
-    style.add_legend(figure, lines, labels, columns=1 if narrow else min(len(labels), 4))
+    style.add_legend(figure, lines, style.fit_names(shown, width, 24, 36))
     return figure
 
 
@@ -233,11 +225,22 @@ def render_epoch_scores(
         f"{', '.join(map(str, dict.fromkeys(values.best.tolist())))}"
         for label, values in curves.items()
     )
+    kept = {label: values.epochs == values.best[:, None] for label, values in curves.items()}
+    columns = {
+        label: table_columns(
+            seed=np.arange(len(values.scores))[:, None],
+            epoch=values.epochs,
+            score=values.scores,
+            kept=kept[label],
+            test_map=np.where(kept[label], values.test[:, None], np.nan),
+        )
+        for label, values in curves.items()
+    }
     figure = figures.render(
         lambda width: epoch_scores_figure(curves, width=width),
         f"Score of val after each epoch. The highest: {best}.",
         name=name,
-        data=stack_columns("training", {label: _epoch_columns(values) for label, values in curves.items()}),
+        data=stack_columns("training", columns),
     )
     return render_template(
         "sections/epoch_scores.html",
@@ -249,15 +252,3 @@ def render_epoch_scores(
         max_curves=MAX_CURVES,
         max_bands=MAX_BANDS,
     )
-
-
-def _epoch_columns(values: EpochScores) -> Columns:
-    seeds, epochs = values.scores.shape
-    kept = values.epochs == values.best[:, None]
-    return {
-        "seed": np.repeat(np.arange(seeds), epochs),
-        "epoch": np.tile(values.epochs, seeds),
-        "score": values.scores.ravel(),
-        "kept": kept.ravel(),
-        "test_map": np.where(kept, values.test[:, None], np.nan).ravel(),
-    }

@@ -25,8 +25,6 @@ from labelgap.reporting.page import render_template
 from labelgap.training import Run
 from labelgap.training.run_folder import read_predictions
 
-ScoresAndThresholds: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float64]]
-
 THUMBNAIL_SIDE: Final = 224
 _MAX_CLASSES: Final = 6
 _MAX_SCORES: Final = 4_000_000  # how many scores of each run are searched for disagreements
@@ -129,7 +127,9 @@ def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: i
     return in_turn[np.sort(places)[:count]]
 
 
-def _examples(test: Split, rows: Sequence[int], models: Mapping[str, ScoresAndThresholds]) -> list[Example]:
+def _examples(
+    test: Split, rows: Sequence[int], models: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float64]]]
+) -> list[Example]:
     """Combine thumbnails, labels and predictions; an image that cannot be read is left out."""
     codes = test.evaluation_labels.batch(rows).numpy() if len(rows) else np.zeros((0, 0), dtype=np.int8)
     classes, examples = test.labels.classes, []
@@ -174,6 +174,5 @@ def _prediction(
 
 def _read_scores(run: Run, test: Split, rows: Sequence[int]) -> NDArray[np.float32] | None:
     """Read the scores of images, ``(R, K)``; None where a finished run's predictions do not have all of them."""
-    if not run.finished:
-        return None
-    return read_predictions(run.path, test.name, [test.labels.images[row] for row in rows], run.config.classes)
+    images = [test.labels.images[row] for row in rows]
+    return read_predictions(run.path, test.name, images, run.config.classes) if run.finished else None

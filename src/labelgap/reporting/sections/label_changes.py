@@ -1,12 +1,12 @@
 """Labels of single images as a method changes them over the epochs (Kim et al. 2022, figure 3).
 
 Large-loss rejection and correction change a label for one step: their trace has it. Permanent corrections and
-pseudo-labels stay: the revisions of the run have them. Other methods change no label (the estimates of `role` are not
-recorded).
+pseudo-labels stay: the revisions have them. Other methods record no change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from labelgap.losses.large_loss import (
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import find_method
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.reporting.page import FigureRenderer, render_template, table_columns
 from labelgap.reporting.sections.examples import diverse_sample, thumbnail_data_url, thumbnail_image
 from labelgap.training import Run
 from labelgap.training.history import trained_epochs
@@ -70,23 +70,12 @@ class LabelChanges:
 
 @dataclass(frozen=True, eq=False)
 class _Changed:
-    """Every label that a run changed: its place and state, and ``first`` epoch or flags ``(E, R)`` per epoch."""
+    """Every label that a run changed: its place, its state, and in which of the epochs it was changed."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
     value: NDArray[np.int8]
-    epochs: int
-    first: NDArray[np.int64] | None = None
-    flags: NDArray[np.bool_] | None = None
-
-    def states(self, place: int) -> NDArray[np.int8]:
-        """Return ``(E,)`` of one of them."""
-        if self.flags is not None:
-            changed = self.flags[:, place]
-        else:
-            assert self.first is not None
-            changed = np.arange(1, self.epochs + 1) >= self.first[place]
-        return np.where(changed, self.value[place], np.int8(UNKNOWN))
+    when: Callable[[int], NDArray[np.bool_]]  # (E,) of one of them
 
 
 def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChanges | None:
@@ -99,10 +88,8 @@ def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChan
     if method is None:
         return None
     permanent = issubclass(method.loss_class, PermanentCorrection)
-    if not permanent and issubclass(method.loss_class, RelativeLargeLoss | AbsoluteLargeLoss):
-        changed = _from_trace(run, split)
-    else:
-        changed = _from_revisions(run, split, delay=0 if permanent else 1)
+    traced = not permanent and issubclass(method.loss_class, RelativeLargeLoss | AbsoluteLargeLoss)
+    changed = _from_trace(run, split) if traced else _from_revisions(run, split, delay=0 if permanent else 1)
     if changed is None or not len(changed.rows):
         return None
     truth = np.full(len(changed.rows), UNKNOWN, dtype=np.int8)
@@ -121,7 +108,7 @@ def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChan
         total=len(changed.rows),
         judged=int((truth != UNKNOWN).sum()),
         right=int((truth == changed.value).sum()),
-        complete=changed.flags is None or run.config.trace == "all",
+        complete=not traced or run.config.trace == "all",
     )
 
 
@@ -136,7 +123,7 @@ def _from_trace(run: Run, split: Split) -> _Changed | None:
     flags = trace["modified"]
     found = np.flatnonzero(flags.any(axis=0) & ~known)
     value = np.full(len(found), PRESENT, dtype=np.int8)
-    return _Changed(trace["row"][found], trace["column"][found], value, len(flags), flags=flags[:, found])
+    return _Changed(trace["row"][found], trace["column"][found], value, lambda place: flags[:, found[place]])
 
 
 def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
@@ -150,7 +137,8 @@ def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
     table = made.to_table()
     first, epochs = table["epoch"].to_numpy().astype(np.int64) + delay, trained_epochs(run.history)
     used = np.flatnonzero(first <= epochs)
-    return _Changed(rows[used], columns[used], table["value"].to_numpy()[used], epochs, first=first[used])
+    value, every = table["value"].to_numpy()[used], np.arange(1, epochs + 1)
+    return _Changed(rows[used], columns[used], value, lambda place: every >= first[used[place]])
 
 
 def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[np.int64]:
@@ -181,9 +169,12 @@ def _labels_of(
         given = np.flatnonzero(observed == PRESENT)
         first = [changed.columns[place : place + 1], given, changed.columns[wrong], np.flatnonzero(truth == PRESENT)]
         shown = list(dict.fromkeys(np.concatenate([*first, changed.columns[own]]).tolist()))[:LABELS_PER_IMAGE]
-        place_of = {int(column): int(number) for number, column in zip(own, changed.columns[own], strict=True)}
-        unchanged = np.full(changed.epochs, UNKNOWN, dtype=np.int8)
-        states += [changed.states(place_of[column]) if column in place_of else unchanged for column in shown]
+        found = {
+            int(changed.columns[number]): np.where(changed.when(number), changed.value[number], np.int8(UNKNOWN))
+            for number in own.tolist()
+        }
+        unchanged = np.full(len(changed.when(place)), UNKNOWN, dtype=np.int8)
+        states += [found.get(column, unchanged) for column in shown]
         rows += [row] * len(shown)
         columns += shown
     return np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64), np.stack(states, axis=1)
@@ -195,14 +186,12 @@ def label_change_figure(changes: LabelChanges, *, images: bool = True, width: fl
     Green: the label truly has the state that it was taken for; vermillion, with a cross: it has not; blue: the truth is
     not known. A name in bold was given as present. Without ``images`` only their names and labels are drawn.
     """
-    rows = list(dict.fromkeys(changes.rows.tolist()))
-    groups = [np.flatnonzero(changes.rows == row) for row in rows]
-    each = max(0.27 * max(len(group) for group in groups) + 0.55, 1.4)
+    groups = {row: np.flatnonzero(changes.rows == row) for row in dict.fromkeys(changes.rows.tolist())}
+    each = max(0.27 * max(map(len, groups.values())) + 0.55, 1.4)
     columns = 1 if width <= style.NARROW else 2
-    figure, axes = style.make_figure(
-        -(-len(rows) // columns), columns, width=width, height=-(-len(rows) // columns) * each
-    )
-    for axis, row, group in zip(axes, rows, groups, strict=False):
+    lines = -(-len(groups) // columns)
+    figure, axes = style.make_figure(lines, columns, width=width, height=lines * each)
+    for axis, (row, group) in zip(axes, groups.items(), strict=False):
         _draw(axis, changes, group)
         axis.set_title(truncate_label(changes.split.labels.images[row], 34), loc="left", fontsize=10, parse_math=False)
         if images:
@@ -211,8 +200,7 @@ def label_change_figure(changes: LabelChanges, *, images: bool = True, width: fl
             inset.set_axis_off()
     for axis in axes[len(groups) :]:
         axis.set_axis_off()
-    for axis in axes[max(len(groups) - columns, 0) : len(groups)]:
-        axis.set_xlabel("epoch")
+    style.label_panels(axes[: len(groups)], columns, "epoch")
     return figure
 
 
@@ -249,19 +237,20 @@ def label_changes_section(run: Run, data: Dataset | None, figures: FigureRendere
         return Markup("")
     images = images and _readable(changes)
     classes, names = changes.split.labels.classes, changes.split.labels.images
-    epochs, count = changes.states.shape
+    epochs = len(changes.states)
+    named = np.vectorize(_STATES.get, otypes=[object])
     figures.render(
         lambda width: label_change_figure(changes, images=images, width=width),
         "Labels of single images, as the method changed them over the epochs.",
         name="label-changes",
-        data={
-            "image": [names[row] for row in np.repeat(changes.rows, epochs).tolist()],
-            "class": [classes[column] for column in np.repeat(changes.columns, epochs).tolist()],
-            "epoch": np.tile(np.arange(1, epochs + 1), count),
-            "observed": [_STATES[state] for state in np.repeat(changes.observed, epochs).tolist()],
-            "taken_for": [_STATES[state] if state != UNKNOWN else None for state in changes.states.T.ravel().tolist()],
-            "truth": [_STATES[state] for state in np.repeat(changes.truth, epochs).tolist()],
-        },
+        data=table_columns(
+            image=np.array([[names[row]] for row in changes.rows]),
+            **{"class": np.array([[classes[column]] for column in changes.columns])},
+            epoch=np.arange(1, epochs + 1),
+            observed=named(changes.observed)[:, None],
+            taken_for=np.where(changes.states.T == UNKNOWN, None, named(changes.states.T)),
+            truth=named(changes.truth)[:, None],
+        ),
         shown=False,
     )
     return render_template(

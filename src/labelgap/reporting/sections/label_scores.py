@@ -1,13 +1,12 @@
-"""Scores of annotated and of missing labels in training (Zhou et al. 2022, figures 7–9).
+"""Scores of annotated and of missing labels in training, as the batches of an epoch had them (Zhou et al. 2022):
 
-Figure 7 is the loss of the annotated (observed) positives over epochs, figure 8 the absolute logit of unknown positives
-and unknown negatives, figure 9 the predicted probability of annotated and of unknown positives. All three are of the
-recorded training labels, as the network scored them in the batches of an epoch.
+the loss of the observed positives over epochs (figure 7), the absolute logit of unknown positives and negatives
+(figure 8), and the predicted probability of observed and of unknown positives (figure 9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -23,7 +22,14 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
 from labelgap.reporting.formatting import format_count, format_number, truncate_label
-from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.page import (
+    Columns,
+    FigureRenderer,
+    ResponsiveFigure,
+    render_template,
+    stack_columns,
+    table_columns,
+)
 from labelgap.reporting.sections.separability import (
     BINS,
     TRAIN,
@@ -112,10 +118,7 @@ def _scores(trace: Mapping[str, NDArray[Any]], entries: NDArray[np.int64], epoch
 
 
 def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figure:
-    """Draw the mean loss of the observed positives per epoch, a line a method (Zhou et al. 2022, figure 7).
-
-    Up to six methods differ in color and marker.
-    """
+    """Draw the mean loss of the observed positives per epoch, a line a method (Zhou et al. 2022, figure 7)."""
     figure, (axis,) = style.make_figure(width=width, height=2.9 if len(methods) > 1 else 2.5)
     shown = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
     lines = [
@@ -127,9 +130,8 @@ def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figu
     axis.set_xlabel("epoch")
     style.set_epoch_axis(axis, max(map(len, shown.values()), default=1))
     if len(shown) > 1:
-        style.add_legend(
-            figure, lines, [truncate_label(label, 24) for label in shown], 4 if width > style.NARROW else 2
-        )
+        names = [truncate_label(label, 24) for label in shown]
+        style.add_legend(figure, lines, names, 4 if width > style.NARROW else 2)
     return figure
 
 
@@ -139,20 +141,19 @@ def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Fig
     Each method has a panel, all on one scale, in which a line is the median and a band the middle half of the labels.
     Where the truth is not known, observed positives and all unknown labels are drawn.
     """
-    kinds = _kinds_of(methods, ("unknown_present", "unknown_absent"))
-    found = [scores for each in methods.values() for kind, scores in each.items() if kind in kinds]
-    top = max((float(np.nanmax(scores.magnitude, initial=0.0)) for scores in found), default=0.0)
+    longest = max(len(scores.loss) for kinds in methods.values() for scores in kinds.values())
 
-    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores]) -> None:
+    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores], _: float) -> None:
         for kind, scores in shown.items():
             color, marker, dash = _STYLES[kind]
             low, median, high = scores.magnitude.T
             epochs = np.arange(1, len(median) + 1)
             axis.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
             style.draw_line(axis, epochs, median, color, marker, linestyle=dash)
-        style.set_epoch_axis(axis, max(len(each.loss) for each in found))
+        style.set_epoch_axis(axis, longest)
 
-    return _panels(methods, draw, ("epoch", "absolute logit"), top, kinds, width)
+    wanted: tuple[LabelKind, ...] = ("unknown_present", "unknown_absent")
+    return _panels(methods, wanted, lambda scores: scores.magnitude, draw, ("epoch", "absolute logit"), width)
 
 
 def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
@@ -161,12 +162,9 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
     Each method has a panel, all on one scale: percent of the labels of a kind in intervals of 0.05; a dashed line
     with a marker is the mean. Where the truth is not known, observed positives and all unknown labels are drawn.
     """
-    kinds = _kinds_of(methods, ("observed", "unknown_present"))
-    found = [scores for each in methods.values() for kind, scores in each.items() if kind in kinds]
-    top = 100 * max((float(np.nanmax(scores.shares, initial=0.0)) for scores in found), default=0.0)
     edges = np.linspace(0, 1, BINS + 1)
 
-    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores]) -> None:
+    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores], top: float) -> None:
         for kind, scores in shown.items():
             color, marker, dash = _STYLES[kind]
             axis.stairs(100 * scores.shares, edges, color=color, alpha=0.18, fill=True, linewidth=0)
@@ -176,33 +174,29 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
         axis.set_xlim(0, 1)
         axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
-    return _panels(methods, draw, ("score", "% of labels"), top, kinds, width)
-
-
-def _kinds_of(methods: Methods, wanted: Iterable[LabelKind]) -> tuple[LabelKind, ...]:
-    """Return the kinds to draw; where the truth of no method's unknown labels is known, observed and unknown."""
-    known = any({"unknown_present", "unknown_absent"} & kinds.keys() for kinds in methods.values())
-    return tuple(wanted) if known else ("observed", "unknown")
+    wanted: tuple[LabelKind, ...] = ("observed", "unknown_present")
+    return _panels(methods, wanted, lambda scores: 100 * scores.shares, draw, ("score", "% of labels"), width)
 
 
 def _panels(
     methods: Methods,
-    draw: Callable[[Axes, Mapping[LabelKind, LabelScores]], None],
+    wanted: tuple[LabelKind, ...],
+    heights: Callable[[LabelScores], NDArray[np.float64]],
+    draw: Callable[[Axes, Mapping[LabelKind, LabelScores], float], None],
     names: tuple[str, str],
-    top: float,
-    kinds: tuple[LabelKind, ...],
     width: float,
 ) -> Figure:
-    """Draw one panel a method, with the names of x and y, up to the same top, and the legend of the kinds."""
+    """Draw one panel a method, with the names of x and y, up to the same height, and the legend of the kinds."""
+    known = any({"unknown_present", "unknown_absent"} & found.keys() for found in methods.values())
+    kinds: tuple[LabelKind, ...] = wanted if known else ("observed", "unknown")
+    drawn = [heights(scores) for found in methods.values() for kind, scores in found.items() if kind in kinds]
+    top = max((float(np.nanmax(each, initial=0.0)) for each in drawn), default=0.0)
     figure, axes, columns = style.make_panels(len(methods), width=width, each=2.2, extra=0.6, wide=4, narrow=2)
-    for place, (axis, (label, scores)) in enumerate(zip(axes, methods.items(), strict=True)):
-        draw(axis, {kind: scores[kind] for kind in kinds if kind in scores})
-        axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
-        if len(methods) > 1:
-            axis.set_title(truncate_label(label, 24), loc="left", fontweight="bold", parse_math=False)
-        axis.set_xlabel(names[0] if place + columns >= len(methods) else "")
-        axis.set_ylabel(names[1] if place % columns == 0 else "")
+    for place, (axis, found) in enumerate(zip(axes, methods.values(), strict=True)):
+        draw(axis, {kind: found[kind] for kind in kinds if kind in found}, top)
+        style.set_top(axis, top)
         axis.tick_params(labelleft=place % columns == 0)
+    style.label_panels(axes, columns, *names, methods if len(methods) > 1 else ())
     styles = [_STYLES[kind] for kind in kinds]
     lines = [Line2D([], [], color=c, marker=marker, linestyle=dash, linewidth=2) for c, marker, dash in styles]
     style.add_legend(figure, lines, [KIND_NAMES[kind] for kind in kinds], 2 if width > style.NARROW else 1)
@@ -244,8 +238,19 @@ def _figures(methods: Methods, hidden: Methods, figures: FigureRenderer) -> dict
         for label, kinds in hidden.items()
         for kind, values in kinds.items()
     )
+    losses = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
+    ends = "; ".join(f"{label} {values[0]:.2f} to {values[-1]:.2f}" for label, values in losses.items())
+    loss = None
+    if losses:
+        columns = {label: table_columns(epoch=np.arange(1, len(each) + 1), loss=each) for label, each in losses.items()}
+        loss = figures.render(
+            lambda width: positive_loss_figure(methods, width=width),
+            f"Mean loss of the observed positives in the first and the last epoch: {ends}.",
+            name="observed-positive-loss",
+            data=stack_columns("run", columns),
+        )
     return {
-        "loss": _positive_loss(methods, figures),
+        "loss": loss,
         "logits": figures.render(
             lambda width: absolute_logit_panels(hidden, width=width),
             f"Median absolute logit in the last epoch, and mean score. {text}.",
@@ -261,24 +266,10 @@ def _figures(methods: Methods, hidden: Methods, figures: FigureRenderer) -> dict
     }
 
 
-def _positive_loss(methods: Methods, figures: FigureRenderer) -> ResponsiveFigure | None:
-    losses = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
-    if not losses:
-        return None
-    ends = "; ".join(f"{label} {values[0]:.2f} to {values[-1]:.2f}" for label, values in losses.items())
-    columns = {label: {"epoch": np.arange(1, len(loss) + 1), "loss": loss} for label, loss in losses.items()}
-    return figures.render(
-        lambda width: positive_loss_figure(methods, width=width),
-        f"Mean loss of the observed positives in the first and the last epoch: {ends}.",
-        name="observed-positive-loss",
-        data=stack_columns("run", columns),
-    )
-
-
 def _quartiles(values: LabelScores) -> Columns:
-    names = ("lower_quartile", "median", "upper_quartile")
-    epochs = {"epoch": np.arange(1, len(values.loss) + 1)}
-    return epochs | dict(zip(names, values.magnitude.T, strict=True))
+    low, median, high = values.magnitude.T
+    epoch = np.arange(1, len(median) + 1)
+    return table_columns(epoch=epoch, lower_quartile=low, median=median, upper_quartile=high)
 
 
 def _stack(methods: Methods, columns: Callable[[LabelScores], Columns]) -> Columns:

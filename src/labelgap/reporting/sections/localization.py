@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -80,11 +79,16 @@ def activation_examples(
     """Return class activation maps of random images, one class each, over as many classes as possible.
 
     The runs are by label; finished, trained on images that were resized as a whole. The images are of a split, or of a
-    data set's test split, else val. Classes are those with a box in an image, or without boxes those known to be
-    present.
+    data set's test split, else val. Classes are those with a box in an image that is not difficult, or without boxes
+    those known to be present.
     """
     split = unseen_split(data) if isinstance(data, Dataset) else data
-    rows, columns = _candidates(split)
+    table, corners = split.evaluation_labels, np.zeros((0, 4))
+    present = table.values == PRESENT
+    rows, columns = table.rows[present], table.columns[present].astype(np.int64)
+    if split.boxes is not None:
+        kept = slice(None) if split.boxes.difficult is None else ~split.boxes.difficult
+        rows, columns, corners = split.boxes.rows[kept], split.boxes.classes[kept], split.boxes.corners[kept]
     chosen = np.sort(diverse_sample(rows, columns, count, "activation examples"))
     pairs = np.stack([rows[chosen], columns[chosen]], axis=1)
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -92,7 +96,8 @@ def activation_examples(
     sides = {label: run.model.backbone.input_spec.size for label, run in runs.items()}
     examples = []
     for number, (row, column) in enumerate(pairs.tolist()):
-        size, boxes = image_size(split.images, row), _boxes(split, row, column)
+        size = image_size(split.images, row)
+        boxes = corners if split.boxes is None else corners[(rows == row) & (columns == column)]
         maps = {label: each[number] for label, each in found.items()}
         points = {label: map_maximum(each, sides[label], size) for label, each in maps.items()}
         of_point = np.zeros(len(boxes), dtype=np.int64)
@@ -100,25 +105,6 @@ def activation_examples(
         name = split.labels.classes[column]
         examples.append(ActivationExample(split, row, name, size, boxes, maps, points, hits if len(boxes) else {}))
     return examples
-
-
-def _candidates(split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return image and class of every object that is not difficult, else of every label known to be present."""
-    boxes, table = split.boxes, split.evaluation_labels
-    if boxes is not None:
-        kept = np.ones(len(boxes.rows), dtype=bool) if boxes.difficult is None else ~boxes.difficult
-        return boxes.rows[kept], boxes.classes[kept]
-    present = table.values == PRESENT
-    return np.repeat(np.arange(len(table)), np.diff(table.starts))[present], table.columns[present].astype(np.int64)
-
-
-def _boxes(split: Split, row: int, column: int) -> NDArray[np.float64]:
-    boxes = split.boxes
-    if boxes is None:
-        return np.zeros((0, 4))
-    own = (boxes.rows == row) & (boxes.classes == column)
-    corners: NDArray[np.float64] = boxes.corners[own if boxes.difficult is None else own & ~boxes.difficult]
-    return corners
 
 
 def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.WIDE) -> Figure:
@@ -140,17 +126,16 @@ def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.W
         lines.append(style.draw_line(axis, rate, np.arange(len(columns)), color, marker, linewidth=1.5, **marks))
         axis.axvline(100 * game.hit_rate, color=color, linewidth=1.2, linestyle=style.DASHED)
     lines.append(axis.axvline(100 * first.center_rate, color=style.MUTED_COLOR, linewidth=1.2, linestyle=":"))
-    names = [
-        f"{truncate_label(first.classes[column], 24 if width > style.NARROW else 15)} ({counts[column]:,})"
-        for column in columns[order].tolist()
-    ]
-    style.set_rows(axis, np.arange(len(columns)), names)
+    shown = columns[order].tolist()
+    names = style.fit_names((first.classes[column] for column in shown), width, 24, 15)
+    rows = [f"{name} ({counts[column]:,})" for name, column in zip(names, shown, strict=True)]
+    style.set_rows(axis, np.arange(len(columns)), rows)
     axis.set_xlim(0, 100)
     axis.grid(True, axis="x", color=style.GRID_COLOR, linewidth=0.8)
     axis.set_xlabel("hit rate, %")
     labels = [f"{truncate_label(label, 20)} {100 * game.hit_rate:.1f}" for label, game in games.items()]
     labels.append(f"center of the image {100 * first.center_rate:.1f}")
-    style.add_legend(figure, lines, labels, columns=1 if width <= style.NARROW else min(len(lines), 4))
+    style.add_legend(figure, lines, labels)
     return figure
 
 
@@ -174,20 +159,19 @@ def activation_figure(examples: Sequence[ActivationExample], *, width: float = s
             for x0, y0, x1, y1 in example.boxes.tolist():
                 corner, sides = (x0 - 0.5, y0 - 0.5), (x1 - x0 + 1, y1 - y0 + 1)
                 axis.add_patch(Rectangle(corner, *sides, fill=False, color=_BOX_COLOR, linewidth=2))
-        _title(row[0], example.class_name)
+        titles = [(truncate_label(example.class_name, 22), style.TEXT_COLOR)]
         for axis, label in zip(row[1:], labels, strict=True):
             above = np.clip(example.maps[label] - example.maps[label].mean(), 0, None)
             axis.imshow(above, cmap=_HEAT, extent=extent, vmin=0, interpolation="bilinear")
-            for size, edge, color in ((11, 2, style.TEXT_COLOR), (9, 1, style.BACKGROUND_COLOR)):
-                axis.plot(*example.points[label], marker="+", markersize=size, markeredgewidth=edge, color=color)
+            for size, edge, cross in ((11, 2, style.TEXT_COLOR), (9, 1, style.BACKGROUND_COLOR)):
+                axis.plot(*example.points[label], marker="+", markersize=size, markeredgewidth=edge, color=cross)
             hit = example.hits.get(label)
             outcome = "" if hit is None else ": hit" if hit else ": miss"
-            _title(axis, truncate_label(label, 16) + outcome, style.VERMILLION if hit is False else style.MUTED_COLOR)
+            color = style.VERMILLION if hit is False else style.MUTED_COLOR
+            titles.append((truncate_label(truncate_label(label, 16) + outcome, 22), color))
+        for axis, (text, color) in zip(row, titles, strict=True):
+            axis.set_title(text, loc="left", color=color, fontsize=10, parse_math=False)
     return figure
-
-
-def _title(axis: Axes, text: str, color: str = style.TEXT_COLOR) -> None:
-    axis.set_title(truncate_label(text, 22), loc="left", color=color, fontsize=10, parse_math=False)
 
 
 def localization_section(
@@ -206,21 +190,40 @@ def localization_section(
         return Markup("")
     linear = all(run.config.protocol == "linear" for run in finished.values())
     split = unseen_split(data if linear else hold_out_val(data))
-    games, parts = dict[str, PointingGame](), list[list[ActivationExample]]()
+    games, examples = dict[str, PointingGame](), list[ActivationExample]()
     for label in list(shown)[:MAX_RUNS]:
         try:
             game = _play(shown[label], split)
-            parts.append(activation_examples({label: shown[label]}, split) if images else [])
+            found = activation_examples({label: shown[label]}, split) if images else []
             games |= {} if game is None else {label: game}
         except (LabelGapError, OSError) as error:
             if "no class activation maps" in str(error):  # else no network, or an unreadable image: a path is private
                 reasons[label] = str(error).removesuffix(".")
-    examples = _merged(parts)
+            continue
+        for example, other in zip(examples, found, strict=False):  # all runs have the same images
+            example.maps.update(other.maps)
+            example.points.update(other.points)
+            example.hits.update(other.hits)
+        examples = examples or found
     if not games and not examples and not reasons:
         return Markup("")
     game_values = _game_values(games, figures)
-    if examples:
-        _keep_figure(examples, figures)
+    if examples:  # the figure is kept for files; the page shows the maps by other means
+        maps = [(each, label) for each in examples for label in each.maps]
+        figures.render(
+            lambda width: activation_figure(examples, width=width),
+            f"Class activation maps of {join_names([each.class_name for each in examples])}.",
+            name="activation-maps",
+            data={
+                "image": [each.image for each, _ in maps],
+                "class": [each.class_name for each, _ in maps],
+                "run": [label for _, label in maps],
+                "x": [each.points[label][0] for each, label in maps],
+                "y": [each.points[label][1] for each, label in maps],
+                "hit": [each.hits.get(label) for each, label in maps],
+            },
+            shown=False,
+        )
     return render_template(
         "sections/localization.html",
         reasons=list(reasons.items()),
@@ -242,32 +245,16 @@ def _play(run: Run, split: Split) -> PointingGame | None:
     return game if len(game.rows) else None
 
 
-def _merged(parts: Sequence[Sequence[ActivationExample]]) -> list[ActivationExample]:
-    """Return the examples of several runs, which are of the same images, with the maps of all."""
-    merged = []
-    for first, *others in zip(*parts, strict=True):
-        for other in others:
-            first.maps.update(other.maps)
-            first.points.update(other.points)
-            first.hits.update(other.hits)
-        merged.append(first)
-    return merged
-
-
 def _game_values(games: Mapping[str, PointingGame], figures: FigureRenderer) -> dict[str, Any]:
     """Return the figure and the table of the pointing game; empty without boxes."""
     if not games:
         return {"rows": []}
     first = next(iter(games.values()))
-    columns: dict[str, Columns] = {
-        label: {
-            "class": list(game.classes),
-            "images": game.class_counts,
-            "hits": game.class_hits,
-            "hit_rate": np.where(game.class_counts > 0, game.class_hits / np.maximum(game.class_counts, 1), np.nan),
-        }
-        for label, game in games.items()
-    }
+    columns: dict[str, Columns] = {}
+    for label, game in games.items():
+        rate = np.where(game.class_counts > 0, game.class_hits / np.maximum(game.class_counts, 1), np.nan)
+        counts = {"images": game.class_counts, "hits": game.class_hits}
+        columns[label] = {"class": game.classes, **counts, "hit_rate": rate}
     rates = {label: format_measure(game.hit_rate) for label, game in games.items()}
     return {
         "figure": figures.render(
@@ -283,22 +270,3 @@ def _game_values(games: Mapping[str, PointingGame], figures: FigureRenderer) -> 
         "available": format_count(first.available),
         "center": format_measure(first.center_rate),
     }
-
-
-def _keep_figure(examples: Sequence[ActivationExample], figures: FigureRenderer) -> None:
-    """Keep the maps for files; the page shows them by other means."""
-    maps = [(each, label) for each in examples for label in each.maps]
-    figures.render(
-        lambda width: activation_figure(examples, width=width),
-        f"Class activation maps of {join_names([each.class_name for each in examples])}.",
-        name="activation-maps",
-        data={
-            "image": [each.image for each, _ in maps],
-            "class": [each.class_name for each, _ in maps],
-            "run": [label for _, label in maps],
-            "x": [each.points[label][0] for each, label in maps],
-            "y": [each.points[label][1] for each, label in maps],
-            "hit": [each.hits.get(label) for each, label in maps],
-        },
-        shown=False,
-    )

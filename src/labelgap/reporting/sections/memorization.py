@@ -22,8 +22,8 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_count, format_measure, format_number, truncate_label
-from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.formatting import format_count, format_measure, format_number
+from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
 from labelgap.studies.reproduce.results import first_epoch_share
 from labelgap.training import Run
 
@@ -98,14 +98,9 @@ def memorization_panels(methods: Mapping[str, Losses], *, width: float = style.W
     The panels share a scale, unless one method's losses are so high that the others could not be read on it.
     """
     figure, axes, columns = style.make_panels(len(methods), width=width, each=2.4, extra=0.5, wide=4, narrow=2)
-    for place, (axis, (label, losses)) in enumerate(zip(axes, methods.items(), strict=True)):
+    for axis, losses in zip(axes, methods.values(), strict=True):
         draw_memorization(axis, losses)
-        axis.set_title(truncate_label(label, 24), loc="left", fontweight="bold", parse_math=False)
-        if place % columns == 0:
-            axis.set_ylabel("mean loss")
-        if place + columns >= len(methods):
-            axis.set_xlabel("epoch")
-            axis.tick_params(labelbottom=True)
+    style.label_panels(axes, columns, "epoch", "mean loss", methods)
     set_memorization_limits(axes, methods.values(), columns)
     style.add_legend(figure, *memorization_legend(), columns=2 if width > style.NARROW else 1)
     return figure
@@ -128,8 +123,7 @@ def set_memorization_limits(axes: Iterable[Axes], methods: Iterable[Losses], col
     tops = [float(each[np.isfinite(each)].max(initial=0.0)) for each in means]
     common = max(tops) <= MAX_SCALE_RATIO * min(tops)
     for place, (axis, top) in enumerate(zip(axes, tops, strict=True)):
-        limit = max(tops) if common else top
-        axis.set_ylim(0, 1.06 * limit if limit > 0 else 1.0)
+        style.set_top(axis, max(tops) if common else top)
         axis.tick_params(labelleft=not common or place % columns == 0)
         style.set_epoch_axis(axis, max(each.shape[1] for each in means))
 
@@ -142,10 +136,7 @@ def memorization_legend() -> tuple[list[Line2D], list[str]]:
 
 
 def single_label_panels(kinds: Losses, *, width: float = style.WIDE) -> Figure:
-    """Draw the losses of single labels over epochs, thin, and the mean of all labels of the kind, one panel a kind.
-
-    The panels share a scale.
-    """
+    """Draw the losses of single labels over epochs, thin, and the mean of all labels of the kind, one panel a kind."""
     figure, axes, columns = style.make_panels(len(kinds), width=width, each=2.5, extra=0.4)
     top = max(float(np.nanmax(np.c_[losses.single, losses.mean], initial=0.0)) for losses in kinds.values())
     single: list[Line2D] = []
@@ -154,11 +145,9 @@ def single_label_panels(kinds: Losses, *, width: float = style.WIDE) -> Figure:
         single = axis.plot(epochs, losses.single, color=style.MUTED_COLOR, linewidth=0.8, alpha=0.7)
         axis.plot(epochs, losses.mean, color=(style.VERMILLION, style.BLUE)[number % 2], linewidth=2.5)
         axis.set_title(title, loc="left")
-        axis.set_ylim(0, 1.06 * top if top > 0 else 1.0)
-        axis.set_ylabel("loss" if number % columns == 0 else "")
+        style.set_top(axis, top)
         style.set_epoch_axis(axis, len(epochs))
-        if number + columns >= len(kinds):
-            axis.set_xlabel("epoch")
+    style.label_panels(axes, columns, "epoch", "loss")
     mean = Line2D([], [], color=style.TEXT_COLOR, linewidth=2.5)
     style.add_legend(figure, [*single[:1], mean], ["a single label", "the mean"], 2)
     return figure
@@ -173,43 +162,33 @@ def memorization_section(runs: Mapping[str, Run], data: Dataset | None, figures:
     kinds = {label: label_losses(run.trace) for label, run in runs.items()}
     unseen = {label: found for label, found in kinds.items() if not found.keys().isdisjoint(("TN", "FN", "unknown"))}
     single = next(iter(unseen.values())) if len(runs) == len(unseen) == 1 else None
-    classes = next(iter(runs.values())).config.classes
+    configs = [run.config for run in runs.values()]
     hidden = data is not None and not data.train.labels.complete
     return render_template(
         "sections/memorization.html",
         means=_means(memorization_by_label(kinds), figures),
         known=any("unknown" not in found for found in unseen.values()),
         recorded=bool(unseen),
-        off=not unseen and hidden and all(_could_trace(run) for run in runs.values()),
-        single=None if single is None else _single_labels(single, classes, figures),
+        off=not unseen
+        and hidden
+        and all(config.trace == "off" and config.optimizer != "newton" and not config.folds for config in configs),
+        single=None if single is None else _single_labels(single, configs[0].classes, figures),
         columns=_STUDY_COLUMNS if single is None else _RUN_COLUMNS,
         rows=_study_rows(unseen) if single is None else _run_rows(single),
     )
 
 
-def _could_trace(run: Run) -> bool:
-    """Whether a run recorded no label though it could have."""
-    return run.config.trace == "off" and run.config.optimizer != "newton" and not run.config.folds
-
-
 def _means(found: Mapping[str, Losses], figures: FigureRenderer) -> ResponsiveFigure | None:
     if not found:
         return None
-
-    def ends(losses: LabelLosses) -> str:
-        return f"{losses.mean[0]:.2f} to {losses.mean[-1]:.2f}"
-
+    means = {label: (losses["FN"].mean, losses["TN"].mean) for label, losses in found.items()}
     text = "; ".join(
-        f"{label}: false negatives {ends(losses['FN'])}, true negatives {ends(losses['TN'])}"
-        for label, losses in found.items()
+        f"{label}: false negatives {fn[0]:.2f} to {fn[-1]:.2f}, true negatives {tn[0]:.2f} to {tn[-1]:.2f}"
+        for label, (fn, tn) in means.items()
     )
-    columns: dict[str, Columns] = {
-        label: {
-            "epoch": np.arange(1, len(losses["TN"].mean) + 1),
-            "false_negative_loss": losses["FN"].mean,
-            "true_negative_loss": losses["TN"].mean,
-        }
-        for label, losses in found.items()
+    columns = {
+        label: table_columns(epoch=np.arange(1, len(tn) + 1), false_negative_loss=fn, true_negative_loss=tn)
+        for label, (fn, tn) in means.items()
     }
     return figures.render(
         lambda width: memorization_panels(found, width=width),
@@ -227,15 +206,14 @@ def _single_labels(kinds: Losses, classes: Sequence[str], figures: FigureRendere
     names = ("FN", "TN") if "unknown" not in kinds else ("present", "unknown")
     shown = {_KINDS[name].partition(" (")[0]: kinds[name] for name in names if name in kinds}
     counts = ", ".join(f"{losses.single.shape[1]} {name}" for name, losses in shown.items())
-    columns: dict[str, Columns] = {}
-    for name, losses in shown.items():
-        epochs, labels = losses.single.shape
-        columns[name] = {
-            "image": np.repeat(losses.row, epochs),
-            "class": [classes[column] for column in np.repeat(losses.column, epochs).tolist()],
-            "epoch": np.tile(np.arange(1, epochs + 1), labels),
-            "loss": losses.single.T.ravel(),
-        }
+    columns = {
+        name: table_columns(
+            **{"image": losses.row[:, None], "class": np.array(classes)[losses.column][:, None]},
+            epoch=np.arange(1, len(losses.single) + 1),
+            loss=losses.single.T,
+        )
+        for name, losses in shown.items()
+    }
     return figures.render(
         lambda width: single_label_panels(shown, width=width),
         f"Loss of single labels per epoch: {counts}.",
@@ -255,11 +233,8 @@ def _run_rows(kinds: Losses) -> list[tuple[str, list[str]]]:
 
 
 def _study_rows(runs: Mapping[str, Losses]) -> list[tuple[str, list[str]]]:
-    shares = {
-        label: {name: losses.first_epoch for name, losses in kinds.items()}
+    return [
+        (label, [format_measure(kinds[name].first_epoch if name in kinds else None) for name in _STUDY_COLUMNS[1:]])
         for label, kinds in runs.items()
         if "unknown" not in kinds
-    }
-    return [
-        (label, [format_measure(found.get(name)) for name in _STUDY_COLUMNS[1:]]) for label, found in shares.items()
     ]

@@ -1,8 +1,7 @@
 """Unknown labels that a method modified, per epoch, and how many rightly (Kim et al. 2022, figure 4; Zhou et al. 2022,
 tables 2 and 6).
 
-Large-loss methods reject or correct unknown labels that they take for present: their trace has them. Asymmetric
-pseudo-labels and curriculum labeling assign states at the end of epochs: their revisions have them.
+The trace has those that large-loss methods take for present, the revisions those of pseudo-labels.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from labelgap.losses.large_loss import AbsoluteLargeLoss, PermanentCorrection, R
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import find_method
 from labelgap.reporting.formatting import format_measure, truncate_label
-from labelgap.reporting.page import FigureRenderer, render_template, stack_columns
-from labelgap.reporting.sections.separability import count_unknown_positives
+from labelgap.reporting.page import Columns, FigureRenderer, render_template, stack_columns, table_columns
+from labelgap.reporting.sections.separability import count_unknown_positives, unknown_positives_from_run
 from labelgap.training import Run
 from labelgap.training.history import trained_epochs
 
@@ -58,9 +57,10 @@ def modified_labels_from_run(run: Run, data: Dataset | None = None) -> dict[int,
     if method is None:
         return {}
     if issubclass(method.loss_class, RelativeLargeLoss | AbsoluteLargeLoss):
-        trace = run.trace
+        unknown = unknown_positives_from_run(run, data)
+        population = None if unknown is None else unknown.totals
         accumulated = issubclass(method.loss_class, PermanentCorrection)
-        found = modified_labels_from_trace(trace, _population(run, trace, data), accumulated=accumulated)
+        found = modified_labels_from_trace(run.trace, population, accumulated=accumulated)
         return {} if found is None else {PRESENT: found}
     if data is None or not issubclass(method.loss_class, PseudoLabelRounds):
         return {}
@@ -110,7 +110,7 @@ def pseudo_labels_from_revisions(
     value = entries["value"].to_numpy()
     epoch = entries["epoch"].fill_null(epochs + 1).to_numpy()
     known = None if truth is None else truth.codes_at(*revisions.indices(truth))
-    hidden = (0, 0) if truth is None else _count_tables(observed, truth)
+    hidden = (0, 0) if truth is None else count_unknown_positives(observed, truth).totals
     unknown, found = observed.counts().total[2], {}
     for state, count in zip((ABSENT, PRESENT), hidden, strict=True):
         chosen = value == state
@@ -125,21 +125,6 @@ def pseudo_labels_from_revisions(
         base_rate = count / sum(hidden) if sum(hidden) else np.nan
         found[state] = ModifiedLabels(assigned / max(unknown, 1), precision, recall, base_rate, accumulated=True)
     return found
-
-
-def _population(run: Run, trace: Mapping[str, NDArray[Any]], data: Dataset | None) -> tuple[int, int] | None:
-    if trace and run.config.trace == "all":
-        hidden = trace["truth"][trace["observed"] == UNKNOWN]
-        return int((hidden == ABSENT).sum()), int((hidden == PRESENT).sum())
-    if data is not None and data.train.truth is not None:
-        return _count_tables(data.train.labels, data.train.truth)
-    return None
-
-
-def _count_tables(observed: LabelTable, truth: LabelTable) -> tuple[int, int]:
-    """Count the unknown labels that are truly absent, and truly present."""
-    found = count_unknown_positives(observed, truth)
-    return int(found.unknown.sum() - found.present.sum()), int(found.present.sum())
 
 
 def _rate(flags: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -170,26 +155,26 @@ def modified_label_panels(
     Up to six methods differ in color and marker.
     """
     names = _measures(methods)
-    narrow = width <= style.NARROW
-    figure, axes, columns = style.make_panels(max(len(names), 1), width=width, each=2.2, extra=0.7)
+    figure, axes, columns = style.make_panels(len(names), width=width, each=2.2, extra=0.7)
     lines = []
-    for number, values in enumerate(methods.values()):
-        epochs = np.arange(1, len(values.share) + 1)
-        for axis, name in zip(axes, names, strict=False):
-            line = style.draw_line(axis, epochs, 100 * getattr(values, name), *style.cycle(number))
-            style.set_epoch_axis(axis, len(epochs))
-        lines.append(line)
-    for place, (axis, name) in enumerate(zip(axes, names, strict=False)):
+    for axis, name in zip(axes, names, strict=True):
+        lines = [
+            style.draw_line(
+                axis, np.arange(1, len(values.share) + 1), 100 * getattr(values, name), *style.cycle(number)
+            )
+            for number, values in enumerate(methods.values())
+        ]
+        style.set_epoch_axis(axis, len(list(methods.values())[-1].share))
         axis.set_title(_TITLES[name].format(state=state), loc="left")
         axis.set_ylim(0, None if name == "share" else 103)
-        axis.set_xlabel("epoch" if place + columns >= len(names) else "")
+    style.label_panels(axes, columns, "epoch")
     labels = [truncate_label(label, 24) for label in methods]
     if "precision" in names:
         base_rate = 100 * float(np.nanmean([values.base_rate for values in methods.values()]))
         axis = axes[names.index("precision")]
         lines.append(axis.axhline(base_rate, color=style.MUTED_COLOR, linewidth=1.2, linestyle=style.DASHED))
         labels.append(f"modifying at random ({base_rate:.1f} %)")
-    style.add_legend(figure, lines, labels, columns=1 if narrow else min(len(lines), 4))
+    style.add_legend(figure, lines, labels)
     return figure
 
 
@@ -221,10 +206,9 @@ def modified_labels_section(runs: Mapping[str, Run], data: Dataset | None, figur
     return render_template("sections/modified_labels.html", parts=parts)
 
 
-def _columns(values: ModifiedLabels) -> dict[str, Any]:
-    epochs = len(values.share)
+def _columns(values: ModifiedLabels) -> Columns:
     measures = {name: getattr(values, name) for name in _TITLES}
-    return {"epoch": np.arange(1, epochs + 1), **measures, "random_precision": [values.base_rate] * epochs}
+    return table_columns(epoch=np.arange(1, len(values.share) + 1), **measures, random_precision=values.base_rate)
 
 
 def _rows(values: ModifiedLabels) -> list[tuple[str, list[str]]]:

@@ -22,7 +22,7 @@ from labelgap.losses import method_options
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import find_method
 from labelgap.reporting.formatting import format_spread, truncate_label, val_score_name
-from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.reporting.page import FigureRenderer, render_template, table_columns
 from labelgap.studies import Study
 from labelgap.studies.compare.results import Comparison
 from labelgap.studies.sweep.results import Sweep
@@ -56,14 +56,8 @@ class ParameterEffect:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """Values of the parameters, and what came of them with each seed."""
-
-    values: Mapping[str, Any]
-    val: Sequence[float | None]
-    test: Sequence[float | None]
-    epoch: Sequence[int | None]
+Setting = tuple[Mapping[str, Any], Sequence[tuple[float | None, float | None, int | None]]]
+"""Values of the parameters, and with each seed the score of val, the test mAP and the best epoch."""
 
 
 def parameter_effects(what: Comparison | Sweep | Study) -> list[ParameterEffect]:
@@ -71,27 +65,17 @@ def parameter_effects(what: Comparison | Sweep | Study) -> list[ParameterEffect]
 
     In a study, the runs of a method must differ in one setting.
     """
+    if isinstance(what, Study):
+        return _study_effects([run for member, run in what.runs if not member.extra_labels and run.finished])
     if isinstance(what, Sweep):
-        trials = [_Setting(trial.values, [trial.score], [None], [trial.epoch]) for trial in what.ranked]
+        trials: list[Setting] = [(trial.values, [(trial.score, None, trial.epoch)]) for trial in what.ranked]
         names = [parameter.name for parameter in what.space]
         return _effects(what.method, trials, names, val_score_name(what.rule, folds=bool(what.folds)))
-    if isinstance(what, Comparison):
-        return _comparison_effects(what)
-    return _study_effects([run for member, run in what.runs if not member.extra_labels and run.finished])
-
-
-def _comparison_effects(comparison: Comparison) -> list[ParameterEffect]:
-    label = val_score_name(comparison.rule, folds=bool(comparison.metadata.get("folds")))
-    effects = []
-    for method in dict.fromkeys(row.method for row in comparison.methods if row.variant):
-        rows = [row for row in comparison.methods if row.method == method]
-        settings = [
-            _Setting(
-                row.variant,
-                [seed.score for seed in row.seeds],
-                [(seed.test or {}).get("map") for seed in row.seeds],
-                [seed.epoch for seed in row.seeds],
-            )
+    label, effects = val_score_name(what.rule, folds=bool(what.metadata.get("folds"))), list[ParameterEffect]()
+    for method in dict.fromkeys(row.method for row in what.methods if row.variant):
+        rows = [row for row in what.methods if row.method == method]
+        settings: list[Setting] = [
+            (row.variant, [(seed.score, (seed.test or {}).get("map"), seed.epoch) for seed in row.seeds])
             for row in rows
         ]
         effects += _effects(method, settings, rows[0].variant, label)
@@ -104,8 +88,8 @@ def _study_effects(runs: Sequence[Run]) -> list[ParameterEffect]:
     for method in dict.fromkeys(run.config.method for run in runs):
         own = [run for run in runs if run.config.method == method]
         settings = [_flatten(run.config) for run in own]
-        texts = {name: {str(each.get(name)) for each in settings} for each in settings for name in each}
-        different = {name for name, values in texts.items() if len(values) > 1}
+        names = dict.fromkeys(name for each in settings for name in each)
+        different = {name for name in names if len({str(each.get(name)) for each in settings}) > 1}
         if different == {"lr", "backbone_lr"}:
             different = {"lr"}
         if len(different) != 1:
@@ -113,21 +97,14 @@ def _study_effects(runs: Sequence[Run]) -> list[ParameterEffect]:
         (name,) = different
         if any(isinstance(each.get(name), dict | list) for each in settings):
             continue  # other data, for example, are no value of a setting
-        found: dict[str, list[Run]] = {}
         values = {str(each.get(name)): each.get(name) for each in settings}
-        for each, run in zip(settings, own, strict=True):
-            found.setdefault(str(each.get(name)), []).append(run)
-        points = [
-            _Setting(
-                {name: values[text]},
-                [run.metrics.get("score") for run in same],
-                [(run.metrics.get("test") or {}).get("map") for run in same],
-                [run.metrics.get("best_epoch") for run in same],
-            )
-            for text, same in found.items()
-        ]
+        points: dict[str, list[Any]] = {text: [] for text in values}
+        for each, measured in zip(settings, (run.metrics for run in own), strict=True):
+            test = (measured.get("test") or {}).get("map")
+            points[str(each.get(name))].append((measured.get("score"), test, measured.get("best_epoch")))
+        found: list[Setting] = [({name: values[text]}, seeds) for text, seeds in points.items()]
         label = val_score_name(own[0].config.select, folds=bool(own[0].config.folds))
-        effects += _effects(method, points, [name], label)
+        effects += _effects(method, found, [name], label)
     return effects
 
 
@@ -141,34 +118,31 @@ def _flatten(config: RunConfig) -> dict[str, Any]:
     return {**stored, **options, **config.options}
 
 
-def _effects(method: str, settings: Sequence[_Setting], names: Iterable[str], val_name: str) -> list[ParameterEffect]:
+def _effects(method: str, settings: Sequence[Setting], names: Iterable[str], val_name: str) -> list[ParameterEffect]:
     """Return the effect of every name with several values, each value at its best setting on val."""
+
+    def mean_score(points: Sequence[tuple[float | None, float | None, int | None]]) -> float:
+        known = [score for score, _, _ in points if score is not None]
+        return float(np.mean(known)) if known else -1.0
+
     effects = []
     for name in names:
-        groups: dict[Any, list[_Setting]] = {}
-        for setting in settings:
-            if setting.values.get(name) is not None:
-                groups.setdefault(setting.values[name], []).append(setting)
-        values = list(groups)
-        if len(values) < 2:
+        groups: dict[Any, list[Any]] = {}
+        for values, points in settings:
+            if values.get(name) is not None:
+                groups.setdefault(values[name], []).append(points)
+        if len(groups) < 2:
             continue
-        if all(isinstance(value, int | float) for value in values):
-            values.sort()
-        best = [max(groups[value], key=lambda each: _mean(each.val)) for value in values]
-        seeds = max(len(each.epoch) for each in best)
-        val, test, epoch = (_table([getattr(each, part) for each in best], seeds) for part in ("val", "test", "epoch"))
-        tried = np.array([len(groups[value]) for value in values])
-        effects.append(ParameterEffect(method, name, tuple(values), val, test, epoch, tried, val_name))
+        numbers = all(isinstance(value, int | float) for value in groups)
+        groups = {value: groups[value] for value in (sorted(groups) if numbers else groups)}
+        best = [max(group, key=mean_score) for group in groups.values()]
+        table = np.full((3, len(best), max(map(len, best))), np.nan)
+        for place, points in enumerate(best):
+            table[:, place, : len(points)] = np.array(points, dtype=np.float64).T  # None becomes NaN
+        tried = np.array([len(group) for group in groups.values()])
+        val, test, epoch = table
+        effects.append(ParameterEffect(method, name, tuple(groups), val, test, epoch, tried, val_name))
     return effects
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else -1.0
-
-
-def _table(rows: Sequence[Sequence[float | None]], width: int) -> NDArray[np.float64]:
-    return np.array([[*row, *[None] * (width - len(row))] for row in rows], dtype=np.float64)  # None becomes NaN
 
 
 def parameter_effect_figure(effect: ParameterEffect, *, width: float = style.WIDE) -> Figure:
@@ -247,11 +221,10 @@ def parameter_effects_section(what: Comparison | Sweep | Study, figures: FigureR
 def _effect(effect: ParameterEffect, figures: FigureRenderer) -> dict[str, Any]:
     texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in effect.values]
     seeds, tested, several = effect.val.shape[1], bool(np.isfinite(effect.test).any()), bool((effect.tried > 1).any())
-    epochs = [format_spread(row, int(np.isfinite(row).sum() > 1)) for row in effect.epoch]
     columns = {
         effect.val_name: [format_spread(100 * row) for row in effect.val],
         **({"test mAP": [format_spread(100 * row) for row in effect.test]} if tested else {}),
-        "best epoch": epochs,
+        "best epoch": [format_spread(row, int(np.isfinite(row).sum() > 1)) for row in effect.epoch],
         **({"settings tried": [str(count) for count in effect.tried]} if several else {}),
     }
     shown = "; ".join(f"{text}: {cell}" for text, cell in zip(texts, columns[effect.val_name], strict=True))
@@ -259,14 +232,14 @@ def _effect(effect: ParameterEffect, figures: FigureRenderer) -> dict[str, Any]:
         lambda width: parameter_effect_figure(effect, width=width),
         f"{effect.val_name} against {effect.name} of {effect.method}. {shown}.",
         name=figure_name("effect", effect.method, effect.name),
-        data={
-            effect.name: np.repeat(np.array(effect.values, dtype=object), seeds),
-            "seed": np.tile(np.arange(seeds), len(texts)),
-            "val": effect.val.ravel(),
-            "test": effect.test.ravel(),
-            "epoch": effect.epoch.ravel(),
-            "settings_tried": np.repeat(effect.tried, seeds),
-        },
+        data=table_columns(
+            **{effect.name: np.array(effect.values, dtype=object)[:, None]},
+            seed=np.arange(seeds),
+            val=effect.val,
+            test=effect.test,
+            epoch=effect.epoch,
+            settings_tried=effect.tried[:, None],
+        ),
     )
     return {
         "title": f"{effect.method}: {effect.name}",

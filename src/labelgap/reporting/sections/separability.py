@@ -1,21 +1,17 @@
 """How well scores separate the positives from the negatives of a class (Zhou et al. 2022, figures 10 and 11).
 
-Figure 11 shows the densities of the predicted probabilities of positive and of negative labels, on the unknown labels
-of the training images and on the test images. Two measures of how separable they are are given here: the area under
-the ROC curve (AUC), which depends on the order of the scores alone, and the overlap coefficient of the two densities,
-which depends on their values. Figure 10 is the share of unknown labels that are truly present, per class.
+Two measures are given: the area under the ROC curve (AUC), which depends on the order of the scores alone, and the
+overlap coefficient of the densities of both, which depends on their values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +23,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_count, format_measure, format_number, truncate_label
+from labelgap.reporting.formatting import format_count, format_measure, format_number
 from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
 from labelgap.training import Run
 from labelgap.training.history import unseen_splits
@@ -44,9 +40,8 @@ _BLOCK: Final = 1 << 24
 class ClassSeparability:
     """How separable the scores of present and absent labels are, for each of K classes.
 
-    The AUC is the probability that a random present label has a higher score than a random absent one, ties counted
-    half: 1 for separate scores, 0.5 for chance. The overlap is the sum over the intervals of the smaller share: 0 for
-    separate scores, 1 for equal densities. Both are NaN where a class has no present or no absent label.
+    The AUC is 1 for separate scores, 0.5 for chance; the overlap, the sum over the intervals of the smaller share, 0
+    for separate scores, 1 for equal densities. Both are NaN where a class has no present or no absent label.
     """
 
     classes: tuple[str, ...]
@@ -81,6 +76,11 @@ class UnknownPositives:
     present: NDArray[np.int64]
 
     @property
+    def totals(self) -> tuple[int, int]:
+        """How many of all classes are truly absent, and truly present."""
+        return int(self.unknown.sum() - self.present.sum()), int(self.present.sum())
+
+    @property
     def share(self) -> NDArray[np.float64]:
         """``(K,)`` of the unknown labels that are truly present; NaN where no label is unknown."""
         return np.where(self.unknown > 0, self.present / np.maximum(self.unknown, 1), np.nan)
@@ -101,11 +101,8 @@ def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[s
         )
     if values.size and not (values.min() >= 0 and values.max() <= 1):  # NaN as well
         raise InputError("a score is not between 0 and 1: give probabilities, not logits.")
-    names = tuple(map(str, range(codes.shape[1]))) if classes is None else tuple(classes)
-    columns = zip(values.T, codes.T, strict=True)
-    return _separability(
-        ((column[code == PRESENT], column[code == ABSENT]) for column, code in columns), names, len(values)
-    )
+    names = list(map(str, range(codes.shape[1]))) if classes is None else classes
+    return _separability(zip(values.T, codes.T, strict=True), names, len(values))
 
 
 def separability_from_trace(
@@ -118,16 +115,14 @@ def separability_from_trace(
     if not trace or len(trace["logit"]) == 0:
         return None
     logits = trace["logit"][recorded_epoch(trace, epoch) - 1]
-    usable = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN) & ~np.isnan(logits)
-    entries = np.flatnonzero(usable)
+    entries = np.flatnonzero((trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN) & ~np.isnan(logits))
     if not len(entries):
         return None
     entries = entries[np.argsort(trace["column"][entries], kind="stable")]
-    starts = np.searchsorted(trace["column"][entries], np.arange(len(classes) + 1))
+    starts = np.searchsorted(trace["column"][entries], np.arange(1, len(classes)))
     scores, truth = expit(logits[entries].astype(np.float64)), trace["truth"][entries]
-    parts = (slice(first, last) for first, last in pairwise(starts.tolist()))
-    states = ((scores[part][truth[part] == PRESENT], scores[part][truth[part] == ABSENT]) for part in parts)
-    return _separability(states, classes, len(np.unique(trace["row"][entries])))
+    each = zip(np.split(scores, starts), np.split(truth, starts), strict=True)
+    return _separability(each, classes, len(np.unique(trace["row"][entries])))
 
 
 def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
@@ -146,17 +141,15 @@ def separability_on_unseen(run: Run, data: Dataset | None) -> tuple[str, ClassSe
     for name, heading in unseen_splits(run.metrics).items():
         if (split := splits.get(name)) is None:
             continue
-        most = max(1, MAX_SCORES // max(len(run.config.classes), 1))
-        rows = np.arange(len(split))
+        rows, most = np.arange(len(split)), max(1, MAX_SCORES // max(len(run.config.classes), 1))
         if len(rows) > most:
             rows = np.sort(numpy_generator(0, "separability").choice(rows, most, replace=False))
         images = [split.labels.images[row] for row in rows.tolist()]
         scores = read_predictions(run.path, split.name, images, run.config.classes)
-        if scores is None:
-            continue
-        found = class_separability(scores, split.evaluation_labels.batch(rows).numpy(), run.config.classes)
-        if np.isfinite(found.auc).any():
-            return heading, found
+        if scores is not None:
+            found = class_separability(scores, split.evaluation_labels.batch(rows).numpy(), run.config.classes)
+            if np.isfinite(found.auc).any():
+                return heading, found
     return None
 
 
@@ -207,27 +200,20 @@ def probability_shares(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.f
 
 
 def _separability(
-    states: Iterable[tuple[NDArray[Any], NDArray[Any]]], classes: Sequence[str], images: int
+    columns: Iterable[tuple[NDArray[Any], NDArray[Any]]], classes: Sequence[str], images: int
 ) -> ClassSeparability:
-    """Measure every class, given the scores of its present and of its absent labels."""
+    """Measure every class, given its scores and labels."""
     shares = np.full((2, len(classes), BINS), np.nan)
     counts, auc = np.zeros((2, len(classes)), dtype=np.int64), np.full(len(classes), np.nan)
-    for place, found in enumerate(states):
-        for state, scores in enumerate(found):
-            counts[state, place] = len(scores)
-            shares[state, place] = probability_shares(scores)
-        auc[place] = _area(*found)
+    for place, (values, codes) in enumerate(columns):
+        present, absent = values[codes == PRESENT], np.sort(values[codes == ABSENT])
+        counts[:, place] = len(present), len(absent)
+        shares[:, place] = probability_shares(present), probability_shares(absent)
+        if len(present) and len(absent):  # ties count half
+            below, up_to = (np.searchsorted(absent, present, side).mean() for side in ("left", "right"))
+            auc[place] = (below + up_to) / (2 * len(absent))
     overlap = np.minimum(shares[0], shares[1]).sum(axis=1)
     return ClassSeparability(tuple(classes), counts[0], counts[1], auc, overlap, shares[0], shares[1], images)
-
-
-def _area(present: NDArray[Any], absent: NDArray[Any]) -> float:
-    """Return the area under the ROC curve, ties counted half; NaN without present or absent scores."""
-    if not len(present) or not len(absent):
-        return np.nan
-    ordered = np.sort(absent)
-    below, up_to = (np.searchsorted(ordered, present, side).mean() for side in ("left", "right"))
-    return float((below + up_to) / (2 * len(absent)))
 
 
 def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: float = style.WIDE) -> Figure:
@@ -240,31 +226,27 @@ def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: floa
     first = next(iter(splits.values()))
     order = first.counted[::-1]
     shown = style.outermost(order.tolist(), MAX_CLASSES)
-    names = [truncate_label(first.classes[number], 24 if width > style.NARROW else 16) for number in shown]
+    names = style.fit_names((first.classes[number] for number in shown), width)
     figure, axes, columns = style.make_panels(len(splits), width=width, each=1.0 + 0.52 * max(len(shown), 1))
-    for place, (axis, (name, found)) in enumerate(zip(axes, splits.items(), strict=True)):
-        _draw_densities(axis, found, shown, style.set_class_rows(axis, names, len(order)))
+    edges = np.linspace(0, 1, BINS + 1)
+    for panel, (axis, (name, found)) in enumerate(zip(axes, splits.items(), strict=True)):
+        states = ((found.present_shares, -1, style.VERMILLION), (found.absent_shares, 1, style.BLUE))
+        for place, number in zip(style.set_class_rows(axis, names, len(order)).tolist(), shown, strict=True):
+            for table, sign, color in states:
+                if np.isfinite(shares := table[number]).all():
+                    heights = place + sign * 0.44 * shares / shares.max()
+                    axis.stairs(heights, edges, baseline=place, fill=True, color=color, alpha=0.75, linewidth=0)
+            text = f"AUC {format_number(found.auc[number])}"
+            axis.text(1.02, place, text, va="center", color=style.MUTED_COLOR, fontsize=11)
+        axis.set_xlim(0, 1.2)
+        axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         axis.set_title(name, loc="left")
-        axis.tick_params(axis="y", labelleft=place % columns == 0)
-        axis.set_xlabel("score" if place + columns >= len(splits) else "")
+        axis.tick_params(axis="y", labelleft=panel % columns == 0)
+    style.label_panels(axes, columns, "score")
     look: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 9.0, "alpha": 0.75}
     squares = [Line2D([], [], color=color, **look) for color in (style.VERMILLION, style.BLUE)]
     style.add_legend(figure, squares, ["present, upwards", "absent, downwards"], 2)
     return figure
-
-
-def _draw_densities(axis: Axes, found: ClassSeparability, shown: Sequence[int], places: NDArray[np.float64]) -> None:
-    """Draw the densities of every class at its place."""
-    edges = np.linspace(0, 1, BINS + 1)
-    for place, number in zip(places.tolist(), shown, strict=True):
-        for table, sign, color in ((found.present_shares, -1, style.VERMILLION), (found.absent_shares, 1, style.BLUE)):
-            if np.isfinite(shares := table[number]).all():
-                heights = place + sign * 0.44 * shares / shares.max()
-                axis.stairs(heights, edges, baseline=place, fill=True, color=color, alpha=0.75, linewidth=0)
-        text = f"AUC {format_number(found.auc[number])}"
-        axis.text(1.02, place, text, va="center", color=style.MUTED_COLOR, fontsize=11)
-    axis.set_xlim(0, 1.2)
-    axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
 
 def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE) -> Figure:
@@ -277,7 +259,7 @@ def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE)
     order = counted[np.argsort(-share[counted], kind="stable")]
     shown = style.outermost(order.tolist(), MAX_CLASSES)
     figure, (axis,) = style.make_figure(width=width, height=0.7 + 0.27 * max(len(shown), 1))
-    names = [truncate_label(found.classes[number], 24 if width > style.NARROW else 16) for number in shown]
+    names = style.fit_names((found.classes[number] for number in shown), width)
     places = style.set_class_rows(axis, names, len(order))
     top = float(np.nanmax(share, initial=0.0)) or 1.0
     style.draw_bars(axis, places, share[shown].tolist(), style.VERMILLION, top, 1.13 * top)

@@ -1,17 +1,11 @@
 r"""The first screen of a run's page: what was measured or, where the labels support no accuracy, what can be said, and
 what a review of random images would give.
 
-With :math:`n` random images labeled in full, a class with prevalence :math:`\pi` has about :math:`n \pi` presents, and
-its average precision a variance of at most about :math:`1 / (4 n \pi)`: that of a share, at its worst. The half-width
-of the 95 % interval of the mean over :math:`k` classes is then about
+With :math:`n` random images labeled in full, the average precision of a class of prevalence :math:`\pi` has a variance
+of at most about :math:`1 / (4 n \pi)` (that of a share, at its worst: Boyd, Eng & Page, ECML PKDD 2013), so that the
+half-width of the 95 % interval of the mean over :math:`k` classes is, as an upper estimate,
 
 .. math:: \frac{1.96}{k} \sqrt{\sum_{j=1}^k \frac{1}{4\, n\, \pi_j}}
-
-It is an upper estimate. The prevalence is the estimated one where there is an estimate, else the known presents alone,
-which is the least that it can be.
-
-Reference: Boyd, Eng & Page, "Area under the precision-recall curve: point estimates and confidence intervals", ECML
-PKDD 2013, for the variance.
 """
 
 from __future__ import annotations
@@ -28,11 +22,7 @@ from labelgap.audit.candidates import FILE as CANDIDATES_FILE
 from labelgap.audit.candidates import read_metadata
 from labelgap.data.dataset import Dataset
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision
-from labelgap.reporting.formatting import (
-    chosen_by_val,
-    format_class_count,
-    format_measure,
-)
+from labelgap.reporting.formatting import chosen_by_val, format_class_count, format_measure
 from labelgap.reporting.page import render_template
 from labelgap.reporting.sections.classes import ClassTable, class_table, evidence_split
 from labelgap.training import Run
@@ -82,7 +72,7 @@ def partial_evidence(run: Run, data: Dataset | None = None, table: ClassTable | 
     splits = [name for name in unseen_splits(run.metrics) if has_estimate(run.metrics[name])]
     drawn = None if data is None else review_split(data)
     images = RANDOM_IMAGES if drawn is None else min(RANDOM_IMAGES, len(drawn))
-    prevalence = table.prevalence
+    prevalence = table.prevalence  # the estimated one, else the known presents alone: the least that it can be
     if np.isnan(prevalence).all() and drawn is not None:
         prevalence = drawn.labels.counts().present / max(len(drawn), 1)
     counted = prevalence[np.nan_to_num(prevalence) * images >= MIN_KNOWN_LABELS]

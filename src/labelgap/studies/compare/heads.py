@@ -1,9 +1,7 @@
 """The heads of a comparison: trained in groups on shared features, each stored in a file, and never trained twice.
 
-The file name is a hash of everything that determines the weights: features, labels, method, options, learning rate,
-batch size, weight decay, optimizer, seeds and the rule that selects the epoch. A comparison that was stopped, or gets
-one more method or seed, trains only the heads that are not stored yet. A file carries a digest of its content; a
-damaged head is trained again.
+The file name is a hash of everything that determines the weights. A comparison that was stopped, or gets one more
+method or seed, trains only the heads that are not stored yet. A damaged file is noticed, and its head trained again.
 """
 
 from __future__ import annotations
@@ -141,10 +139,9 @@ def compute_split_features(
     *,
     size: int | None = None,
 ) -> tuple[dict[str, Tensor], str]:
-    """Return the ``(N, D)`` float32 features of all splits on the device, and their fingerprint.
+    """Return the ``(N, D)`` float32 features of all splits on the device: the data's own, or those of the backbone.
 
-    They are the data's own vectors, or those that the backbone computes, with its default weights or those of a file,
-    from images of ``size``. The fingerprint is that of the training and val images, the network and its precision.
+    The fingerprint that follows is that of the training and val images, the network and its precision.
     """
     check_feature_data(data, backbone, "linear")
     precision = inference_precision(backbone, device)
@@ -203,20 +200,10 @@ def head_paths(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> list[Path
     paths = list[Path]()
     for task in tasks:
         plan = task.plan
-        parts = {
-            "version": _VERSION,
-            "features": setup.fingerprint,
-            "labels": digests[id(plan.labels)],
-            "method": plan.method,
-            "options": dict(sorted(plan.options.items())),
-            "lr": plan.lr,
-            "batch_size": task.batch_size,
-            "epochs": task.epochs,
-            "seed": plan.seed,
-            "order": task.order_seed,
-            "rule": setup.selection.rule,
-            "val": digests[id(setup.selection.labels)],
-        }
+        val, labels = digests[id(setup.selection.labels)], digests[id(plan.labels)]
+        parts: dict[str, Any] = {"version": _VERSION, "features": setup.fingerprint, "labels": labels, "val": val}
+        parts |= {"rule": setup.selection.rule, "order": task.order_seed, "epochs": task.epochs, "seed": plan.seed}
+        parts |= {"method": plan.method, "options": dict(plan.options), "lr": plan.lr, "batch_size": task.batch_size}
         later = {"weight_decay": plan.weight_decay, "optimizer": task.optimizer}
         later |= {"standardize": task.standardize, "last": task.last}
         parts |= {name: value for name, value in later.items() if value not in (0.0, "adam", False)}
@@ -235,25 +222,18 @@ def _table_digest(table: LabelTable | None) -> str:
 
 
 def _groups(tasks: Mapping[T, HeadTask], setup: HeadTrainingSetup) -> Iterator[dict[T, HeadTask]]:
-    """Yield groups of heads that are trained together: those with the same settings that fit into memory.
-
-    Under "newton" a method is trained on its own, until it has converged.
-    """
+    """Yield heads that are trained together: those of equal settings that fit into memory; newton's by method."""
     groups: dict[tuple[Any, ...], list[T]] = {}
     for key, task in tasks.items():
         groups.setdefault((*task[1:], task.plan.method if task.optimizer == "newton" else ""), []).append(key)
     for _, keys in sorted(groups.items(), key=lambda group: group[0]):
-        size = _group_size(setup, tasks[keys[0]].plan.labels)
+        images, classes = tasks[keys[0]].plan.labels.shape
+        # Weights, gradients, best weights, Adam's two, and per-image state.
+        head = 5 * 4 * classes * (setup.features["train"].shape[1] + 1) + 16 * images * classes
+        free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else available_memory()
+        size = _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
         for first in range(0, len(keys), size):
             yield {key: tasks[key] for key in keys[first : first + size]}
-
-
-def _group_size(setup: HeadTrainingSetup, labels: LabelTable) -> int:
-    """Return how many heads fit into memory: weights, gradients, best weights, Adam's two, and per-image state."""
-    images, classes = labels.shape
-    head = 5 * 4 * classes * (setup.features["train"].shape[1] + 1) + 16 * images * classes
-    free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else available_memory()
-    return _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
 
 
 def _train(tasks: Mapping[Path, HeadTask], setup: HeadTrainingSetup) -> dict[Path, StoredHead]:
@@ -314,34 +294,25 @@ def training_seconds(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> flo
 
 def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
     plan = result.plan
-    metadata = _HeadMetadata(
-        key=path.stem,
-        method=plan.method,
-        options=dict(plan.options),
-        lr=plan.lr,
-        seed=plan.seed,
-        epoch=result.best_epoch,
-        score=result.best_score,
-        seconds=seconds,
-        failed=result.failed,
-        history=list(result.history),
-    )
+    about = {"key": path.stem, "method": plan.method, "options": dict(plan.options), "lr": plan.lr, "seed": plan.seed}
+    ended = {"epoch": result.best_epoch, "score": result.best_score, "seconds": seconds, "failed": result.failed}
+    metadata = json.dumps({**about, **ended, "history": list(result.history)})
     arrays = {"weight": result.weight, "bias": result.bias}
     tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
-    write_tensors(path, tensors, {_METADATA_KEY: json.dumps(metadata.model_dump())})
+    write_tensors(path, tensors, {_METADATA_KEY: metadata})
     return StoredHead.load(path)
 
 
 def damaged_heads(folder: Path) -> list[str]:
     """Return the files of heads in the folder of a comparison that are damaged or missing, relative to it."""
-    heads, listed = folder / HEADS_FOLDER, (folder / MANIFEST_FILE).exists()
-    damaged = {name for name, state in (verify_folder(folder).items() if listed else ()) if state == "missing"}
-    for path in heads.glob("*.safetensors"):
+    listed = verify_folder(folder).items() if (folder / MANIFEST_FILE).exists() else ()
+    names = {name for name, state in listed if state == "missing" and name.startswith(f"{HEADS_FOLDER}/")}
+    for path in (folder / HEADS_FOLDER).glob("*.safetensors"):
         try:
             StoredHead.load(path)
         except RunError:
-            damaged.add(f"{HEADS_FOLDER}/{path.name}")
-    return sorted(name for name in damaged if name.startswith(f"{HEADS_FOLDER}/"))
+            names.add(f"{HEADS_FOLDER}/{path.name}")
+    return sorted(names)
 
 
 def _read(path: Path, shape: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, _HeadMetadata]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -144,24 +144,6 @@ class SkippedMethod(Stored):
     reason: Text
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One head that was trained, with its score on val or out of fold. Test is evaluated for selected heads only."""
-
-    method: str
-    options: Mapping[str, Any]
-    lr: float
-    batch_size: int
-    weight_decay: float
-    optimizer: str
-    standardize: bool
-    seed: int
-    epoch: int
-    score: float | None
-    selected: bool
-    failed: str | None
-
-
 def _check_draw(observe: dict[str, Any]) -> dict[str, Any]:
     DrawArguments.model_validate(observe)
     return observe
@@ -207,7 +189,8 @@ class Comparison(Document):
     metric: ComparisonMetric  # that orders the methods
     methods: Annotated[tuple[MethodResult, ...], Field(max_length=1000)]  # the best first, those with extra labels last
     skipped: tuple[SkippedMethod, ...] = ()
-    trials: tuple[Trial, ...] = field(default=(), repr=False)  # every head
+    trials: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """Every head that was trained: its setting, seed, epoch, and score on val or out of fold; ``settings.csv``."""
     seconds: Seconds = 0.0  # in all
 
     @property
@@ -282,10 +265,10 @@ def _method_row(row: MethodResult, metric: ComparisonMetric) -> dict[str, Any]:
     }
 
 
-def _trial_row(trial: Trial) -> dict[str, Any]:
-    cells = {**asdict(trial), "options": json.dumps(dict(trial.options)), "selected": int(trial.selected)}
-    cells |= {"weight_decay": f"{trial.weight_decay:g}", "standardize": int(trial.standardize)}
-    return {**cells, "lr": f"{trial.lr:g}", "score": _format(trial.score), "failed": trial.failed or ""}
+def _trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
+    cells = {**trial, **{name: int(trial[name]) for name in ("selected", "standardize")}}
+    cells |= {name: f"{trial[name]:g}" for name in ("weight_decay", "lr")}
+    return cells | {"options": json.dumps(dict(trial["options"])), "score": _format(trial["score"])}
 
 
 def _format(value: float | None) -> str:

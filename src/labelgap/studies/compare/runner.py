@@ -1,9 +1,8 @@
 """``compare``: train every method on the same features, each at the setting that val or a cross-validation selects.
 
-The settings of all methods are searched side by side. A round trains candidates of all methods together: first those
-that ``fit`` compares first, then those around the best of each method, which also extends a grid whose edge is the
-best. On val a setting is chosen by its mean score over the seeds. Without val the folds of the first seed choose it;
-then every seed has folds of its own, and a final head on all images.
+A round trains candidates of all methods together: first those that ``fit`` compares first, then those around the best
+of each method. On val a setting is chosen by its mean score over the seeds. Without val the folds of the first seed
+choose it; then every seed has folds of its own, and a final head on all images.
 """
 
 from __future__ import annotations
@@ -34,15 +33,7 @@ from labelgap.studies.compare.heads import (
     train_or_load_heads,
     training_seconds,
 )
-from labelgap.studies.compare.results import (
-    BASELINE,
-    FILE,
-    HEADS_FOLDER,
-    Comparison,
-    SkippedMethod,
-    has_heads,
-    variant_name,
-)
+from labelgap.studies.compare.results import BASELINE, HEADS_FOLDER, Comparison, SkippedMethod, has_heads, variant_name
 from labelgap.studies.compare.settings import (
     GRID_SETTINGS,
     CompareSettings,
@@ -57,6 +48,7 @@ from labelgap.studies.compare.settings import (
 )
 from labelgap.studies.compare.statistics import DIVERGED, MethodHeads, MethodPlan, evaluate_methods
 from labelgap.studies.study import study_folder
+from labelgap.training import search
 from labelgap.training.auto import SearchSpace, candidate_configs
 from labelgap.training.config import RunConfig
 from labelgap.training.devices import choose_device, choose_workers
@@ -65,15 +57,6 @@ from labelgap.training.heads import HeadPlan
 from labelgap.training.history import finite
 from labelgap.training.plan import FOLDS_REASON, TrainingRequest, default_linear_backbone, plan_training
 from labelgap.training.progress import Reporter
-from labelgap.training.search import (
-    ROUNDS,
-    best_of,
-    quick_configs,
-    score_folds,
-    search_rounds,
-    searched_rows,
-    selection_score,
-)
 from labelgap.training.selection import choose_selection
 
 BASELINE_TRAINING: Final = {"optimizer": "newton", "standardize": True, "epochs": 30}
@@ -105,25 +88,34 @@ def compare(
     Val selects epochs and settings (one setting for all seeds, by its mean). Without val, cross-validation over all
     training images selects the setting, and final heads are trained on all of them. Test is evaluated once, for the
     selected heads. A seed changes the initial weights, the method's own draws and the folds; with ``observe`` also the
-    hidden labels. The order of the batches is the same for all, unless ``shuffle``. Plain logistic regression, with
-    unknown labels as absent, is compared in any case.
+    hidden labels. Heads that the folder has are not trained again.
 
     Args:
         data: the data set; its table is used as it is, unless ``observe`` is given.
         methods: "short", a list of eight or nine that are worth a try; "all"; or names of methods.
-        out: folder; heads that are stored in it are not trained again.
-        device, workers, quiet: as for ``fit``; a ``reporter`` can be given instead of ``quiet``.
-        **settings: seeds, observe, grid and so on: see ``CompareSettings``.
+        **settings: seeds, observe, grid and so on: see ``CompareSettings``. All others are as for ``fit``.
     """
     methods = methods if isinstance(methods, str) else list(methods)
     chosen, folder, reporter = check_settings(methods, settings), Path(out), reporter or Reporter(quiet)
     with (
-        study_folder(folder, "comparing methods", "a comparison", (FILE, HEADS_FOLDER)),
+        study_folder(folder, "comparing methods", Comparison.KIND, (Comparison.FILE, HEADS_FOLDER)),
         reporter.resumable(partial(has_heads, folder)),
     ):
         started = time.perf_counter()
         prepared = _prepare(data, methods, chosen, folder, choose_device(device), workers, reporter)
-        comparison = replace(_compare(prepared, data), seconds=time.perf_counter() - started)
+        chosen, plans, skipped, setup, folds = prepared
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
+            if not reporter.silent:
+                reporter.log(_describe(plans, _estimate_seconds(prepared)))
+            if folds:
+                groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
+                heads = _search_by_folds(plans, folds, groups, setup)
+            else:
+                heads = _search_on_val(plans, setup, shuffle=chosen.shuffle)
+        found = evaluate_methods(heads, data, setup)
+        about = {"metadata": _metadata(data, chosen, setup, folds), "skipped": (*skipped, *found.skipped)}
+        comparison = replace(found, **about, seconds=time.perf_counter() - started)  # type: ignore[arg-type]
         comparison.write()
     return comparison
 
@@ -169,23 +161,6 @@ def _prepare(
     return _Prepared(chosen, plans, skipped, setup, folds)
 
 
-def _compare(prepared: _Prepared, data: Dataset) -> Comparison:
-    """Train and evaluate in a folder that this process has locked."""
-    chosen, plans, skipped, setup, folds = prepared
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # logged once, by ``_resolve_method``
-        if not setup.reporter.silent:
-            setup.reporter.log(_describe(plans, _estimate_seconds(prepared)))
-        if folds:
-            groups = fold_groups(data, "train", setup.features["train"].cpu().numpy())
-            heads = _search_by_folds(plans, folds, groups, setup)
-        else:
-            heads = _search_on_val(plans, setup, shuffle=chosen.shuffle)
-    comparison = evaluate_methods(heads, data, setup)
-    metadata = {**_metadata(data, chosen, setup.device.type), "folds": folds}
-    return replace(comparison, metadata=metadata, skipped=(*skipped, *comparison.skipped))
-
-
 def estimate_comparison(
     data: Dataset, methods: Sequence[str], *, out: Path, device: str, workers: int | None, **settings: Any
 ) -> float:
@@ -194,7 +169,8 @@ def estimate_comparison(
     return _estimate_seconds(_prepare(data, methods, chosen, out, choose_device(device), workers, quiet))
 
 
-def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str, Any]:
+def _metadata(data: Dataset, settings: CompareSettings, setup: HeadTrainingSetup, folds: int) -> dict[str, Any]:
+    """Return what is needed to repeat a comparison."""
     hidden = settings.observe is not None
     return {
         "data": data.name,
@@ -206,7 +182,8 @@ def _metadata(data: Dataset, settings: CompareSettings, device: str) -> dict[str
         "epochs": settings.adam_epochs,
         "observe": dict(settings.observe or {}) if hidden else None,
         "label_seed": settings.label_seed if hidden else None,
-        "device": device,
+        "device": setup.device.type,
+        "folds": folds,
     }
 
 
@@ -225,18 +202,16 @@ def _plan_methods(
         request = replace(settings.for_variant(variant).request(), method=name, options=fixed)
         try:
             config = _resolve_method(view, request, reporter)
+            plans.append(MethodPlan(name, view, config, variant, settings.first_seed))
         except InputError as error:
             skipped.append(SkippedMethod(variant_name(name, variant), str(error)))
-            continue
-        plans.append(MethodPlan(name, view, config, variant, settings.first_seed))
     if settings.baseline:
         request = replace(settings.request(), training=BASELINE_TRAINING)  # type: ignore[arg-type]
         try:
             config = plan_training(views.observed().datasets[0], request).config
+            plans.append(MethodPlan("an", views.observed(), config, {}, settings.first_seed, baseline=True))
         except InputError as error:
             skipped.append(SkippedMethod(BASELINE, str(error)))
-        else:
-            plans.append(MethodPlan("an", views.observed(), config, {}, settings.first_seed, baseline=True))
     return plans, skipped
 
 
@@ -339,8 +314,8 @@ def _search_on_val(
             scores.append(math.nan if failed else float(np.mean([head.score or 0.0 for head in seeds])))
         return scores
 
-    compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
-    return {plan: MethodHeads(grids[plan], found, best_of(scores)) for plan, (found, scores) in compared.items()}
+    compared = search.search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
+    return {plan: MethodHeads(grids[plan], found, search.best_of(scores)) for plan, (found, scores) in compared.items()}
 
 
 def _search_by_folds(
@@ -351,7 +326,7 @@ def _search_by_folds(
     tables = {plan: [data.train.labels for data in plan.view.datasets] for plan in plans}
     views = {id(table): table for each in tables.values() for table in each}
     most = max((plan.candidates for plan in plans), key=len)
-    rows = searched_rows(tables[plans[0]][0], features.shape[1], most, seed=first)
+    rows = search.searched_rows(tables[plans[0]][0], features.shape[1], most, seed=first)
     part, parts = select_rows(features, rows), {key: table.select(rows) for key, table in views.items()}
     seeds = range(first, first + len(tables[plans[0]]))
     fold = {(seed, key): assign_folds(table, folds, seed, groups) for seed in seeds for key, table in views.items()}
@@ -360,16 +335,16 @@ def _search_by_folds(
     def score(candidates: Sequence[Candidate]) -> list[float]:
         keys = [id(tables[plan][0]) for plan, _ in candidates]
         configs = [config.model_copy(update={"seed": first}) for _, config in candidates]
-        configs = quick_configs(configs, part, views[keys[0]])
+        configs = search.quick_configs(configs, part, views[keys[0]])
         tasks = [FoldTask(config, parts[key], part_fold[key]) for config, key in zip(configs, keys, strict=True)]
-        scores, _ = score_folds(part, tasks, setup.device, images=len(groups))
+        scores, _ = search.score_folds(part, tasks, setup.device, images=len(groups))
         setup.reporter.advance()
         return scores
 
     started = time.perf_counter()
-    with setup.reporter.bar("cross-validation", ROUNDS + 1):
-        compared = search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
-        best = {plan: best_of(scores) for plan, (_, scores) in compared.items()}
+    with setup.reporter.bar("cross-validation", search.ROUNDS + 1):
+        compared = search.search_rounds({plan: (plan.candidates, plan.left_open) for plan in plans}, score)
+        best = {plan: search.best_of(scores) for plan, (_, scores) in compared.items()}
         chosen = {plan: compared[plan][0][number] for plan, number in best.items() if number is not None}
         tasks = [
             FoldTask(config.model_copy(update={"seed": seed}), table, fold[seed, id(table)])
@@ -388,7 +363,7 @@ def _search_by_folds(
         if number is not None:
             own, trained = [next(logits) for _ in seeds], [next(heads) for _ in seeds]
             grid[number] = [
-                replace(head, seconds=head.seconds + spent, score=finite(selection_score(setup.selection, each)))
+                replace(head, seconds=head.seconds + spent, score=finite(search.selection_score(setup.selection, each)))
                 for head, each in zip(trained, own, strict=True)
             ]
             usable = all(head.failed is None for head in trained) and all(np.isfinite(each).all() for each in own)

@@ -1,20 +1,8 @@
 """What a comparison compares: its settings, the methods and their variants, their grids, and the labels they see.
 
-**Grids.** "auto" searches as ``fit`` does, and so does every comparison without val. "small": learning rates 1e-3 and
-1e-4 at batch size 16, with the options that the papers state for the data set, or the method's defaults. "full": the
-grid of Cole et al. (CVPR 2021), batch sizes 8 and 16, learning rates 1e-2 to 1e-5, and the options that the method's
-own paper searched.
-
-**Variants.** What a user varies has a row for each value, each with its own learning rate and epoch by val, and its own
-result on test: the effect of a hyperparameter. What a grid searches has one row, at the value that val chooses.
-
-**Labels.** All methods see the table as it is, or as ``observe`` hides it. Some cannot learn from that: they see what
-their paper shows them, drawn from the truth, and are listed apart, since they see more than the others. Without a truth
-they are skipped. Where ``observe`` has a rule for the present labels ("salient"), they see those and absent ones.
-
-- `bce`, `bce-ls`: every known label.
-- `iun`: one present and all absent labels of each image.
-- `iu`, `curriculum`, `imcl`: the table, if it has known absents; else one present and one absent label of each image.
+What a user varies has a row for each value, each with its own learning rate and epoch by val, and its own result on
+test. What a grid searches has one row, at the value that val chooses. docs/compare.md describes the grids, and what
+those methods see that cannot learn from the table: labels drawn from the truth, as in their paper.
 """
 
 from __future__ import annotations
@@ -59,7 +47,7 @@ _PERCENTS: Final[_Values] = {"delta_rel": (0.1, 0.2, 0.3, 0.4, 0.5)}
 _ABSOLUTE: Final[_Values] = {"r0": (1.0, 1.5, 2.0), "delta_abs": (0.1, 0.15, 0.2)}
 _SHARES: Final = (0.01, 0.02, 0.1, 0.2, 0.4, 0.9)
 _PENALTIES: Final[_Values] = {"weight": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)}
-_OPTIONS: Final[dict[str, _Values]] = {
+OPTION_GRIDS: Final[dict[str, _Values]] = {
     **dict.fromkeys(("ll-r", "ll-ct", "ll-cp"), _PERCENTS),
     **dict.fromkeys(("ll-r-abs", "ll-ct-abs", "ll-cp-abs"), _ABSOLUTE),
     "em": {"alpha": _SHARES},
@@ -72,7 +60,7 @@ _OPTIONS: Final[dict[str, _Values]] = {
     "focal": {"alpha": (0.25, 0.5, 0.75)},
     "asl": {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)},
 }
-"""Kim 2022 for `ll-…`, Zhou 2022 for the rest."""
+"""The options that a method's paper searched, with their values: Kim 2022 for `ll-…`, Zhou 2022 for the rest."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +75,7 @@ class LabelView:
 
 
 class LabelViews:
-    """The labels of a comparison, hidden as ``observe`` says, and other labels drawn from their truth.
-
-    Each seed draws its own, from ``label_seed`` on; without ``observe`` the table is the same for all seeds, and so are
-    the labels drawn beside it.
-    """
+    """The labels of a comparison, hidden as ``observe`` says for each seed anew, and others drawn from their truth."""
 
     def __init__(self, data: Dataset, seeds: int, observe: Mapping[str, Any] | None, label_seed: int) -> None:
         self.data, self.seeds, self.observe, self.label_seed = data, seeds, observe, label_seed
@@ -144,20 +128,12 @@ def label_view_for(method: str, views: LabelViews) -> LabelView | SkippedMethod:
     if method in NEED_ABSENT and not absent:
         reason = "no label is known to be absent, and it would call everything present"
         return SkippedMethod(method, reason) if truth is None else views.drawn(1, 1)
-    if method in CONTRAST and not absent and present:
-        return replace(view, options={"unknown": "negative"})
-    return view
+    negative = method in CONTRAST and not absent and present
+    return replace(view, options={"unknown": "negative"}) if negative else view
 
 
 def describe_draw(positives: Any = 1, negatives: Any = 0, **options: Any) -> str:
-    """Describe the labels that are drawn of each image.
-
-    Example:
-        >>> describe_draw(1, 0), describe_draw(1, "all")
-        ('1 present label of each image', '1 present and all absent labels of each image')
-        >>> describe_draw("random", 1, share=0.3)
-        'random: 30 % of the present labels, all alike, and 1 absent label of each image'
-    """
+    """Describe the labels that are drawn of each image, e.g. "1 present and all absent labels of each image"."""
     if (gap := check_draw(positives, options)) is not None:
         absent = f", and {describe_draw(0, negatives)}" if negatives else ""
         return f"{gap.name}: {gap.description}{absent}"
@@ -285,14 +261,9 @@ def _check_variation(names: Sequence[str], vary: Variation, options: Mapping[str
         raise InputError(f"--vary: {most:,} combinations; vary fewer values at a time.")
 
 
-def option_grid(method: str) -> _Values:
-    """Return the options that a method's paper searched, with their values; empty for most methods."""
-    return dict(_OPTIONS.get(method, {}))
-
-
 def option_combinations(method: str, grid: str, fixed: Iterable[str] = ()) -> list[dict[str, Any]]:
     """Return the options to compare: under "full" those that the paper searched, without those in ``fixed``."""
-    searched = option_grid(method) if grid == "full" else {}
+    searched = OPTION_GRIDS.get(method, {}) if grid == "full" else {}
     return _combinations({name: values for name, values in searched.items() if name not in set(fixed)})
 
 

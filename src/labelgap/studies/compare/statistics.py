@@ -1,8 +1,7 @@
 r"""The selected heads of a comparison, measured: the metric that its labels support, and which gaps are significant.
 
-Two things vary a mean: the seeds (initial weights, and which labels are hidden where they are hidden on purpose) and
-the test images. Both are paired: all methods have the same seeds and the same images. For the difference :math:`d` of
-two methods, over :math:`S` seeds,
+A mean varies with the seeds and with the test images. Both are paired: all methods have the same. For the difference
+:math:`d` of two methods, over :math:`S` seeds,
 
 .. math:: d \pm \sqrt{(t_{0.975,\,S-1} \; s / \sqrt S)^2 + (1.96 \; b)^2}
 
@@ -40,7 +39,6 @@ from labelgap.studies.compare.results import (
     MethodResult,
     SeedResult,
     SkippedMethod,
-    Trial,
     variant_name,
 )
 from labelgap.studies.compare.settings import LabelView
@@ -109,17 +107,12 @@ class MetricEvaluator(NamedTuple):
     split: str
     codes: NDArray[np.int8] | None
 
-    def value(self, logits: Logits) -> float | None:
-        """Return the metric of a head from its logits on every split."""
-        return None if self.codes is None else float(average_precision(logits[self.split], self.codes))
-
 
 def choose_metric(data: Dataset, selection: Selection) -> MetricEvaluator:
     """Choose the best metric that the known labels support.
 
-    Test mAP, if the known labels of at least half of the classes support an accuracy on test; else val mAP, if
-    it was good enough to select epochs; else the observed ranking (unknown counts as absent), which is not an accuracy.
-    Without val it is that of the training images, by out-of-fold scores.
+    Test mAP, if the known labels of at least half of the classes support an accuracy on test; else val mAP, if it was
+    good enough to select epochs; else the observed ranking (unknown counts as absent), which is not an accuracy.
     """
     classes, reason = len(data.classes), "there is no test split"
     if data.test is not None:
@@ -160,7 +153,7 @@ def classes_with_both(table: LabelTable) -> int:
 def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, setup: HeadTrainingSetup) -> Comparison:
     """Evaluate the selected heads of every method on the features of every split, and compare the methods."""
     evaluator = choose_metric(data, setup.selection)
-    results, skipped, trials = list[MethodResult](), list[SkippedMethod](), list[Trial]()
+    results, skipped, trials = list[MethodResult](), list[SkippedMethod](), list[dict[str, Any]]()
     logits: dict[str, list[NDArray[np.float32]]] = {}
     with setup.reporter.bar("measuring", len(heads)):
         for plan, trained in heads.items():
@@ -173,8 +166,9 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
             results.append(result)
             for number, (setting, seeds) in enumerate(zip(trained.settings, trained.grid, strict=True)):
                 for seed, head in enumerate(seeds, plan.first_seed):
-                    told: dict[str, Any] = {"epoch": head.epoch, "score": head.score, "failed": head.failed}
-                    trials.append(Trial(plan.label, **setting, seed=seed, selected=number == trained.best, **told))
+                    told: dict[str, Any] = {"seed": seed, "epoch": head.epoch, "score": head.score}
+                    told |= {"selected": number == trained.best, "failed": head.failed or ""}
+                    trials.append({"method": plan.label, **setting, **told})
             if not plan.view.extra_labels and evaluator.codes is not None:
                 logits[plan.name] = [each[evaluator.split] for each in own_logits]
     gaps, resampled, codes = dict[str, GapToBest](), None, evaluator.codes
@@ -201,18 +195,20 @@ def _evaluate_method(
     for seed, (head, data) in enumerate(zip(trained.grid[best], plan.view.datasets, strict=True)):
         weight, bias = (values.to(features["train"].device) for values in head.weights())
         scores = {name: torch.addmm(bias, values, weight.t()).cpu().numpy() for name, values in features.items()}
-        cuts = Thresholds.default(len(data.classes))
         if trained.out_of_fold is not None:
             scores["train"] = trained.out_of_fold[seed]
-            cuts = choose_thresholds(expit(scores["train"]), data.train.labels.to_dense())
-        elif data.val is not None:
-            cuts = choose_thresholds(expit(scores["val"]), data.val.labels.to_dense())
+        chosen_on = data.val if trained.out_of_fold is None else data.train
+        cuts = Thresholds.default(len(data.classes))
+        if chosen_on is not None:
+            cuts = choose_thresholds(expit(scores[chosen_on.name]), chosen_on.labels.to_dense())
         test = None if data.test is None else evaluate_scores(scores["test"], data.test.evaluation_labels, cuts)
         train_map = None
         if data.train.truth is not None:
-            value, counted = average_precision(scores["train"], data.train.truth.to_dense(), return_counted=True)
-            train_map = float(value) if counted else None
-        measured = (evaluator.value(scores), head.epoch, head.score, test, train_map, head.seconds, head.scores)
+            found, counted = average_precision(scores["train"], data.train.truth.to_dense(), return_counted=True)
+            train_map = float(found) if counted else None
+        _, split, codes = evaluator
+        value = None if codes is None else float(average_precision(scores[split], codes))
+        measured = (value, head.epoch, head.score, test, train_map, head.seconds, head.scores)
         known = int(sum(data.train.labels.counts().total[:2]))
         seeds.append(SeedResult(plan.first_seed + seed, plan.view.label_seeds[seed], *measured, known))
         logits.append(scores)
@@ -257,20 +253,13 @@ def gaps_to_best(
 
     ``values`` are the metric with each seed, ``resampled`` that over resampled images, ``(R,)``, averaged over seeds;
     None to leave images out.
-
-    Example:
-        >>> gaps = gaps_to_best({"a": [0.8, 0.81, 0.8], "b": [0.7, 0.71, 0.7], "c": [0.6, 0.95, 0.7]}, None)
-        >>> [(name, gap.significant) for name, gap in gaps.items()]
-        [('a', False), ('c', False), ('b', True)]
     """
     order = sorted(values, key=lambda name: -float(np.mean(values[name])))
     best, gaps = np.asarray(values[order[0]], dtype=np.float64), dict[str, GapToBest]()
     for name in order:
-        difference = best - np.asarray(values[name], dtype=np.float64)
-        count, half_width = len(difference), None
-        if count > 1:
+        difference, half_width, images = best - np.asarray(values[name], dtype=np.float64), None, 0.0
+        if (count := len(difference)) > 1:
             seeds = float(stdtrit(count - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(count)
-            images = 0.0
             if resampled is not None:  # a resample has a value where it has both states of a class
                 found = resampled[order[0]] - resampled[name]
                 found = found[np.isfinite(found)]
@@ -281,10 +270,7 @@ def gaps_to_best(
 
 
 def draw_resamples(images: int, classes: int, rankings: int) -> NDArray[np.float32]:
-    """Draw images with replacement: how often each is in every resample, ``(N, R)``.
-
-    R is smaller for large data: ``rankings`` score matrices of images × classes will be resampled.
-    """
+    """Draw images with replacement: how often each is in every resample, ``(N, R)``, which are fewer of large data."""
     count = int(np.clip(_MAX_ENTRIES / max(images * classes * rankings, 1), MIN_RESAMPLES, MAX_RESAMPLES))
     weights = bootstrap_weights(images, count, numpy_generator(0, "bootstrap"))
     return np.ascontiguousarray(np.concatenate(list(weights), axis=1))

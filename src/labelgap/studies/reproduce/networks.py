@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.text import format_duration
@@ -56,50 +56,33 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
     if not isinstance(view, LabelView):
         raise InputError(f"{training.method}: {view.reason}")
     stated = preset(training.preset, method=training.method, dataset=training.data, protocol=training.protocol)
-    base = {name: stated[name] for name in KEYWORDS if name in stated}
+    base: dict[str, Any] = {name: stated[name] for name in KEYWORDS if name in stated}
     base |= {name: settings.epochs for name in ("epochs", "linear_epochs") if name in base and settings.epochs}
     base |= {"size": settings.size or base["size"], "batch_size": settings.batch_size or base["batch_size"]}
     base |= {name: settings.lr for name in ("lr", "backbone_lr") if settings.lr}
     options = {**published_options(training.method, training.data), **(view.options or {}), **training.options}
-    request = TrainingRequest(
-        method=training.method,
-        preset=training.preset,
-        backbone=settings.backbone,
-        weights=settings.weights,
-        protocol=training.protocol,
-    )
-    requests = [
-        replace(request, options={**options, **searched}, training={**base, **rates})  # type: ignore[typeddict-item]
-        for searched, rates in _grid(training, settings)
-    ]
-    return [_with_folder(NetworkRun(view.datasets[0], each, folder / FOLDER / "_"), training) for each in requests]
-
-
-def _grid(training: Training, settings: ReproductionSettings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield options and rates; both empty where the preset has the one setting."""
-    if settings.grid == "preset":
-        yield {}, {}
-        return
-    rates = {"lr": training.learning_rates, "batch_size": training.batch_sizes}
-    searched = {name: values for name, values in rates.items() if values and getattr(settings, name) is None}
-    for options in itertools.product(*training.search.values()):
-        for values in itertools.product(*searched.values()):
-            chosen: dict[str, Any] = dict(zip(searched, values, strict=True))
-            if "lr" in chosen:
-                chosen["backbone_lr"] = chosen["lr"]
-            yield dict(zip(training.search, options, strict=True)), chosen
+    same = {name: getattr(training, name) for name in ("method", "preset", "protocol")}
+    request = TrainingRequest(**same, backbone=settings.backbone, weights=settings.weights)
+    search: dict[str, Sequence[Any]] = {}
+    if settings.grid == "paper":
+        rates = {"lr": training.learning_rates, "batch_size": training.batch_sizes}
+        rates = {name: values for name, values in rates.items() if values and getattr(settings, name) is None}
+        search = {**training.search, **rates}
+    runs = list[NetworkRun]()
+    for values in itertools.product(*search.values()):
+        chosen = dict(zip(search, values, strict=True))
+        searched = {name: chosen.pop(name) for name in training.search if name in chosen}
+        if "lr" in chosen:
+            chosen["backbone_lr"] = chosen["lr"]
+        own = replace(request, options={**options, **searched}, training=cast(Any, {**base, **chosen}))
+        runs.append(_with_folder(NetworkRun(view.datasets[0], own, folder / FOLDER / "_"), training))
+    return runs
 
 
 def _with_folder(run: NetworkRun, training: Training) -> NetworkRun:
-    """Return the run with its folder: that of an equal one, whichever table it was trained for, if there is one."""
-    equal = [_named(replace(run, request=request), training) for request in _equal_requests(run, training)]
-    return next((each for each in equal if is_run_folder(each.folder)), equal[0])
+    """Return the run with its folder: that of an equal one, whichever table it was trained for, if there is one.
 
-
-def _equal_requests(run: NetworkRun, training: Training) -> Iterator[TrainingRequest]:
-    """Yield the request of a training, then others that train the same network.
-
-    These have another preset that resolves to the same settings, or record losses, which does not change the training.
+    An equal one has another preset that resolves to the same settings, or records losses, which changes nothing.
     """
     about: dict[str, Any] = {"method": training.method, "dataset": run.data.recipe.get("name")}
 
@@ -107,18 +90,17 @@ def _equal_requests(run: NetworkRun, training: Training) -> Iterator[TrainingReq
         own = {"backbone": run.request.backbone} if run.request.backbone else {}
         return {**preset(name, protocol=training.protocol, **about), **run.request.training, **own}
 
+    def named(preset_name: str, trace: str) -> NetworkRun:
+        request = replace(run.request, preset=preset_name, trace=trace)
+        parts = {**asdict(request), "data": data_digest(run.data)}
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        name = f"{training.data}-{training.method}-{training.protocol}-{request.seed}-{key}"
+        return replace(run, request=request, folder=run.folder.with_name(name))
+
     same = [name for name in PRESETS if name != training.preset and resolved(name) == resolved(training.preset)]
-    for name in (training.preset, *same):
-        for trace in ("all",) if training.traced else ("off", "all"):
-            yield replace(run.request, preset=name, trace=trace)
-
-
-def _named(run: NetworkRun, training: Training) -> NetworkRun:
-    """Return the run with a folder named after its request and its data."""
-    parts = {**asdict(run.request), "data": data_digest(run.data)}
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
-    name = f"{training.data}-{training.method}-{training.protocol}-{run.request.seed}-{key}"
-    return replace(run, folder=run.folder.with_name(name))
+    traces = ("all",) if training.traced else ("off", "all")
+    equal = [named(name, trace) for name in (training.preset, *same) for trace in traces]
+    return next((each for each in equal if is_run_folder(each.folder)), equal[0])
 
 
 def _all_seeds(run: NetworkRun, training: Training, seeds: int) -> list[NetworkRun]:
@@ -153,28 +135,19 @@ class TrainedNetworks:
 
 
 def train_networks(
-    grids: Mapping[Training, Sequence[NetworkRun]],
-    seeds: int,
-    *,
-    jobs: int,
-    device: str,
-    workers: int | None,
-    quiet: bool,
+    grids: Mapping[Training, Sequence[NetworkRun]], seeds: int, *, jobs: int, quiet: bool, **execution: Any
 ) -> Iterator[TrainedNetworks]:
     """Train runs, or resume them, several at a time; yield each training as soon as its last network has ended.
 
-    ``grids`` are the runs of the first seed. A finished run is opened. The other seeds of a training are next in turn
-    once its setting is chosen; where there is one setting, nothing waits for it.
+    ``grids`` are the runs of the first seed. The other seeds of a training are next in turn once its setting is chosen;
+    where there is one setting, nothing waits for it.
     """
     reporter, ended = Reporter(quiet), dict[Path, Run | LabelGapError]()
-    needed = {
-        training: _all_seeds(grid[0], training, seeds) if len(grid) == 1 else list(grid)
-        for training, grid in grids.items()
-    }
+    needed = {each: list(grid) if len(grid) > 1 else _all_seeds(grid[0], each, seeds) for each, grid in grids.items()}
     queued = {run.folder: run for runs in needed.values() for run in runs}  # two trainings may share a run
     queue = deque(queued.values())
     total = len(queue) + sum(len(grid) > 1 for grid in grids.values()) * (seeds - 1)
-    train = partial(_train, device=device, workers=workers)
+    train = partial(_train, **execution)
     with reporter.resumable():
         for run, result in run_jobs(queue, train, min(jobs, max(total, 1)), reporter, total, _describe_running):
             ended[run.folder] = result

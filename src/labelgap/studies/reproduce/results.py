@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,11 +179,17 @@ def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> fl
     if metric in ("val_map", "train_map"):
         return _value((metrics.get(metric.removesuffix("_map")) or {}).get("map"))
     if metric.startswith("f1"):
-        return _f1(run, data, metric.removeprefix("f1_"), cell.row.threshold)
+        test, average = data.split("test"), cast(Any, metric.removeprefix("f1_"))
+        scores = read_predictions(run.path, "test", test.labels.images, data.classes)
+        if scores is None:
+            raise RunError(f"{run.path} has no predictions of the test images.")
+        return float(f1(scores, test.evaluation_labels.to_dense(), threshold=cell.row.threshold, average=average))
     if metric == "pointing":
         return pointing_game(run, data.split("test"), device=device).hit_rate
-    if metric == "positive_precision":
-        return _positive_precision(run, data)
+    if metric == "positive_precision":  # the share of the positive pseudo-labels that are right
+        truth, table = data.train.truth, run.revisions.to_table()
+        positive = Revisions.from_table(table.filter(table["value"].to_numpy() == PRESENT))
+        return None if truth is None else revision_quality(data.train.labels, truth, positive).precision
     if metric.startswith("warmup"):
         return warmup_share(run.trace, metric.removeprefix("warmup_"))
     group = class_groups(data.train.labels)[int(metric.removeprefix("g")) - 1]
@@ -192,7 +198,7 @@ def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> fl
     return float(np.mean(known)) if known else None
 
 
-def known_absents(metric: str, data: Dataset) -> int | None:
+def known_absent(metric: str, data: Dataset) -> int | None:
     """Return how many absent labels are known of the classes that a mAP of test is over; None where all labels are."""
     test, group = data.test, metric.removeprefix("g")
     if test is None or test.evaluation_labels.complete or not (metric == "map" or group.isdigit()):
@@ -204,21 +210,6 @@ def known_absents(metric: str, data: Dataset) -> int | None:
 
 def _value(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _f1(run: Run, data: Dataset, average: Any, threshold: float) -> float:
-    test = data.split("test")
-    scores = read_predictions(run.path, "test", test.labels.images, data.classes)
-    if scores is None:
-        raise RunError(f"{run.path} has no predictions of the test images.")
-    return float(f1(scores, test.evaluation_labels.to_dense(), threshold=threshold, average=average))
-
-
-def _positive_precision(run: Run, data: Dataset) -> float | None:
-    """Return how many of the positive pseudo-labels are right."""
-    truth, table = data.train.truth, run.revisions.to_table()
-    positive = Revisions.from_table(table.filter(table["value"].to_numpy() == PRESENT))
-    return None if truth is None else revision_quality(data.train.labels, truth, positive).precision
 
 
 def warmup_share(trace: dict[str, NDArray[Any]], kind: str) -> float | None:

@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -31,30 +31,11 @@ from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.studies.compare.heads import damaged_heads
 from labelgap.studies.compare.results import SeedResult
 from labelgap.studies.compare.runner import compare, estimate_comparison
-from labelgap.studies.linear_eval import LinearEvaluation, linear_eval
-from labelgap.studies.reproduce.networks import NetworkRun, count_left, network_runs, train_networks
-from labelgap.studies.reproduce.results import (
-    FILE,
-    CellResult,
-    Reproduction,
-    ReproductionSettings,
-    is_reproduction,
-    known_absents,
-    measure_run,
-)
-from labelgap.studies.reproduce.tables import (
-    Cell,
-    DataSource,
-    PaperTable,
-    Training,
-    data_digest,
-    find_table,
-    observed,
-    open_sources,
-    paper_tables,
-    source_data,
-    unmet_need,
-)
+from labelgap.studies.linear_eval import linear_eval
+from labelgap.studies.reproduce import tables
+from labelgap.studies.reproduce.networks import NetworkRun, TrainedNetworks, count_left, network_runs, train_networks
+from labelgap.studies.reproduce.results import CellResult, Reproduction, ReproductionSettings, known_absent, measure_run
+from labelgap.studies.reproduce.tables import Cell, DataSource, PaperTable, Training, data_digest
 from labelgap.studies.study import check_contents
 from labelgap.training import Run
 from labelgap.training.devices import choose_device
@@ -78,11 +59,12 @@ class Plan:
     sources: Mapping[str, DataSource]
     reproduction: Reproduction  # what the folder has
     seeds: int
+    jobs: int = 1  # networks to train at a time
     damaged: tuple[str, ...] = ()  # files of stored heads, relative to the folder; cells of their data are filled again
 
     def data(self, training: Training) -> Dataset:
         """Return the data of a training, with all labels."""
-        found = source_data(self.sources[training.data], training.protocol)
+        found = tables.source_data(self.sources[training.data], training.protocol)
         assert found is not None  # else its cells are missing
         return found[0]
 
@@ -103,24 +85,23 @@ def plan_reproduction(
     out: str | os.PathLike[str],
     cells: Sequence[str] | None = None,
     seeds: int = 3,
+    jobs: int = 1,
     **settings: Any,
 ) -> Plan:
-    """Check everything, and return what there is to train; writes nothing.
-
-    ``InputError`` where no cell can be filled; ``RunError`` where the folder holds something else, or other settings.
-    """
-    paper_table, chosen = find_table(table), ReproductionSettings(**settings)
+    """Check everything, and return what there is to train; writes nothing."""
+    paper_table, chosen = tables.find_table(table), ReproductionSettings(**settings)
     asked = paper_table.select(cells)
-    if seeds < 1:
-        raise InputError(f"--seeds {seeds}: at least one is needed.")
-    sources = open_sources(data, paper_table)
-    needs = {cell.name: unmet_need(cell, sources) for cell in asked}
+    for name, count in (("seeds", seeds), ("jobs", jobs)):
+        if count < 1:
+            raise InputError(f"--{name} {count}: at least one is needed.")
+    sources = tables.open_sources(data, paper_table)
+    needs = {cell.name: tables.unmet_need(cell, sources) for cell in asked}
     missing = {name: need for name, need in needs.items() if need is not None}
     if len(missing) == len(asked):
         reasons = "\n".join(f"  {text}" for text in describe_missing(missing))
         raise InputError(f"{table}: no cell can be filled, nothing was trained\n{reasons}")
     reproduction = _open_folder(Path(out), chosen)
-    plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds)
+    plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds, jobs)
     fillable = [cell for cell in asked if cell.name not in missing]
     _check_data(plan, fillable)
     linear = {cell.training.data for cell in fillable if cell.training.protocol == "linear"}
@@ -154,44 +135,27 @@ def reproduce(
     """Train the cells of a table whose data are given, by the protocol of the paper, and measure them.
 
     A folder takes any number of tables and can be used again: a cell that it has is not trained again, nor a head or
-    network that another cell or table needs as well. Results are written after every training.
-
-    Args:
-        table: name of a table; see ``paper_tables``.
-        data: ``NAME=PATH`` of data sets, as images or as a file of features.
-        out: the folder.
-        cells: those to fill; see ``PaperTable.select``.
-        seeds: how many.
-        jobs: networks to train at a time.
-        device, workers, quiet: as for ``fit``.
-        **settings: those of ``ReproductionSettings``.
+    network that another cell or table needs as well. Results are written after every training. ``data`` are texts
+    ``NAME=PATH``, images or a file of features each; for ``table`` see ``paper_tables``, for ``cells``
+    ``PaperTable.select``, for ``settings`` ``ReproductionSettings``. ``jobs`` are networks to train at a time.
     """
-    plan = plan_reproduction(table, data, out=out, cells=cells, seeds=seeds, **settings)
-    return fill_cells(plan, jobs=jobs, device=device, workers=workers, quiet=quiet)
+    plan = plan_reproduction(table, data, out=out, cells=cells, seeds=seeds, jobs=jobs, **settings)
+    return fill_cells(plan, device=device, workers=workers, quiet=quiet)
 
 
-def fill_cells(
-    plan: Plan, *, jobs: int = 1, device: str = "auto", workers: int | None = None, quiet: bool = False
-) -> Reproduction:
+def fill_cells(plan: Plan, *, device: str = "auto", workers: int | None = None, quiet: bool = False) -> Reproduction:
     """Train what a plan has to train; the arguments are those of ``reproduce``."""
-    check_jobs(jobs)
     folder, reporter = plan.reproduction.path, Reporter(quiet)
     with lock_folder(folder, "reproducing tables"):
         remove_partials(folder)
         reproduction = _open_folder(folder, plan.reproduction.settings)  # another process may have written since
         execution, failed = {"device": device, "workers": workers, "quiet": quiet}, dict[str, str]()
         reproduction.write()
-        for results in _train(plan, jobs, execution, failed):
+        for results in _train(plan, execution, failed):
             reproduction = reproduction.add(results)
             reproduction.write()
             reporter.log("; ".join(f"{each.row}/{each.column} {each.mean:.2f}" for each in results))
         return replace(reproduction, missing={**plan.missing, **failed})
-
-
-def check_jobs(jobs: int) -> None:
-    """Refuse a number of networks at a time that trains none."""
-    if jobs < 1:
-        raise InputError(f"--jobs {jobs}: at least one is needed.")
 
 
 def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
@@ -205,155 +169,139 @@ def describe_missing(missing: Mapping[str, str]) -> Iterator[str]:
 
 def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     """Return what a folder has; refuse one that holds something else, or was filled with other settings."""
-    check_contents(folder, "tables of papers", [FILE])
-    if is_reproduction(folder):
-        found = Reproduction.open(folder)
-        if found.settings != settings:
-            raise RunError(
-                f"{folder / FILE}: it was made with {found.settings.describe()}, and this command asks for "
-                f"{settings.describe()}. Repeat the settings, or choose another --out."
-            )
-        return found
-    return Reproduction(folder, settings)
+    check_contents(folder, "tables of papers", [Reproduction.FILE])
+    found = Reproduction.open(folder) if Reproduction.is_in(folder) else Reproduction(folder, settings)
+    if found.settings != settings:
+        raise RunError(
+            f"{folder} was made with {found.settings.describe()}, and this command asks for {settings.describe()}. "
+            "Repeat the settings, or choose another --out."
+        )
+    return found
 
 
 def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images.
-
-    Tables of papers that used another version of a data set, which other options load, are not compared.
-    """
+    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images."""
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
     for (table, name), stored in plan.reproduction.by_name.items():
         protocol, data = stored.column.split(":")[:2]
-        options = paper_tables().get(table, plan.table).data_options.get(data)
-        same_version = options == plan.table.data_options.get(data)
+        options = tables.paper_tables().get(table, plan.table).data_options.get(data)
+        same_version = options == plan.table.data_options.get(data)  # other options load another version of the data
         if same_version and stored.data != given.get((protocol, data), stored.data):
             raise RunError(
-                f"{plan.reproduction.path / FILE}: {name} of {table} was trained on other data than --data {data}=… "
-                "now has. Give those, or choose another --out."
+                f"{plan.reproduction.path}: {name} of {table} was trained on other data than --data {data}=… now has. "
+                "Give those, or choose another --out."
             )
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """What some trainings gave: the values of their cells, of every seed, or the error that ended them."""
+    """What a training gave: the values of its cells, of every seed, and what the results of all cells tell."""
 
-    trainings: Sequence[Training]
-    values: Mapping[Cell, Sequence[float | None]] | LabelGapError
-    about: Mapping[str, Any] = field(default_factory=dict)  # what the results of all cells tell
+    training: Training
+    values: Mapping[Cell, Sequence[float | None]]
+    about: Mapping[str, Any]
 
 
-def _train(plan: Plan, jobs: int, execution: Mapping[str, Any], failed: dict[str, str]) -> Iterator[list[CellResult]]:
+def _train(plan: Plan, execution: Mapping[str, Any], failed: dict[str, str]) -> Iterator[list[CellResult]]:
     """Train everything, and yield the results of each training; ``failed`` gets the cells of those that fail."""
-    parts = (_train_heads(plan, execution), _evaluate_features(plan, execution), _train_networks(plan, jobs, execution))
     device = choose_device(execution["device"]).type
-    for each in chain(*parts):
-        if isinstance(each.values, LabelGapError):
-            failed |= {cell.name: str(each.values) for training in each.trainings for cell in plan.cells[training]}
-            continue
-        data, results, training = plan.data(each.trainings[0]), list[CellResult](), each.trainings[0]
-        shared: dict[str, Any] = {**each.about, "table": plan.table.name, "training": plan.digest(training)}
-        shared |= {"data": data_digest(data), "images": tuple(len(split) for split in data.splits), "device": device}
-        for cell, measured in each.values.items():
-            known, metric = [value for value in measured if value is not None], cell.column.metric
-            if len(known) < len(measured):
-                failed[cell.name] = "the labels do not support this measure"
-                continue
-            values = tuple(value if metric == "epoch" else 100 * value for value in known)
-            absents = known_absents(metric, data)
-            results.append(
-                CellResult(row=cell.row.name, column=cell.column.name, values=values, known_absent=absents, **shared)
-            )
-        yield results
-
-
-def _train_heads(plan: Plan, execution: Mapping[str, Any]) -> Iterator[_Trained]:
-    """Train linear heads, those together that can be compared."""
-    for group in linear_groups(plan.trainings("linear"), plan.reproduction.settings):
+    for trainings, train in _trainings(plan, execution):
         try:
-            comparison = compare(**_comparison(plan, group), **execution)
-            rows = {row.method: row for row in comparison.methods}
-            if comparison.skipped:
-                raise RunError(f"{comparison.skipped[0].method}: {comparison.skipped[0].reason}")
+            trained = train()
         except LabelGapError as error:
-            yield _Trained(group, error)
+            failed |= {cell.name: str(error) for training in trainings for cell in plan.cells[training]}
             continue
-        for training in group:
-            row = rows[training.method]
-            values = {
-                cell: [_measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in plan.cells[training]
-            }
-            setting = {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
-            about = {"setting": setting, "settings_tried": row.settings_tried, "seconds": row.seconds}
-            yield _Trained([training], values, {**about, "epochs": tuple(seed.epoch for seed in row.seeds)})
+        for each in trained:
+            data, results = plan.data(each.training), list[CellResult]()
+            shared: dict[str, Any] = {**each.about, "table": plan.table.name, "training": plan.digest(each.training)}
+            shared |= {"data": data_digest(data), "images": tuple(map(len, data.splits)), "device": device}
+            for cell, measured in each.values.items():
+                known, metric = [value for value in measured if value is not None], cell.column.metric
+                if len(known) < len(measured):
+                    failed[cell.name] = "the labels do not support this measure"
+                    continue
+                values = tuple(value if metric == "epoch" else 100 * value for value in known)
+                own: dict[str, Any] = {"values": values, "known_absent": known_absent(metric, data)}
+                results.append(CellResult(row=cell.row.name, column=cell.column.name, **own, **shared))
+            yield results
 
 
-def _evaluate_features(plan: Plan, execution: Mapping[str, Any]) -> Iterator[_Trained]:
-    """Fit a linear classifier with each of the paper's penalties on the features of every data set."""
-    settings = plan.reproduction.settings
-    for training in plan.trainings("linear-eval"):
-        data, out = plan.data(training), plan.reproduction.path / EVALUATION_FOLDER / training.data
-        network = (settings.backbone, settings.weights) if data.backbone != FEATURES else (None, None)
-        try:
-            found = linear_eval(data, out=out, backbone=network[0], weights=network[1], **execution)
-        except LabelGapError as error:
-            yield _Trained([training], error)
-            continue
-        values = {cell: [_measure_evaluation(found, cell.column.metric)] for cell in plan.cells[training]}
-        about = {"setting": {"penalty": found.chosen.penalty, "options": {}}, "settings_tried": len(found.results)}
-        yield _Trained([training], values, {**about, "seconds": found.seconds, "epochs": ()})
-
-
-def _train_networks(plan: Plan, jobs: int, execution: Mapping[str, Any]) -> Iterator[_Trained]:
-    """Train the networks, and yield each training as soon as its last one has ended."""
+def _trainings(
+    plan: Plan, execution: Mapping[str, Any]
+) -> Iterator[tuple[Sequence[Training], Callable[[], list[_Trained]]]]:
+    """Yield trainings, and what trains or measures them: heads, classifiers on features, and networks as they end."""
     folder, settings = plan.reproduction.path, plan.reproduction.settings
+    for group in linear_groups(plan.trainings("linear"), settings):
+        yield group, partial(_train_heads, plan, group, execution)
+    for training in plan.trainings("linear-eval"):
+        yield [training], partial(_evaluate_features, plan, training, execution)
     grids = {each: network_runs(each, plan.data(each), folder, settings) for each in plan.trainings(*NETWORKS)}
-    for trained in train_networks(grids, plan.seeds, jobs=jobs, **execution):
-        training, chosen = trained.training, trained.chosen
-        runs = [run for run in trained.seeds if isinstance(run, Run)]
-        try:
-            if chosen is None or len(runs) < len(trained.seeds):
-                raise next(run for run in trained.seeds if not isinstance(run, Run))
-            values = {
-                cell: [measure_run(cell, run, chosen.data, execution["device"]) for run in runs]
-                for cell in plan.cells[training]
-            }
-        except LabelGapError as error:
-            yield _Trained([training], error)
-            continue
-        scores = tuple(
-            tuple(each["score"] for each in run.history if each["epoch"] and "score" in each) for run in runs
-        )
-        about = {"setting": chosen.setting, "settings_tried": len(trained.tried), "seconds": trained.seconds}
-        about |= {"epochs": tuple(run.metrics["best_epoch"] for run in runs), "rule": runs[0].config.select}
-        yield _Trained([training], values, {**about, "scores": scores if all(scores) else ()})
+    for networks in train_networks(grids, plan.seeds, jobs=plan.jobs, **execution):
+        yield [networks.training], partial(_measure_networks, plan, networks, execution["device"])
+
+
+def _train_heads(plan: Plan, group: Sequence[Training], execution: Mapping[str, Any]) -> list[_Trained]:
+    """Train linear heads that can be compared together."""
+    comparison, trained = compare(**_comparison(plan, group), **execution), list[_Trained]()
+    if comparison.skipped:
+        raise RunError(f"{comparison.skipped[0].method}: {comparison.skipped[0].reason}")
+    rows = {row.method: row for row in comparison.methods}
+    for training in group:
+        row, cells = rows[training.method], plan.cells[training]
+        values = {cell: [_measure_head(seed, cell.column.metric) for seed in row.seeds] for cell in cells}
+        setting = {"lr": row.lr, "batch_size": row.batch_size, "options": dict(row.options)}
+        about = {"setting": setting, "settings_tried": row.settings_tried, "seconds": row.seconds}
+        trained.append(_Trained(training, values, {**about, "epochs": tuple(seed.epoch for seed in row.seeds)}))
+    return trained
+
+
+def _evaluate_features(plan: Plan, training: Training, execution: Mapping[str, Any]) -> list[_Trained]:
+    """Fit a linear classifier with each of the paper's penalties on the features of a data set."""
+    settings, data = plan.reproduction.settings, plan.data(training)
+    network: dict[str, Any] = {"backbone": settings.backbone, "weights": settings.weights}
+    out = plan.reproduction.path / EVALUATION_FOLDER / training.data
+    found = linear_eval(data, out=out, **(network if data.backbone != FEATURES else {}), **execution)
+    results = {"accuracy": found.chosen, "best_accuracy": found.best_on_test}
+    values = dict[Cell, Sequence[float | None]]()
+    for cell in plan.cells[training]:
+        result = results[cell.column.metric] if found.task == "single-label" else None
+        values[cell] = [None if result is None else result.test]
+    about = {"setting": {"penalty": found.chosen.penalty, "options": {}}, "settings_tried": len(found.results)}
+    return [_Trained(training, values, {**about, "seconds": found.seconds, "epochs": ()})]
+
+
+def _measure_networks(plan: Plan, trained: TrainedNetworks, device: str) -> list[_Trained]:
+    """Measure the networks of a training at the setting that val chose; the error of one is that of all."""
+    chosen, runs = trained.chosen, [run for run in trained.seeds if isinstance(run, Run)]
+    if chosen is None or len(runs) < len(trained.seeds):
+        raise next(run for run in trained.seeds if not isinstance(run, Run))
+    cells = plan.cells[trained.training]
+    values = {cell: [measure_run(cell, run, chosen.data, device) for run in runs] for cell in cells}
+    scores = [tuple(each["score"] for each in run.history if each["epoch"] and "score" in each) for run in runs]
+    about = {"setting": chosen.setting, "settings_tried": len(trained.tried), "seconds": trained.seconds}
+    about |= {"epochs": tuple(run.metrics["best_epoch"] for run in runs), "rule": runs[0].config.select}
+    return [_Trained(trained.training, values, {**about, "scores": tuple(scores) if all(scores) else ()})]
 
 
 def linear_groups(trainings: Sequence[Training], settings: ReproductionSettings) -> list[list[Training]]:
     """Return the trainings that can be compared together: on one data set, with one grid, every method once."""
-    groups: dict[tuple[Any, ...], list[Training]] = {}
+    groups, seen = dict[tuple[Any, ...], list[Training]](), Counter[tuple[Any, ...]]()
     for training in trainings:
         same = (training.data, training.labels, *_linear_grid(training, settings))
-        number = sum(
-            training.method == other.method for key, group in groups.items() if key[1:] == same for other in group
-        )
-        groups.setdefault((number, *same), []).append(training)
+        groups.setdefault((seen[training.method, *same], *same), []).append(training)
+        seen[training.method, *same] += 1
     return list(groups.values())
 
 
 def _comparison(plan: Plan, group: Sequence[Training]) -> dict[str, Any]:
-    """Return the arguments of ``compare`` that train a group; heads that the folder has are not trained again.
-
-    A seed determines the initial weights and the order of the batches. The labels are the same for all seeds: those of
-    the papers.
-    """
+    """Return the arguments of ``compare`` that train a group; all seeds have the labels of the papers."""
     first, settings, data = group[0], plan.reproduction.settings, plan.data(group[0])
     rates, batches = _linear_grid(first, settings)
     network = preset(first.preset, method=first.method, dataset=first.data, protocol="linear")
     own = {"backbone": settings.backbone or network["backbone"], "weights": settings.weights}
     own |= {"size": settings.size or network["size"]}
     return {
-        "data": observed(first.labels, data),
+        "data": tables.observed(first.labels, data),
         "methods": [training.method for training in group],
         "out": plan.reproduction.path / LINEAR_FOLDER / first.data,
         "seeds": plan.seeds,
@@ -368,17 +316,9 @@ def _comparison(plan: Plan, group: Sequence[Training]) -> dict[str, Any]:
     }
 
 
-def _measure_evaluation(evaluation: LinearEvaluation, metric: str) -> float | None:
-    """Return the test accuracy at the penalty that val chose, or that of the best penalty on test."""
-    result = evaluation.chosen if metric == "accuracy" else evaluation.best_on_test
-    return None if result is None or evaluation.task != "single-label" else result.test
-
-
 def _measure_head(seed: SeedResult, metric: str) -> float | None:
     """Return a metric of one seed, from 0 to 1 except for epochs; None where it is not known."""
-    if metric == "epoch":
-        return float(seed.epoch)
-    values: dict[str, float | None] = {"train_map": seed.train_map, "val_map": seed.score}
+    values = {"epoch": float(seed.epoch), "train_map": seed.train_map, "val_map": seed.score}
     return values[metric] if metric in values else (seed.test or {}).get(metric)
 
 
@@ -393,34 +333,47 @@ def _linear_grid(training: Training, settings: ReproductionSettings) -> tuple[tu
 def describe_cost(
     plan: Plan, *, device: str = "auto", workers: int | None = None, tolerate_missing: bool = False
 ) -> Iterator[str]:
-    """Yield what will be trained, and about how long it takes; a few steps are measured for that.
-
-    What networks cannot be trained without, e.g. weights, is named if ``tolerate_missing``; else it is an error.
-    """
+    """Yield what will be trained, and about how long it takes; missing weights are named, or else an error."""
     settings, execution = plan.reproduction.settings, dict[str, Any](device=device, workers=workers)
     for group in linear_groups(plan.trainings("linear"), settings):
         comparison, data = _comparison(plan, group), plan.data(group[0])
-        grids = [_linear_grid(each, settings) for each in group]
-        heads = plan.seeds * sum(max(len(rates) * len(batches), 1) for rates, batches in grids)
-        batches = " and ".join(map(str, sorted({batch for _, sizes in grids for batch in sizes})))
-        text = f"{pluralize(heads, 'linear head')} on {data.name} ({', '.join(each.method for each in group)}; "
-        text += f"batch {batches})"
+        rates, batches = _linear_grid(group[0], settings)
+        heads = pluralize(plan.seeds * len(group) * max(len(rates) * len(batches), 1), "linear head")
+        names, sizes = ", ".join(each.method for each in group), " and ".join(map(str, sorted(set(batches))))
+        about = ""
         if data.backbone == FEATURES:
-            text += f": about {format_duration(estimate_comparison(**comparison, **execution))}"
-        yield f"cost      {text}"
+            about = f": about {format_duration(estimate_comparison(**comparison, **execution))}"
+        yield f"cost      {heads} on {data.name} ({names}; batch {sizes}){about}"
         if tolerate_missing and "backbone" in comparison:
             try:
                 create_backbone(comparison["backbone"], weights=comparison["weights"], size=comparison["size"])
             except LabelGapError as error:
-                yield f"missing   for {pluralize(heads, 'linear head')}: {error}"
-    costs = dict[tuple[str, str], _NetworkCost]()
+                yield f"missing   for {heads}: {error}"
+    costs, processor = dict[tuple[str, str], _NetworkCost](), choose_device(device).type
     for training in plan.trainings(*NETWORKS):
         runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)
         if left := count_left(training, runs, plan.seeds):
             kind = training.data, training.protocol
             cost = costs.get(kind) or _measure(runs[0], execution, tolerate_missing=tolerate_missing)
             costs[kind] = cost._replace(networks=cost.networks + left)
-    yield from _describe_networks(list(costs.values()), choose_device(device).type)
+    known = [cost for cost in costs.values() if cost.seconds is not None]
+    if known:
+        seconds, count = (
+            sum(cost.networks * (cost.seconds or 0) for cost in known),
+            sum(each.networks for each in known),
+        )
+        yield f"cost      {pluralize(count, 'network')} to train: about {format_duration(seconds)} if one at a time"
+        yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
+        if processor == "cpu" and seconds > DAY:
+            yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"
+    if unknown := sum(cost.networks for cost in costs.values() if cost.seconds is None):
+        yield f"cost      {pluralize(unknown, 'network')} to train: not measured"
+    missing = Counter[str]()
+    for cost in costs.values():
+        if cost.missing is not None:
+            missing[str(cost.missing)] += cost.networks
+    for reason, count in missing.items():
+        yield f"missing   for {pluralize(count, 'network')}: {reason}"
 
 
 class _NetworkCost(NamedTuple):
@@ -443,22 +396,3 @@ def _measure(run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bo
                 request = replace(run.request, weights=NO_WEIGHTS)
                 return _NetworkCost(dry_run(run.data, request, **execution).seconds, error)
         return _NetworkCost(None, error)
-
-
-def _describe_networks(costs: Sequence[_NetworkCost], processor: str) -> Iterator[str]:
-    known = [(cost.networks, cost.seconds) for cost in costs if cost.seconds is not None]
-    if known:
-        seconds, networks = sum(count * each for count, each in known), sum(count for count, _ in known)
-        about = f"about {format_duration(seconds)} if one at a time"
-        yield f"cost      {pluralize(networks, 'network')} to train: {about}"
-        yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
-        if processor == "cpu" and seconds > DAY:
-            yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"
-    if unknown := sum(cost.networks for cost in costs if cost.seconds is None):
-        yield f"cost      {pluralize(unknown, 'network')} to train: not measured"
-    missing = Counter[str]()
-    for cost in costs:
-        if cost.missing is not None:
-            missing[str(cost.missing)] += cost.networks
-    for reason, count in missing.items():
-        yield f"missing   for {pluralize(count, 'network')}: {reason}"

@@ -21,28 +21,12 @@ from labelgap.core.errors import InputError, UnknownNameError, describe_missing_
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.identity import DataIdentity
-from labelgap.data.opening import open_data
+from labelgap.data.opening import load
 from labelgap.data.readers.features import is_feature_file
-from labelgap.data.registry import dataset_names, describe_dataset, load
+from labelgap.data.registry import dataset_names, describe_dataset
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.compare.settings import LabelView, LabelViews, label_view_for
 
-METRICS: Final = {
-    "map": "test mAP",
-    "val_map": "val mAP",
-    "train_map": "train mAP",
-    "map_samples": "test mAP per image",
-    "f1_micro": "micro-F1",
-    "f1_macro": "macro-F1",
-    "epoch": "best epoch",
-    "pointing": "pointing game",
-    "accuracy": "test accuracy",
-    "best_accuracy": "test accuracy, the best of all penalties",
-    "positive_precision": "precision of positive pseudo-labels",
-    **{f"g{number}": f"test mAP of group {number}" for number in range(1, 6)},
-    **{f"warmup_{label}": f"highest loss in epoch 1, {label.upper()}" for label in ("tp", "tn", "fn")},
-}
-"""What a cell can measure, with its name in reports."""
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
 SPML: Final = "spml"
@@ -73,11 +57,6 @@ class Column:
     def name(self) -> str:
         """``PROTOCOL:DATA``, and ``:METRIC`` if it is not the test mAP."""
         return ":".join([self.protocol, self.data, *([] if self.metric == "map" else [self.metric])])
-
-    @classmethod
-    def parse(cls, text: str) -> Column:
-        """Return the column of a name."""
-        return cls(*text.split(":"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +200,7 @@ def _table(
     cells = []
     for definition in rows:
         row = Row(**{"name": definition["method"], **definition})
-        for column in map(Column.parse, columns):
+        for column in (Column(*text.split(":")) for text in columns):
             if (row.metrics and column.metric not in row.metrics) or (row.protocol and column.protocol == "linear"):
                 continue
             training = Training(
@@ -253,8 +232,7 @@ def source_data(source: DataSource, protocol: str) -> tuple[Dataset, str] | None
 def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSource]:
     """Open the data of ``NAME=PATH`` texts; a name may be given twice, for its images and for a file of features.
 
-    A folder is read as the data set of that name. Where labelgap has no reader of that name, or the path is a file of
-    another kind, it is recognized: a CSV of all labels will do. Names that belong to another table are left out.
+    Names that belong to another table are left out.
     """
     sources: dict[str, DataSource] = {}
     known = list(dict.fromkeys(name for each in paper_tables().values() for name in each.datasets))
@@ -281,8 +259,8 @@ def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSourc
 def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
     """Open a folder as the data set of that name, or as the papers' arrays; other files by what they are."""
     if name not in dataset_names() or describe_dataset(SPML).recognizes(path):
-        return open_data(path)
-    return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else open_data(path)
+        return load(path)
+    return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else load(path)
 
 
 def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:

@@ -120,16 +120,14 @@ class Sweep(Document):
 
     def write(self) -> None:
         """Write ``sweep.json``, ``trials.csv`` and, of a finished sweep, the manifest."""
-        with self.writing([TABLE], finished=self.finished):
-            write_text(self.path / TABLE, self._to_csv())
-
-    def _to_csv(self) -> str:
         names, rows = [parameter.name for parameter in self.space], list[list[Any]]()
         for trial in self.trials:
             score = "" if trial.score is None else f"{trial.score:.6f}"
             row = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
             rows.append([*row, *(trial.values.get(name, "") for name in names), trial.reason])
-        return csv_text(["trial", "state", "score", "epoch", "epochs", "seconds", *names, "reason"], rows)
+        header = ["trial", "state", "score", "epoch", "epochs", "seconds", *names, "reason"]
+        with self.writing([TABLE], finished=self.finished):
+            write_text(self.path / TABLE, csv_text(header, rows))
 
 
 is_sweep = Sweep.is_in

@@ -31,15 +31,7 @@ from labelgap.losses import method_options
 from labelgap.studies.compare.statistics import DIVERGED
 from labelgap.studies.jobs import is_trained, train_run
 from labelgap.studies.study import check_contents
-from labelgap.studies.sweep.results import (
-    AUTO_FOLDER,
-    BEST_FOLDER,
-    Sweep,
-    SweepTrial,
-    format_values,
-    is_sweep,
-    trial_name,
-)
+from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER, Sweep, SweepTrial, format_values, trial_name
 from labelgap.studies.sweep.search_space import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
 from labelgap.training.checkpoint import LAST
 from labelgap.training.config import RunConfig, read_config
@@ -76,6 +68,8 @@ _OF_FEATURES: Final = ("size", "average_flips")
 _NOT_COMPARED: Final = ("why", "trace", "precision", "data")
 """Settings in which an earlier run of the best trial may differ."""
 
+HeadInputs = tuple[Mapping[str, Tensor], NDArray[np.int64] | None]
+
 
 class _Execution(NamedTuple):
     """Where and how trials are trained, which does not change them."""
@@ -109,8 +103,7 @@ def sweep(
 
     Settings are chosen by optuna's TPE sampler, from those that ``fit`` would use on. Val selects epochs and trials; a
     linear head without val is cross-validated. Test is measured by the run of the best trial in ``out/best``, and by
-    that of ``fit`` without settings in ``out/auto``, the line to beat. Linear heads are trained several at once; the
-    training of a network is stopped when its val score is below the median of the others at the same epoch.
+    that of ``fit`` without settings in ``out/auto``, the line to beat. A sweep that was stopped there is resumed.
 
     Args:
         data: the data set.
@@ -119,9 +112,7 @@ def sweep(
             searched by default (docs/sweep.md).
         trials: how many, over all processes; those that the storage has are not repeated.
         storage: URL of a database, for processes on several machines; by default a file in ``out``.
-        out: folder; a sweep that was stopped in it is resumed.
-        device, workers, quiet: as for ``fit``.
-        **settings: further arguments of ``fit``: options, protocol, epochs …; what is given is not searched.
+        **settings: further arguments of ``fit``, as are all others; what is given is not searched.
     """
     request, given, folder = make_request(method, settings), dict(search or {}), Path(out)
     check_sweep(request, given, trials)
@@ -150,7 +141,7 @@ def check_optuna() -> None:
 def _check_folder(folder: Path, plan: SweepPlan) -> None:
     """Refuse a folder that holds something else, or a sweep of something else."""
     check_contents(folder, "a sweep", ("sweep.*", TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER))
-    if not is_sweep(folder):
+    if not Sweep.is_in(folder):
         return
     stored = Sweep.open(folder).identity
     for name, text in plan.identity.items():
@@ -175,7 +166,7 @@ def _run_trials(
         results = partial(_results, plan, queue, auto, folder, hide_password(storage.url), data)
         with lock_folder(folder, "starting a sweep", wait=60):
             _check_folder(folder, plan)
-            if not is_sweep(folder):
+            if not Sweep.is_in(folder):
                 results().write()
         queue.suggest(plan.first)
 
@@ -211,11 +202,18 @@ def _train(
     queue: TrialQueue, auto: TrialQueue, data: Dataset, plan: SweepPlan, folder: Path, execution: _Execution
 ) -> Generator[None, None, None]:
     """Train ``auto`` and as many trials as asked for; yield each time some have ended."""
-    reporter, heads = execution.reporter, is_head(plan)
-    done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
-    _describe(plan, reporter)
-    reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))
+    reporter, config = execution.reporter, plan.config
     inputs: HeadInputs | None = None
+    same_features = not any(parameter.name in _OF_FEATURES for parameter in plan.space) and not config.average_flips
+    heads = same_features and config.protocol == "linear" and config.head == "linear"  # many can be trained at once
+    done = sum(trial.state != "running" for trial in queue.results())  # those of a killed process are run again
+    by = ", newton" if config.optimizer == "newton" else ""
+    held_out = [str(finding) for finding in plan.data.findings if isinstance(finding, ValidationHeldOut)]
+    searched = f"{config.method}, {config.protocol}{by}: {'; '.join(map(str, plan.space))}"
+    for line in (searched, describe_random_features(config), *held_out, plan.selection.why):
+        if line:
+            reporter.log(line)
+    reporter.log(pluralize(queue.total, "trial") + (f", {done:,} of them done already" if done else ""))
     with reporter.bar("trials", queue.total, done):
         while True:
             for claimed in auto.ask(1):
@@ -226,27 +224,16 @@ def _train(
                 yield
             asked = {queue.number(trial): trial for trial in queue.ask(HEADS if heads else 1)}
             if not asked:
-                break
+                return
             if heads:
                 inputs = inputs or load_inputs(plan, execution)
                 for ended in train_head_trials(asked, plan, inputs, execution):
                     _tell(queue, asked[ended.number], ended, reporter)
             else:
-                ((number, trial),) = asked.items()
-                out = folder / TRIALS_FOLDER / f"{queue.origin(trial):04d}"
-                _tell(queue, trial, train_network_trial(number, trial, plan, out, execution), reporter)
+                for number, trial in asked.items():
+                    out = folder / TRIALS_FOLDER / f"{queue.origin(trial):04d}"
+                    _tell(queue, trial, train_network_trial(number, trial, plan, out, execution), reporter)
             yield
-
-
-def _describe(plan: SweepPlan, reporter: Reporter) -> None:
-    """Log what is searched, and by which score."""
-    config = plan.config
-    by = ", newton" if config.optimizer == "newton" else ""
-    held_out = [str(finding) for finding in plan.data.findings if isinstance(finding, ValidationHeldOut)]
-    searched = f"{config.method}, {config.protocol}{by}: {'; '.join(map(str, plan.space))}"
-    for line in (searched, describe_random_features(config), *held_out, plan.selection.why):
-        if line:
-            reporter.log(line)
 
 
 def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
@@ -269,15 +256,12 @@ def _line(ended: SweepTrial) -> str:
 
 def _results(plan: SweepPlan, queue: TrialQueue, auto: TrialQueue, folder: Path, storage: str, data: Dataset) -> Sweep:
     """Return the sweep as the storage has it now, without the importance of settings, which takes a while."""
-    config = plan.config
+    same = {name: getattr(plan.config, name) for name in ("method", "protocol", "backbone", "epochs", "folds")}
     return Sweep(
         folder,
-        method=config.method,
+        **same,
         data=data.name,
         images={split.name: len(split) for split in (*plan.data.splits, *((data.test,) if data.test else ()))},
-        protocol=config.protocol,
-        backbone=config.backbone,
-        epochs=config.epochs,
         rule=plan.selection.rule,
         space=plan.space,
         asked=queue.total,
@@ -285,7 +269,6 @@ def _results(plan: SweepPlan, queue: TrialQueue, auto: TrialQueue, folder: Path,
         study=plan.study_name,
         identity=plan.identity,
         trials=queue.results(),
-        folds=config.folds,
         auto=next((replace(each, number=0) for each in auto.results()), None),
     )
 
@@ -322,30 +305,16 @@ def _train_best(result: Sweep, data: Dataset, plan: SweepPlan, execution: _Execu
     return replace(result, retrained_score=run_score(run, plan))
 
 
-def is_head(plan: SweepPlan) -> bool:
-    """Return whether trials are heads on the same features, which can be trained many at once."""
-    config = plan.config
-    same = not any(parameter.name in _OF_FEATURES for parameter in plan.space)
-    return same and config.protocol == "linear" and config.head == "linear" and not config.average_flips
-
-
-class HeadInputs(NamedTuple):
-    """What heads are trained on: the features of each split and, without val, the fold of every training image."""
-
-    features: Mapping[str, Tensor]
-    fold: NDArray[np.int64] | None
-
-
 def load_inputs(plan: SweepPlan, execution: _Execution) -> HeadInputs:
-    """Return the features of train and val, or the folds of train, as ``fit`` computes them."""
+    """Return the features of each split as ``fit`` computes them and, without val, the fold of every training image."""
     device, config = choose_device(execution.device), plan.config
     shared = (config, plan.selection, initial_network(config, plan.data, device), device)
     where = (choose_workers(execution.workers, device), execution.reporter)
     features = linear_features(TrainingContext(Path(), plan.data, *shared, *where))
     if not config.folds:
-        return HeadInputs(features, None)
+        return features, None
     groups = fold_groups(plan.data, "train", features["train"].cpu().numpy())
-    return HeadInputs(features, assign_folds(plan.data.train.labels, config.folds, config.seed, groups))
+    return features, assign_folds(plan.data.train.labels, config.folds, config.seed, groups)
 
 
 def train_head_trials(
@@ -356,6 +325,7 @@ def train_head_trials(
     Val scores each in its best epoch. Without val all training images are scored, by heads that have not seen them.
     """
     device, configs, labels = choose_device(execution.device), dict[int, RunConfig](), plan.data.train.labels
+    features, fold = inputs
     for number, trial in trials.items():
         try:
             configs[number] = plan.resolve(trial.params, device)
@@ -368,19 +338,14 @@ def train_head_trials(
     started, chosen = time.perf_counter(), list(configs.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about single settings of the space
-        if inputs.fold is None:
-            how: dict[str, Any] = {"order_seed": plan.config.seed, "device": device}
-            heads = train_configs(inputs.features, labels, chosen, plan.selection, **how)
+        if fold is None:
+            heads = train_configs(features, labels, chosen, plan.selection, order_seed=plan.config.seed, device=device)
             ended = [(each.best_score, each.best_epoch, len(each.history), each.failed or "") for each in heads]
         else:
-            tasks = [FoldTask(config, labels, inputs.fold) for config in chosen]
-            logits = out_of_fold_logits(inputs.features["train"], tasks, device)
-            scores = [finite(selection_score(plan.selection, each)) for each in logits]
-            epochs = [config.epochs for config in chosen]
-            ended = [
-                (None, 0, count, DIVERGED) if score is None else (score, count, count, "")
-                for score, count in zip(scores, epochs, strict=True)
-            ]
+            tasks, ended = [FoldTask(config, labels, fold) for config in chosen], []
+            for task, logits in zip(tasks, out_of_fold_logits(features["train"], tasks, device), strict=True):
+                score, count = finite(selection_score(plan.selection, logits)), task.config.epochs
+                ended.append((None, 0, count, DIVERGED) if score is None else (score, count, count, ""))
     seconds = (time.perf_counter() - started) / len(chosen)
     for number, (score, epoch, count, failed) in zip(configs, ended, strict=True):
         values, state = dict(trials[number].params), "failed" if failed else "complete"
@@ -443,8 +408,7 @@ def train_auto(data: Dataset, plan: SweepPlan, folder: Path, execution: _Executi
 def run_score(run: Run, plan: SweepPlan) -> float | None:
     """Return the score of a run by which it is compared with the trials; None where it has none."""
     score: float | None = run.metrics["score"]
-    if not run.config.folds:
-        return score
-    tensors, _ = read_tensors(run.path / SEARCH_FILE)
-    score = finite(selection_score(plan.selection, tensors["logits"].numpy()))
+    if run.config.folds:
+        tensors, _ = read_tensors(run.path / SEARCH_FILE)
+        score = finite(selection_score(plan.selection, tensors["logits"].numpy()))
     return score

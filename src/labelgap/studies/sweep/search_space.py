@@ -1,15 +1,8 @@
 """What a sweep searches, and what all its trials share: a trial is a request of ``fit`` with other values.
 
-By default the space is that of the method's paper:
-
-- Cole et al. (CVPR 2021), and every method whose paper states no other: rates 1e-2 to 1e-5, batches of 8 and 16;
-- Kim et al. (CVPR 2022), `ll-…`: the ranges between those rates cut into quarters, and the options of the method;
-- Zhou et al. (ECCV 2022), `em`, `dw`, `asl` …: the rates and batches of Cole, and the options of the method.
-
-The options are those of the grid of ``compare``. Where a whole network is trained, the rates of the papers are those of
-the backbone, and the head keeps its proportion to it. For linear heads the weight decay and the standardization of the
-features are searched as well. Where the optimizer is "newton", which needs no learning rate and takes all images at
-once, they are searched instead of rates and batches.
+By default the space is that of the method's paper, with the options of the grid of ``compare``; docs/sweep.md lists it.
+Where a whole network is trained, the rates of the papers are those of the backbone, and the head keeps its proportion
+to it. Linear heads also search the weight decay and the standardization of the features.
 """
 
 from __future__ import annotations
@@ -18,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +24,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
 from labelgap.losses import Loss, loss, method_options
 from labelgap.models import Backbone
-from labelgap.studies.compare.settings import option_grid
+from labelgap.studies.compare.settings import OPTION_GRIDS
 from labelgap.training.auto import FOLDS, supports_newton
 from labelgap.training.config import RunConfig
 from labelgap.training.network import build_classifier, feature_width
@@ -52,11 +46,10 @@ Value = bool | int | float | str
 Search = Mapping[str, str | Sequence[Value]]
 
 COLE_RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
+"""Cole et al. (CVPR 2021): for every method whose paper states no other."""
 COLE_BATCHES: Final = (8, 16)
-KIM_RATES: Final = (
-    *(1e-5, 2.5e-5, 5e-5, 7.5e-5, 1e-4, 2.5e-4, 5e-4, 7.5e-4),
-    *(1e-3, 2.5e-3, 5e-3, 7.5e-3, 1e-2),
-)
+KIM_RATES: Final = (1e-5, 2.5e-5, 5e-5, 7.5e-5, 1e-4, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 2.5e-3, 5e-3, 7.5e-3, 1e-2)
+"""Kim et al. (CVPR 2022), for `ll-…`: the ranges between those rates cut into quarters."""
 _WEAKEST: Final = 5e-4
 _DECADES: Final = 1e4
 """The range of the weight decay, relative to the features: it has the penalties that ``candidates`` compares inside."""
@@ -128,7 +121,7 @@ def paper_space(method: str, head_factor: float = 1.0) -> tuple[Parameter, ...]:
     kim = method.startswith("ll-")
     scaled = tuple(float(f"{rate * head_factor:.12g}") for rate in (KIM_RATES if kim else COLE_RATES))
     batches = () if kim else (Parameter("batch_size", COLE_BATCHES),)
-    options = (Parameter(name, values) for name, values in option_grid(method).items())
+    options = (Parameter(name, values) for name, values in OPTION_GRIDS.get(method, {}).items())
     return (Parameter("lr", scaled), *batches, *options)
 
 
@@ -173,12 +166,18 @@ def parse_search(method: str, search: Search, fixed: Mapping[str, Any]) -> list[
 def parse_parameter(name: str, values: str | Sequence[Value]) -> Parameter:
     """Parse a range, such as "1e-5..1e-2:log", or a list of values."""
     where = f"--search {name}={values if isinstance(values, str) else list(values)}"
-    if not isinstance(values, str):
-        return _choices(name, list(values), where)
-    text, colon, scale = values.partition(":")
+    text, colon, scale = values.partition(":") if isinstance(values, str) else ("", "", "")
     low, dots, high = text.partition("..")
     if not dots and not colon:
-        return _choices(name, [parse_scalar(part.strip()) for part in text.split(",") if part.strip()], where)
+        parts = [parse_scalar(part.strip()) for part in text.split(",") if part.strip()]
+        choices = parts if isinstance(values, str) else list(values)
+        if not choices:
+            raise InputError(f"{where} is empty: {_SYNTAX}.")
+        if any(not isinstance(each, bool | int | float | str) for each in choices):
+            raise InputError(f"{where}: values are numbers, texts, true or false.")
+        if any(isinstance(each, float) and not math.isfinite(each) for each in choices):
+            raise InputError(f"{where}: numbers must be finite.")
+        return Parameter(name, tuple(dict.fromkeys(choices)))
     first, last = parse_scalar(low), parse_scalar(high)
     if isinstance(first, str | bool) or isinstance(last, str | bool) or (colon and scale != "log"):
         raise InputError(f"{where}: {_SYNTAX}.")
@@ -187,16 +186,6 @@ def parse_parameter(name: str, values: str | Sequence[Value]) -> Parameter:
     if scale == "log" and first <= 0:
         raise InputError(f"{where}: a logarithmic range begins above 0.")
     return Parameter(name, (), first, last, scale == "log")
-
-
-def _choices(name: str, values: list[Any], where: str) -> Parameter:
-    if not values:
-        raise InputError(f"{where} is empty: {_SYNTAX}.")
-    if any(not isinstance(value, bool | int | float | str) for value in values):
-        raise InputError(f"{where}: values are numbers, texts, true or false.")
-    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
-        raise InputError(f"{where}: numbers must be finite.")
-    return Parameter(name, tuple(dict.fromkeys(values)))
 
 
 @dataclass(frozen=True)
@@ -307,16 +296,18 @@ def plan_sweep(
     request, default = _default_space(data, request, usual, loss_fn, given)
     space = search_space(own, fixed, default)
     config = plan_training(data, with_values(request, {each.name: each.ends[0] for each in space}), device).config
-    return SweepPlan(data, request, config, selection, space, _usual_values(data, request, space, device))
+    first: dict[str, Any] = {}
+    with suppress(InputError):  # an option that must be given
+        usual = plan_training(data, request, device).config
+        values = {**usual.model_dump(), **method_options(usual.method), **usual.options}
+        first = {each.name: values[each.name] for each in space if values.get(each.name) in each}
+    return SweepPlan(data, request, config, selection, space, first)
 
 
 def _default_space(
     data: Dataset, request: TrainingRequest, usual: RunConfig, loss_fn: Loss, search: Collection[str]
 ) -> tuple[TrainingRequest, tuple[Parameter, ...]]:
-    """Return what is searched by default; and the request, with the optimizer "newton" where a head can have it.
-
-    ``usual`` is a configuration of the request, ``loss_fn`` its loss, ``search`` the names that the user searches.
-    """
+    """Return what is searched by default; and the request, with the optimizer "newton" where a head can have it."""
     if usual.protocol != "linear":
         return request, paper_space(usual.method, usual.lr / usual.backbone_lr)
     if usual.head != "linear" or request.preset is not None:
@@ -329,19 +320,6 @@ def _default_space(
     backbone = request.backbone if isinstance(request.backbone, Backbone) else None
     network = build_classifier(usual, feature_width(data), pretrained=False, backbone=backbone)
     return request, head_space(usual.method, network.backbone.num_features / labels, newton=newton)
-
-
-def _usual_values(
-    data: Dataset, request: TrainingRequest, space: Sequence[Parameter], device: torch.device
-) -> dict[str, Value]:
-    """Return the values that ``fit`` would use without a search, as far as the space has them."""
-    try:
-        config = plan_training(data, request, device).config
-    except InputError:  # an option that must be given
-        return {}
-    usual = {**method_options(config.method), **config.options}
-    found: dict[str, Any] = {each.name: usual.get(each.name, getattr(config, each.name, None)) for each in space}
-    return {each.name: found[each.name] for each in space if found[each.name] in each}
 
 
 def _fixed(request: TrainingRequest) -> dict[str, Any]:

@@ -1,11 +1,8 @@
 """The trials of a sweep in a storage of optuna's, which processes on many machines may share.
 
-Every trial is claimed by one process, which records heartbeats. A trial whose process died is marked as failed, and
-optuna's retry queues its setting again: at once where the process was on this machine, else when its heartbeat has
-stopped. A trial that a person stopped is waiting again.
-
-People see the trials numbered from 1 without gaps: a repeated trial keeps the number of the first attempt, and one that
-was not trained has none. The numbers of optuna start from 0 and count every attempt.
+Every trial is claimed by one process, which records heartbeats; optuna's retry queues the setting of one whose process
+died again. People see the trials numbered from 1 without gaps: a repeated trial keeps the number of the first attempt,
+and one that was not trained has none. The numbers of optuna start from 0 and count every attempt.
 """
 
 from __future__ import annotations
@@ -72,17 +69,16 @@ def quiet_optuna() -> Iterator[None]:
 
     A signal that comes while the database is read makes SQLAlchemy log the error of a cursor that is closed already.
     """
-    loggers = [logging.getLogger(name) for name in ("optuna", "sqlalchemy")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("optuna", "sqlalchemy"))}
     try:
-        for logger in loggers:
+        for logger in levels:
             logger.setLevel(logging.CRITICAL)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
             warnings.filterwarnings("ignore", message="Heartbeat of storage")  # ``TrialQueue`` records it
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
@@ -96,11 +92,10 @@ def hide_password(url: str) -> str:
 
 @contextmanager
 def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
-    """Connect to a storage, and create its tables where it has none; connections are closed at the end of the block.
+    """Connect to a storage, by default a file in the folder, and create its tables where it has none.
 
-    Without the URL of a database, as SQLAlchemy writes it, it is a file in the folder of the sweep. ``InputError``
-    where the URL is none or its driver is not installed, ``RunError`` where the database cannot be reached, at the
-    beginning or later; the message shows no password.
+    ``InputError`` where the URL is none or its driver is not installed, ``RunError`` where the database cannot be
+    reached, at the beginning or later; the message shows no password.
     """
     shown, used = "" if url is None else hide_password(url), is_sweep(folder)
     not_a_url = InputError(
@@ -300,7 +295,6 @@ class TrialQueue:
         named = (dict(zip(values, point, strict=True)) for point in points)
         left = [point for point in named if point not in tried]
         random.Random(len(tried)).shuffle(left)  # of equally near ones any
-
         ranks = {each.name: ((each.values or ()).index, max(each.size - 1, 1)) for each in self.space}
 
         def distance(point: Mapping[str, Value]) -> float:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.distributed import world_size
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError
 from labelgap.core.seeds import derive_seed, numpy_generator
 from labelgap.core.system import format_bytes
 from labelgap.labels import LabelTable, Revisions
@@ -108,20 +108,20 @@ class LinearEngine:
     """Linear heads in training.
 
     A head has the number of its plan; a *slot* in logits and losses, where heads that share a loss are adjacent; and a
-    *row* in the weights, where heads of the same learning rate are adjacent.
+    *row* in the weights, where heads of the same learning rate are adjacent. The initial weights are those that
+    ``LinearHead`` draws with the plan's seed. Methods that draw in every step (`warp` with sampled ranks) use torch's
+    global generator; only they differ between training together and alone.
 
     Args:
         features: ``(N, D)`` of the training images, a row for each row of the label tables; or ``(P, N, D)``, and each
             plan says which part it is trained on: those of several folds.
-        plans: the heads; the number of a head is its position in this list.
+        plans: the heads.
         epochs: how many will be trained; some methods depend on it.
         batch_size: images per step. The last batch of an epoch may be smaller.
         order_seed: of the order of the images, which all heads share.
-        device: of all tensors.
-        dtype: float32 or float64.
+        device, dtype: of all tensors; float32 or float64.
         optimizer: "adam", "sgd", or "newton", which steps on all images at once, ten times in an epoch.
-        momentum: of "sgd".
-        nesterov: of "sgd".
+        momentum, nesterov: of "sgd".
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
         basis: the coordinates of the features, where several engines share them; else they are fitted here.
         graphs: whether to capture the step in a CUDA graph, where the device has them.
@@ -129,17 +129,11 @@ class LinearEngine:
     Attributes:
         groups: heads that share a loss, in the order of their slots.
         features: ``(N, R)`` or ``(P, N, R)`` coordinates of the training images.
-        weight: ``(M · K, R)``, by row, as is ``bias``, ``(M · K,)``.
+        weight, bias: ``(M · K, R)`` and ``(M · K,)``, by row.
         active: ``(M,)`` bool by slot; False for frozen heads.
-        failed_epoch: ``(M,)`` by slot, the epoch in which the loss was not finite; 0 where it always was.
-        failed_step: ``(M,)`` by slot, the step of that epoch, counted from 1.
+        failed_epoch, failed_step: ``(M,)`` by slot, where the loss was not finite, counted from 1; else 0.
         host_syncs: whether the host reads the losses; it does not where it would have to wait for the device.
         all_active: whether no head is frozen, as far as the host knows.
-        graph_runner: replays steps from a CUDA graph; None where there are none.
-
-    The initial weights are those that ``LinearHead`` draws with the plan's seed; torch's global generator is not
-    changed. Methods that draw in every step (`warp` with sampled ranks) use the global generator; only they differ
-    between training together and alone.
     """
 
     def __init__(
@@ -165,7 +159,7 @@ class LinearEngine:
         self.plans, self.epochs, self.order_seed, self.basis = tuple(plans), epochs, order_seed, basis
         self.batch_size = features.shape[-2] if self.full_batch else batch_size
         self.device, self.dtype = torch.device(device), dtype
-        _check(features, self.plans, self.batch_size, dtype)
+        _check(features, plans)
         self.classes, self.width = len(plans[0].labels.classes), features.shape[-1]
         _check_memory(features, len(plans) * self.classes, self.device, dtype)
         self.features = self.coordinates(features)
@@ -213,7 +207,8 @@ class LinearEngine:
         self.host_syncs = self.all_active = device.type == "cpu"
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
         if self.full_batch:
-            start = torch.from_numpy(np.stack([_frequency_logits(plan) for plan in self.plans]))
+            present = np.stack([plan.labels.counts().present for plan in self.plans])
+            start = torch.from_numpy(np.log((present + 0.5) / (self.features.shape[-2] - present + 0.5)))
             self._set_weights(torch.zeros(*start.shape, width), start)
             return
         first = {seed: initial_head(width, self.classes, seed) for seed in {plan.seed for plan in self.plans}}
@@ -230,13 +225,6 @@ class LinearEngine:
         decay = [plan.weight_decay for plan in plans] if decays else ()
         return StackedParameter(values.view(len(slots), -1), [plan.lr for plan in plans], slots, decay)
 
-    @property
-    def graph_disabled(self) -> str | None:
-        """Why steps are not replayed from a CUDA graph; None where they are."""
-        if self.graph_runner is not None:
-            return self.graph_runner.disabled
-        return "graphs=False" if self.device.type == "cuda" else f"a '{self.device.type}' device has no CUDA graphs"
-
     def make_graph_runner(self) -> CudaGraphRunner:
         """Return what trains an epoch without the host."""
         disabled = "the labels do not fit on the device" if self.tables.dense is None else None
@@ -249,8 +237,7 @@ class LinearEngine:
             return StackedAdam(parameters, self.active, fused=self.device.type == "cpu")
         if name == "sgd":
             return StackedSGD(parameters, self.active, momentum=momentum, nesterov=nesterov)
-        if name != "newton" or self.basis is None:
-            raise UnknownNameError("optimizer", name, ("adam", "sgd", "newton"))
+        assert self.basis is not None
         return StackedNewton(parameters, self.active, self.basis.variances, self.classes)
 
     def _loss_parameters(self) -> Iterator[StackedParameter]:
@@ -280,12 +267,6 @@ class LinearEngine:
     @torch.no_grad()
     def set_heads(self, weight: Tensor, bias: Tensor) -> None:
         """Replace the weights ``(M, K, D)`` and biases ``(M, K)`` on the features, in the order of the plans."""
-        shape = len(self.plans), self.classes, self.width
-        if tuple(weight.shape) != shape or tuple(bias.shape) != shape[:2]:
-            raise InputError(
-                f"the heads' weights have shape {shape} and their biases {shape[:2]}; "
-                f"not {tuple(weight.shape)} and {tuple(bias.shape)}."
-            )
         weight, bias = (values.detach().to(self.device, self.dtype) for values in (weight, bias))
         self._set_weights(*((weight, bias) if self.basis is None else self.basis.from_features(weight, bias)))
 
@@ -343,8 +324,6 @@ class LinearEngine:
         Returns:
             ``(M,)``, the mean loss of every head; NaN where it was not finite.
         """
-        if not 1 <= epoch <= self.epochs:
-            raise InputError(f"epoch {epoch}: {self.epochs} were planned, counted from 1.")
         self.epoch_tensor.fill_(epoch)
         self.steps_done.zero_()
         for group in self.groups:
@@ -519,12 +498,7 @@ class LinearEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the ``state_dict`` of an engine with the same plans; training ends with the same bytes."""
         for name, values in self._tensors().items():
-            if state[name].shape != values.shape:
-                raise InputError(
-                    f"the stored engine has a {name} of shape {tuple(state[name].shape)}, this one of "
-                    f"{tuple(values.shape)}: only an engine with the same plans can load it."
-                )
-            values.copy_(state[name])
+            values.copy_(state[name].view_as(values))
         for name, values in self.optimizer.state().items():
             values.copy_(state["optimizer"][name])
         for group, stored in zip(self.groups, state["losses"], strict=True):
@@ -533,15 +507,9 @@ class LinearEngine:
         self._active_changed()
 
 
-def _check(features: Tensor, plans: Sequence[HeadPlan], batch_size: int, dtype: torch.dtype) -> None:
+def _check(features: Tensor, plans: Sequence[HeadPlan]) -> None:
     if world_size() > 1:
         raise InputError("the linear engine trains in one process: start it without torchrun, or on one rank's data.")
-    if not plans:
-        raise InputError("there is no head to train: pass at least one plan.")
-    if dtype not in (torch.float32, torch.float64):
-        raise InputError(f"dtype={dtype}: heads are trained in torch.float32 or torch.float64.")
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: it must be at least 1.")
     if features.ndim not in (2, 3) or features.shape[-2] != len(plans[0].labels) or not features.shape[-2]:
         raise InputError(
             f"features have shape {tuple(features.shape)}: it needs a row for each of {len(plans[0].labels):,} images "
@@ -560,9 +528,3 @@ def _check_memory(features: Tensor, rows: int, device: torch.device, dtype: torc
             f"{rows:,} rows of weights × {features.shape[-1]:,} features and their optimizer state take "
             f"{format_bytes(needed)}, and {format_bytes(free)} are free. Train fewer heads at a time."
         )
-
-
-def _frequency_logits(plan: HeadPlan) -> NDArray[np.float64]:
-    """Return the logits ``(K,)`` of how often each class is known to be present."""
-    present, images = plan.labels.counts().present, len(plan.labels)
-    return np.asarray(np.log((present + 0.5) / (images - present + 0.5)))

@@ -17,7 +17,6 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from labelgap.core.errors import InputError
 from labelgap.losses.base.terms import widest_float
 
 BETAS = 0.9, 0.999
@@ -148,8 +147,6 @@ class StackedSGD(StackedOptimizer):
         self, parameters: Sequence[StackedParameter], active: Tensor, *, momentum: float = 0.0, nesterov: bool = False
     ) -> None:
         super().__init__(parameters, active)
-        if nesterov and not momentum:
-            raise InputError("nesterov=True needs a momentum: give momentum=0.9.")
         self.momentum, self.nesterov = momentum, nesterov
         self.buffers = [torch.zeros_like(parameter.values) for parameter in parameters] if momentum else []
 

@@ -4,11 +4,9 @@ A head on the principal components :math:`z = V^\top (f - \mu) / \sigma` is a he
 
 .. math:: W z + b = W' f + b', \qquad W' = (W V^\top) / \sigma, \qquad b' = b - W' \mu
 
-so nothing but the training depends on these coordinates: what is stored are :math:`W'` and :math:`b'`. There the
-curvature of a logistic loss is nearly diagonal. ``StackedNewton`` divides by a bound of it, for heads of any loss and
-for early stopping; ``fit_logistic_path`` solves logistic regression for many penalties to the end, by L-BFGS (13 times
-as fast as the former on the path of ``benchmarks/linear_eval.py``, and the former keeps its trajectory, on which val
-selects an epoch).
+so what is stored are :math:`W'` and :math:`b'`. In these coordinates the curvature of a logistic loss is nearly
+diagonal. ``StackedNewton`` divides by a bound of it, for heads of any loss and early stopping; ``fit_logistic_path``
+solves logistic regression for many penalties to the end, by L-BFGS, 13 times as fast.
 """
 
 from __future__ import annotations
@@ -71,10 +69,7 @@ class FeatureBasis:
         ``standardize`` also divides by the standard deviation, ``center`` only subtracts the mean. ``rotate`` takes the
         principal components, without those of a smaller share of the largest variance than ``rank_tolerance``.
         """
-        if features.ndim != 2 or not len(features):
-            raise InputError(f"features have shape {tuple(features.shape)}: a row for every image is needed.")
-        values = features.detach()
-        values = values if values.dtype == torch.float64 else values.to(torch.float32)
+        values = features.detach().to(torch.float64 if features.dtype == torch.float64 else torch.float32)
         mean, scale = values.new_zeros(values.shape[1]), values.new_ones(values.shape[1])
         if standardize:
             mean, deviation = values.mean(dim=0), values.std(dim=0, correction=0)

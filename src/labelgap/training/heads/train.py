@@ -60,30 +60,20 @@ def train_heads(
     A head that has converged under the optimizer "newton" stops early.
 
     Args:
-        features: ``(N, D)`` of the training images, or ``(P, N, D)``: see ``LinearEngine``.
-        plans: the heads.
-        epochs: how many, counted from 1.
-        batch_size: images per step; all heads see the same batches.
-        order_seed: of the order of the images.
-        val_features: of val; without them the last epoch is kept.
-        val_labels: of val, a table or codes.
+        features, plans, epochs, batch_size, order_seed: see ``LinearEngine``.
+        val_features, val_labels: of val, a table or codes; without them the last epoch is kept.
         select: "auto", "clean", "known", "observed" or "last": how the epoch is selected, see ``training.selection``.
         stop_below: a head whose score falls by more than this below its best stops; 0.03 in Kim et al.
         progress: called with the number of epochs done and of all epochs.
         **engine_settings: of ``LinearEngine``: device, dtype, optimizer and so on.
     """
-    if epochs < 1:
-        raise InputError(f"epochs={epochs}: at least one is needed.")
     engine = LinearEngine(
         features, plans, epochs=epochs, batch_size=batch_size, order_seed=order_seed, **engine_settings
     )
-    if (val_features is None) != (val_labels is None):
-        raise InputError("val needs both: its features and its labels.")
     if val_labels is not None and not isinstance(val_labels, LabelTable):
         val_labels = LabelTable.from_dense(val_labels, classes=plans[0].labels.classes)
     selection = choose_selection(val_labels, None, select)
-    scored = val_features is not None and selection.labels is not None
-    scorer = ValScorer(val_features, selection, engine) if scored and val_features is not None else None
+    scorer = None if val_features is None or selection.labels is None else ValScorer(val_features, selection, engine)
     best = BestEpochs(engine, stop_below)
     with few_threads(engine):
         for epoch in range(1, epochs + 1):
@@ -130,8 +120,6 @@ class ValScorer:
                 f"features of val have shape {tuple(features.shape)}; labels of {len(selection.labels):,} images were "
                 f"given, and the training images have {engine.width:,} features."
             )
-        if selection.labels.classes != engine.plans[0].labels.classes:
-            raise InputError("the labels of val have other classes than those of the training images.")
         codes = selection.labels.to_dense().T
         self.codes = np.ascontiguousarray(unknown_as_absent(codes) if selection.rule == "observed" else codes)
         present, absent = (np.count_nonzero(self.codes == state, axis=1) for state in (PRESENT, ABSENT))

@@ -1,9 +1,7 @@
 """A training that diverges: how that is noticed, without a synchronization in every step, and what follows.
 
-A training has diverged when a loss, its weights or its scores are not finite; when the val score of an epoch is more
-than ``MAX_FALL`` of the linear head's, epoch 0 of linear-init, below it; or when the mean loss of an epoch is more than
-``MAX_GROWTH`` times that of the first one and its val score is below the first. A network then halves its rates and
-restarts from the best epoch. After ``MAX_HALVINGS`` halvings the next divergence ends the training.
+It has diverged when a loss, a weight or a score is not finite, and by ``describe_divergence``. A network then halves
+its rates and restarts from the best epoch; after ``MAX_HALVINGS`` halvings the next divergence ends the training.
 """
 
 from __future__ import annotations
@@ -30,9 +28,14 @@ MAX_GROWTH: Final = 10.0
 class DivergenceError(RunError):
     """Numbers of a training are not finite; ``problem`` says which, without what is saved and what to try."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.problem = message.partition(": ")[0]
+    def __init__(self, problem: str, epoch: int, remedy: str = "a lower learning rate") -> None:
+        super().__init__(problem, epoch, remedy)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        problem, epoch, remedy = self.args
+        saved = f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch is complete"
+        return f"{problem}: training has diverged, and {saved}. Try {remedy}, in a new --out."
 
 
 class NanGuard:
@@ -68,7 +71,7 @@ class NanGuard:
         first = int(step[failed].min())
         names = [self.names[row] for row in rows[failed & (step == first)].flatten().tolist() if row < len(self.names)]
         remedy = "a lower learning rate (--lr), or a limit on the gradient (--clip 1)"
-        raise DivergenceError(divergence_message(first, epoch, names, remedy))
+        raise DivergenceError(describe_step(first, epoch, names), epoch, remedy)
 
 
 @torch.no_grad()
@@ -81,23 +84,13 @@ def are_finite(weights: Iterable[Tensor]) -> bool:
 def check_finite(what: str, finite: bool, epoch: int) -> None:
     """Raise where scores are not finite, or weights after the last steps of an epoch, which no loss has shown yet."""
     if not finite:
-        raise DivergenceError(
-            f"{what} are not finite after epoch {epoch}: training has diverged, and {_saved(epoch)}. Try a lower "
-            "learning rate, in a new --out."
-        )
+        raise DivergenceError(f"{what} are not finite after epoch {epoch}", epoch)
 
 
-def divergence_message(step: int, epoch: int, images: Sequence[str], remedy: str) -> str:
-    """Return the message about a loss that is not finite: the step, its images, what is saved, and what to try."""
+def describe_step(step: int, epoch: int, images: Sequence[str]) -> str:
+    """Return in which step a loss was not finite, and its first images."""
     shown = ", ".join(images[:3]) + (" …" if len(images) > 3 else "")
-    return (
-        f"the loss was not a finite number in step {step} of epoch {epoch} (images {shown}): training has diverged. "
-        f"That step was skipped, and {_saved(epoch)}. Try {remedy}, in a new --out."
-    )
-
-
-def _saved(epoch: int) -> str:
-    return f"the last good state is that of epoch {epoch - 1}" if epoch > 1 else "no epoch is complete"
+    return f"the loss was not a finite number in step {step} of epoch {epoch} (images {shown})"
 
 
 def describe_divergence(state: TrainingState, epoch: int, loss: float, score: EpochScore | None) -> str | None:
@@ -137,12 +130,12 @@ class RestartPoint:
     """
 
     def __init__(self, loss_fn: nn.Module, network: nn.Module) -> None:
-        self.loss_state = _copy(loss_fn)
-        self.weights: dict[str, Tensor] | None = _copy(network)
+        self.update(loss_fn)
+        self.weights: dict[str, Tensor] | None = _copy(network.state_dict())
 
     def update(self, loss_fn: nn.Module) -> None:
         """Take the state of the loss; the weights of the epoch are in ``best.safetensors``."""
-        self.loss_state, self.weights = _copy(loss_fn), None
+        self.loss_state, self.weights = _copy(loss_fn.state_dict()), None
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state of the loss."""
@@ -150,11 +143,11 @@ class RestartPoint:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Restore the state of the loss; the weights are those that it was made with."""
-        self.loss_state = {name: value.cpu() for name, value in state_dict.items()}
+        self.loss_state = _copy(state_dict)
 
 
-def _copy(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().clone() for name, value in state.items()}
 
 
 def halve_rates(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, step: int) -> None:

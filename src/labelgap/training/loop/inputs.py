@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import LabelGapError
 from labelgap.core.system import available_memory
-from labelgap.data.images import ArrayImages, ImageSource
+from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.scanning import name_unreadable
 from labelgap.data.transforms import (
@@ -46,7 +46,6 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 S = TypeVar("S")
 T = TypeVar("T")
 Autocast = Callable[[torch.device], AbstractContextManager[Any]]
-"""Returns the context of a precision."""
 
 
 class Inputs(Protocol):
@@ -91,15 +90,14 @@ class ImageInputs:
     seed: int = 0  # of the augmentation
     workers: int = 0
     transform: str = "resize"
-    flips_on_device: bool = False  # whether "resize" mirrors on a CPU as on a GPU, where bytes are, not in the loader
+    stored: bool = False  # whether "resize" mirrors on a CPU as on a GPU, where the bytes are, not in the loader
 
     def __len__(self) -> int:
         return len(self.images)
 
     def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield normalized images; to a GPU, bytes are copied ahead of their use."""
-        pixels = self._from_memory(rows, batch_size) or self._load(rows, batch_size, epoch)
-        return self.prepared(_copy_ahead(pixels, self.device), rows, batch_size, epoch)
+        return self.prepared(_copy_ahead(self._load(rows, batch_size, epoch), self.device), rows, batch_size, epoch)
 
     def _load(self, order: Rows | None, batch_size: int, epoch: int | None) -> Batches:
         """Return batches of the loader, or an error that names the images which cannot be read."""
@@ -142,7 +140,10 @@ class ImageInputs:
         for index, values in pixels:
             if random and epoch is not None:
                 if start % block == 0:
-                    drawn = tuple(to_device(part, self.device) for part in self._draw(order[start:][:block], epoch))
+                    part = order[start:][:block]
+                    mask = torch.from_numpy(flip_mask(self.seed, epoch, part))
+                    parts = (mask,) if change is None else change.draw(part, epoch)
+                    drawn = tuple(to_device(each, self.device) for each in parts)
                 own = [part[start % block :][: len(index)] for part in drawn]
                 if change is not None:
                     values = change.apply(values, *own)
@@ -152,29 +153,9 @@ class ImageInputs:
             images = self.backbone.normalize(values)
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
-    def _draw(self, rows: Rows, epoch: int) -> tuple[Tensor, ...]:
-        """Return what is random of these rows, on the CPU."""
-        change = self.augmentation
-        return (torch.from_numpy(flip_mask(self.seed, epoch, rows)),) if change is None else change.draw(rows, epoch)
-
     @property
     def _mirrors_on_device(self) -> bool:
-        return self.flips_on_device or self.device.type == "cuda"
-
-    def _from_memory(self, order: Rows, batch_size: int) -> Batches | None:
-        """Return batches of an array of resized images, in page-locked memory; None for other images or no GPU."""
-        images, spec = self.images, self.backbone.input_spec
-        if self.device.type != "cuda" or self.transform == "crop" or not isinstance(images, ArrayImages):
-            return None
-        if images.array.shape[1:] != (spec.size, spec.size, spec.channels) or not images.array.flags.writeable:
-            return None
-        array = torch.from_numpy(images.array)
-
-        def gather(index: Tensor) -> Tensor:
-            page_locked = torch.empty((len(index), *array.shape[1:]), dtype=array.dtype, pin_memory=True)
-            return torch.index_select(array, 0, index, out=page_locked).permute(0, 3, 1, 2)
-
-        return ((index, gather(index)) for index in torch.split(torch.from_numpy(order), batch_size))
+        return self.stored or self.device.type == "cuda"
 
     def in_memory(self) -> ImageInputs | DeviceInputs:
         """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
@@ -183,31 +164,27 @@ class ImageInputs:
         """
         spec, processes = self.backbone.input_spec, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         needed = len(self) * spec.channels * spec.size**2  # of each process, which has a GPU of its own
-        if self.device.type == "cuda" and self.transform != "crop" and fits_on_gpu(needed, self.device):
-            return self.on_device()
-        if isinstance(self.images, ArrayImages):
-            return replace(self, workers=0)
-        free = available_memory()
-        if self.transform == "crop" or free is None or needed * processes > MEMORY_SHARE * free:
+        if self.transform == "crop":
             return self
-        array = np.empty((len(self), spec.size, spec.size, spec.channels), dtype=np.uint8)
-        for index, values in self._load(None, 32, None):
-            array[index.numpy()] = values.permute(0, 2, 3, 1).numpy()
-        return replace(self, images=ArrayImages(array, self.images.names), workers=0)
+        if self.device.type == "cuda" and fits_on_gpu(needed, self.device):
+            return self.store(self.device)
+        free = available_memory()
+        return self if free is None or needed * processes > MEMORY_SHARE * free else self.store(torch.device("cpu"))
 
-    def on_device(self) -> DeviceInputs:
-        """Return inputs with the same pixels, decoded and stored on the device."""
+    def store(self, device: torch.device) -> DeviceInputs:
+        """Return inputs with the same pixels, decoded and stored on a device."""
         spec = self.backbone.input_spec
+        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
         shape = (len(self), spec.channels, spec.size, spec.size)
-        pixels = torch.empty(shape, dtype=torch.uint8, device=self.device, memory_format=torch.channels_last)
+        pixels = torch.empty(shape, dtype=torch.uint8, device=device, memory_format=layout)
         for index, values in self._load(None, 32, None):
-            pixels[index.to(self.device)] = values.to(self.device)
-        return DeviceInputs(pixels, replace(self, flips_on_device=True))
+            pixels[index.to(device)] = values.to(device)
+        return DeviceInputs(pixels, replace(self, stored=True))
 
 
 @dataclass(frozen=True)
 class DeviceInputs:
-    """Decoded images on the device, uint8 ``(N, C, size, size)``: batches are gathered, changed, normalized there."""
+    """Decoded images on the device, or in main memory: uint8 ``(N, C, size, size)``."""
 
     pixels: Tensor
     source: ImageInputs
@@ -216,8 +193,11 @@ class DeviceInputs:
         return len(self.pixels)
 
     def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
-        """Yield normalized images."""
-        pixels = ((index, self.pixels[there]) for index, there in _split(rows, batch_size, self.pixels.device))
+        """Yield normalized images; batches of main memory are copied to a GPU ahead of their use."""
+        batches = _split(rows, batch_size, self.pixels.device)
+        pixels: Batches = ((index, self.pixels[there]) for index, there in batches)
+        if self.pixels.device.type != self.source.device.type:
+            pixels = _copy_ahead(((index, values.pin_memory()) for index, values in pixels), self.source.device)
         return self.source.prepared(pixels, rows, batch_size, epoch)
 
 
@@ -239,11 +219,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 def _copy_ahead(batches: Batches, device: torch.device) -> Batches:
-    """Yield ``(index, pixels)`` with the pixels on the device.
-
-    To a GPU, ``COPIED_AHEAD`` batches are copied before they are needed, on a stream of their own: neither the host nor
-    the computation waits for a copy.
-    """
+    """Yield ``(index, pixels)`` with the pixels on the device; copies to a GPU are ahead, on a stream of their own."""
     if device.type != "cuda":
         yield from ((index, values.to(device)) for index, values in batches)
         return
@@ -266,17 +242,15 @@ def start_ahead(items: Iterable[T], start: Callable[[T], S], count: int) -> Iter
     Where an item cannot be read, those before it are yielded first.
     """
     waiting = deque[S]()
-    failure: LabelGapError | None = None
     try:
         for item in items:
             waiting.append(start(item))
             if len(waiting) > count:
                 yield waiting.popleft()
-    except LabelGapError as error:
-        failure = error
+    except LabelGapError:
+        yield from waiting
+        raise
     yield from waiting
-    if failure is not None:
-        raise failure
 
 
 def iterate_batches(inputs: Inputs, rows: Rows, batch_size: int, epoch: int | None = None) -> Batches:

@@ -19,7 +19,7 @@ from labelgap.metrics.label_model import platt_scaling
 from labelgap.models.open_clip import standardize_head, zero_shot_classifier
 from labelgap.training.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
-from labelgap.training.loop.divergence import are_finite, check_finite, divergence_message
+from labelgap.training.loop.divergence import DivergenceError, are_finite, check_finite, describe_step
 from labelgap.training.loop.trainer import Trainer, TrainingContext
 
 HANDOFF_FILE: Final = "handoff.safetensors"
@@ -90,7 +90,10 @@ class LinearTrainer(Trainer):
         self.trace.start_epoch()
         loss = float(self.engine.train_epoch(epoch, self._record if self.trace.active else None)[0])
         if not np.isfinite(loss):
-            raise RunError(self._divergence(epoch))
+            step, size = int(self.engine.failed_step), self.config.batch_size
+            images = [self.table.images[row] for row in self.engine.order(epoch)[(step - 1) * size : step * size]]
+            remedy = "a lower learning rate (--linear-lr in linear-init, else --lr)"
+            raise DivergenceError(describe_step(step, epoch, images), epoch, remedy)
         check_finite("the weights", are_finite(self.engine.heads), epoch)
         revisions = self.engine.end_epoch()[0]
         score = None
@@ -103,13 +106,6 @@ class LinearTrainer(Trainer):
 
     def _record(self, rows: Tensor, logits: Tensor, labels: Tensor, modified: Callable[[], Tensor]) -> None:
         self.trace.record(rows, logits[0], labels[0], modified()[0])
-
-    def _divergence(self, epoch: int) -> str:
-        """Return the message about the step whose loss was not finite."""
-        step = int(self.engine.failed_step)
-        rows = self.engine.order(epoch)[(step - 1) * self.config.batch_size : step * self.config.batch_size].tolist()
-        remedy = "a lower learning rate (--linear-lr in linear-init, else --lr)"
-        return divergence_message(step, epoch, [self.table.images[row] for row in rows], remedy)
 
 
 def head_logits(engine: LinearEngine, features: Tensor) -> NDArray[np.float32]:

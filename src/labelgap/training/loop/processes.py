@@ -1,15 +1,9 @@
 """Several processes of one command: PyTorch's DistributedDataParallel, and how they exchange, fail and share a folder.
 
-    torchrun --nproc-per-node 2 -m labelgap train tags.csv --out runs/a
-
-A batch of B images is one batch over all processes, and each takes its part of it. A run with two processes therefore
-sees the batches and ends with the revisions of a run with one. A network with batch normalization computes its
-statistics over the part of each process, unless ``batchnorm`` is "sync" or "frozen". Only the first process prints and
-writes.
-
-Objects and arrays of the host travel over a gloo group of their own, on a GPU too. A process waits in it as long as the
-others work. It does not wait for one that has died: the system closes its connections, and every other process gets an
-error.
+A batch of B images is one batch over all processes, and each takes its part of it: two processes see the batches and
+end with the revisions of one. Only the first process prints and writes. Objects and arrays of the host travel over a
+gloo group of their own, on a GPU too. A process waits there as long as the others work, but not for one that has died:
+the system closes its connections, and every other process gets an error.
 """
 
 from __future__ import annotations
@@ -111,15 +105,10 @@ def gather_own_rows(own: NDArray[Any], count: int, *, everywhere: bool = True) -
         return own
     result = np.empty((count if everywhere or is_main_process() else 0, *own.shape[1:]), dtype=own.dtype)
     step, processes = max(1, _BLOCK_BYTES // (own.itemsize * math.prod(own.shape[1:]) or 1)), world_size()
-    for process in range(processes):
-        length = len(range(process, count, processes))
-        for start in range(0, length, step):
-            stop = min(start + step, length)
-            shape = (stop - start, *own.shape[1:])
-            block = np.array(own[start:stop]) if process == rank() else np.empty(shape, dtype=own.dtype)
-            broadcast_array(block, process)
+    for start in range(0, -(-count // processes), step):
+        for process, block in enumerate(gather_objects(own[start : start + step])):
             if len(result):
-                result[process::processes][start:stop] = block
+                result[process::processes][start : start + len(block)] = block
     return result
 
 

@@ -1,10 +1,7 @@
 """The trace of single training entries: loss, logit and modified flag per epoch.
 
-The recorded loss is that of the observed label with unknown as absent, for every method, so that methods can be
-compared (Kim 2022, figure 1).
-
-During training every epoch is a file in ``traces.parts``, so that the hundredth costs no more than the first. The end
-of a run merges them into ``traces.npz``; a complete run removes them.
+The loss is that of the observed label with unknown as absent, for every method, so that methods can be compared (Kim
+2022, figure 1). During training every epoch is a file in ``traces.parts``; the end of a run merges them.
 """
 
 from __future__ import annotations
@@ -37,7 +34,6 @@ MAX_ON_DEVICE: Final = 2**22
 TRACE_FILE: Final = "traces.npz"
 TRACE_PARTS: Final = "traces.parts"
 Amount = int | Literal["all", "off"]
-"""How many entries are recorded."""
 _Types = Mapping[str, type[np.generic]]
 FIXED: Final[_Types] = {"row": np.int64, "column": np.int64, "observed": np.int8, "truth": np.int8}
 PER_EPOCH: Final[_Types] = {"loss": np.float32, "logit": np.float32, "modified": np.bool_}
@@ -52,10 +48,7 @@ def parse_trace(amount: str | int, entries: int) -> Amount:
         return "all" if entries <= AUTO_LIMIT else AUTO_LIMIT // 10
     if amount in ("all", "off"):
         return amount  # type: ignore[return-value]
-    try:
-        number = int(amount)
-    except ValueError:
-        number = 0
+    number = int(amount) if str(amount).isdecimal() else 0
     if number < 1:
         raise InputError(f"trace={amount!r}: it is all, off, or how many training labels to record.")
     return number if number < entries else "all"
@@ -91,9 +84,8 @@ class Trace:
         self._recorded.clear()
         blank = np.full(len(self.entries), np.nan, dtype=np.float32)
         self._epoch = {"loss": blank, "logit": blank.copy(), "modified": np.zeros(len(blank), dtype=bool)}
-        if recorded and self.active:
-            for name, values in self._epoch.items():
-                values[:] = recorded[name].cpu().numpy()
+        for name, values in (recorded or {}).items() if self.active else ():
+            self._epoch[name][:] = values.cpu().numpy()
 
     def recorded(self) -> dict[str, Tensor]:
         """Return what was recorded of the epoch so far; a device is waited for."""
@@ -214,16 +206,12 @@ def _load(path: Path, types: _Types, entries: int | None = None, remedy: str = _
         per_epoch = (*arrays["loss"].shape[:1], *fixed) if types.keys() > FIXED.keys() else fixed
         for name, dtype in types.items():
             array = arrays[name]
-            if len(fixed) != 1 or array.shape != (fixed if name in FIXED else per_epoch):
-                raise ValueError("its arrays have other shapes")
-            if array.dtype != dtype:
-                raise ValueError(f"{name} is of type {array.dtype}")
-            if dtype is np.int8 and not np.isin(array, (PRESENT, ABSENT, UNKNOWN)).all():
-                raise ValueError(f"{name} has a value that is no label")
-            if dtype is np.int64 and (array < 0).any():
-                raise ValueError(f"{name} has a negative number")
-            if dtype is np.bool_ and (array.view(np.uint8) > 1).any():
-                raise ValueError(f"{name} has a value that is not true or false")
+            if len(fixed) != 1 or array.shape != (fixed if name in FIXED else per_epoch) or array.dtype != dtype:
+                raise ValueError(f"{name} has another shape or type")
+            labels = dtype is np.int8 and not np.isin(array, (PRESENT, ABSENT, UNKNOWN)).all()
+            flags = dtype is np.bool_ and (array.view(np.uint8) > 1).any()
+            if labels or flags or (dtype is np.int64 and (array < 0).any()):
+                raise ValueError(f"{name} has a value that it cannot have")
     return arrays
 
 

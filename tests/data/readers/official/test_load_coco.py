@@ -11,8 +11,7 @@ from PIL import Image
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 from labelgap.labels import ABSENT, PRESENT, paper_split
 
 CATEGORIES = [
@@ -72,7 +71,7 @@ def change(folder: Path, split: str, **changes: Any) -> None:
     "start", ["", "annotations", "annotations/instances_train2014.json", "annotations/instances_val2014.json"]
 )
 def test_coco_is_recognized_wherever_one_points(tmp_path: Path, start: str) -> None:
-    data = open_data(coco(tmp_path) / start)
+    data = load(coco(tmp_path) / start)
     assert sentences(data)[0] == "recognized as coco2014: a folder with COCO's annotations"
     assert data.classes == ("person", "bicycle", "stop sign", "ant")
 
@@ -112,7 +111,7 @@ def test_boxes_have_inclusive_corners_and_crowds_are_marked(tmp_path: Path) -> N
 
 
 def test_2017_is_another_year_of_the_same(tmp_path: Path) -> None:
-    data = open_data(coco(tmp_path, "2017"))
+    data = load(coco(tmp_path, "2017"))
     assert data.name == "coco2017" and sum(map(len, data.splits)) == 9
 
 

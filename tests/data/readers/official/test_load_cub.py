@@ -13,8 +13,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import ProblemsError, UnknownNameError
 from labelgap.data import read_cub_certainty
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, paper_split
 
 
@@ -27,7 +26,7 @@ def expected(image: int, attribute: int, at_least: int = 0) -> int:
 @pytest.mark.parametrize("attributes", ["attributes.txt", "CUB_200_2011/attributes/attributes.txt"])
 def test_labels_images_and_split_are_the_published_ones(tmp_path: Path, attributes: str) -> None:
     cub(tmp_path, attributes)
-    data = open_data(tmp_path)
+    data = load(tmp_path)
     assert sentences(data)[0] == "recognized as cub: a folder with CUB-200-2011"
     assert data.classes == CUB_ATTRIBUTES and data.test is not None and data.val is not None
     training = [name for number, name in enumerate(CUB_IMAGES, 1) if number not in CUB_TEST]

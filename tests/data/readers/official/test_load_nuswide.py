@@ -14,8 +14,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.opening import open_data
-from labelgap.data.registry import describe_dataset, load
+from labelgap.data.opening import load
+from labelgap.data.registry import describe_dataset
 from labelgap.inference.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.tables import find_table, open_sources
@@ -39,7 +39,7 @@ def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
     tmp_path: Path, images: str, all_labels: bool
 ) -> None:
     root = nuswide(tmp_path, images, all_labels)
-    data = open_data(tmp_path)
+    data = load(tmp_path)
     assert sentences(data)[0] == "recognized as nuswide: a folder with NUS-WIDE's lists"
     assert data.classes == NUS_CONCEPTS
     check_rows(data)

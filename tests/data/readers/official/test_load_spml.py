@@ -12,8 +12,7 @@ from tests.cli.conftest import call
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
 
@@ -36,7 +35,7 @@ def formatted(folder: Path, train: int = 20, test: int = 4, **changed: Any) -> P
 
 def test_train_shows_one_positive_and_knows_the_truth_as_the_papers_draw_it(tmp_path: Path) -> None:
     folder = formatted(tmp_path)
-    data = open_data(folder, images=folder / "photos")
+    data = load(folder, images=folder / "photos")
     truth, observed, images = (
         np.load(folder / f"formatted_train_{name}.npy") for name in ("labels", "labels_obs", "images")
     )

@@ -11,8 +11,7 @@ from tests.data.sentences import sentences
 
 from labelgap.cli.printing import print_skipped
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import open_data
-from labelgap.data.registry import load
+from labelgap.data.opening import load
 from labelgap.labels import ABSENT, PRESENT, LabelTable, paper_split
 
 CLASSES = ("aeroplane", "person", "train")
@@ -76,7 +75,7 @@ def voc2012(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("start", ["", "VOCdevkit", "VOCdevkit/VOC2012"])
 def test_a_devkit_is_recognized_wherever_one_points(voc2012: Path, start: str) -> None:
-    data = open_data(voc2012.parent.parent / start)
+    data = load(voc2012.parent.parent / start)
     assert sentences(data)[0] == "recognized as voc2012: a VOC devkit"
     assert [len(split) for split in data.splits] == [8, 2, 2] and data.classes == CLASSES
 
@@ -141,7 +140,7 @@ def test_voc2007_tests_on_its_test_list_and_without_it_on_val(tmp_path: Path) ->
         "trainval": ["000005", "000007", "000009"],
         "test": ["000001"],
     }
-    data = open_data(devkit(tmp_path / "full", "2007", lists))
+    data = load(devkit(tmp_path / "full", "2007", lists))
     assert sorted([*data.train.labels.images, *data.splits[1].labels.images]) == ["000005", "000007", "000009"]
     assert data.splits[-1].labels.images == ("000001",) and data.name == "voc2007"
     part = {split: images for split, images in lists.items() if split in ("train", "val")}
@@ -153,7 +152,7 @@ def test_both_years_in_one_devkit_are_told(voc2012: Path) -> None:
     devkit(voc2012.parent.parent / "other", "2007", {"train": ["000005", "000006"], "val": ["000009"]}).rename(
         voc2012.parent / "VOC2007"
     )
-    data = open_data(voc2012.parent)
+    data = load(voc2012.parent)
     assert data.name == "voc2012" and sentences(data)[0].endswith(f"; voc2007 is there too: voc2007={voc2012.parent}")
 
 
@@ -331,7 +330,7 @@ def test_what_is_no_devkit_is_refused(tmp_path: Path, voc2012: Path) -> None:
 
 
 def test_the_real_sample_agrees_with_the_papers_labels(shared_data: Path) -> None:
-    data = open_data(shared_data / "VOCdevkit")
+    data = load(shared_data / "VOCdevkit")
     assert [len(split) for split in data.splits] == [1280, 320, 800] and len(data.classes) == 20
     known = load("features", shared_data / "voc2012_resnet50_448.npz")
     assert data.classes == known.classes

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.cli.conftest import call
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
-from labelgap.data import load, load_from_recipe, open_data
+from labelgap.data import load, load_from_recipe
 from labelgap.data.readers import openimages as blocks
 from labelgap.labels.io import table_file as problem_list
 
@@ -50,7 +50,7 @@ def v3(tmp_path: Path) -> Path:
 def test_verified_labels_are_present_or_absent_and_all_others_unknown(
     v3: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = open_data(v3)
+    data = load(v3)
     assert data.classes == ("Bat (/m/bat2)", "Cat", "Bat (/m/bat)"), "in the order of the list; equal names get ids"
     assert data.train.labels.images == (A, B), "sorted; the third image has no label of a class in use"
     assert data.train.labels.to_dense().tolist() == [[-1, -1, 0], [0, 1, -1]]
@@ -260,7 +260,7 @@ def test_without_a_list_of_classes_all_that_are_described_are_used_and_that_is_s
     base = v3 / "2017_11"
     (base / "classes-trainable.txt").unlink()
     assert call("datasets", "openimages", str(v3)) == 0 and "is complete" in capsys.readouterr().out
-    data, everything = open_data(v3), load("openimages", v3, classes="all")
+    data, everything = load(v3), load("openimages", v3, classes="all")
     assert data.train.labels == everything.train.labels and len(data.classes) == 5
     said = "there is no classes-trainable.txt: 5 classes of class-descriptions.csv are used"
     assert said in map(str, data.findings) and said not in map(str, everything.findings)
@@ -271,7 +271,7 @@ def test_without_a_list_of_classes_all_that_are_described_are_used_and_that_is_s
         shutil.copy(base / split / "annotations-human.csv", boxable / name)
     (boxable / "class-descriptions-boxable.csv").write_text("/m/cat,Cat\n/m/owl,Owl\n")
     assert call("datasets", "openimages", str(boxable)) == 0
-    found = open_data(boxable, images=v3)
+    found = load(boxable, images=v3)
     assert found.name == "openimages" and found.classes == ("Cat", "Owl") and found.train.labels.shape == (3, 2)
     (boxable / "class-descriptions-boxable.csv").unlink()
     capsys.readouterr()

@@ -18,7 +18,7 @@ from tests.data.readers.shards.sample_shards import write_sample
 
 from labelgap.core.errors import InputError, LabelGapError, ProblemsError
 from labelgap.core.files import file_digest
-from labelgap.data import ImageSource, load, open_data
+from labelgap.data import ImageSource, load
 from labelgap.data.images import shuffle_rows
 from labelgap.data.loader import ImageLoader
 from labelgap.data.readers import shards as dataset
@@ -35,9 +35,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_path_is_recognized_and_the_images_are_a_source(folder: Path) -> None:
-    data = open_data(folder)
+    data = load(folder)
     assert data.recipe["name"] == "shards" and data.recipe["path"] == str(folder)
-    assert len(open_data(folder / "index.json").train) == len(open_data(f"shards={folder}").train) == 10
+    assert len(load(folder / "index.json").train) == len(load(f"shards={folder}").train) == 10
     images = data.train.images
     assert isinstance(images, ImageSource)
     assert isinstance(pickle.loads(pickle.dumps(images)).select([3])[0], np.ndarray)
@@ -72,7 +72,7 @@ def test_shards_of_webdataset_without_an_index_are_read(folder: Path, tmp_path: 
             for place, each in enumerate(labels):
                 writer.write({"__key__": f"sub.dir/{number}{place}", "jpg": photo, "json": each, "txt": "more"})
             labels = [{"present": ["owl"]}]
-    data = open_data(tmp_path / "theirs")
+    data = load(tmp_path / "theirs")
     assert data.classes == ("cat", "dog", "owl") and data.val is not None
     assert data.train.labels == LabelTable.from_dense(
         [[-1, 0, -1], [1, 1, -1], [-1, -1, 1]],
@@ -143,7 +143,7 @@ def test_broken_shards_are_all_named_or_left_out(folder: Path, monkeypatch: pyte
     ):
         assert said in str(caught.value)
     assert "--on-bad-image skip" in str(caught.value) and hashed == ["train-000003.tar"]
-    rest = open_data(folder, on_bad_image="skip")
+    rest = load(folder, on_bad_image="skip")
     assert "3 shards cannot be read and are left out, with 6 images: train-000000.tar, train" in str(rest.findings[3])
     assert rest.train.labels == whole.train.labels.select([4, 5, 8, 9]) and rest.val is not None and len(rest.val) == 4
     assert np.array_equal(rest.train.images[3], whole.train.images[9])

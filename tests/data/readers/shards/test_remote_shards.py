@@ -11,7 +11,7 @@ from tests.data.readers.shards.sample_shards import write_sample
 from tests.data.readers.shards.shard_server import ShardServer, serve
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data import Dataset, load, load_from_recipe, open_data
+from labelgap.data import Dataset, load, load_from_recipe
 from labelgap.data.images import shuffle_rows
 from labelgap.data.loader import ImageLoader
 from labelgap.data.readers import shards as location
@@ -50,7 +50,7 @@ def test_each_shard_is_copied_once_and_each_image_read_once(
 ) -> None:
     monkeypatch.setattr(location, "_BLOCK_BYTES", 4096)
     server.ranges = ranges
-    data, local = open_data(server.url), load("shards", server.folder)
+    data, local = load(server.url), load("shards", server.folder)
     assert data.recipe["path"] == server.url and load_from_recipe(data.recipe).classes == data.classes
     assert [split.labels for split in data.splits] == [split.labels for split in local.splits]
     assert sum(server.sent[f"train-{number:06d}.tar"] for number in range(5)) == 0  # only when they are needed
@@ -133,4 +133,4 @@ def test_the_cache_is_bounded_and_an_epoch_needs_each_shard_for_a_short_time(
 )
 def test_other_addresses_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="labelgap reads data from a disk"):
-        open_data(text)
+        load(text)

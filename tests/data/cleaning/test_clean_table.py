@@ -13,8 +13,8 @@ import pytest
 from tests.sample_photos import write_small_photos
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
-from labelgap.data import load, open_data
-from labelgap.data.cleaning import FixedTable, fix_table
+from labelgap.data import load
+from labelgap.data.cleaning import FixedTable, clean_table
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fix(text: str, out: str = "clean.csv", **options: Any) -> FixedTable:
     Path("tags.csv").write_text(text, encoding="utf-8", newline="")
-    return fix_table("tags.csv", out, **options)
+    return clean_table("tags.csv", out, **options)
 
 
 def said(fixed: FixedTable, *kinds: str) -> list[tuple[int, str]]:
@@ -204,7 +204,7 @@ def test_copies_are_named_and_leave_train_where_they_are_in_test(folder: Path) -
 def test_the_clean_table_is_written_as_the_original_is(folder: Path, header: str, row: str, codec: str) -> None:
     rows = [row.format(f"{number:02d}.jpg") for number in range(4)]
     Path("tags.csv").write_bytes((header + "".join([*rows, rows[2], row.format("gone.jpg")])).encode(codec))
-    fix_table("tags.csv", "clean.csv", ignore_columns=["who"])
+    clean_table("tags.csv", "clean.csv", ignore_columns=["who"])
     assert Path("clean.csv").read_bytes() == (header + "".join(rows)).encode(codec)
 
 
@@ -228,7 +228,7 @@ def test_parquet_keeps_its_types_and_its_list_of_classes(folder: Path) -> None:
         }
     )
     pq.write_table(wide, "wide.parquet")
-    fixed = fix_table("wide.parquet", "clean.parquet", ignore_columns=["size"])
+    fixed = clean_table("wide.parquet", "clean.parquet", ignore_columns=["size"])
     assert said(fixed, "left_out") == [(2, "gone.jpg does not exist")] and fixed.unit == "row"
     written = pq.read_table("clean.parquet")
     assert written.schema == wide.drop_columns(["Dog"]).schema
@@ -241,8 +241,8 @@ def test_parquet_keeps_its_types_and_its_list_of_classes(folder: Path) -> None:
     }
     data = load("csv", _csv("image,present\n00.jpg,Cat\n01.jpg,cat;dog\n02.jpg,cat\n"))
     data.train.labels.to_parquet("lists.parquet")
-    fix_table("lists.parquet", "clean-lists.parquet")
-    assert "Cat" not in open_data("clean-lists.parquet").classes
+    clean_table("lists.parquet", "clean-lists.parquet")
+    assert "Cat" not in load("clean-lists.parquet").classes
 
 
 def _csv(text: str) -> str:
@@ -312,10 +312,10 @@ def test_a_clean_table_is_read_as_it_was_understood_and_needs_no_further_change(
         lines[-1] = lines[-1][: random.choice([len(header)] * 15 + [3])]
     with Path("tags.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter=";\t,"[seed % 3]).writerows(lines)
-    fixed = fix_table("tags.csv", "clean.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
+    fixed = clean_table("tags.csv", "clean.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
     data = load("csv", "clean.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
     assert [split.labels for split in data.splits] == [split.labels for split in fixed.data.splits]
-    again = fix_table("clean.csv", "again.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
+    again = clean_table("clean.csv", "again.csv", ignore_columns=["remarks"] if seed % 3 == 1 else [])
     assert not again.changes and Path("again.csv").read_bytes() == Path("clean.csv").read_bytes()
 
 
@@ -323,10 +323,10 @@ def test_only_tables_can_be_fixed(folder: Path) -> None:
     for tag in ("cat", "dog"):
         write_small_photos(folder / "sorted" / tag, 1)
     with pytest.raises(InputError, match="is read as folder: only tables of labels"):
-        fix_table("sorted", "clean.csv")
+        clean_table("sorted", "clean.csv")
     with pytest.raises(InputError, match=r"none\.csv does not exist"):
-        fix_table("none.csv", "clean.csv")
+        clean_table("none.csv", "clean.csv")
     with pytest.raises(UnknownNameError, match="Did you mean 'ignore_columns'"):
         fix("image,cat\n00.jpg,1\n", ignore_colums=["x"])
     Path("tags.txt").write_text("image,cat\n00.jpg,1\n")
-    assert fix_table("csv=tags.txt", "clean.txt").path == Path("clean.txt")
+    assert clean_table("csv=tags.txt", "clean.txt").path == Path("clean.txt")
