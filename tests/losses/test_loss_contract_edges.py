@@ -1,4 +1,4 @@
-"""What a loss says of itself and refuses: options in its repr, the epoch in its state, values that are no labels."""
+"""What a loss says of itself and refuses: options in its repr, values that are no labels."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ LABELS = torch.tensor([[1, 0, -1], [-1, 1, 0]])
 
 def test_the_repr_shows_the_options() -> None:
     assert repr(loss("ll-ct", delta_rel=0.3)).startswith("LargeLossCorrection(ll-ct, delta_rel=0.3, ")
-
-
-def test_the_epoch_is_part_of_the_state_and_older_states_load_without_it() -> None:
-    made, other = loss("ll-r"), loss("ll-r")
-    made.set_epoch(4)
-    other.load_state_dict(made.state_dict())
-    assert other.epoch == 4
-    other.load_state_dict({})
-    assert other.epoch == 4
 
 
 @pytest.mark.parametrize("value", [0.5, 2.0, 255.0])

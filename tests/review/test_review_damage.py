@@ -234,7 +234,7 @@ def test_data_that_were_moved_are_named_again(
     assert call("apply", run, "--out", out, *named) == 0
     assert call("review", run, *named, "--export-to", "labelstudio", "--out", str(tmp_path / "tasks.json")) == 0
     assert call("review", run, "--images", there, "--summary") == 2
-    assert "say with --data" in capsys.readouterr().err
+    assert "--data" in capsys.readouterr().err
     assert call("review", there, "--data", there, "--random", "3") == 2
     assert "is neither" in capsys.readouterr().err
 

@@ -92,7 +92,7 @@ class Loss(nn.Module, ABC):
         self.name = type(self).__name__
         self.epoch = 1
         self.state_bytes, self.state_form = 0, ""
-        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64))
+        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
         # How many images an epoch allows, and how many are left (None before ``set_epoch``); whether the labels of one
         # batch were checked. They are no numbers of the module: a step that changes those is no CUDA graph.
         self._images: dict[str, float | None] = {"allowed": math.inf, "left": None, "checked": None}
@@ -249,12 +249,6 @@ class Loss(nn.Module, ABC):
                 vars(self)[name] = fn(value)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Load the epoch too; a state of an earlier version has none, and leaves it as it is."""
-        state_dict.setdefault(f"{prefix}epoch_tensor", self.epoch_tensor)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-        self.epoch = int(self.epoch_tensor)
 
     def options(self, *names: str) -> dict[str, Any]:
         """Return some options by name."""

@@ -145,7 +145,7 @@ def loss(name: str, **options: Any) -> Loss:
 
     Example:
         >>> loss("an-ls", smoothing=0.2)
-        SmoothedAssumeNegative(an-ls)
+        SmoothedAssumeNegative(an-ls, smoothing=0.2, eps=0.0, reduction='mean')
     """
     loss_class = describe_method(name).loss_class
     known = _options(loss_class)
