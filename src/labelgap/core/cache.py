@@ -51,6 +51,7 @@ _FAILURES: Final = (OSError, RunError, sqlite3.Error, TypeError, ValueError)
 """What a database may raise that is damaged, locked, full or read-only."""
 _ENTRY_BYTES: Final = 64  # what a row takes besides its content, about
 _KEYS_AT_ONCE: Final = 500
+_ATTEMPTS: Final = 4
 _BUSY_SECONDS: Final = 60.0
 _RECENT_SECONDS: Final = 30.0
 _USE_SECONDS: Final = 60.0  # a last use is stored to the minute, so that reading the same rows again does not write
@@ -417,9 +418,10 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database, read-only where it cannot be written; ``FileNotFoundError`` where there is none."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise sqlite3.DatabaseError("it is not an ordinary file")
-    failures = []
-    for option in ("mode=rw", "immutable=1"):  # a reader cannot make the log in a folder of somebody else
-        address = f"{path.absolute().as_uri()}?{option}"
+    writable = os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)
+    option = "mode=rw" if writable else "immutable=1"  # without its log, which a reader cannot make in a foreign folder
+    address, failures = f"{path.absolute().as_uri()}?{option}", []
+    for attempt in range(_ATTEMPTS):
         with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=_BUSY_SECONDS)) as connection:
             try:
                 connection.execute("PRAGMA trusted_schema = OFF")
@@ -429,9 +431,10 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
                 if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # no such table
                     raise sqlite3.DatabaseError("it is no cache of features") from None
                 failures.append(error)
-                continue
-            yield connection
-            return
+            else:
+                yield connection
+                return
+        time.sleep(0.05 * attempt)  # another process was killed, and its log is recovered just now
     raise failures[0]
 
 
