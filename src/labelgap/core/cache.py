@@ -2,7 +2,8 @@
 
 One SQLite database has the rows of all networks and processes. Each row has the CRC-32 of its key and itself: a damaged
 one counts as missing. The database is opened for every operation (under a millisecond), so that no connection is
-carried into a forked worker; with a write-ahead log, others read while a process writes.
+carried into a forked worker. Its journal is SQLite's rollback journal, not a write-ahead log: a log needs a folder that
+readers may write, and its recovery after a kill fails those who come at that moment; here they wait for it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,6 @@ _FAILURES: Final = (OSError, RunError, sqlite3.Error, TypeError, ValueError)
 """What a database may raise that is damaged, locked, full or read-only."""
 _ENTRY_BYTES: Final = 64  # what a row takes besides its content, about
 _KEYS_AT_ONCE: Final = 500
-_ATTEMPTS: Final = 4
 _BUSY_SECONDS: Final = 60.0
 _RECENT_SECONDS: Final = 30.0
 _USE_SECONDS: Final = 60.0  # a last use is stored to the minute, so that reading the same rows again does not write
@@ -418,24 +418,13 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database, read-only where it cannot be written; ``FileNotFoundError`` where there is none."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise sqlite3.DatabaseError("it is not an ordinary file")
-    writable = os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)
-    option = "mode=rw" if writable else "immutable=1"  # without its log, which a reader cannot make in a foreign folder
-    address, failures = f"{path.absolute().as_uri()}?{option}", []
-    for attempt in range(_ATTEMPTS):
-        with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=_BUSY_SECONDS)) as connection:
-            try:
-                connection.execute("PRAGMA trusted_schema = OFF")
-                connection.execute("PRAGMA synchronous = NORMAL")
-                connection.execute("SELECT count(*) FROM network").fetchone()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # no such table
-                    raise sqlite3.DatabaseError("it is no cache of features") from None
-                failures.append(error)
-            else:
-                yield connection
-                return
-        time.sleep(0.05 * attempt)  # another process was killed, and its log is recovered just now
-    raise failures[0]
+    address = f"{path.absolute().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=_BUSY_SECONDS)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'network'").fetchall():
+            raise sqlite3.DatabaseError("it is no cache of features")
+        yield connection
 
 
 @contextmanager
@@ -445,7 +434,7 @@ def _writing(path: Path) -> Iterator[sqlite3.Connection]:
         with lock_folder(path.parent, "creating the cache", wait=_BUSY_SECONDS):
             if not path.exists():
                 with atomic_path(path) as temporary, closing(sqlite3.connect(temporary)) as connection:
-                    connection.executescript(f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA journal_mode = WAL; {_SCHEMA}")
+                    connection.executescript(f"PRAGMA page_size = {_PAGE_BYTES}; {_SCHEMA}")
     with _opened(path) as connection, connection:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
