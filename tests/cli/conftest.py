@@ -16,6 +16,7 @@ from tests.sample_photos import write_color_photos
 from tests.studies.compare.small_features import write
 
 from labelgap.cli.main import main
+from labelgap.models import inference
 
 
 def call(*arguments: str) -> int:
@@ -102,6 +103,7 @@ class Screen:
 
 @pytest.fixture
 def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Screen:
-    """What commands print, in a folder that is the current one."""
+    """What commands print, in a folder that is the current one, whatever precision this CPU is fastest in."""
+    monkeypatch.setattr(inference, "cpu_precision", lambda: "float32")
     monkeypatch.chdir(tmp_path)
     return Screen(tmp_path, capsys)

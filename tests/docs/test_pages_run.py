@@ -21,6 +21,7 @@ import labelgap as lg
 import labelgap.data.registry as dataset_registry
 import labelgap.losses.base.registry as loss_registry
 from labelgap.labels import ABSENT, PRESENT
+from labelgap.models import inference
 from labelgap.models.registry import BACKBONES
 from labelgap.review.database import FILE
 from labelgap.review.store import Decision, DecisionStore, LabelKey
@@ -175,7 +176,8 @@ INSTEAD = {"labelgap review runs/first": decide, "pip install --no-deps --no-bui
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder; what a page registers is gone after it."""
+    """An empty folder; what a page registers is gone after it. Every CPU computes in float32, as the pages' did."""
+    monkeypatch.setattr(inference, "cpu_precision", lambda: "float32")
     lg.methods()
     for registry in (loss_registry._METHODS, BACKBONES, dataset_registry._REGISTRY):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
