@@ -66,7 +66,7 @@ PAGES = {
     "README.md": ARRAYS
     + "epoch, logits, labels = 1, torch.randn(40, 3, requires_grad=True), torch.tensor(Y)\n"
     + "scores = torch.rand(40, 3)",
-    "docs/compare.md": OBSERVED + "X_new = X",
+    "docs/compare.md": OBSERVED,
     "docs/extending.md": ARRAYS
     + """
 import sys, types
