@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -198,7 +199,6 @@ CACHE_FOLDER: Final = "shards"
 ATTEMPTS: Final = 4
 PAUSE_SECONDS = 1.0
 """Before the second attempt; it doubles."""
-_BLOCK_BYTES: Final = 16 << 20
 _NOT_FOUND: Final = 404
 _COPIES: Final = 2
 """A digest that is wrong may be an error of the transfer."""
@@ -229,32 +229,19 @@ class RemoteFolder:
         size: int | None = self._retry(name, "size")
         return size
 
-    def read(self, name: str, **part: int) -> bytes:
-        """Return the content of a small file, or a part of it from ``start`` to ``end``."""
-        content: bytes = self._retry(name, "cat_file", **part)
-        return content
+    def copy(self, name: str, target: Path) -> None:
+        """Copy a file, as a whole again where its transfer fails."""
+        self._retry(name, "get_file", os.fspath(target))
 
-    def copy(self, name: str, size: int, target: Path) -> None:
-        """Copy a file of a known size, a block at a time; only a block that fails is requested again."""
-        with target.open("wb") as file:
-            while (start := file.tell()) < size:
-                stop = min(start + _BLOCK_BYTES, size)
-                block = self.read(name, start=start, end=stop)
-                if len(block) != stop - start:  # a server without range requests sends the whole file
-                    if len(block) != size:
-                        raise InputError(f"{self.address(name)} has {len(block):,} bytes, not {size:,}.")
-                    block = block[start:stop] if start else block
-                file.write(block)
-
-    def _retry(self, name: str, method: str, **arguments: int) -> Any:
+    def _retry(self, name: str, method: str, *arguments: str) -> Any:
         """Return what a method of fsspec's file system returns; ``InputError`` where every attempt fails."""
-        address, pause = self.address(name), PAUSE_SECONDS
+        address = self.address(name)
         for attempt in range(ATTEMPTS):
             try:
                 import fsspec
 
                 system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
-                return getattr(system, method)(path, **arguments)
+                return getattr(system, method)(path, *arguments)
             except ImportError as error:
                 raise InputError(
                     f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
@@ -266,15 +253,12 @@ class RemoteFolder:
                 cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
                 if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
                     raise InputError(f"{address} does not exist.") from None
-                if attempt + 1 == ATTEMPTS:
-                    reason = str(cause) or type(cause).__name__
-                    raise InputError(
-                        f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the "
-                        "same command again when the server answers; a training continues with --resume."
-                    ) from None
-            time.sleep(pause)
-            pause *= 2
-        raise AssertionError
+                reason = str(cause) or type(cause).__name__
+            time.sleep(PAUSE_SECONDS * 2**attempt if attempt + 1 < ATTEMPTS else 0)
+        raise InputError(
+            f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the same command "
+            "again when the server answers; a training continues with --resume."
+        )
 
 
 @dataclass(frozen=True)
@@ -310,7 +294,7 @@ class ShardLocation:
         _make_room(path.parent, entry.bytes)
         with atomic_path(path) as temporary:
             for _ in range(_COPIES):
-                folder.copy(entry.name, entry.bytes, temporary)
+                folder.copy(entry.name, temporary)
                 if file_digest(temporary).hex() == entry.digest:
                     _mark(path).unlink(missing_ok=True)
                     return
@@ -345,13 +329,10 @@ def _make_room(folder: Path, size: int, kept: Path | None = None) -> None:
             files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
     total = size + sum(each[1] for each in files)
     for _, bytes_, path in sorted(files):
-        if total <= limit:
-            return
-        if path == kept:
-            continue
-        with suppress(OSError):
-            path.unlink()
-            total -= bytes_
+        if total > limit and path != kept:
+            with suppress(OSError):
+                path.unlink()
+                total -= bytes_
 
 
 class ShardUse(NamedTuple):
@@ -371,34 +352,29 @@ class ReadAhead:
 
     def __init__(self, location: ShardLocation, uses: Sequence[ShardUse], ahead: int) -> None:
         self._location, self._uses, self._ahead = location, uses, ahead
-        self._read, self._stopped, self._room = 0, False, cache_limit().bytes
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
-        self._thread.start()
+        self._read, self._asked, self._room = 0, 0, cache_limit().bytes
+        self._queue: SimpleQueue[int | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="shards", daemon=True).start()
+        self.advance(0)
 
     def advance(self, images: int) -> None:
         """Note that so many more images have been read."""
-        with self._changed:
-            self._read += images
-            self._changed.notify()
+        self._read += images
+        while self._asked < len(self._uses) and self._may_copy(self._asked):
+            self._queue.put(self._asked)
+            self._asked += 1
 
     def stop(self) -> None:
         """Copy no further shard; one that is being copied is completed."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+        self._read = sys.maxsize
+        self._queue.put(None)
 
     def _run(self) -> None:
-        for place, use in enumerate(self._uses):
-            with self._changed:
-                while not self._stopped and not self._may_copy(place):
-                    self._changed.wait()
-                if self._stopped:
-                    return
-                needed = self._needed(place)
-            for other in needed:
+        while (place := self._queue.get()) is not None:
+            for other in self._needed(place):
                 with suppress(OSError):
                     os.utime(self._location.cached(other.number))
+            use = self._uses[place]
             if self._is_needed(use):
                 with suppress(LabelGapError, OSError):  # raised where the image is read
                     self._location.path(use.number, partial(self._is_needed, use))
@@ -547,20 +523,20 @@ class ShardImages(DigestedImages):
         """Return the bytes of image ``row``."""
         number, offset, size = (int(each[row]) for each in (self.shards, self.offsets, self.sizes))
         place = f"{self.root}/{self.location.entries[number].name}"
-        for _ in range(_ATTEMPTS):
-            path = self.location.path(number)
+        for attempt in range(_ATTEMPTS):
             try:
-                with path.open("rb", buffering=0) as file:
+                with self.location.path(number).open("rb", buffering=0) as file:
                     file.seek(offset)
                     content = file.read(size)
-            except FileNotFoundError:
-                continue  # another process has just removed it from the cache
+                break
+            except FileNotFoundError:  # another process may have just removed it from the cache
+                if attempt + 1 == _ATTEMPTS:
+                    raise InputError(f"{place} does not exist any more.") from None
             except OSError as error:
                 raise InputError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}.") from None
-            if len(content) < size:
-                raise InputError(f"{place} is truncated: {self.names[row]} lies beyond its end. Copy it again.")
-            return EncodedImage(content, f"{self.names[row]} in {place}")
-        raise InputError(f"{place} does not exist any more.")
+        if len(content) < size:
+            raise InputError(f"{place} is truncated: {self.names[row]} lies beyond its end. Copy it again.")
+        return EncodedImage(content, f"{self.names[row]} in {place}")
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """Return every row once, in a random order.
@@ -661,7 +637,7 @@ def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
     folder = RemoteFolder(url.removesuffix(f"/{INDEX_FILE}"))
     with TemporaryDirectory(prefix="labelgap-") as temporary:
         for name in (INDEX_FILE, IMAGES_FILE):
-            (Path(temporary) / name).write_bytes(folder.read(name))
+            folder.copy(name, Path(temporary) / name)
         try:
             index, rows = read_index(Path(temporary))
         except LabelGapError as error:
