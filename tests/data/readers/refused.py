@@ -11,7 +11,7 @@ import pytest
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.opening import load
 
-PLACE = re.compile(r"(\S+?(?:, (?:line|row) [\d,]+(?:, column \d+)?)?)(?:[: ]|$)")
+PLACE = re.compile(r"(\S+?(?:, (?:line|row) [\d,]*\d(?:, column \d+)?)?)(?:: | |$)")
 
 
 def refused(name: str, path: str | PathLike[str], **options: Any) -> list[str]:
