@@ -1,8 +1,7 @@
 """NUS-WIDE in its published layout: 81 concepts, the official training and test images.
 
 ``Groundtruth/TrainTestLabels`` has a file per concept and part, with 1 or 0 per line in the order of
-``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``, whose paths have Windows' separators. Where only
-``Groundtruth/AllLabels`` is there, its lines are in the order of ``ImageList/Imagelist.txt``. Rows keep the order of
+``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``, whose paths have Windows' separators. Rows keep the order of
 the lists. Images without any of the 81 concepts are kept (161,789 / 107,859 images) or dropped (125,448 / 83,898,
 Kobayashi 2023), and images that Flickr no longer has are missing in every later download.
 
@@ -84,46 +83,11 @@ def read_list(file: Path, problems: FileProblems) -> ImageList:
     return ImageList(found, len(texts))
 
 
-def read_labels(
-    root: Path, classes: list[str], listed: Mapping[str, ImageList], problems: FileProblems
-) -> tuple[dict[str, NDArray[np.int8]], str]:
-    """Return the labels of every part, ``(images, concepts)``, and which of the published folders they come from."""
-    for folder in (root / "Groundtruth", root):
-        if (folder / "TrainTestLabels").is_dir():
-            columns = {
-                part: _read_columns(folder / "TrainTestLabels", f"_{part}.txt", classes, images.rows, problems)
-                for part, images in listed.items()
-            }
-            return columns, "TrainTestLabels"
-        if (folder / "AllLabels").is_dir():
-            return _from_all_labels(root, folder / "AllLabels", classes, listed, problems), "AllLabels"
-    problems.add(root / "Groundtruth", "neither TrainTestLabels nor AllLabels is in it")
-    return {}, ""
-
-
-def _from_all_labels(
-    root: Path, folder: Path, classes: list[str], listed: Mapping[str, ImageList], problems: FileProblems
-) -> dict[str, NDArray[np.int8]]:
-    everything = read_list(root / "ImageList" / "Imagelist.txt", problems)
-    if not everything.lines:
-        return {}
-    row_of = {name: row for row, name in enumerate(everything.lines)}
-    codes = _read_columns(folder, ".txt", classes, everything.rows, problems)
-    found = {}
-    for part, images in listed.items():
-        for name, line in images.lines.items():
-            if name not in row_of:
-                file = root / "ImageList" / f"{part}Imagelist.txt"
-                problems.add(file, f"{truncate_text(name)} is not in Imagelist.txt", line)
-        found[part] = codes[[row_of.get(name, 0) for name in images.lines]]
-    return found
-
-
-def _read_columns(folder: Path, ending: str, classes: list[str], rows: int, problems: FileProblems) -> NDArray[np.int8]:
-    """Read the file of every concept, a line per image."""
+def read_labels(folder: Path, part: str, classes: list[str], rows: int, problems: FileProblems) -> NDArray[np.int8]:
+    """Return the labels of a part, ``(images, concepts)``: a file of every concept, a line per image."""
     codes = np.zeros((rows, len(classes)), dtype=np.int8)
-    files = {f"Labels_{name}{ending}": column for column, name in enumerate(classes)}
-    for file in sorted(folder.glob(f"Labels_*{ending}")):
+    files = {f"Labels_{name}_{part}.txt": column for column, name in enumerate(classes)}
+    for file in sorted(folder.glob(f"Labels_*_{part}.txt")):
         if file.name not in files:
             problems.add(file, "is of a concept that is not in Concepts81.txt")
     for name, column in files.items():
@@ -183,13 +147,15 @@ def load_nuswide(
         if name in listed["Train"].lines:
             file = root / "ImageList" / "TestImagelist.txt"
             problems.add(file, f"{truncate_text(name)} is in TrainImagelist.txt too", line)
-    codes, labels_from = read_labels(root, classes, listed, problems)
+    folders = [root / "Groundtruth" / "TrainTestLabels", root / "TrainTestLabels"]
+    labels = next((folder for folder in folders if folder.is_dir()), folders[0])
+    codes = {part: read_labels(labels, part, classes, each.rows, problems) for part, each in listed.items()}
     place = None if images is None else Path(images).expanduser()
     folder, files = _find_images(root, place, listed, problems, on_bad_image == "skip")
     problems.refuse()
     sizes = {part: len(each.lines) for part, each in listed.items()}
     findings: list[Finding] = [
-        Note(f"labels of {labels_from}: 1 = present, 0 = absent; every label is known"),
+        Note("labels of TrainTestLabels: 1 = present, 0 = absent; every label is known"),
         Note("train is the official training list, test the official test list, in their order", "split"),
     ]
     if sizes != _OFFICIAL:
@@ -284,19 +250,6 @@ def _without_unlabeled(splits: list[Split], unlabeled: str, findings: list[Findi
     return splits
 
 
-def _check_labels(file: Path) -> str | None:
-    """Return what a file of labels lacks: those of all images need the list of all images."""
-    root = next((place for place in file.parents if (place / "ImageList").is_dir()), file.parent)
-    needed = file.parent.name == "AllLabels" and not (root / "ImageList" / "Imagelist.txt").is_file()
-    return "ImageList/Imagelist.txt is missing, which has the order of its lines" if needed else None
-
-
-def _label_files(part: str) -> tuple[str, tuple[str, ...]]:
-    """Return where the labels of a part lie, and where else they may."""
-    own, whole = f"TrainTestLabels/Labels_*_{part}.txt", "AllLabels/Labels_*.txt"
-    return f"Groundtruth/{own}", (f"Groundtruth/{whole}", own, whole)
-
-
 NUSWIDE_LAYOUT: Final = DatasetLayout(
     "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide/NUS-WIDE.html",
     "as its page says, for research; every photo is under the terms that its owner chose on Flickr",
@@ -305,10 +258,9 @@ NUSWIDE_LAYOUT: Final = DatasetLayout(
         RequiredFile("ConceptsList/Concepts81.txt", "the concepts", ("Concepts81.txt",), lines=CONCEPTS),
         RequiredFile("ImageList/TrainImagelist.txt", "161,789 paths"),
         RequiredFile("ImageList/TestImagelist.txt", "107,859 paths"),
-        RequiredFile("ImageList/Imagelist.txt", "all 269,648, needed with AllLabels only", optional=True),
         *(
-            RequiredFile(path, "1 or 0 per image of the list", others, count=CONCEPTS, check=_check_labels)
-            for path, others in map(_label_files, _OFFICIAL)
+            RequiredFile(f"Groundtruth/{path}", "1 or 0 per image of the list", (path,), count=CONCEPTS)
+            for path in (f"TrainTestLabels/Labels_*_{part}.txt" for part in _OFFICIAL)
         ),
         RequiredFile("Flickr/*/*.jpg", "the images, or anywhere: --images", ("images/*.jpg", "images/*/*.jpg")),
     ),

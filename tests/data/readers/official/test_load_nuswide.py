@@ -15,7 +15,6 @@ from tests.data.sentences import sentences
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ImagesSkipped
 from labelgap.data.opening import load
-from labelgap.data.registry import describe_dataset
 from labelgap.inference.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.tables import find_table, open_sources
@@ -34,11 +33,9 @@ def check_rows(data: Dataset) -> None:
             assert abs(int(split.images[row][0, 0, 0]) - 10 * numbers[name]) < 8
 
 
-@pytest.mark.parametrize(("images", "all_labels"), [("Flickr/{0}/{1}", False), (FLAT, True)])
-def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
-    tmp_path: Path, images: str, all_labels: bool
-) -> None:
-    root = nuswide(tmp_path, images, all_labels)
+@pytest.mark.parametrize("images", ["Flickr/{0}/{1}", FLAT])
+def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(tmp_path: Path, images: str) -> None:
+    root = nuswide(tmp_path, images)
     data = load(tmp_path)
     assert sentences(data)[0] == "recognized as nuswide: a folder with NUS-WIDE's lists"
     assert data.classes == NUS_CONCEPTS
@@ -50,7 +47,6 @@ def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
     assert data.val.labels.images == tuple(names[row] for row in val)
     assert data.test.labels.images == tuple(name.replace("\\", "/") for name in NUS_TEST)
     said = " ".join(sentences(data))
-    assert ("AllLabels" if all_labels else "TrainTestLabels") in said
     assert "12 / 3 training and test images, the published 161,789 / 107,859" in said
     assert "2 images without any concept are kept; --unlabeled drop" in said
     dropped = load("nuswide", root, unlabeled="drop")
@@ -64,9 +60,8 @@ def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
 def test_images_that_flickr_lost_are_all_named_or_left_out(tmp_path: Path) -> None:
     root = nuswide(tmp_path)
     lost = "x" * 300  # a folder that no disk takes
-    for list_name in ("TrainImagelist", "Imagelist"):
-        file = root / "ImageList" / f"{list_name}.txt"
-        file.write_text(file.read_text().replace(NUS_TRAIN[2], f"{lost}\\2.jpg"))
+    file = root / "ImageList" / "TrainImagelist.txt"
+    file.write_text(file.read_text().replace(NUS_TRAIN[2], f"{lost}\\2.jpg"))
     photos = (root / "Flickr").rename(tmp_path / "photos")
     assert "--images FOLDER" in " ".join(refused("nuswide", root))
     for name in (NUS_TRAIN[7], NUS_TEST[0]):
@@ -116,17 +111,6 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
     (root / "ConceptsList" / "Concepts81.txt").write_text("\n".join(NUS_CONCEPTS[:21]))
     assert "ConceptsList/Concepts81.txt" in places("nuswide", root), "another version"
     assert "ImageList/TrainImagelist.txt" in places("nuswide", labels)
-
-
-def test_a_list_that_the_list_of_all_images_does_not_know_is_refused(tmp_path: Path) -> None:
-    root = nuswide(tmp_path, all_labels=True)
-    with (root / "ImageList" / "TrainImagelist.txt").open("a") as file:
-        file.write("zoo\\9_9.jpg")
-    assert places("nuswide", root) == ["ImageList/TrainImagelist.txt, line 13", "Flickr/zoo/9_9.jpg"]
-    (root / "ImageList" / "Imagelist.txt").unlink()
-    (missing,) = describe_dataset("nuswide").problems(root)
-    assert "ImageList/Imagelist.txt" in missing
-    assert places("nuswide", root)[0] == "ImageList/Imagelist.txt"
 
 
 @pytest.mark.usefixtures("undrawn")
