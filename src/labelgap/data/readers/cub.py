@@ -39,7 +39,7 @@ _COLUMNS: Final = ("image", "attribute", "is_present", "certainty", "seconds")
 _NO_CERTAINTY: Final = 0
 _BLOCK: Final = 1 << 24
 _ATTRIBUTES: Final = 312
-_OFFICIAL: Final = {"train": 5_994, "test": 5_794}
+_PUBLISHED: Final = (5_994, 5_794)
 
 Codes = NDArray[np.int8]
 
@@ -180,14 +180,11 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
     notes.append(
         Note("train is the official training set, test the official test set, in the order of images.txt", "split")
     )
-    sizes = {"train": int(files.training.sum()), "test": int((~files.training).sum())}
-    if sizes != _OFFICIAL:
-        found, published = (f"{each['train']:,} / {each['test']:,}" for each in (sizes, _OFFICIAL))
-        notes.append(Note(f"there are {found} training and test images, in the published version {published}"))
     train, test = (
-        _split(files, name, codes, np.flatnonzero(files.training == (name == "train")), boxes) for name in sizes
+        _split(files, name, codes, np.flatnonzero(files.training == (name == "train")), boxes)
+        for name in ("train", "test")
     )
-    return from_official_splits("cub", train, test, notes)
+    return from_official_splits("cub", train, test, notes, _PUBLISHED)
 
 
 def read_cub_certainty(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:

@@ -44,12 +44,10 @@ def read_concepts(root: Path, problems: FileProblems) -> list[str]:
     before = len(problems)
     found: dict[str, int] = {}
     for line, name in problems.read_lines(file):
-        if name in found:
-            problems.add(file, f"the concept {truncate_text(name)} is listed again (first in line {found[name]})", line)
-        elif len(name) > _MAX_NAME or not name.isprintable() or "/" in name or "\\" in name:
+        if len(name) > _MAX_NAME or not name.isprintable() or "/" in name or "\\" in name:
             problems.add(file, f"{truncate_text(repr(name))} is not the name of a concept", line)
         else:
-            found[name] = line
+            problems.is_new(name, found, file, line)
     if len(problems) == before and len(found) != CONCEPTS:
         problems.add(file, f"{len(found)} concepts, and the published list has {CONCEPTS}: another version?")
     return list(found)
@@ -72,10 +70,8 @@ def read_list(file: Path, problems: FileProblems) -> ImageList:
         problem = image_name_problem(name)
         if problem is None and (name.startswith("/") or ":" in name or ".." in name.split("/")):
             problem = f"{truncate_text(repr(text))} leads to another folder"
-        if problem is None and name in found:
-            problem = f"{truncate_text(name)} is listed again (first in line {found[name]:,})"
         if problem is None:
-            found[name] = line
+            problems.is_new(name, found, file, line)
         else:
             problems.add(file, problem, line)
     if not found and len(problems) == before:
@@ -118,7 +114,9 @@ def _read_column(file: Path, rows: int, problems: FileProblems) -> NDArray[np.in
     return None
 
 
-_OFFICIAL: Final = {"Train": 161_789, "Test": 107_859}
+_PARTS: Final = ("Train", "Test")
+_PUBLISHED: Final = {"keep": (161_789, 107_859), "drop": (125_448, 83_898)}
+"""Images of train and test, with and without those that have none of the concepts."""
 
 
 def load_nuswide(
@@ -142,7 +140,7 @@ def load_nuswide(
     root = find_root(Path(path), NUSWIDE_LAYOUT)
     problems = FileProblems(root)
     classes = read_concepts(root, problems)
-    listed = {part: read_list(root / "ImageList" / f"{part}Imagelist.txt", problems) for part in _OFFICIAL}
+    listed = {part: read_list(root / "ImageList" / f"{part}Imagelist.txt", problems) for part in _PARTS}
     for name, line in listed["Test"].lines.items():
         if name in listed["Train"].lines:
             file = root / "ImageList" / "TestImagelist.txt"
@@ -153,19 +151,15 @@ def load_nuswide(
     place = None if images is None else Path(images).expanduser()
     folder, files = _find_images(root, place, listed, problems, on_bad_image == "skip")
     problems.refuse()
-    sizes = {part: len(each.lines) for part, each in listed.items()}
     findings: list[Finding] = [
         Note("labels of TrainTestLabels: 1 = present, 0 = absent; every label is known"),
         Note("train is the official training list, test the official test list, in their order", "split"),
     ]
-    if sizes != _OFFICIAL:
-        here, published = (" / ".join(f"{size:,}" for size in each.values()) for each in (sizes, _OFFICIAL))
-        findings.append(Note(f"the lists have {here} training and test images, the published {published}"))
     if skipped := tuple(name for each in listed.values() for name in each.lines if name not in files):
         findings.append(ImagesSkipped(skipped))
     splits = [_split(part, each, codes[part], classes, folder, files) for part, each in listed.items()]
     train, test = _without_unlabeled(splits, unlabeled, findings)
-    return from_official_splits("nuswide", train, test, findings)
+    return from_official_splits("nuswide", train, test, findings, _PUBLISHED[unlabeled])
 
 
 def find_nuswide(path: Path) -> Path | None:
@@ -260,7 +254,7 @@ NUSWIDE_LAYOUT: Final = DatasetLayout(
         RequiredFile("ImageList/TestImagelist.txt", "107,859 paths"),
         *(
             RequiredFile(f"Groundtruth/{path}", "1 or 0 per image of the list", (path,), count=CONCEPTS)
-            for path in (f"TrainTestLabels/Labels_*_{part}.txt" for part in _OFFICIAL)
+            for path in (f"TrainTestLabels/Labels_*_{part}.txt" for part in _PARTS)
         ),
         RequiredFile("Flickr/*/*.jpg", "the images, or anywhere: --images", ("images/*.jpg", "images/*/*.jpg")),
     ),

@@ -682,18 +682,18 @@ def load_openimages(
         places = _image_places(folder, OFFICIAL_SPLITS[name])
         files = _find_images(places, folder)
         exists = np.array([image in files for image in format_ids(labels.ids)], dtype=bool)
-        missing = labels.ids[~exists]
+        missing = format_ids(labels.ids[~exists])
         if len(missing) and on_bad_image == "error":
             problems.append(
                 f"{len(missing):,} of {len(exists):,} {OFFICIAL_SPLITS[name]} images have no file, e.g. "
-                f"{format_ids(missing[:1])[0]}.jpg (searched: {', '.join(map(str, places)) or 'no folder'}); --images "
+                f"{missing[0]}.jpg (searched: {', '.join(map(str, places)) or 'no folder'}); --images "
                 "names their folder, --on-bad-image skip leaves them out"
             )
         elif len(missing):
             findings.append(Note(f"{name}: {pluralize(len(missing), 'image')} without a file left out", "images"))
         if problems:
             continue
-        table = _table(labels, chosen, exists)
+        table = _table(labels, chosen).select(np.flatnonzero(exists))
         source = FileImages(folder, table.images, [files[image] for image in table.images])
         drawn = None
         if (place := layout.splits[name].get("boxes")) is not None:
@@ -731,16 +731,11 @@ def _read(
     return labels.with_images(listed, len(classes.ids)) if unlabeled and listed is not None else labels
 
 
-def _table(labels: SplitLabels, classes: ClassList, kept: NDArray[np.bool_]) -> LabelTable:
-    """Return the labels of the images that are kept."""
-    places, values, width = labels.places, labels.values, len(classes.ids)
-    if not kept.all():
-        rows, columns = np.divmod(places, width)
-        known = kept[rows]
-        places, values = (np.cumsum(kept) - 1)[rows[known]] * width + columns[known], values[known]
-    starts = np.searchsorted(places, np.arange(int(kept.sum()) + 1) * width)
-    images = UniqueNames(format_ids(labels.ids[kept]))
-    return LabelTable(starts, (places % width).astype(np.int32), values, classes.names, images)
+def _table(labels: SplitLabels, classes: ClassList) -> LabelTable:
+    width = len(classes.ids)
+    starts = np.searchsorted(labels.places, np.arange(len(labels.ids) + 1) * width)
+    columns = (labels.places % width).astype(np.int32)
+    return LabelTable(starts, columns, labels.values, classes.names, UniqueNames(format_ids(labels.ids)))
 
 
 def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine: float | None) -> list[Finding]:

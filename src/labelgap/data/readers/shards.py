@@ -108,7 +108,7 @@ class ImageRows:
         self.table = table.combine_chunks()
         self.names: tuple[str, ...] = tuple(table["image"].to_pylist())
         self.splits = np.array(table["split"].to_pylist(), dtype="U5")
-        numbers = (np.ascontiguousarray(table[name].to_numpy()) for name in ("shard", "offset", "bytes", "group"))
+        numbers = (self.table[name].to_numpy() for name in ("shard", "offset", "bytes", "group"))
         self.shards, self.offsets, self.sizes, self.groups = numbers
         self.digests = np.frombuffer(b"".join(table["digest"].to_pylist()), np.uint8).reshape(-1, DIGEST_BYTES)
 
@@ -177,20 +177,20 @@ def read_index(folder: Path) -> tuple[ShardIndex, ImageRows]:
 
 def _problem(index: ShardIndex, rows: ImageRows) -> str | None:
     """Return what is wrong with the rows of an index, or None."""
-    numbers = rows.shards
-    if len({entry.name for entry in index.shards}) < len(index.shards):
+    numbers, entries = rows.shards, index.shards
+    if len({entry.name for entry in entries}) < len(entries):
         return "two shards have one name"
-    if len(rows) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(index.shards):
+    if not ((numbers >= 0) & (numbers < len(entries))).all():
         return "it names a shard that does not exist"
-    if np.bincount(numbers, minlength=len(index.shards)).tolist() != [entry.count for entry in index.shards]:
+    if np.bincount(numbers, minlength=len(entries)).tolist() != [entry.count for entry in entries]:
         return f"its shards have other counts than in {INDEX_FILE}"
-    ends = np.array([entry.bytes for entry in index.shards], dtype=np.int64)[numbers] - rows.offsets
+    ends = np.array([entry.bytes for entry in entries], dtype=np.int64)[numbers] - rows.offsets
     if (rows.offsets < 0).any() or (rows.sizes < 0).any() or (rows.sizes > ends).any():
         return "an image lies outside of its shard"
     if not np.isin(rows.splits, SPLITS).all():
         return "a split is not train, val or test"
-    listed = [rows.listed(name)[1] for name in ("present", "absent")]
-    if any(len(each) and not 0 <= each.min() <= each.max() < len(index.classes) for each in listed):
+    listed = np.concatenate([rows.listed(name)[1] for name in ("present", "absent")])
+    if not ((listed >= 0) & (listed < len(index.classes))).all():
         return "it names a class that does not exist"
     return None
 
@@ -647,16 +647,15 @@ def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
 
 def _check_sizes(location: ShardLocation) -> dict[str, str]:
     """Return name → problem of the shards that are missing at a URL, have another size, or were damaged before."""
-    folder, numbers = RemoteFolder(str(location.root)), {entry.name: n for n, entry in enumerate(location.entries)}
+    folder = RemoteFolder(str(location.root))
 
-    def check(entry: ShardEntry) -> str | None:
-        try:
-            size = folder.size(entry.name)
-            if size == entry.bytes and location.is_doubtful(numbers[entry.name]):
-                location.path(numbers[entry.name])
-        except InputError as error:
-            return str(error).rstrip(".")
-        return None if size in (None, entry.bytes) else _truncated(folder.address(entry.name), size, entry)
+    def check(number: int, entry: ShardEntry) -> str | None:
+        size = folder.size(entry.name)
+        if size not in (None, entry.bytes):
+            return _truncated(folder.address(entry.name), size or 0, entry)
+        if location.is_doubtful(number):
+            location.path(number)
+        return None
 
     return _checked(location.entries, check, _REQUESTS_AT_ONCE)
 
@@ -668,19 +667,14 @@ def _check_files(folder: Path, entries: Sequence[ShardEntry]) -> dict[str, str]:
     known = (read_flat_json(cache) or {}) if cache.exists() else {}
     verified: dict[str, str] = {}
 
-    def check(entry: ShardEntry) -> str | None:
+    def check(_: int, entry: ShardEntry) -> str | None:
         path = folder / entry.name
-        try:
-            status = path.stat()
-            if status.st_size != entry.bytes:
-                return _truncated(str(path), status.st_size, entry)
-            state = f"{entry.digest} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-            if known.get(entry.name) != state and file_digest(path).hex() != entry.digest:
-                return f"{path} is damaged: its digest is not the one in {INDEX_FILE}. Copy it again"
-        except FileNotFoundError:
-            return f"{path} does not exist"
-        except OSError as error:
-            return f"{path} cannot be read ({(error.strerror or str(error)).lower()})"
+        status = path.stat()
+        if status.st_size != entry.bytes:
+            return _truncated(str(path), status.st_size, entry)
+        state = f"{entry.digest} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        if known.get(entry.name) != state and file_digest(path).hex() != entry.digest:
+            return f"{path} is damaged: its digest is not the one in {INDEX_FILE}. Copy it again"
         verified[entry.name] = state
         return None
 
@@ -692,10 +686,20 @@ def _check_files(folder: Path, entries: Sequence[ShardEntry]) -> dict[str, str]:
     return broken
 
 
-def _checked(entries: Sequence[ShardEntry], check: Callable[[ShardEntry], str | None], threads: int) -> dict[str, str]:
+def _checked(
+    entries: Sequence[ShardEntry], check: Callable[[int, ShardEntry], str | None], threads: int
+) -> dict[str, str]:
+    def problem(number: int, entry: ShardEntry) -> str | None:
+        try:
+            return check(number, entry)
+        except InputError as error:
+            return str(error).rstrip(".")
+        except OSError as error:
+            return f"{error.filename} cannot be read ({(error.strerror or str(error)).lower()})"
+
     with ThreadPoolExecutor(threads) as pool:
-        found = zip(entries, pool.map(check, entries), strict=True)
-        return {entry.name: problem for entry, problem in found if problem is not None}
+        found = zip(entries, pool.map(problem, range(len(entries)), entries), strict=True)
+        return {entry.name: reason for entry, reason in found if reason is not None}
 
 
 def _truncated(place: str, size: int, entry: ShardEntry) -> str:
@@ -723,16 +727,15 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
     with suppress(LabelGapError):
         return (*read_index(cached), {})
 
-    def scan(path: Path) -> ShardContent | InputError:
+    def scan(path: Path) -> ShardContent | str:
         try:
             return scan_shard(path)
         except InputError as error:
-            return error
+            return str(error).rstrip(".")
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         found = list(pool.map(scan, paths))
-    pairs = zip(paths, found, strict=True)
-    broken = {path.name: str(each).rstrip(".") for path, each in pairs if isinstance(each, InputError)}
+    broken = {path.name: each for path, each in zip(paths, found, strict=True) if isinstance(each, str)}
     contents = [each for each in found if isinstance(each, ShardContent)]
     classes, rows = join_contents(contents)
     entries = tuple(content.entry for content in contents)
