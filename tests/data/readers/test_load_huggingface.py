@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from tests.cli.conftest import call
 from tests.data.readers.refused import places
 from tests.data.sentences import sentences
 
@@ -223,12 +222,3 @@ def test_splits_have_our_names_and_others_are_left_out(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=named):
             load("huggingface", save_dict(tmp_path / names[0], names))
     assert places("huggingface", tmp_path) == ["dataset_dict.json"]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_commands_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = save_parquet(tmp_path / "set", {"image": images(8), "labels": pa.array([[0], [1], [2], [0, 1]] * 2)})
-    assert call("datasets", "huggingface", str(folder)) == 0
-    capsys.readouterr()
-    assert call("inspect", str(folder), "--unlisted", "absent", "--json") == 0
-    assert [each["name"] for each in json.loads(capsys.readouterr().out)["classes"]] == ["cat", "dog", "owl"]

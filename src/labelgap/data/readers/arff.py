@@ -25,7 +25,7 @@ from scipy.sparse import csr_array
 
 from labelgap.core.errors import InputError, RunError, describe_missing_path
 from labelgap.core.findings import Finding, Note
-from labelgap.core.stored import parse_xml, read_bytes
+from labelgap.core.stored import check_ordinary, parse_xml, read_bytes
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
@@ -384,18 +384,14 @@ def _describe_missing(path: Path) -> str:
 
 def _parse_file(path: Path, problems: ProblemList) -> ArffFile:
     def report(line: int, message: str) -> None:
-        place = f"{path.name}, line {line}" if line else path.name
-        problems.append(f"{place}: {message}")
+        problems.append(f"{path.name}{f', line {line}' if line else ''}: {message}")
 
     try:
-        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-            raise IsADirectoryError(0, "it is not a file")
+        check_ordinary(path)  # opening a pipe would wait for ever
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             return parse_arff(path, file, report)
-    except FileNotFoundError:
-        report(0, "it does not exist")
-    except OSError as error:
-        report(0, f"it cannot be read ({error.strerror or error})")
+    except RunError as error:
+        report(0, str(error))
     return ArffFile(path)
 
 
@@ -420,25 +416,21 @@ def _check(files: Mapping[str, ArffFile], labels: Sequence[int], problems: Probl
             problems.append(f"{place}: {cells[row, column]:g} under {truncate_text(name)}: a label is 0 or 1")
     features = [each for n, each in enumerate(train.attributes) if n not in {*labels} and each.kind != "text"]
     if not features:
-        problems.add(0, f"{train.path.name}: all of its attributes are labels or text, there is no feature")
-    size = 4 * sum(map(_width, features)) * max(len(file.lines) for file in files.values())
+        problems.append(f"{train.path.name}: all of its attributes are labels or text, there is no feature")
+    width = sum(len(each.values) if len(each.values) > 2 else 1 for each in features)
+    size = 4 * width * max(len(file.lines) for file in files.values())
     if size > _MAX_BYTES:
-        problems.add(0, f"{train.path.name}: its features would take {size / 2**30:.0f} GiB of memory")
+        problems.append(f"{train.path.name}: its features would take {size / 2**30:.0f} GiB of memory")
 
 
 def _describe_difference(file: ArffFile, train: ArffFile) -> str:
     for one, other in zip(file.attributes, train.attributes, strict=False):
         if one != other:
             here, there = (f"'{truncate_text(each.name)}' ({each.kind})" for each in (one, other))
-            instead = f"line {other.line} of {train.path.name} has {there}"
-            return f"{file.path.name}, line {one.line}: {here}, where {instead}, or other values of it"
+            where = f"{file.path.name}, line {one.line}: {here}, where line {other.line} of {train.path.name}"
+            return f"{where} has {there}, or other values of it"
     counts = f"{len(file.attributes)} attributes, and {train.path.name} {len(train.attributes)}"
     return f"{file.path.name}: it has {counts}"
-
-
-def _width(attribute: Attribute) -> int:
-    """Return the number of features that an attribute becomes."""
-    return len(attribute.values) if len(attribute.values) > 2 else 1
 
 
 def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -> Dataset:

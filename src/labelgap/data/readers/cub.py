@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import UnknownNameError
 from labelgap.core.findings import Note
-from labelgap.core.text import truncate_text
+from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.common import (
@@ -275,7 +275,7 @@ def _read_values(
 ) -> dict[int, tuple[int, tuple[float, ...]]]:
     """Return the line and the values of every image from lines of an image's number and ``count`` values."""
     before = len(problems)
-    found: dict[int, tuple[int, tuple[float, ...]]] = {}
+    found, lines = dict[int, tuple[int, tuple[float, ...]]](), dict[str, int]()
     for line, text in problems.read_lines(file):
         first, *rest = text.split()
         try:
@@ -283,15 +283,11 @@ def _read_values(
         except ValueError:
             number, values = 0, ()
         if len(values) != count:
-            what = "value" if count == 1 else "values"
-            problems.add(
-                file, f"{truncate_text(repr(text))}: a line is the number of an image and {count} {what}", line
-            )
+            what = pluralize(count, "value")
+            problems.add(file, f"{truncate_text(repr(text))}: a line is the number of an image and {what}", line)
         elif number not in images:
             problems.add(file, f"image {number} is not in images.txt", line)
-        elif number in found:
-            problems.add(file, f"image {number} is listed again (first in line {found[number][0]:,})", line)
-        else:
+        elif problems.is_new(f"image {number}", lines, file, line):
             found[number] = line, values
     missing = [number for number in images if number not in found]
     if missing and (found or len(problems) == before):

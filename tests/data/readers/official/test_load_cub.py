@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import call
 from tests.data.readers.official.published_files import CUB_ATTRIBUTES, CUB_IMAGES, CUB_TEST, cub, cub_label
 from tests.data.readers.refused import places
 from tests.data.sentences import sentences
@@ -14,6 +13,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import UnknownNameError
 from labelgap.data import read_cub_certainty
 from labelgap.data.opening import load
+from labelgap.data.registry import describe_dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, paper_split
 
 
@@ -114,14 +114,12 @@ def test_missing_files_and_another_version_are_told(tmp_path: Path) -> None:
     assert "train_test_split.txt" in places("cub", root)
 
 
-def test_the_commands_check_and_read_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(cub(tmp_path).parent)
-    assert call("datasets", "cub", "CUB_200_2011") == 0
-    assert call("inspect", "CUB_200_2011", "--certainty", "probably", "--json") == 0
+def test_a_quick_look_finds_what_is_missing(tmp_path: Path) -> None:
+    root, layout = cub(tmp_path), describe_dataset("cub")
+    assert not layout.problems(tmp_path)
     (tmp_path / "attributes.txt").write_text("1 a\n")
-    (tmp_path / "CUB_200_2011" / "attributes" / "image_attribute_labels.txt").unlink()
-    assert call("datasets", "cub", ".") == 2
-    said = capsys.readouterr().err
-    assert "../attributes.txt: 1 line" in said and "attributes/image_attribute_labels.txt is missing" in said
+    (root / "attributes" / "image_attribute_labels.txt").unlink()
+    assert [each.split(" ")[0] for each in layout.problems(tmp_path)] == [
+        "../attributes.txt:",
+        "attributes/image_attribute_labels.txt",
+    ]

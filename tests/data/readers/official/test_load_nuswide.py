@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import call
 from tests.data.readers.official.published_files import NUS_CONCEPTS, NUS_LABELS, NUS_TEST, NUS_TRAIN, nuswide
 from tests.data.readers.refused import places, refused
 from tests.data.sentences import sentences
@@ -15,7 +14,7 @@ from tests.data.sentences import sentences
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ImagesSkipped
 from labelgap.data.opening import load
-from labelgap.inference.image_arguments import is_dataset_argument
+from labelgap.data.registry import describe_dataset
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.tables import find_table, open_sources
 
@@ -113,39 +112,29 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
     assert "ImageList/TrainImagelist.txt" in places("nuswide", labels)
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_the_commands_check_and_read_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(nuswide(tmp_path, FLAT).parent)
-    assert is_dataset_argument("NUS-WIDE") and not is_dataset_argument("NUS-WIDE/images")
-    assert call("datasets", "nuswide", "NUS-WIDE") == 0
-    assert call("inspect", "NUS-WIDE", "--unlabeled", "drop", "--json") == 0
-    (tmp_path / "NUS-WIDE" / "ConceptsList" / "Concepts81.txt").write_text("a\nb\n")
-    (tmp_path / "NUS-WIDE" / "Groundtruth" / "TrainTestLabels" / "Labels_airport_Train.txt").unlink()
-    assert call("datasets", "nuswide", ".") == 2
-    said = capsys.readouterr().err
-    assert "ConceptsList/Concepts81.txt: 2 lines" in said and "Labels_*_Train.txt: 80 files" in said
+def test_a_quick_look_finds_what_is_missing(tmp_path: Path) -> None:
+    root, layout = nuswide(tmp_path, FLAT), describe_dataset("nuswide")
+    assert not layout.problems(tmp_path)
+    (root / "ConceptsList" / "Concepts81.txt").write_text("a\nb\n")
+    (root / "Groundtruth" / "TrainTestLabels" / "Labels_airport_Train.txt").unlink()
+    assert [each.partition(":")[0] for each in layout.problems(tmp_path)] == [
+        "ConceptsList/Concepts81.txt",
+        "Groundtruth/TrainTestLabels/Labels_*_Train.txt",
+    ]
 
 
 def test_a_table_of_a_paper_reads_its_version_and_a_csv_still_will_do(tmp_path: Path) -> None:
     root = nuswide(tmp_path)
-    (source,) = open_sources([f"nuswide={tmp_path}"], find_table("two-way-nus")).values()
-    assert [len(split) for split in source["images"][0].splits] == [9, 2, 2]
-    (source,) = open_sources([f"nuswide={root}"], find_table("cole-table1")).values()
-    assert [len(split) for split in source["images"][0].splits] == [10, 2, 3]
+    for path, paper, sizes in ((tmp_path, "two-way-nus", [9, 2, 2]), (root, "cole-table1", [10, 2, 3])):
+        (source,) = open_sources([f"nuswide={path}"], find_table(paper)).values()
+        assert [len(split) for split in source["images"][0].splits] == sizes
     rows = ["image,split,a,b", "Flickr/zoo/0000_9000.jpg,train,1,0", "Flickr/zoo/0001_8999.jpg,test,0,1"]
     (root / "tags.csv").write_text("\n".join(rows))
     (source,) = open_sources([f"nuswide={root / 'tags.csv'}"], find_table("cole-table1")).values()
     assert source["images"][0].classes == ("a", "b")
-    arrays = tmp_path / "arrays"
-    arrays.mkdir()
     for part, names in (("train", NUS_TRAIN), ("val", NUS_TEST)):
-        labels = np.eye(len(names), 3)
-        paths = [name.replace("\\", "/") for name in names]
-        for kind, values in (("images", np.array(paths)), ("labels", labels), ("labels_obs", labels)):
-            np.save(arrays / f"formatted_{part}_{kind}.npy", values)
-    for child in (root / "Flickr").iterdir():
-        child.rename(arrays / child.name)
-    (source,) = open_sources([f"nuswide={arrays}"], find_table("cole-table1")).values()
+        labels, paths = np.eye(len(names), 3), np.array([name.replace("\\", "/") for name in names])
+        for kind, values in (("images", paths), ("labels", labels), ("labels_obs", labels)):
+            np.save(root / "Flickr" / f"formatted_{part}_{kind}.npy", values)
+    (source,) = open_sources([f"nuswide={root / 'Flickr'}"], find_table("cole-table1")).values()
     assert source["images"][0].recipe["name"] == "spml"

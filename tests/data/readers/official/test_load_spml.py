@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
-from tests.cli.conftest import call
 from tests.data.readers.refused import places, refused
 
 from labelgap.data.opening import load
@@ -100,11 +98,8 @@ def test_missing_truncated_and_pickled_arrays_are_named_together(tmp_path: Path)
     assert places("spml", folder / "photos")[0] == names[0]
 
 
-def test_photos_elsewhere_are_asked_for_and_the_commands_read_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, photos = formatted(tmp_path / "voc"), str(tmp_path / "photos")
+def test_photos_elsewhere_are_asked_for(tmp_path: Path) -> None:
+    folder, photos = formatted(tmp_path / "voc"), tmp_path / "photos"
     (folder / "photos").rename(photos)
-    assert call("inspect", str(folder)) == 2 and "(--images DIR)" in capsys.readouterr().err
-    assert call("inspect", str(folder), "--images", photos, "--classes", "a,b,c,d,e", "--json") == 0
-    assert call("inspect", str(folder), "--images", photos, "--classes", "a,b") == 2
+    assert "--images DIR" in refused("spml", folder)[0]
+    assert "2 classes" in refused("spml", folder, images=photos, classes=["a", "b"])[0]
