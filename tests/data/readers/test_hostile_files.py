@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import struct
@@ -120,38 +119,31 @@ def test_feature_files_with_arrays_of_another_dimension_are_refused(tmp_path: Pa
             load("features", stored(tmp_path, {**arrays(), name: changed}))
 
 
-@pytest.mark.parametrize("shape", ["(10**18,)", "(1000000000000, 4)", "(-1, 4)", "(2**62, 2**62)", "('a',)"])
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_feature_files_cannot_claim_more_than_they_have(tmp_path: Path, shape: str, compression: int) -> None:
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    with zipfile.ZipFile(tmp_path / "x.npz", "w", compression) as archive:
-        text = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
-        archive.writestr("train_features.npy", text)
-    with pytest.raises(InputError, match="is damaged"):
-        load("features", tmp_path / "x.npz")
-
-
-def test_an_npz_that_unpacks_to_a_hundred_times_its_size_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shape", ["(10**18,)", "(-1, 4)", "(2**62, 2**62)", "('a',)"])
+def test_feature_files_cannot_claim_more_than_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    monkeypatch.setattr("labelgap.data.readers.features._UNPACKED_BYTES", 1 << 20)
-    np.savez_compressed(tmp_path / "x.npz", train_features=np.zeros((1 << 20, 4)))
-    with pytest.raises(InputError, match=r"is damaged \(it claims 33,554,432 bytes"):
-        load("features", tmp_path / "x.npz")
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", compression) as archive:
+            text = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
+            archive.writestr("train_features.npy", text)
+        assert "damaged" in refused("features", tmp_path / "x.npz")[0]
+    monkeypatch.setattr("labelgap.data.readers.features._UNPACKED_BYTES", 1 << 16)
+    np.savez_compressed(tmp_path / "x.npz", train_features=np.zeros((1 << 16, 4)))  # a hundred times its size
+    assert "2,097,152 bytes" in refused("features", tmp_path / "x.npz")[0]
 
 
 def test_a_parquet_file_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(300_000, dtype=np.int8)), pa.array(["a.jpg"]))
     pq.write_table(pa.table({"image": names, "cat": np.ones(300_000, dtype=np.int8)}), path)
-    with pytest.raises(InputError, match="it claims 300,000 rows"):
-        read_parquet(path)
+    assert "300,000 rows" in refused("parquet", path)[0]
     monkeypatch.setattr(parquet_module, "_UNPACKED_BYTES", 1 << 10)
     pq.write_table(pa.table({"image": ["a" * 1_000_000]}), path, compression="zstd", use_dictionary=False)
-    with pytest.raises(InputError, match="bytes would become 1,000,0"):
-        read_parquet(path)
-    with pytest.raises(InputError, match="bytes would become"):
-        LabelTable.from_parquet(path)
+    for read in (read_parquet, LabelTable.from_parquet):
+        with pytest.raises(InputError, match="would become 1,000,0"):
+            read(path)
 
 
 def test_a_long_text_in_many_rows_of_parquet_is_in_memory_once(tmp_path: Path) -> None:
@@ -226,12 +218,11 @@ def test_lists_of_nuswide_and_cub_of_anything_are_refused(
 
 
 def test_bytes_that_are_not_an_archive_are_refused(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, np.zeros((3, 2), dtype=np.float32))
-    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", buffer.getvalue(), buffer.getvalue()[:-1]):
+    np.save(tmp_path / "x.npy", np.zeros((3, 2), dtype=np.float32))
+    array = (tmp_path / "x.npy").read_bytes()
+    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", array, array[:-1]):
         (tmp_path / "x.npz").write_bytes(content)
-        with pytest.raises(InputError):
-            load("features", tmp_path / "x.npz")
+        refused("features", tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("name", ["classes", "train_ids"])

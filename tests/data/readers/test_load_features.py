@@ -51,7 +51,7 @@ def table_file(folder: Path, content: Arrays) -> Path:
         columns["split"] += [split] * len(content[f"{split}_ids"])
         columns["features"] += content[f"{split}_features"].tolist()
         columns["truth"] += content[f"{split}_truth"].tolist()
-        columns["observed"] += content.get(f"{split}_observed", content[f"{split}_truth"]).tolist()
+        columns["observed"] += content[f"{split}_{'observed' if split == 'train' else 'truth'}"].tolist()
     table = pa.table({**columns, "features": pa.array(columns["features"], pa.list_(pa.float32()))})
     pq.write_table(
         table.replace_schema_metadata({"classes": json.dumps(content["classes"].tolist())}), folder / "x.parquet"

@@ -87,8 +87,13 @@ def save_parquet(folder: Path, columns: Columns | None = None, features: Mapping
 
 @pytest.mark.parametrize("layout", ["dict", "single", "parquet"])
 def test_images_and_lists_are_those_of_the_rows(tmp_path: Path, layout: str) -> None:
-    write: dict[str, Callable[[Path], Path]] = {"dict": save_dict, "parquet": save_parquet}
-    data = load(write.get(layout, lambda folder: save(folder, lists()))(tmp_path / "set"))
+    folder = tmp_path / "set"
+    write: dict[str, Callable[[], Path]] = {
+        "dict": lambda: save_dict(folder),
+        "parquet": lambda: save_parquet(folder),
+        "single": lambda: save(folder, lists()),
+    }
+    data = load(write[layout]())
     splits = {"dict": ["train", "val", "test"], "parquet": ["train", "test"], "single": ["train"]}[layout]
     assert data.recipe["name"] == "huggingface" and data.classes == ("cat", "dog", "owl")
     assert [split.name for split in data.splits] == splits and is_unsplit(data) == (layout == "single")

@@ -421,7 +421,9 @@ def _generate(train: int, val: int, test: int, seed: int) -> Dataset:
     generated = f"scenes of handwritten digits generated with seed {seed}: {format_sizes(sizes)}"
     whole = Dataset(
         "digits",
-        **parts,
+        parts["train"],
+        parts.get("val"),
+        parts.get("test"),
         findings=(Note(f"{generated}; every label is known, and shown in val and test", "source"),),
         backbone="small-cnn",
         protocol="end-to-end",

@@ -250,9 +250,9 @@ def choose_columns(split: SplitFiles, ignored: Sequence[str]) -> LabelColumns:
     place, several = f"{split.files[0].name}: it has", "--ignore-columns leaves some out"
     if not images:
         raise InputError(f"{place} no column of images ({{bytes, path}}), only {_join(schema.names)}.")
-    for what, names in (("images", images), ("classes", lists)):
-        if len(names) > 1:
-            raise InputError(f"{place} several columns of {what} ({_join(names)}): {several}.")
+    for what, candidates in (("images", images), ("classes", [*lists])):
+        if len(candidates) > 1:
+            raise InputError(f"{place} several columns of {what} ({_join(candidates)}): {several}.")
     label, names = next(iter(lists.items()), ("", ()))
     if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(f"{place} a column '{label}' with the class '{truncate_text(repeated[0])}' twice.")

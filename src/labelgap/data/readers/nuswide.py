@@ -11,7 +11,7 @@ Reference: Chua et al., "NUS-WIDE: A Real-World Web Image Database from National
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -157,7 +157,12 @@ def load_nuswide(
     ]
     if skipped := tuple(name for each in listed.values() for name in each.lines if name not in files):
         findings.append(ImagesSkipped(skipped))
-    splits = [_split(part, each, codes[part], classes, folder, files) for part, each in listed.items()]
+    splits = []
+    for part, each in listed.items():
+        table = LabelTable.from_dense(codes[part], classes, list(each.lines))
+        table = table.select([row for row, name in enumerate(table.images) if name in files])
+        source = FileImages(folder, table.images, [files[name] for name in table.images])
+        splits.append(Split(part.lower(), source, table))
     train, test = _without_unlabeled(splits, unlabeled, findings)
     return from_official_splits("nuswide", train, test, findings, _PUBLISHED[unlabeled])
 
@@ -180,47 +185,22 @@ def _find_images(
     if folder is None:
         problems.add(places[0], "does not exist: the images of NUS-WIDE. They may be elsewhere: --images FOLDER")
         return places[0], {}
-    locate = _image_locator(folder, problems)
-    located = {name: locate(name) for images in listed.values() for name in images.lines}
-    files = {name: file for name, file in located.items() if file is not None}
+    names = [name for images in listed.values() for name in images.lines]
+    there = {parent: _names_in(folder / parent) for parent in {"", *(name.rpartition("/")[0] for name in names)}}
+    files: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for name in names:
+        parent, _, last = name.rpartition("/")
+        if last in there[parent]:
+            files[name] = name
+        elif last in there[""]:  # all images in one folder
+            files[name] = last
+            if (other := taken.setdefault(last, name)) != name:
+                problems.add(folder / last, f"could be {other} and {name}: keep the folders of the published paths")
     if not (skip and all(any(name in files for name in images.lines) for images in listed.values())):
-        missing = ((folder / name, "does not exist") for name in located if name not in files)
+        missing = ((folder / name, "does not exist") for name in names if name not in files)
         problems.add_images(missing, "To train without the missing images: --on-bad-image skip")
     return folder, files
-
-
-def _split(
-    part: str,
-    listed: ImageList,
-    codes: NDArray[np.int8],
-    classes: list[str],
-    folder: Path,
-    files: Mapping[str, str],
-) -> Split:
-    """Return an official part without the images that have no file."""
-    table = LabelTable.from_dense(codes, classes, list(listed.lines))
-    table = table.select(np.array([row for row, name in enumerate(table.images) if name in files], dtype=np.int64))
-    return Split(part.lower(), FileImages(folder, table.images, [files[name] for name in table.images]), table)
-
-
-def _image_locator(folder: Path, problems: FileProblems) -> Callable[[str], str | None]:
-    """Return a function from the path of an image to its file below a folder: at that path, or by its name alone."""
-    listed = {"": _names_in(folder)}
-    taken: dict[str, str] = {}
-
-    def locate(name: str) -> str | None:
-        parent, _, last = name.rpartition("/")
-        if parent not in listed:
-            listed[parent] = _names_in(folder / parent)
-        if last in listed[parent]:
-            return name
-        if last not in listed[""]:
-            return None
-        if (other := taken.setdefault(last, name)) != name:
-            problems.add(folder / last, f"could be {other} and {name}: keep the folders of the published paths")
-        return last
-
-    return locate
 
 
 def _names_in(folder: Path) -> set[str]:

@@ -8,6 +8,7 @@ image), so that an image is read by its offset, in any order. Shards at a URL ar
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -214,51 +215,41 @@ def is_shard_url(text: str) -> bool:
     return path.name == INDEX_FILE or not path.suffix[1:].isalpha()
 
 
-class RemoteFolder:
-    """A folder at a URL, read through fsspec; what fails is tried again a few times."""
+def _address(url: str, name: str) -> str:
+    return f"{url.rstrip('/')}/{name}"
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
 
-    def address(self, name: str) -> str:
-        """Return the URL of a file."""
-        return f"{self.url}/{name}"
+def _remote(url: str, name: str, method: str, *arguments: str) -> Any:
+    """Return what a method of fsspec's file system returns for a file at a URL.
 
-    def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None where the server does not say."""
-        size: int | None = self._retry(name, "size")
-        return size
+    What fails is tried again a few times; ``InputError`` where every attempt fails.
+    """
+    address = _address(url, name)
+    for attempt in range(ATTEMPTS):
+        try:
+            import fsspec
 
-    def copy(self, name: str, target: Path) -> None:
-        """Copy a file, as a whole again where its transfer fails."""
-        self._retry(name, "get_file", os.fspath(target))
-
-    def _retry(self, name: str, method: str, *arguments: str) -> Any:
-        """Return what a method of fsspec's file system returns; ``InputError`` where every attempt fails."""
-        address = self.address(name)
-        for attempt in range(ATTEMPTS):
-            try:
-                import fsspec
-
-                system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
-                return getattr(system, method)(path, *arguments)
-            except ImportError as error:
-                raise InputError(
-                    f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
-                    f"pip install 'labelgap[shards]' ({error})."
-                ) from None
-            except PermissionError as error:
-                raise InputError(f"{address} may not be read: {error}.") from None
-            except Exception as error:  # of the package of the protocol: aiohttp, botocore …
-                cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-                if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
-                    raise InputError(f"{address} does not exist.") from None
-                reason = str(cause) or type(cause).__name__
-            time.sleep(PAUSE_SECONDS * 2**attempt if attempt + 1 < ATTEMPTS else 0)
-        raise InputError(
-            f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the same command "
-            "again when the server answers; a training continues with --resume."
-        )
+            system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
+            return getattr(system, method)(path, *arguments)
+        except ImportError as error:
+            raise InputError(
+                f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
+                f"pip install 'labelgap[shards]' ({error})."
+            ) from None
+        except PermissionError as error:
+            raise InputError(f"{address} may not be read: {error}.") from None
+        except Exception as error:  # of the package of the protocol: aiohttp, botocore …
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # the disk of this machine
+            cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+            if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
+                raise InputError(f"{address} does not exist.") from None
+            reason = str(cause) or type(cause).__name__
+        time.sleep(PAUSE_SECONDS * 2**attempt if attempt + 1 < ATTEMPTS else 0)
+    raise InputError(
+        f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the same command "
+        "again when the server answers; a training continues with --resume."
+    )
 
 
 @dataclass(frozen=True)
@@ -286,21 +277,21 @@ class ShardLocation:
         make_folder(path.parent)
         with lock_folder(path.parent, "copying a shard", wait=_LOCK_SECONDS, name=f".{entry.digest}.lock"):
             if needed() and (not path.exists() or path.stat().st_size != entry.bytes):
-                self._copy(RemoteFolder(self.root), entry, path)
+                self._copy(self.root, entry, path)
                 _make_room(path.parent, 0, kept=path)  # other processes may have copied shards at the same time
         return path
 
-    def _copy(self, folder: RemoteFolder, entry: ShardEntry, path: Path) -> None:
+    def _copy(self, url: str, entry: ShardEntry, path: Path) -> None:
         _make_room(path.parent, entry.bytes)
         with atomic_path(path) as temporary:
             for _ in range(_COPIES):
-                folder.copy(entry.name, temporary)
+                _remote(url, entry.name, "get_file", os.fspath(temporary))
                 if file_digest(temporary).hex() == entry.digest:
                     _mark(path).unlink(missing_ok=True)
                     return
             _mark(path).touch()
             raise InputError(
-                f"{folder.address(entry.name)} is damaged: its digest is not the one in its index. Upload it again, or "
+                f"{_address(url, entry.name)} is damaged: its digest is not the one in its index. Upload it again, or "
                 "leave it out: --on-bad-image skip."
             )
 
@@ -634,25 +625,25 @@ def load_shards(path: str | os.PathLike[str], *, on_bad_image: str = "error") ->
 
 def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
     """Read the index at a URL."""
-    folder = RemoteFolder(url.removesuffix(f"/{INDEX_FILE}"))
+    url = url.removesuffix(f"/{INDEX_FILE}").rstrip("/")
     with TemporaryDirectory(prefix="labelgap-") as temporary:
         for name in (INDEX_FILE, IMAGES_FILE):
-            folder.copy(name, Path(temporary) / name)
+            _remote(url, name, "get_file", os.fspath(Path(temporary) / name))
         try:
             index, rows = read_index(Path(temporary))
         except LabelGapError as error:
-            raise InputError(str(error).replace(temporary, folder.url)) from None
-    return ShardLocation(folder.url, index.shards), rows, index
+            raise InputError(str(error).replace(temporary, url)) from None
+    return ShardLocation(url, index.shards), rows, index
 
 
 def _check_sizes(location: ShardLocation) -> dict[str, str]:
     """Return name → problem of the shards that are missing at a URL, have another size, or were damaged before."""
-    folder = RemoteFolder(str(location.root))
+    url = str(location.root)
 
     def check(number: int, entry: ShardEntry) -> str | None:
-        size = folder.size(entry.name)
-        if size not in (None, entry.bytes):
-            return _truncated(folder.address(entry.name), size or 0, entry)
+        size: int | None = _remote(url, entry.name, "size")
+        if size is not None and size != entry.bytes:
+            return _truncated(_address(url, entry.name), size, entry)
         if location.is_doubtful(number):
             location.path(number)
         return None

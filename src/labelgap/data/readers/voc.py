@@ -166,7 +166,8 @@ def _load(root: Path, year: str, boxes: bool) -> Dataset:
         table = LabelTable.from_dense(codes, each.classes, each.images)
         drawn = lists[each.name].boxes() if with_boxes else None
         splits.append(Split(name, FileImages(root, each.images, each.files), table, boxes=drawn))
-    return from_official_splits(f"voc{year}", *splits, findings)
+    train, test = splits
+    return from_official_splits(f"voc{year}", train, test, findings)
 
 
 def _read_lists(root: Path, train_name: str, test_name: str, problems: FileProblems) -> list[_OfficialSplit]:
