@@ -18,7 +18,7 @@ from labelgap.core.findings import Note
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
-from labelgap.data.readers.recipe import SHARDS, ObserveStep, Recipe, to_stored_option, to_stored_path
+from labelgap.data.readers.recipe import SHARDS, Recipe, to_stored_option, to_stored_path
 from labelgap.data.readers.shards import is_shard_url
 from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset, describe_datasets, load_by_name
 
@@ -46,9 +46,9 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
     describe_dataset(checked.name).check_stored_options(checked.options)
     data = load_by_name(checked.name, checked.path, **checked.options)
     for step in checked.steps:
-        if isinstance(step, ObserveStep):
+        if step.observe is not None:
             data = data.observe(**step.observe.model_dump())
-        else:
+        if step.reveal is not None:
             data = data.reveal(step.reveal.splits)
     return data
 

@@ -53,7 +53,7 @@ def checked(file: TableFile, rows: int) -> None:
     assert file.findings
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(table=tables(), delimiter=st.sampled_from([",", ";", "\t"]), options=OPTIONS)
 def test_every_row_of_a_csv_is_read_or_the_file_is_refused(
     table: list[list[str]], delimiter: str, options: dict[str, Any]

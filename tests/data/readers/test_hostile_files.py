@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import struct
@@ -19,12 +18,12 @@ import pytest
 from tests.data.readers.official.published_files import cub, nuswide
 from tests.data.readers.official.test_load_coco import change, coco
 from tests.data.readers.official.test_load_voc import devkit
+from tests.data.readers.refused import places, refused
 from tests.data.readers.test_load_features import arrays, stored
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.opening import load
 from labelgap.data.readers import folder as folder_module
-from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.writers.formats import read_fiftyone, read_label_studio
 from labelgap.labels import LabelTable
 from labelgap.labels.io import formats as parquet_module
@@ -41,26 +40,22 @@ def voc(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        (LAUGHS + "]><annotation>&e9;</annotation>", "document type"),
-        ('<!DOCTYPE a [<!ENTITY b SYSTEM "../secret.txt">]><annotation>&b;</annotation>', "document type"),
-        ("<annotation>" + "<a>" * 100_000, "nested more than 20 deep"),
-        ("<annotation>" + " " * (5 << 20) + "</annotation>", "more than"),
-        (OBJECT.format("nan"), "a box at nan"),
-        (OBJECT.format("1e400"), "a box at inf"),
-        (OBJECT.format("9" * 30), "a box at"),
-        (OBJECT.format("one"), "xmin is 'one', not a number"),
-        ("<annotation><object><name>train</name></object></annotation>", "it has no bndbox"),
-        ('<?xml version="1.0" encoding="rot13"?><annotation/>', "encoding"),
+        LAUGHS + "]><annotation>&e9;</annotation>",
+        '<!DOCTYPE a [<!ENTITY b SYSTEM "../secret.txt">]><annotation>&b;</annotation>',
+        "<annotation>" + "<a>" * 100_000,
+        "<annotation>" + " " * (5 << 20) + "</annotation>",
+        *(OBJECT.format(number) for number in ("nan", "1e400", "9" * 30, "one")),
+        "<annotation><object><name>train</name></object></annotation>",
+        '<?xml version="1.0" encoding="rot13"?><annotation/>',
     ],
 )
-def test_annotations_of_voc_are_plain_xml(voc: Path, text: str, said: str) -> None:
+def test_annotations_of_voc_are_plain_xml(voc: Path, text: str) -> None:
     for encoding in ("utf-8", "utf-16"):
         (voc / "Annotations" / "2008_000003.xml").write_text(text, encoding=encoding)
-        with pytest.raises(InputError, match=r"2008_000003\.xml: (cannot be read|object 1)") as caught:
-            load("voc2012", voc)
-        assert (said if encoding == "utf-8" else "") in str(caught.value) and len(str(caught.value)) < 1_000
+        (message,) = refused("voc2012", voc)
+        assert message.startswith("Annotations/2008_000003.xml: ") and len(message) < 1_000
 
 
 def test_the_lists_of_voc_name_photos_in_their_folder(voc: Path) -> None:
@@ -69,18 +64,9 @@ def test_the_lists_of_voc_name_photos_in_their_folder(voc: Path) -> None:
     (voc.parent / "other.xml").write_text("<annotation><object>")  # not read
     assert "other" not in " ".join(name for split in load("voc2012", voc).splits for name in split.labels.images)
     (voc / "ImageSets" / "Main" / "train.txt").unlink()  # which has others only
-    with pytest.raises(ProblemsError) as caught:
-        load("voc2012", voc)
-    messages = [problem.message for problem in caught.value.problems]
-    assert len(messages) == 3 and any(each.endswith("other.jpg leads to another folder") for each in messages)
-
-
-def test_lists_of_voc_with_nothing_in_common_are_told_in_part(voc: Path) -> None:
+    assert len(refused("voc2012", voc)) == 3
     (voc / "ImageSets" / "Main" / "person_train.txt").write_text("".join(f"{row} 1\n" for row in range(12_000)))
-    with pytest.raises(ProblemsError, match="nothing was trained") as caught:
-        load("voc2012", voc)
-    (problem,) = caught.value.problems
-    assert "line 1: 0 and 11,999 more: in 1 of 3 files of classes only" in problem.message
+    assert "ImageSets/Main/person_train.txt, line 1" in places("voc2012", voc), "12,000 lines in one message"
 
 
 def test_numbers_of_coco_are_whole_and_finite(tmp_path: Path) -> None:
@@ -104,74 +90,60 @@ def test_numbers_of_coco_are_whole_and_finite(tmp_path: Path) -> None:
 
 
 def test_coco_with_more_labels_than_memory_is_refused(tmp_path: Path) -> None:
-    categories = [{"id": number, "name": str(number)} for number in range(20_000_000, 20_000_000 + 15_000)]
+    categories = [{"id": number, "name": str(number)} for number in range(15_000)]
     images = [{"id": number, "file_name": f"{number}.jpg"} for number in range(15_000)]
-    marks = [{"image_id": number, "category_id": 20_000_000} for number in range(15_000)]
+    marks = [{"image_id": number, "category_id": 0} for number in range(15_000)]
     change(coco(tmp_path), "train2014", categories=categories, images=images, annotations=marks)
-    change(tmp_path, "val2014", categories=categories, images=images, annotations=marks[:1])
+    change(tmp_path, "val2014", categories=categories, images=images[:1], annotations=marks[:1])
     with pytest.raises(InputError, match="15,000 images and 15,000 classes"):
         load("coco2014", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("a\nb.jpg", "line break"), ("a\0.jpg", "NUL"), ("../x.jpg", "leads to another"), ("a" * 5_000, "characters")],
-)
-def test_names_of_photos_in_coco_are_paths_below_their_folder(tmp_path: Path, name: str, said: str) -> None:
+@pytest.mark.parametrize("name", ["a\nb.jpg", "a\0.jpg", "../x.jpg", "a" * 5_000])
+def test_names_of_photos_are_paths_below_their_folder(tmp_path: Path, name: str) -> None:
     path = coco(tmp_path) / "annotations" / "instances_train2014.json"
     content = json.loads(path.read_text())
     content["images"][0]["file_name"] = name
     path.write_text(json.dumps(content))
-    with pytest.raises(ProblemsError) as caught:
-        load("coco2014", tmp_path)
-    assert said in str(caught.value)
-
-
-def test_json_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
-    (coco(tmp_path) / "annotations" / "instances_train2014.json").write_text("[" * 200_000)
-    with pytest.raises(InputError, match="cannot be read"):
-        load("coco2014", tmp_path)
+    assert len(refused("coco2014", tmp_path)) == 1
+    if ".." not in name and len(name) < 100:
+        pq.write_table(pa.table({"image": ["b.jpg", name], "cat": [1, 0]}), tmp_path / "a.parquet")
+        with pytest.raises(ProblemsError, match="row 2"):
+            read_parquet(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize("name", ["classes", "train_features", "train_ids", "train_truth", "train_observed", "val_ids"])
 def test_feature_files_with_arrays_of_another_dimension_are_refused(tmp_path: Path, name: str) -> None:
     for changed in (np.float32(1), np.zeros((2, 2, 2)), np.array("text")):
-        with pytest.raises(InputError, match=f"{name} has the shape"):
+        with pytest.raises(InputError, match=name):
             load("features", stored(tmp_path, {**arrays(), name: changed}))
 
 
-@pytest.mark.parametrize("shape", ["(10**18,)", "(1000000000000, 4)", "(-1, 4)", "(2**62, 2**62)", "('a',)"])
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_feature_files_cannot_claim_more_than_they_have(tmp_path: Path, shape: str, compression: int) -> None:
-    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    with zipfile.ZipFile(tmp_path / "x.npz", "w", compression) as archive:
-        text = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
-        archive.writestr("train_features.npy", text)
-    with pytest.raises(InputError, match="is damaged"):
-        load("features", tmp_path / "x.npz")
-
-
-def test_an_npz_that_unpacks_to_a_hundred_times_its_size_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shape", ["(10**18,)", "(-1, 4)", "(2**62, 2**62)", "('a',)"])
+def test_feature_files_cannot_claim_more_than_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    monkeypatch.setattr("labelgap.data.readers.features._UNPACKED_BYTES", 1 << 20)
-    np.savez_compressed(tmp_path / "x.npz", train_features=np.zeros((1 << 20, 4)))
-    with pytest.raises(InputError, match=r"is damaged \(it claims 33,554,432 bytes"):
-        load("features", tmp_path / "x.npz")
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", compression) as archive:
+            text = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
+            archive.writestr("train_features.npy", text)
+        assert "damaged" in refused("features", tmp_path / "x.npz")[0]
+    monkeypatch.setattr("labelgap.data.readers.features._UNPACKED_BYTES", 1 << 16)
+    np.savez_compressed(tmp_path / "x.npz", train_features=np.zeros((1 << 16, 4)))  # a hundred times its size
+    assert "2,097,152 bytes" in refused("features", tmp_path / "x.npz")[0]
 
 
 def test_a_parquet_file_that_claims_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(300_000, dtype=np.int8)), pa.array(["a.jpg"]))
     pq.write_table(pa.table({"image": names, "cat": np.ones(300_000, dtype=np.int8)}), path)
-    with pytest.raises(InputError, match="it claims 300,000 rows"):
-        read_parquet(path)
+    assert "300,000 rows" in refused("parquet", path)[0]
     monkeypatch.setattr(parquet_module, "_UNPACKED_BYTES", 1 << 10)
     pq.write_table(pa.table({"image": ["a" * 1_000_000]}), path, compression="zstd", use_dictionary=False)
-    with pytest.raises(InputError, match="bytes would become 1,000,0"):
-        read_parquet(path)
-    with pytest.raises(InputError, match="bytes would become"):
-        LabelTable.from_parquet(path)
+    for read in (read_parquet, LabelTable.from_parquet):
+        with pytest.raises(InputError, match="would become 1,000,0"):
+            read(path)
 
 
 def test_a_long_text_in_many_rows_of_parquet_is_in_memory_once(tmp_path: Path) -> None:
@@ -181,20 +153,6 @@ def test_a_long_text_in_many_rows_of_parquet_is_in_memory_once(tmp_path: Path) -
     assert path.stat().st_size < 2_000_000
     with pytest.raises(ProblemsError, match="the column 'note' does not look like a tag"):
         read_parquet(path)
-
-
-@pytest.mark.parametrize("name", ["a\nb.jpg", "a\r.jpg", "a\0.jpg"])
-def test_a_line_break_in_the_name_of_an_image_in_parquet_is_refused(tmp_path: Path, name: str) -> None:
-    pq.write_table(pa.table({"image": ["b.jpg", name], "cat": [1, 0]}), tmp_path / "a.parquet")
-    with pytest.raises(ProblemsError, match=r"row 2 .* has a line break or a NUL"):
-        read_parquet(tmp_path / "a.parquet")
-
-
-def test_lists_over_many_row_groups_of_parquet_are_read(tmp_path: Path) -> None:
-    table = LabelTable.from_lists([[f"c{row % 7}"] for row in range(100)], images=[f"{row}.jpg" for row in range(100)])
-    table.to_parquet(tmp_path / "a.parquet")
-    pq.write_table(pq.read_table(tmp_path / "a.parquet"), tmp_path / "a.parquet", row_group_size=9)
-    assert read_parquet(tmp_path / "a.parquet").table == table == LabelTable.from_parquet(tmp_path / "a.parquet")
 
 
 def test_photos_of_one_name_and_size_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,17 +172,6 @@ def test_photos_of_one_name_and_size_are_read_once_each(tmp_path: Path, monkeypa
     assert len(found) == 50 and len(read) == 60 and found[0].tags == ["tag00", "tag50"]
 
 
-def test_a_name_that_thousands_of_files_have_is_not_compared_with_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelgap.data.readers.image_paths._MAX_CANDIDATES", 20)
-    for number in range(30):
-        (tmp_path / f"{number:02d}").mkdir()
-        (tmp_path / f"{number:02d}" / "a.jpg").write_bytes(b"x")
-    problem = ImageFinder(tmp_path)("a.jpg")
-    assert problem is not None and "could be" in problem and "write the folder as well" in problem
-
-
 @pytest.mark.parametrize(
     ("name", "suffix"), [("features", "npz"), ("features", "parquet"), ("parquet", "parquet"), ("csv", "csv")]
 )
@@ -240,8 +187,7 @@ def test_a_folder_or_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path, name: 
 def test_a_pipe_in_a_devkit_is_refused(voc: Path, file: str) -> None:
     (voc / file).unlink()
     os.mkfifo(voc / file)
-    with pytest.raises(InputError, match="it is not an ordinary file"):
-        load("voc2012", voc)
+    assert places("voc2012", voc)[0] == file
 
 
 @pytest.mark.parametrize(
@@ -262,25 +208,21 @@ def test_lists_of_nuswide_and_cub_of_anything_are_refused(
         kept = (root / file).read_bytes()
         for content in (b"", b"\xff\xfe\0\0\n" * 40, numbers, b"\0" * 5000, "١ ٢\n".encode() * 3, b"1 " * 9000):
             (root / file).write_bytes(content)
-            with pytest.raises(InputError) as caught:
-                load(name, root)
-            assert len(str(caught.value)) < 8_000
+            assert max(map(len, refused(name, root))) < 2_000
         (root / file).unlink()
         os.mkfifo(root / file)
-        with pytest.raises(InputError):
-            load(name, root)
+        refused(name, root)
         (root / file).unlink()
         (root / file).write_bytes(kept)
     load(name, root)
 
 
 def test_bytes_that_are_not_an_archive_are_refused(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, np.zeros((3, 2), dtype=np.float32))
-    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", buffer.getvalue(), buffer.getvalue()[:-1]):
+    np.save(tmp_path / "x.npy", np.zeros((3, 2), dtype=np.float32))
+    array = (tmp_path / "x.npy").read_bytes()
+    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", array, array[:-1]):
         (tmp_path / "x.npz").write_bytes(content)
-        with pytest.raises(InputError):
-            load("features", tmp_path / "x.npz")
+        refused("features", tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize("name", ["classes", "train_ids"])
@@ -291,12 +233,6 @@ def test_texts_of_feature_files_are_texts(tmp_path: Path, name: str, code: int) 
     content[name][1:] = [str(row) for row in range(1, len(content[name]))]
     with pytest.raises(InputError, match=r"characters that do not exist|has half a character"):
         load("features", stored(tmp_path, content))
-
-
-def test_a_feature_file_without_rows_is_refused(tmp_path: Path) -> None:
-    empty = {"train_features": np.zeros((0, 4), np.float32), "train_labels": np.zeros((0, 3))}
-    with pytest.raises(InputError, match="train_features has no rows"):
-        load("features", stored(tmp_path, empty))
 
 
 def test_names_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:

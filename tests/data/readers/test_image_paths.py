@@ -71,9 +71,9 @@ def test_files_that_are_no_images_and_hidden_ones_are_not_found_by_half_a_name(t
     assert is_image_name("x.HEIC") and not is_image_name("x.heic.part")
 
 
-def test_an_address_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    assert "Copy them here" in str(place(tmp_path)("https://example.org/a.jpg"))
-    assert "Copy them here" in str(place(tmp_path)("s3://bucket/a.jpg"))
+def test_an_address_is_refused(tmp_path: Path) -> None:
+    for address in ("https://example.org/a.jpg", "s3://bucket/a.jpg"):
+        assert str(place(tmp_path)(address)).startswith(address)
     with pytest.raises(InputError, match="aws s3 sync"):
         refuse_url("s3://bucket/photos")
     refuse_url("C:/photos")
@@ -83,37 +83,27 @@ def test_an_address_is_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_nothing_outside_of_the_folder_is_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.jpg").write_bytes(b"secret")
     finder = place(tmp_path / "album", "b.jpg")
-    assert str(finder(name)).endswith(f"lies outside of the image folder {tmp_path / 'album'}")
+    assert str(finder(name)).endswith(str(tmp_path / "album")) and not finder.files
 
 
 def test_a_whole_path_of_another_machine_is_found_by_its_last_parts(tmp_path: Path) -> None:
     finder = place(tmp_path, "trip/b.jpg")
-    assert finder("/disk/photos/trip/b.jpg") is None
-    assert finder.files == {"/disk/photos/trip/b.jpg": "trip/b.jpg"}
-    assert [str(finding) for finding in finder.findings()] == [
+    assert finder.findings() == [] and finder("/disk/photos/trip/b.jpg") is None
+    assert finder.files == finder.completed == {"/disk/photos/trip/b.jpg": "trip/b.jpg"}
+    assert [str(each) for each in finder.findings()] == [
         "1 image name was completed: /disk/photos/trip/b.jpg is trip/b.jpg"
     ]
     for other in ("/disk/other/b.jpg", "/disk/trip/c.jpg"):
         assert finder(other) == f"{other} does not exist"
 
 
-def test_missing_and_empty_images_are_noted_rather_than_told_when_they_are_to_be_skipped(tmp_path: Path) -> None:
+def test_missing_and_empty_images_are_noted_where_they_are_to_be_skipped(tmp_path: Path) -> None:
     place(tmp_path, "a.jpg")
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "lost.jpg").symlink_to(tmp_path / "nowhere")
     finder = ImageFinder(tmp_path, skip=True)
     assert [finder(name) for name in ("a.jpg", "empty.jpg", "gone.jpg", "lost.jpg")] == [None] * 4
     assert sorted(finder.skipped) == ["empty.jpg", "gone.jpg", "lost.jpg"]
-    assert "empty (0 bytes)" in finder.skipped["empty.jpg"] and "does not exist" in finder.skipped["gone.jpg"]
-
-
-def test_what_was_completed_is_said_with_an_example(tmp_path: Path) -> None:
-    finder = place(tmp_path, "x/a.jpg", "x/b.jpg")
-    assert finder.findings() == []
-    assert finder("a") is None
-    assert list(map(str, finder.findings())) == ["1 image name was completed: a is x/a.jpg"]
-    assert finder("b") is None
-    assert list(map(str, finder.findings())) == ["2 image names were completed: a is x/a.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -122,44 +112,35 @@ def test_what_was_completed_is_said_with_an_example(tmp_path: Path) -> None:
         ("bech_02.jpg", "beach_02.jpg"),
         ("Harbour.png", "trips/harbor.jpg"),
         ("trip/harbour.png", "trips/harbor.jpg"),
-        ("dog at lake.png", "dog at lake.jpg"),
         ("beach_03.jpg", None),  # another number is another photo
         ("home/harbour.jpg", None),
         ("island.jpg", None),
     ],
 )
 def test_a_misspelled_name_gets_the_near_one_and_no_other(tmp_path: Path, written: str, near: str | None) -> None:
-    finder = place(tmp_path, "beach_01.jpg", "beach_02.jpg", "trips/harbor.jpg", "dog at lake.jpg")
+    finder = place(tmp_path, "beach_01.jpg", "beach_02.jpg", "trips/harbor.jpg")
     hint = "" if near is None else f". Did you mean {near}?"
     assert finder(written) == f"{tmp_path / written} does not exist{hint}"
 
 
-def test_only_the_first_misspelled_names_of_a_table_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A table beside the wrong folder has thousands of them, and each comparison takes time."""
+def test_names_are_compared_with_a_bounded_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table beside the wrong folder has thousands of names, and each comparison takes time."""
     monkeypatch.setattr(image_paths, "_MAX_COMPARISONS", 5)
+    monkeypatch.setattr(image_paths, "_MAX_CANDIDATES", 3)
     finder = place(tmp_path, "harbor.jpg", "mountain.jpg")
-    found = [finder(name) for name in ("harbour.jpg", "mountains.jpg", "harbors.jpg")]
-    assert [str(each).partition(". ")[2] for each in found] == [
-        "Did you mean harbor.jpg?",
-        "Did you mean mountain.jpg?",
-        "",
-    ]
+    found = [str(finder(name)) for name in ("harbour.jpg", "mountains.jpg", "harbors.jpg")]
+    assert ["Did you mean" in each for each in found] == [True, True, False]
+    finder = place(tmp_path, *(f"{number}/x.jpg" for number in range(5)))
+    assert "x.jpg could be " in str(finder("5/x.jpg"))
 
 
 def test_another_suffix_of_the_same_format_is_found_unless_two_files_have_it(tmp_path: Path) -> None:
-    finder = place(tmp_path, "a.jpg", "b.JPEG", "c.png", "d.jpeg", "d.jpg")
-    assert [finder(name) for name in ("a.jpeg", "b.jpg", "d.jpg")] == [None] * 3
-    assert finder.files == {"a.jpeg": "a.jpg", "b.jpg": "b.JPEG", "d.jpg": "d.jpg"}
-    assert finder("d.jpe") == "d.jpe could be d.jpeg or d.jpg: write the suffix as well"
+    finder = place(tmp_path, "a.jpg", "b.JPEG", "c.png", "d.jpeg", "d.jpg", "E.JPG", "e.jpeg")
+    assert [finder(name) for name in ("a.jpeg", "b.jpg", "d.jpg", "e.jpg")] == [None] * 4
+    assert finder.files == {"a.jpeg": "a.jpg", "b.jpg": "b.JPEG", "d.jpg": "d.jpg", "e.jpg": "E.JPG"}, "the nearer one"
+    assert str(finder("d.jpe")).startswith("d.jpe could be d.jpeg or d.jpg: ")
+    assert str(finder("e")).startswith("e could be E.JPG or e.jpeg: ")
     assert finder("c.jpg") == f"{tmp_path / 'c.jpg'} does not exist. Did you mean c.png?"
-
-
-def test_the_same_suffix_is_nearer_than_another_one_of_the_same_format(tmp_path: Path) -> None:
-    finder = place(tmp_path, "A.JPG", "a.jpeg")
-    assert finder("a.jpg") is None and finder.files["a.jpg"] == "A.JPG"
-    assert finder("a") == "a could be A.JPG or a.jpeg: write the suffix as well"
 
 
 @pytest.mark.parametrize("names", [("b.jpg", "b.jpeg"), ("b.jpeg", "b.jpg")])
@@ -169,7 +150,6 @@ def test_of_two_names_that_differ_in_suffix_only_the_file_belongs_to_the_one_tha
 ) -> None:
     place(tmp_path, "b.jpg")
     finder = ImageFinder(tmp_path, skip=skip)
-    lost = "b.jpeg does not exist, and b.jpg is listed for itself"
-    assert [finder(name) for name in names] == [None, None if skip else lost]
+    assert [finder(name) is None for name in names] == [True, skip]
     assert finder.files == {"b.jpg": "b.jpg"} and not finder.repeated and not finder.completed
     assert ("b.jpeg" in finder.skipped) == (skip or names[0] == "b.jpeg")

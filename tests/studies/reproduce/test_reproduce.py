@@ -232,9 +232,9 @@ def test_versions_of_a_data_set_that_options_load_live_side_by_side_and_others_a
     images = {table: found.images for (table, _), found in made.by_name.items()}
     assert images == {"kim-table2": (10, 2, 3), "two-way-nus": (9, 2, 2)}, "without the images that have no label"
     assert len(list(Path("runs/reproduce/runs").iterdir())) == 2 and verify_run("runs/reproduce").intact
-    nuswide(tmp_path / "other", all_labels=True)
-    labels = tmp_path / "other/NUS-WIDE/Groundtruth/AllLabels/Labels_beach.txt"
-    labels.write_text("1\n" * 15)
+    labels = nuswide(tmp_path / "other") / "Groundtruth/TrainTestLabels"
+    for part, count in (("Train", 12), ("Test", 3)):
+        (labels / f"Labels_beach_{part}.txt").write_text("1\n" * count)
     for table in ("kim-table2", "two-way-nus"):
         with pytest.raises(RunError, match=f"of {table} was trained on other data than --data nuswide=…"):
             reproduce(table, ["nuswide=other/NUS-WIDE"], **small)

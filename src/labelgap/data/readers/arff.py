@@ -21,10 +21,11 @@ from typing import Final, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from labelgap.core.errors import InputError, RunError, describe_missing_path
 from labelgap.core.findings import Finding, Note
-from labelgap.core.stored import parse_xml, read_bytes
+from labelgap.core.stored import check_ordinary, parse_xml, read_bytes
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
@@ -104,6 +105,12 @@ class ArffFile:
     ends: array[int] = field(default_factory=lambda: array("q"))
     columns: array[int] = field(default_factory=lambda: array("i"))
     cells: array[float] = field(default_factory=lambda: array("f"))
+
+    def dense(self, columns: Sequence[int]) -> NDArray[np.float32]:
+        """Return the cells of some columns, ``(rows, columns)``."""
+        content = np.asarray(self.cells), np.asarray(self.columns), np.append(0, np.asarray(self.ends, dtype=np.int64))
+        table = csr_array(content, shape=(len(self.lines), len(self.attributes)))
+        return np.asarray(table[:, list(columns)].toarray(), dtype=np.float32)
 
 
 def parse_arff(path: Path, file: TextIO, report: Report) -> ArffFile:
@@ -377,18 +384,14 @@ def _describe_missing(path: Path) -> str:
 
 def _parse_file(path: Path, problems: ProblemList) -> ArffFile:
     def report(line: int, message: str) -> None:
-        place = f"{path.name}, line {line}" if line else path.name
-        problems.append(f"{place}: {message}")
+        problems.append(f"{path.name}{f', line {line}' if line else ''}: {message}")
 
     try:
-        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-            raise IsADirectoryError(0, "it is not a file")
+        check_ordinary(path)  # opening a pipe would wait for ever
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             return parse_arff(path, file, report)
-    except FileNotFoundError:
-        report(0, "it does not exist")
-    except OSError as error:
-        report(0, f"it cannot be read ({error.strerror or error})")
+    except RunError as error:
+        report(0, str(error))
     return ArffFile(path)
 
 
@@ -407,47 +410,40 @@ def _check(files: Mapping[str, ArffFile], labels: Sequence[int], problems: Probl
             problems.append(_describe_difference(file, train))
             continue
         numeric = [number for number in labels if train.attributes[number].kind == "numeric"]
-        columns, cells = np.asarray(file.columns), np.asarray(file.cells)
-        for place in np.flatnonzero(
-            np.isin(columns, numeric) & ~np.isnan(cells) & (cells != 0) & (cells != 1)
-        ).tolist():
-            line = file.lines[int(np.searchsorted(np.asarray(file.ends), place, side="right"))]
-            name = truncate_text(train.attributes[columns[place]].name)
-            problems.append(f"{file.path.name}, line {line}: {cells[place]:g} under {name}: a label is 0 or 1")
+        cells = file.dense(numeric)
+        for row, column in np.argwhere(~np.isnan(cells) & (cells != 0) & (cells != 1)).tolist():
+            place, name = f"{file.path.name}, line {file.lines[row]}", train.attributes[numeric[column]].name
+            problems.append(f"{place}: {cells[row, column]:g} under {truncate_text(name)}: a label is 0 or 1")
     features = [each for n, each in enumerate(train.attributes) if n not in {*labels} and each.kind != "text"]
     if not features:
-        problems.add(0, f"{train.path.name}: all of its attributes are labels or text, there is no feature")
-    size = 4 * sum(map(_width, features)) * max(len(file.lines) for file in files.values())
+        problems.append(f"{train.path.name}: all of its attributes are labels or text, there is no feature")
+    width = sum(len(each.values) if len(each.values) > 2 else 1 for each in features)
+    size = 4 * width * max(len(file.lines) for file in files.values())
     if size > _MAX_BYTES:
-        problems.add(0, f"{train.path.name}: its features would take {size / 2**30:.0f} GiB of memory")
+        problems.append(f"{train.path.name}: its features would take {size / 2**30:.0f} GiB of memory")
 
 
 def _describe_difference(file: ArffFile, train: ArffFile) -> str:
     for one, other in zip(file.attributes, train.attributes, strict=False):
         if one != other:
             here, there = (f"'{truncate_text(each.name)}' ({each.kind})" for each in (one, other))
-            instead = f"line {other.line} of {train.path.name} has {there}"
-            return f"{file.path.name}, line {one.line}: {here}, where {instead}, or other values of it"
+            where = f"{file.path.name}, line {one.line}: {here}, where line {other.line} of {train.path.name}"
+            return f"{where} has {there}, or other values of it"
     counts = f"{len(file.attributes)} attributes, and {train.path.name} {len(train.attributes)}"
     return f"{file.path.name}: it has {counts}"
-
-
-def _width(attribute: Attribute) -> int:
-    """Return the number of features that an attribute becomes."""
-    return len(attribute.values) if len(attribute.values) > 2 else 1
 
 
 def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -> Dataset:
     attributes = files["train"].attributes
     used = [n for n, each in enumerate(attributes) if n not in {*labels} and each.kind != "text"]
     text = len(attributes) - len(used) - len(labels)
-    means = np.empty(0)
-    parts, missing = {}, 0
+    parts, missing, means = {}, 0, np.empty(0)
     for split, file in files.items():
-        vectors, gaps = _features(file, used)
+        vectors = _features(file, used)
         if split == "train":
-            counts = len(vectors) - np.bincount(gaps[1], minlength=vectors.shape[1])
-            means = vectors.sum(axis=0, dtype=np.float64) / np.maximum(counts, 1)
+            known = np.maximum((~np.isnan(vectors)).sum(axis=0), 1)
+            means = np.nansum(vectors, axis=0, dtype=np.float64) / known
+        gaps = np.nonzero(np.isnan(vectors))
         vectors[gaps] = means[gaps[1]]
         missing += len(gaps[0])
         names = [f"{file.path.name}:{line}" for line in file.lines]
@@ -468,49 +464,21 @@ def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -
     return feature_dataset(path.name, parts, findings)
 
 
-def _entries(file: ArffFile) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """Return the row, the column and the value of all cells that are not 0."""
-    ends = np.asarray(file.ends, dtype=np.int64)
-    rows = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-    return rows, np.asarray(file.columns, dtype=np.int32), np.asarray(file.cells, dtype=np.float32)
-
-
-def _features(
-    file: ArffFile, used: Sequence[int]
-) -> tuple[NDArray[np.float32], tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return the features of all rows, and the places of the missing ones, which are 0 in them."""
-    attributes = file.attributes
-    widths = np.zeros(len(attributes), dtype=np.int64)
-    widths[used] = [_width(attributes[n]) for n in used]
-    first = np.cumsum(widths) - widths
-    vectors = np.zeros((len(file.lines), int(widths.sum())), dtype=np.float32)
-    vectors[:, first[widths > 1]] = 1  # the first value, until a cell says otherwise
-    rows, columns, cells = _entries(file)
-    kept = widths[columns] > 0
-    rows, columns, cells = rows[kept], columns[kept], cells[kept]
-    several, gap = widths[columns] > 1, np.isnan(cells)
-    vectors[rows[several], first[columns[several]]] = 0
-    known = several & ~gap
-    vectors[rows[known], first[columns[known]] + cells[known].astype(np.int64)] = 1
-    single = ~several & ~gap
-    vectors[rows[single], first[columns[single]]] = cells[single]
-    missing = ~several & gap
-    return vectors, (rows[missing], first[columns[missing]])
+def _features(file: ArffFile, used: Sequence[int]) -> NDArray[np.float32]:
+    """Return the features of all rows; NaN where one is missing, none of its values where it is of several."""
+    parts, cells = [], file.dense(used)
+    for column, number in enumerate(used):
+        values, feature = len(file.attributes[number].values), cells[:, column, None]
+        parts.append(feature == np.arange(values) if values > 2 else feature)
+    return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
 def _codes(file: ArffFile, labels: Sequence[int]) -> NDArray[np.int8]:
     """Return the states of all labels."""
-    place = np.full(len(file.attributes), -1, dtype=np.int64)
-    place[list(labels)] = np.arange(len(labels))
-    states = [label_states(file.attributes[n]) or [] for n in labels]
-    padded = np.array([(each * 2)[:2] for each in states], dtype=np.int8)
-    codes = np.tile(padded[:, 0], (len(file.lines), 1))
-    rows, columns, cells = _entries(file)
-    kept = place[columns] >= 0
-    rows, numbers, cells = rows[kept], place[columns[kept]], cells[kept]
+    states = np.array([((label_states(file.attributes[n]) or []) * 2)[:2] for n in labels], dtype=np.int8)
+    cells = file.dense(labels)
     values = np.nan_to_num(cells, nan=0.0).astype(np.int64)
-    codes[rows, numbers] = np.where(np.isnan(cells), UNKNOWN, padded[numbers, values])
-    return codes
+    return np.where(np.isnan(cells), UNKNOWN, states[np.arange(len(labels)), values]).astype(np.int8)
 
 
 ARFF_LAYOUT: Final = DatasetLayout(

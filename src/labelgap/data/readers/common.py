@@ -236,6 +236,12 @@ class FileProblems:
         found += [(each, f"does not exist, nor do the {pluralize(lost[each], 'image')} in it") for each in lost]
         self.add_images(found, hint)
 
+    def is_new(self, name: str, lines: dict[str, int], file: Path, line: int) -> bool:
+        """Keep the line of a name; one that has a line already is a problem."""
+        if (first := lines.setdefault(name, line)) != line:
+            self.add(file, f"{truncate_text(name)} is listed again (first in line {first:,})", line)
+        return first == line
+
     def read(self, file: Path) -> bytes:
         """Return the content of a file; empty, with a problem, where it cannot be read."""
         try:
@@ -261,10 +267,8 @@ class FileProblems:
                 self.add(file, f"{truncate_text(repr(content))}: a line is a number and a name", line)
             elif int(number) in found:
                 self.add(file, f"the number {number} is listed again", line)
-            elif (name := text.strip()) in first:
-                self.add(file, f"{truncate_text(name)} is listed again (first in line {first[name]:,})", line)
-            else:
-                found[int(number)], first[name] = name, line
+            elif self.is_new(text.strip(), first, file, line):
+                found[int(number)] = text.strip()
         if not found and len(self) == before:
             self.add(file, "is empty")
         return found
@@ -335,29 +339,24 @@ class BoxList:
     def findings(self) -> list[Finding]:
         """Return how many boxes have no pixel, reach beyond their image, or are of no class; empty when none are."""
         found = (
-            (
-                self._without_area,
-                "box has no area inside the image, and counts as one pixel",
-                "boxes have no area inside the image, and count as one pixel",
-            ),
-            (self._outside, "box reaches beyond its image", "boxes reach beyond their images"),
-            (
-                self._of_no_class,
-                "object is of no class of the lists, and is left out",
-                "objects are of no class of the lists, and are left out",
-            ),
+            (self._without_area, "box has", "boxes have", "no area inside the image: counted as one pixel"),
+            (self._outside, "box reaches", "boxes reach", "beyond the image"),
+            (self._of_no_class, "object is", "objects are", "of no class of the lists: left out"),
         )
         return [
-            Caution(f"{pluralize(len(places), one, many)}: {some_names(places)}", "images")
-            for places, one, many in found
+            Caution(f"{pluralize(len(places), one, many)} {what}: {some_names(places)}", "images")
+            for places, one, many, what in found
             if places
         ]
 
 
-def from_official_splits(name: str, train: Split, test: Split, findings: Sequence[Finding]) -> Dataset:
+def from_official_splits(
+    name: str, train: Split, test: Split, findings: Sequence[Finding], published: tuple[int, int] | None = None
+) -> Dataset:
     """Split an official training set into train (80 %) and val (20 %) as the papers do; test stays complete.
 
     Labels are hidden by ``Dataset.observe``, which draws over the official set before the split; see ``Split.origin``.
+    Other numbers of images than ``published`` are a finding.
     """
     rows, held_out = paper_split(len(train), seed=_SEED)
     parts = (
@@ -366,8 +365,11 @@ def from_official_splits(name: str, train: Split, test: Split, findings: Sequenc
     )
     sizes = {"train": len(rows), "val": len(held_out), "test": len(test)}
     official = f"the papers' 80/20 split of the {len(train):,} official training images (seed {_SEED})"
-    split = Note(f"train and val are {official}: {format_sizes(sizes)}", "split")
-    return Dataset(name, *parts, test, findings=(*findings, split))
+    notes = [Note(f"train and val are {official}: {format_sizes(sizes)}", "split")]
+    if published is not None and published != (len(train), len(test)):
+        texts = [f"{one:,} / {other:,}" for one, other in ((len(train), len(test)), published)]
+        notes.insert(0, Note(f"there are {texts[0]} training and test images, in the published version {texts[1]}"))
+    return Dataset(name, *parts, test, findings=(*findings, *notes))
 
 
 def check_corners(corners: Corners) -> Corners:

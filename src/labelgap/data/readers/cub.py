@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
 from labelgap.core.errors import UnknownNameError
 from labelgap.core.findings import Note
-from labelgap.core.text import truncate_text
+from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.data.readers.common import (
@@ -38,39 +39,9 @@ _COLUMNS: Final = ("image", "attribute", "is_present", "certainty", "seconds")
 _NO_CERTAINTY: Final = 0
 _BLOCK: Final = 1 << 24
 _ATTRIBUTES: Final = 312
-_OFFICIAL: Final = {"train": 5_994, "test": 5_794}
+_PUBLISHED: Final = (5_994, 5_794)
 
 Codes = NDArray[np.int8]
-Entries = NDArray[np.int64]
-"""``(lines, 5)``: image, attribute, is_present, certainty, and whether the line has more than five columns."""
-
-
-@dataclass(frozen=True)
-class LabelIds:
-    """The numbers of images, attributes and certainties, in the order of their files."""
-
-    images: tuple[int, ...]
-    attributes: tuple[int, ...]
-    certainties: tuple[int, ...]
-
-    def check(self, entries: Entries) -> tuple[NDArray[np.int64], list[tuple[NDArray[np.bool_], str]]]:
-        """Return the place of every entry in the matrix of labels, and which entries are wrong, with why."""
-        image, attribute, present, certainty, more = entries.T
-        (row, known_row), (column, known_column) = (
-            _positions(image, self.images),
-            _positions(attribute, self.attributes),
-        )
-        place, known = row * len(self.attributes) + column, known_row & known_column
-        repeated = known.copy()
-        repeated[np.flatnonzero(known)[np.unique(place[known], return_index=True)[1]]] = False
-        certain = np.isin(certainty, self.certainties) | ((more == 1) & (certainty == _NO_CERTAINTY))
-        return place, [
-            (~known_row, "image {} is not in images.txt"),
-            (~known_column, "attribute {1} is not in attributes.txt"),
-            (~np.isin(present, (0, 1)), "is_present is 1 or 0, not {2}"),
-            (~certain, "certainty {3} is not in certainties.txt"),
-            (repeated, "attribute {1} of image {0} is given again"),
-        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,85 +56,97 @@ class AttributeLabels:
     extra_columns: int
 
 
-def read_attribute_labels(file: Path, ids: LabelIds, problems: FileProblems) -> AttributeLabels | None:
-    """Read the label of every image and attribute; None, with problems, where the file is not as published.
-
-    pyarrow parses its four million lines at once; where anything is wrong, they are parsed one by one, for their lines.
-    """
-    before, content, shape = len(problems), problems.read(file), (len(ids.images), len(ids.attributes))
-    if len(problems) > before:
-        return None
-    entries = _parse_at_once(content, ids)
-    place, wrong = ids.check(entries)
-    if len(entries) != shape[0] * shape[1] or any(rows.any() for rows, _ in wrong):
-        lines, entries = _parse_lines(file, content, ids, problems)
-        place, wrong = ids.check(entries)
-        for rows, message in wrong:
-            for number in np.flatnonzero(rows).tolist():
-                problems.add(file, message.format(*entries[number].tolist()), lines[number])
-        given = ~(wrong[0][0] | wrong[1][0] | wrong[4][0])
-        counts = np.bincount(place[given] // shape[1], minlength=shape[0])
-        if len(lacking := np.flatnonzero(counts < shape[1])):
-            first = f"the first is {ids.images[lacking[0]]} with {counts[lacking[0]]} of {shape[1]}"
-            problems.add(file, f"{len(lacking):,} images lack labels, {first}: truncated, or another version?")
-    if len(problems) > before:
-        return None
-    labels = AttributeLabels(np.empty(shape, dtype=bool), np.empty(shape, dtype=np.int32), int(entries[:, 4].sum()))
-    labels.present.flat[place], labels.certainty.flat[place] = entries[:, 2] == 1, entries[:, 3]
+def read_attribute_labels(
+    file: Path,
+    images: Mapping[int, str],
+    attributes: Mapping[int, str],
+    certainties: Mapping[int, str],
+    problems: FileProblems,
+) -> AttributeLabels:
+    """Read the label of every image and attribute; what is wrong with a line is a problem."""
+    lines, entries = _parse_lines(file, certainties, problems)
+    image, attribute, present, certainty, more = entries.T
+    (row, known_row), (column, known_column) = _positions(image, images), _positions(attribute, attributes)
+    place, known = row * len(attributes) + column, known_row & known_column
+    repeated = known.copy()
+    repeated[np.flatnonzero(known)[np.unique(place[known], return_index=True)[1]]] = False
+    certain = np.isin(certainty, list(certainties)) | ((more == 1) & (certainty == _NO_CERTAINTY))
+    for wrong, message in (
+        (~known_row, "image {} is not in images.txt"),
+        (~known_column, "attribute {1} is not in attributes.txt"),
+        (~np.isin(present, (0, 1)), "is_present is 1 or 0, not {2}"),
+        (~certain, "certainty {3} is not in certainties.txt"),
+        (repeated, "attribute {1} of image {0} is given again"),
+    ):
+        for number in np.flatnonzero(wrong).tolist():
+            problems.add(file, message.format(*entries[number].tolist()), int(lines[number]))
+    shape = len(images), len(attributes)
+    counts = np.bincount(place[known & ~repeated] // shape[1], minlength=shape[0])
+    if file.exists() and len(lacking := np.flatnonzero(counts < shape[1])):
+        first = f"the first is {[*images][lacking[0]]} with {counts[lacking[0]]} of {shape[1]}"
+        problems.add(file, f"{len(lacking):,} images lack labels, {first}: truncated, or another version?")
+    labels = AttributeLabels(np.zeros(shape, dtype=bool), np.zeros(shape, dtype=np.int32), int(more.sum()))
+    labels.present.flat[place[known]], labels.certainty.flat[place[known]] = present[known] == 1, certainty[known]
     return labels
 
 
-def _parse_at_once(content: bytes, ids: LabelIds) -> Entries:
-    """Return the lines of a file, those with more columns last; none where a line is wrong."""
-    odd: list[str] = []
+def _parse_lines(
+    file: Path, certainties: Mapping[int, str], problems: FileProblems
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the lines that can be parsed, and their entries; the others are problems.
+
+    An entry is image, attribute, is_present, certainty, and whether the line has more than five columns. pyarrow parses
+    the four million lines at once; those that are odd are parsed one by one, and come last.
+    """
+    odd: list[tuple[int, str]] = []
 
     def collect(row: Any) -> str:
-        odd.append(row.text)
+        odd.append((row.number, row.text))
         return "skip"
 
     try:
-        content.decode("ascii")  # pyarrow could not decode the text of an odd row
         table = pyarrow.csv.read_csv(
-            io.BytesIO(content),
-            pyarrow.csv.ReadOptions(column_names=_COLUMNS, use_threads=False, block_size=_BLOCK),
-            pyarrow.csv.ParseOptions(delimiter=" ", quote_char=False, invalid_row_handler=collect),
-            pyarrow.csv.ConvertOptions(
-                column_types={**{name: pa.int64() for name in _COLUMNS[:4]}, "seconds": pa.string()}
+            io.BytesIO(problems.read(file) or b"\n"),
+            pyarrow.csv.ReadOptions(column_names=_COLUMNS, use_threads=False, block_size=_BLOCK, encoding="latin-1"),
+            pyarrow.csv.ParseOptions(
+                delimiter=" ", quote_char=False, ignore_empty_lines=False, invalid_row_handler=collect
             ),
+            pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(_COLUMNS, pa.string())),
         )
-        rows = [_parse_line(text, ids) for text in odd]
-    except (pa.ArrowInvalid, ValueError):
-        return np.zeros((0, 5), dtype=np.int64)
-    columns = [*(table.column(name).to_numpy() for name in _COLUMNS[:4]), np.zeros(len(table), dtype=np.int64)]
-    return np.concatenate([np.stack(columns, axis=1), np.array(rows, dtype=np.int64).reshape(-1, 5)])
+    except pa.ArrowInvalid as error:
+        problems.add(file, f"cannot be read ({truncate_text(str(error), 200)})")
+        return np.zeros(0, dtype=np.int64), np.zeros((0, 5), dtype=np.int64)
+    lines = np.setdiff1d(np.arange(1, len(table) + len(odd) + 1), [number for number, _ in odd])
+    cells = [table.column(name).combine_chunks() for name in _COLUMNS[:4]]
+    numeric = [pc.match_substring_regex(each, r"^\d{1,9}$").to_numpy(zero_copy_only=False) for each in cells]
+    good = np.logical_and.reduce(numeric)
+    odd += [(int(lines[row]), " ".join(table.slice(row, 1).to_pylist()[0].values())) for row in np.flatnonzero(~good)]
+    entries = np.zeros((int(good.sum()), 5), dtype=np.int64)
+    for column, each in enumerate(cells):
+        entries[:, column] = each.filter(pa.array(good)).cast(pa.int64()).to_numpy()
+    rows = []
+    for line, text in sorted(odd):
+        try:
+            rows += [(line, *_parse_line(text, certainties))] if text.strip() else []
+        except ValueError:
+            problems.add(file, f"{truncate_text(repr(text))}: a line is {' '.join(_COLUMNS)}", line)
+    more = np.array(rows, dtype=np.int64).reshape(-1, 6)
+    return np.concatenate([lines[good], more[:, 0]]), np.concatenate([entries, more[:, 1:]])
 
 
-def _parse_lines(file: Path, content: bytes, ids: LabelIds, problems: FileProblems) -> tuple[list[int], Entries]:
-    """Return the numbers and the entries of the lines that can be parsed; the others are problems."""
-    lines, rows = list[int](), list[tuple[int, ...]]()
-    for line, text in enumerate(content.decode("utf-8", errors="replace").splitlines(), 1):
-        if text.strip():
-            try:
-                rows.append(_parse_line(text, ids))
-                lines.append(line)
-            except ValueError:
-                problems.add(file, f"{truncate_text(repr(text))}: a line is {' '.join(_COLUMNS)}", line)
-    return lines, np.array(rows, dtype=np.int64).reshape(-1, 5)
-
-
-def _parse_line(text: str, ids: LabelIds) -> tuple[int, ...]:
+def _parse_line(text: str, certainties: Mapping[int, str]) -> tuple[int, ...]:
     """Return the entry of a line; ``ValueError`` if it is none. With more columns the fourth may be no certainty."""
     parts = text.split()
-    if len(parts) < len(_COLUMNS):
+    if len(parts) < len(_COLUMNS) or not all(part.isdecimal() and len(part) < 10 for part in parts[:3]):
         raise ValueError
     more = len(parts) > len(_COLUMNS)
-    certainty = int(parts[3]) if not more or parts[3].isdecimal() else _NO_CERTAINTY
-    return (*map(int, parts[:3]), _NO_CERTAINTY if more and certainty not in ids.certainties else certainty, int(more))
+    certainty = int(parts[3][:9]) if not more or parts[3].isdecimal() else _NO_CERTAINTY
+    return (*map(int, parts[:3]), _NO_CERTAINTY if more and certainty not in certainties else certainty, int(more))
 
 
-def _positions(values: NDArray[np.int64], known: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _positions(values: NDArray[np.int64], known: Mapping[int, str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the position of every value among the known ones, and which of them are known."""
-    numbers = np.array(known, dtype=np.int64)
+    numbers = np.array(list(known), dtype=np.int64)
     order = np.argsort(numbers)
     positions: NDArray[np.int64] = order[np.minimum(np.searchsorted(numbers[order], values), len(numbers) - 1)]
     return positions, numbers[positions] == values
@@ -197,14 +180,11 @@ def load_cub(path: str | os.PathLike[str], *, certainty: str | None = None, boxe
     notes.append(
         Note("train is the official training set, test the official test set, in the order of images.txt", "split")
     )
-    sizes = {"train": int(files.training.sum()), "test": int((~files.training).sum())}
-    if sizes != _OFFICIAL:
-        found, published = (f"{each['train']:,} / {each['test']:,}" for each in (sizes, _OFFICIAL))
-        notes.append(Note(f"there are {found} training and test images, in the published version {published}"))
     train, test = (
-        _split(files, name, codes, np.flatnonzero(files.training == (name == "train")), boxes) for name in sizes
+        _split(files, name, codes, np.flatnonzero(files.training == (name == "train")), boxes)
+        for name in ("train", "test")
     )
-    return from_official_splits("cub", train, test, notes)
+    return from_official_splits("cub", train, test, notes, _PUBLISHED)
 
 
 def read_cub_certainty(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
@@ -245,8 +225,8 @@ def _read(path: str | os.PathLike[str], *, with_images: bool = False) -> _Files:
     certainties = problems.read_numbered(root / "attributes" / "certainties.txt")
     labels = None
     if not len(problems):  # otherwise most lines would name what the lists lack
-        ids = LabelIds(tuple(images), tuple(attributes), tuple(certainties))
-        labels = read_attribute_labels(root / "attributes" / "image_attribute_labels.txt", ids, problems)
+        file = root / "attributes" / "image_attribute_labels.txt"
+        labels = read_attribute_labels(file, images, attributes, certainties, problems)
     training = _read_training(root / "train_test_split.txt", images, problems)
     corners = _read_corners(root / "bounding_boxes.txt", images, problems)
     if with_images:
@@ -295,7 +275,7 @@ def _read_values(
 ) -> dict[int, tuple[int, tuple[float, ...]]]:
     """Return the line and the values of every image from lines of an image's number and ``count`` values."""
     before = len(problems)
-    found: dict[int, tuple[int, tuple[float, ...]]] = {}
+    found, lines = dict[int, tuple[int, tuple[float, ...]]](), dict[str, int]()
     for line, text in problems.read_lines(file):
         first, *rest = text.split()
         try:
@@ -303,15 +283,11 @@ def _read_values(
         except ValueError:
             number, values = 0, ()
         if len(values) != count:
-            what = "value" if count == 1 else "values"
-            problems.add(
-                file, f"{truncate_text(repr(text))}: a line is the number of an image and {count} {what}", line
-            )
+            what = pluralize(count, "value")
+            problems.add(file, f"{truncate_text(repr(text))}: a line is the number of an image and {what}", line)
         elif number not in images:
             problems.add(file, f"image {number} is not in images.txt", line)
-        elif number in found:
-            problems.add(file, f"image {number} is listed again (first in line {found[number][0]:,})", line)
-        else:
+        elif problems.is_new(f"image {number}", lines, file, line):
             found[number] = line, values
     missing = [number for number in images if number not in found]
     if missing and (found or len(problems) == before):

@@ -148,16 +148,9 @@ def ink_box(ink: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_
     visible = ink >= _VISIBLE
     columns: NDArray[np.bool_] = np.asarray(visible.any(axis=1))
     rows: NDArray[np.bool_] = np.asarray(visible.any(axis=2))
-    lowest, rightmost = ink.shape[1] - 1, ink.shape[2] - 1
-    box = np.stack(
-        [
-            columns.argmax(axis=1),
-            rows.argmax(axis=1),
-            rightmost - columns[:, ::-1].argmax(axis=1),
-            lowest - rows[:, ::-1].argmax(axis=1),
-        ],
-        axis=1,
-    )
+    first = columns.argmax(axis=1), rows.argmax(axis=1)
+    last = ink.shape[2] - 1 - columns[:, ::-1].argmax(axis=1), ink.shape[1] - 1 - rows[:, ::-1].argmax(axis=1)
+    box = np.stack([*first, *last], axis=1)
     return box.astype(np.int64), np.asarray(columns.any(axis=1))
 
 
@@ -219,30 +212,10 @@ class Scenes:
         return len(self.images)
 
 
-class DigitScenes(NamedTuple):
-    """The three splits, generated from different handwriting."""
-
-    train: Scenes
-    val: Scenes
-    test: Scenes
-
-
-def digit_scenes(seed: int = 0, counts: tuple[int, int, int] = (4000, 1000, 2000)) -> DigitScenes:
-    """Generate the data set ``digits``.
-
-    Args:
-        seed: everything follows from it.
-        counts: scenes of train, val and test. A split does not depend on the sizes of the others.
-    """
-    if seed < 0 or min(counts) < 0:
-        raise InputError(f"the seed and the numbers of scenes must not be negative, not {seed} and {counts}.")
-    parts = split_digits(seed)
-    return DigitScenes(
-        *(
-            make_scenes(digits, count, (seed, 1 + part))
-            for part, (digits, count) in enumerate(zip(parts, counts, strict=True))
-        )
-    )
+def digit_scenes(seed: int, counts: tuple[int, int, int]) -> tuple[Scenes, ...]:
+    """Generate train, val and test, which share no handwriting; none depends on the sizes of the others."""
+    parts = zip(split_digits(seed), counts, strict=True)
+    return tuple(make_scenes(digits, count, (seed, 1 + part)) for part, (digits, count) in enumerate(parts))
 
 
 def split_digits(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -442,14 +415,15 @@ def load_digits(*, train: int = 4000, val: int = 1000, test: int = 2000, seed: i
 
 @lru_cache(maxsize=2)
 def _generate(train: int, val: int, test: int, seed: int) -> Dataset:
-    scenes = digit_scenes(seed, (train, val, test))
-    sizes = format_sizes({"train": train, "val": val, "test": test})
-    generated = f"scenes of handwritten digits generated with seed {seed}: {sizes}"
+    sizes = {"train": train, "val": val, "test": test}
+    scenes = zip(sizes, digit_scenes(seed, (train, val, test)), strict=True)
+    parts = {name: _split(name, each) for name, each in scenes if len(each)}
+    generated = f"scenes of handwritten digits generated with seed {seed}: {format_sizes(sizes)}"
     whole = Dataset(
         "digits",
-        train=_split("train", scenes.train),
-        val=_split("val", scenes.val) if val else None,
-        test=_split("test", scenes.test) if test else None,
+        parts["train"],
+        parts.get("val"),
+        parts.get("test"),
         findings=(Note(f"{generated}; every label is known, and shown in val and test", "source"),),
         backbone="small-cnn",
         protocol="end-to-end",

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +25,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import file_digest
 from labelgap.core.findings import Finding, Note
-from labelgap.core.stored import READ_ERRORS, parse_json, read_json
+from labelgap.core.stored import READ_ERRORS, parse_json, read_json, reading
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
@@ -81,73 +82,51 @@ class _Info(BaseModel):
 M = TypeVar("M", bound=BaseModel)
 
 
-class DataFile:
-    """One file of rows: an Arrow stream, or Parquet."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.parquet = path, path.suffix == ".parquet"
-
-    def schema(self) -> pa.Schema:
-        """Return the columns and the metadata; ``InputError`` for a file that is damaged or truncated."""
-        with _reading(self.path):
-            if self.parquet:
-                schema = pq.read_schema(self.path)
-            else:
-                _check_end(self.path)
-                with pa.memory_map(str(self.path)) as source:
-                    schema = pa.ipc.open_stream(source).schema
-            if not all(schema.names) or len({*schema.names}) < len(schema.names):
-                raise ValueError("a column has no name, or that of another")
-        return schema
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows: a record batch, or a row group, at a time."""
-        with _reading(self.path):
-            groups = pq.read_metadata(self.path).num_row_groups if self.parquet else len(_arrow_batches(self._key()))
-            for group in range(groups):
-                batch = self.batch(group, columns)
-                batch.validate(full=True)
-                yield batch
-
-    def batch(self, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return one record batch or row group."""
-        with _reading(self.path):
-            if self.parquet:
-                return _parquet_batch(self._key(), number, tuple(columns))
-            return _arrow_batches(self._key())[number].select(list(columns))
-
-    def _key(self) -> tuple[str, int]:
-        return str(self.path), self.path.stat().st_mtime_ns
+def _read_schema(path: Path) -> pa.Schema:
+    """Return the columns and the metadata of a file, an Arrow stream or Parquet; ``RunError`` for a damaged one."""
+    with reading(path, _REMEDY):
+        if path.suffix == ".parquet":
+            schema = pq.read_schema(path)
+        else:
+            with path.open("rb") as file:
+                file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+                if file.read() != _END:
+                    raise ValueError("it is truncated, or no Arrow stream")
+            schema = pa.ipc.open_stream(pa.memory_map(str(path))).schema
+        if not all(schema.names) or len({*schema.names}) < len(schema.names):
+            raise ValueError("a column has no name, or that of another")
+    return schema
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what pyarrow raises on a damaged file into ``InputError``."""
-    try:
-        yield
-    except InputError:
-        raise
-    except READ_ERRORS as error:
-        reason = truncate_text(" ".join(str(error).split()), 200)
-        raise InputError(f"{path} cannot be read ({reason}): copy it again.") from None
+_REMEDY: Final = "Copy it again."
 
 
-def _check_end(path: Path) -> None:
-    with path.open("rb") as file:
-        file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
-        if file.read() != _END:
-            raise ValueError("it is truncated, or no Arrow stream")
+def _read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file: a record batch, or a row group, at a time."""
+    with reading(path, _REMEDY):
+        parquet, key = path.suffix == ".parquet", (str(path), path.stat().st_mtime_ns)
+        for number in range(pq.read_metadata(path).num_row_groups if parquet else len(_arrow_batches(*key))):
+            batch = _read_batch(*key, number, tuple(columns))
+            batch.validate(full=True)
+            yield batch
+
+
+def _read_batch(path: str, changed: int, number: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+    """Return one record batch or row group of a file, given when it was changed."""
+    if path.endswith(".parquet"):
+        return _parquet_batch(path, changed, number, columns)
+    return _arrow_batches(path, changed)[number].select(list(columns))
 
 
 @lru_cache(maxsize=256)
-def _arrow_batches(key: tuple[str, int]) -> list[pa.RecordBatch]:
+def _arrow_batches(path: str, changed: int) -> list[pa.RecordBatch]:
     """Return the batches of a stream, which stay on the disk until they are used."""
-    return list(pa.ipc.open_stream(pa.memory_map(key[0])))
+    return list(pa.ipc.open_stream(pa.memory_map(path)))
 
 
 @lru_cache(maxsize=8)
-def _parquet_batch(key: tuple[str, int], number: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-    with pq.ParquetFile(key[0]) as file:
+def _parquet_batch(path: str, changed: int, number: int, columns: tuple[str, ...]) -> pa.RecordBatch:
+    with pq.ParquetFile(path) as file:
         table = file.read_row_group(number, columns=list(columns)).combine_chunks()
     batches = table.to_batches()
     if len(batches) > 1:
@@ -160,7 +139,7 @@ class SplitFiles:
     """The files of a split, in order; without a name where the data set has no splits."""
 
     name: str
-    files: tuple[DataFile, ...]
+    files: tuple[Path, ...]
     features: dict[str, Any]
 
 
@@ -203,11 +182,10 @@ def _saved_split(root: Path, name: str, problems: ProblemList) -> SplitFiles:
     info = _read_json(root, f"{shown}dataset_info.json", _Info, problems)
     if state is not None and state.indices:
         problems.append(f"{shown}state.json: saved by an old version, with rows in another order; save again")
-    names = [each.filename for each in state.data_files] if state else []
-    for each in names:
-        if not is_file(root / name / each):
-            problems.append(f"{shown}{truncate_text(each)} does not exist")
-    files = tuple(DataFile(root / name / each) for each in names)
+    files = tuple(root / name / each.filename for each in (state.data_files if state else ()))
+    for file in files:
+        if not is_file(file):
+            problems.append(f"{shown}{truncate_text(file.name)} does not exist")
     return SplitFiles(name, files, (info.features if info else None) or {})
 
 
@@ -223,37 +201,15 @@ def _parquet_files(root: Path) -> list[tuple[str, int, int, Path]]:
 
 
 def _parquet_splits(root: Path, problems: ProblemList) -> list[SplitFiles]:
-    splits: dict[str, list[tuple[int, int, Path]]] = {}
-    for name, number, count, path in _parquet_files(root):
-        splits.setdefault(name, []).append((number, count, path))
-    for name, files in splits.items():
-        counts = {count for _, count, _ in files}
-        numbers = sorted(number for number, _, _ in files)
-        if len(counts) > 1 or len({*numbers}) < len(numbers):
+    splits = []
+    for name, group in groupby(_parquet_files(root), key=lambda each: each[0]):
+        _, numbers, counts, files = zip(*group, strict=True)
+        if len({*counts}) > 1 or len({*numbers}) < len(numbers):
             problems.append(f"{name}-*.parquet: files of several versions are there; keep those of one")
-            continue
-        count = counts.pop()
-        for number in sorted({*range(count)} - {*numbers})[:100]:
-            problems.append(f"{name}-{number:05d}-of-{count:05d}.parquet does not exist")
-    return [SplitFiles(name, tuple(DataFile(path) for *_, path in sorted(files)), {}) for name, files in splits.items()]
-
-
-def read_columns(split: SplitFiles) -> tuple[pa.Schema, dict[str, Any]]:
-    """Return the columns of a split, which all of its files have, and their types in Hugging Face's words."""
-    first: pa.Schema | None = None
-    for file in split.files:
-        schema = file.schema()
-        if first is None:
-            first = schema
-        elif schema.names != first.names or schema.types != first.types:
-            raise InputError(f"{file.path} has other columns than {split.files[0].path.name}.")
-    assert first is not None
-    stored = (first.metadata or {}).get(b"huggingface", b"{}")
-    try:
-        features = parse_json(stored)["info"]["features"]
-    except (ValueError, KeyError, TypeError):
-        features = None
-    return first, features if isinstance(features, dict) else split.features
+        for number in sorted({*range(counts[0])} - {*numbers})[:100]:
+            problems.append(f"{name}-{number:05d}-of-{counts[0]:05d}.parquet does not exist")
+        splits.append(SplitFiles(name, files, {}))
+    return splits
 
 
 INVALID: Final = 2
@@ -274,37 +230,43 @@ class LabelColumns:
     ignored: tuple[str, ...]
 
 
-def choose_columns(schema: pa.Schema, features: Mapping[str, Any], ignored: Sequence[str]) -> LabelColumns:
-    """Choose the columns by their types, or raise an error that names the candidates."""
+def choose_columns(split: SplitFiles, ignored: Sequence[str]) -> LabelColumns:
+    """Choose the columns of a split by their types, or raise an error that names the candidates."""
+    schemas = [_read_schema(file) for file in split.files]
+    schema = schemas[0]
+    for file, other in zip(split.files, schemas, strict=True):
+        if other.names != schema.names or other.types != schema.types:
+            raise InputError(f"{file} has other columns than {split.files[0].name}.")
+    try:
+        features = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        features = None
+    features = features if isinstance(features, dict) else split.features
     left = [name for name in schema.names if name not in ignored]
     images = [name for name in left if _is_image(schema.field(name).type, features.get(name))]
-    if not images:
-        raise InputError(f"it has no column of images ({{bytes, path}}), only {_join(schema.names)}.")
-    if len(images) > 1:
-        raise InputError(f"it has several columns of images ({_join(images)}): --ignore-columns leaves some out.")
     found = {name: _class_names(schema.field(name).type, features.get(name)) for name in left}
     lists = {name: names for name, names in found.items() if names is not None}
-    if len(lists) > 1:
-        raise InputError(f"it has several columns of classes ({_join(lists)}): --ignore-columns leaves some out.")
-    if lists:
-        ((label, names),) = lists.items()
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise InputError(f"column '{label}': the class '{truncate_text(repeated[0])}' is there twice.")
-        chosen: tuple[str, ...] = (label,)
-    else:
-        names = ()
-        chosen = tuple(name for name in left if _is_state(schema.field(name).type))
-        if not chosen:
-            raise InputError(
-                "it has no column of labels: lists of ClassLabel or of names, or a column of bool or int per class; "
-                f"only {_join(schema.names)}."
-            )
+    states = [name for name in left if _is_state(schema.field(name).type)]
+    place, several = f"{split.files[0].name}: it has", "--ignore-columns leaves some out"
+    if not images:
+        raise InputError(f"{place} no column of images ({{bytes, path}}), only {_join(schema.names)}.")
+    for what, candidates in (("images", images), ("classes", [*lists])):
+        if len(candidates) > 1:
+            raise InputError(f"{place} several columns of {what} ({_join(candidates)}): {several}.")
+    label, names = next(iter(lists.items()), ("", ()))
+    if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise InputError(f"{place} a column '{label}' with the class '{truncate_text(repeated[0])}' twice.")
+    if not lists and not states:
+        raise InputError(
+            f"{place} no column of labels: lists of ClassLabel or of names, or a column of bool or int per class; "
+            f"only {_join(schema.names)}."
+        )
+    chosen = (label,) if lists else tuple(states)
     rest = tuple(name for name in left if name not in (*images, *chosen))
     return LabelColumns(images[0], chosen, bool(lists), names, rest)
 
 
-def _join(names: Sequence[str] | Mapping[str, Any]) -> str:
+def _join(names: Iterable[str]) -> str:
     return ", ".join(truncate_text(name) for name in list(names)[:10])
 
 
@@ -312,8 +274,11 @@ def _is_image(kind: pa.DataType, feature: Any) -> bool:
     if isinstance(feature, dict) and feature.get("_type") not in (None, "Image"):
         return False
     parts = {kind.field(n).name: kind.field(n).type for n in range(kind.num_fields)} if pa.types.is_struct(kind) else {}
-    binary = pa.types.is_binary, pa.types.is_large_binary
-    return parts.keys() == {"bytes", "path"} and any(is_(parts["bytes"]) for is_ in binary) and _is_text(parts["path"])
+    binary = (pa.binary(), pa.large_binary())
+    return parts.keys() == {"bytes", "path"} and parts["bytes"] in binary and parts["path"] in _TEXT
+
+
+_TEXT: Final = (pa.string(), pa.large_string())
 
 
 def _is_state(kind: pa.DataType) -> bool:
@@ -324,41 +289,41 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _class_names(kind: pa.DataType, feature: Any) -> tuple[str, ...] | None:
     """Return the names of a column of classes: empty where it holds them itself; None where it is no such column.
 
     ``datasets`` has written lists as ``Sequence``, ``List`` and ``LargeList``, and as a JSON list of one type.
     """
-    inner = feature
     if _is_list(kind):
-        if isinstance(feature, list):
-            inner = feature[0] if feature else None
-        elif isinstance(feature, dict):
-            inner = feature.get("feature")
-        if _is_text(kind.value_type):
-            return ()
         kind = kind.value_type
-    if not (isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and pa.types.is_integer(kind)):
+        if kind in _TEXT:
+            return ()
+        feature = next(iter(feature), None) if isinstance(feature, list) else (feature or {}).get("feature")
+    if not (isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and pa.types.is_integer(kind)):
         return None
-    names = inner.get("names")
-    if isinstance(names, list):
-        return tuple(map(str, names))
-    count = inner.get("num_classes")
-    return tuple(map(str, range(count))) if isinstance(count, int) and 0 < count < 1_000_000 else None
+    names, count = feature.get("names"), feature.get("num_classes")
+    if not isinstance(names, list):
+        names = range(count) if isinstance(count, int) and 0 < count < 1_000_000 else None
+    return None if names is None else tuple(map(str, names))
 
 
 def column_states(column: pa.Array) -> NDArray[np.int8]:
     """Return the states of a column of one class: 1, 0, and null or NaN for unknown; ``INVALID`` for anything else."""
     values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)  # large numbers are no states
-    states = np.full(len(values), INVALID, dtype=np.int8)
-    states[np.isnan(values)] = UNKNOWN
-    states[values == PRESENT] = PRESENT
-    states[values == ABSENT] = ABSENT
-    return states
+    conditions = [np.isnan(values), values == PRESENT, values == ABSENT]
+    return np.select(conditions, [UNKNOWN, PRESENT, ABSENT], INVALID).astype(np.int8)
+
+
+class StoredImage(NamedTuple):
+    """Where an image is: its file, batch and row; the path that its row names, and the file that this leads to."""
+
+    file: int
+    batch: int
+    row: int
+    path: str | None
+    external: str
+    size: int
+    digest: bytes
 
 
 class RowImages(DigestedImages):
@@ -367,12 +332,13 @@ class RowImages(DigestedImages):
     row_fields = ("places", "paths", "sizes", "digests")
 
     def __init__(
-        self, root: Path, column: str, files: Sequence[DataFile], names: Sequence[str], rows: SplitRows
+        self, root: Path, column: str, files: Sequence[Path], names: Sequence[str], images: Sequence[StoredImage]
     ) -> None:
         self.root, self.column, self.data_files, self.names = root, column, tuple(files), tuple(names)
-        self.places, self.paths = np.array(rows.places, dtype=np.int64), tuple(rows.external)
-        self.sizes = np.array(rows.sizes, dtype=np.int64)
-        self.digests = np.frombuffer(b"".join(rows.digests), dtype=np.uint8).reshape(-1, 16)
+        self.places = np.array([each[:3] for each in images], dtype=np.int64)
+        self.paths = tuple(each.external for each in images)
+        self.sizes = np.array([each.size for each in images], dtype=np.int64)
+        self.digests = np.frombuffer(b"".join(each.digest for each in images), dtype=np.uint8).reshape(-1, 16)
 
     def __repr__(self) -> str:
         return f"RowImages({len(self):,} in {len(np.unique(self.places[:, 0])):,} files of {self.root})"
@@ -383,18 +349,16 @@ class RowImages(DigestedImages):
             return Path(self.paths[row])
         number, batch, place = self.places[row].tolist()
         file = self.data_files[number]
-        where = f"{self.names[row]} in {file.path}"
+        where = f"{self.names[row]} in {file}"
         try:
-            content = file.batch(batch, [self.column]).column(0).field("bytes")[place].as_py()
-        except (IndexError, OSError, KeyError):
-            content = None
-        if content is None:
-            raise InputError(f"{where} does not exist any more: the file has changed since it was loaded.")
-        return EncodedImage(content, where)
+            rows = _read_batch(str(file), file.stat().st_mtime_ns, batch, (self.column,))
+            return EncodedImage(rows.column(0).field("bytes")[place].as_buffer().to_pybytes(), where)
+        except READ_ERRORS:
+            raise InputError(f"{where} cannot be read: the file has changed since it was loaded.") from None
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """Return every row once: row groups, which are unpacked as a whole, are shuffled, then the images of a few."""
-        if not any(file.parquet for file in self.data_files):
+        if not any(file.suffix == ".parquet" for file in self.data_files):
             return generator.permutation(len(self))
         _, batch = np.unique(self.places[:, :2], axis=0, return_inverse=True)
         rank = generator.permutation(int(batch.max(initial=-1)) + 1)[batch.ravel()]
@@ -412,54 +376,45 @@ _UNLABELED: Final = -1
 
 @dataclass
 class SplitRows:
-    """What was read of one split: lists of classes, or states of the columns; and where the images are.
-
-    ``places`` are the numbers of file, batch and row; ``external`` the files of images that the rows only name.
-    """
+    """What was read of one split: lists of classes (None: nothing is known), or states of the columns; and images."""
 
     name: str
-    listed: list[list[str]] = field(default_factory=list)
-    unknown: list[bool] = field(default_factory=list)
+    listed: list[list[str] | None] = field(default_factory=list)
     states: list[NDArray[np.int8]] = field(default_factory=list)
-    paths: list[str | None] = field(default_factory=list)
-    external: list[str] = field(default_factory=list)
-    places: list[tuple[int, int, int]] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
+    images: list[StoredImage] = field(default_factory=list)
 
 
 class RowReader:
     """Reads the rows of all splits, and collects their problems."""
 
-    def __init__(self, root: Path, folder: Path, columns: LabelColumns, problems: ProblemList) -> None:
-        self.root, self.folder, self.columns, self.problems = root, folder, columns, problems
-        self.files: list[DataFile] = []
-        self.splits: dict[str, SplitRows] = {}
+    def __init__(self, folder: Path, columns: LabelColumns, problems: ProblemList) -> None:
+        self.folder, self.columns, self.problems = folder, columns, problems
+        self.files: list[Path] = []
 
-    def read(self, name: str, split: SplitFiles) -> None:
+    def read(self, name: str, split: SplitFiles) -> SplitRows:
         """Read a split: the labels, and where the images are."""
-        rows = self.splits[name] = SplitRows(split.name or name)
-        wanted = [self.columns.image, *self.columns.labels]
+        rows = SplitRows(split.name or name)
         for file in split.files:
             self.files.append(file)
-            first = len(rows.places)
+            first = len(rows.images)
             try:
-                for number, batch in enumerate(file.batches(wanted)):
-                    place = len(rows.places) - first
-                    self._read_labels(file, place, batch, rows)
-                    self._read_images(file, place, number, batch.column(self.columns.image), rows)
-            except InputError as error:
+                for number, batch in enumerate(_read_batches(file, (self.columns.image, *self.columns.labels))):
+                    place = len(rows.images) - first
+                    if self.columns.lists:
+                        self._read_lists(place, batch.column(self.columns.labels[0]), rows)
+                    else:
+                        self._read_states(place, batch, rows)
+                    self._read_images(place, number, batch.column(self.columns.image), rows)
+            except RunError as error:
                 self.problems.append(str(error).rstrip("."))
-        if not rows.places:
+        if not rows.images:
             self.problems.append(f"{rows.name} has no rows")
+        return rows
 
-    def _report(self, file: DataFile, row: int, message: str) -> None:
-        self.problems.append(f"{file.path.name}, row {row}: {message}")
+    def _report(self, row: int, message: str) -> None:
+        self.problems.append(f"{self.files[-1].name}, row {row}: {message}")
 
-    def _read_labels(self, file: DataFile, first: int, batch: pa.RecordBatch, rows: SplitRows) -> None:
-        if self.columns.lists:
-            self._read_lists(file, first, batch.column(self.columns.labels[0]), rows)
-            return
+    def _read_states(self, first: int, batch: pa.RecordBatch, rows: SplitRows) -> None:
         states = np.stack([column_states(batch.column(name)) for name in self.columns.labels], axis=1)
         for number, name in enumerate(self.columns.labels):
             wrong = np.flatnonzero(states[:, number] == INVALID)
@@ -467,28 +422,28 @@ class RowReader:
             rule = f"a label is 1, 0 or null (--ignore-columns {name} leaves the column out)"
             shown = wrong[:1] if is_no_class(len(wrong), len(cells)) else wrong[:_ROWS_SHOWN]
             for row in shown.tolist():
-                self._report(file, first + row, f"{cells[row]} under {truncate_text(name)}: {rule}")
+                self._report(first + row, f"{cells[row]} under {truncate_text(name)}: {rule}")
         rows.states.append(states)
 
-    def _read_lists(self, file: DataFile, first: int, column: pa.Array, rows: SplitRows) -> None:
+    def _read_lists(self, first: int, column: pa.Array, rows: SplitRows) -> None:
         single, names = not _is_list(column.type), self.columns.names
-        for row, cell in enumerate(column.to_pylist()):
+        for row, cell in enumerate(column.to_pylist(), first):
+            if cell is None or (single and cell == _UNLABELED):
+                rows.listed.append(None)
+                continue
             listed: list[str] = []
-            unlabeled = cell is None or (single and cell == _UNLABELED)
-            for entry in () if unlabeled else [cell] if single else cell:
+            for entry in [cell] if single else cell:
                 if isinstance(entry, str) and entry.strip():
                     listed.append(entry)
                 elif isinstance(entry, int) and 0 <= entry < len(names):
                     listed.append(names[entry])
+                elif isinstance(entry, int):
+                    self._report(row, f"there is no class {entry}: they are counted from 0 to {len(names) - 1}")
                 else:
-                    what = f"there is no class {entry}: they are counted from 0 to {len(names) - 1}"
-                    what = "a list has null in it" if entry is None else what
-                    what = "a list has a blank name in it" if isinstance(entry, str) else what
-                    self._report(file, first + row, what)
+                    self._report(row, f"a list has {'null' if entry is None else 'a blank name'} in it")
             rows.listed.append(listed)
-            rows.unknown.append(unlabeled)
 
-    def _read_images(self, file: DataFile, first: int, number: int, column: pa.Array, rows: SplitRows) -> None:
+    def _read_images(self, first: int, batch: int, column: pa.Array, rows: SplitRows) -> None:
         contents, paths = (column.field(name) for name in ("bytes", "path"))
         known = pc.and_(column.is_valid(), contents.is_valid()).to_pylist()
         for row, path in enumerate(paths.to_pylist()):
@@ -497,18 +452,14 @@ class RowReader:
                 buffer = contents[row].as_buffer()
                 size, digest = buffer.size, hashlib.blake2b(buffer, digest_size=16).digest()
                 if not size:
-                    self._report(file, first + row, "the image has 0 bytes")
+                    self._report(first + row, "the image has 0 bytes")
             else:
                 found = self._find(path)
                 if isinstance(found, Path):
                     external, size, digest = str(found), found.stat().st_size, file_digest(found)
                 else:
-                    self._report(file, first + row, found)
-            rows.paths.append(path)
-            rows.external.append(external)
-            rows.places.append((len(self.files) - 1, number, row))
-            rows.sizes.append(size)
-            rows.digests.append(digest)
+                    self._report(first + row, found)
+            rows.images.append(StoredImage(len(self.files) - 1, batch, row, path, external, size, digest))
 
     def _find(self, path: str | None) -> Path | str:
         """Return the file of an image without bytes, or what is wrong."""
@@ -553,16 +504,32 @@ def load_huggingface(
     problems.refuse()
     if unlisted != "unknown" and not columns.lists:
         raise InputError(f"{root}: --unlisted is for lists; this data set has a column per class.")
-    reader = RowReader(root, image_folder(root / "_", images), columns, problems)
-    for name, files in splits.items():
-        reader.read(name, files)
+    reader = RowReader(image_folder(root / "_", images), columns, problems)
+    parts = {name: reader.read(name, files) for name, files in splits.items()}
     problems.refuse()
     rule = "a column per class; true or 1 = present, false or 0 = absent, null = unknown"
     rule = f"lists of tags; a tag that is not listed is {unlisted}" if columns.lists else rule
     findings = [*left_out, Note(rule)]
     if columns.ignored:
         findings.append(Note(f"columns left out: {truncate_text(', '.join(columns.ignored), 200)}"))
-    return _dataset(root, reader, unlisted, classes, findings, "" not in {split.name for split in found})
+    all_names = columns.names or sorted(
+        {name for rows in parts.values() for each in rows.listed for name in each or ()}
+    )
+    if missing := sorted({*(classes or ())} - {*(all_names if columns.lists else columns.labels)}):
+        raise InputError(f"{root} has no class '{truncate_text(missing[0])}' (classes).")
+    made: dict[str, Split] = {}
+    for (split, rows), names in zip(parts.items(), _image_names(list(parts.values())), strict=True):
+        if columns.lists:
+            lists = [each or [] for each in rows.listed]
+            table = LabelTable.from_lists(lists, classes=all_names, images=names, unlisted=unlisted)
+            table = table.keep(np.array([each is not None for each in rows.listed])[table.rows])
+        else:
+            table = LabelTable.from_dense(np.concatenate(rows.states), columns.labels, names)
+        source = RowImages(root.absolute(), columns.image, reader.files, names, rows.images)
+        made[split] = Split(split, source, table if classes is None else table.with_classes(classes))
+    sizes, has_splits = {split: len(part) for split, part in made.items()}, any(split.name for split in found)
+    counts = count_labels([part.labels for part in made.values()])
+    return Dataset.of(root.resolve().name, made, (*findings, counts, *describe_splits(sizes, has_splits)))
 
 
 def _name_splits(root: Path, found: Sequence[SplitFiles]) -> tuple[dict[str, SplitFiles], list[Finding]]:
@@ -580,10 +547,8 @@ def _name_splits(root: Path, found: Sequence[SplitFiles]) -> tuple[dict[str, Spl
     if "train" not in splits:
         names = ", ".join(split.name for split in found)
         raise InputError(f"{root} has no split train; it has {names or 'none'}.")
-    note = Note(
-        f"the splits {', '.join(map(truncate_text, others[:5]))} are left out: train, val and test are read", "split"
-    )
-    return {name: splits[name] for name in SPLITS if name in splits}, [note] if others else []
+    left_out = f"the splits {', '.join(map(truncate_text, others[:5]))} are left out: train, val and test are read"
+    return {name: splits[name] for name in SPLITS if name in splits}, [Note(left_out, "split")] if others else []
 
 
 def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: ProblemList) -> LabelColumns:
@@ -591,50 +556,22 @@ def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: 
     chosen: dict[str, LabelColumns] = {}
     for name, split in splits.items():
         try:
-            chosen[name] = choose_columns(*read_columns(split), ignored)
-        except InputError as error:
-            place = f"{split.files[0].path.name}: " if str(error).startswith("it has") else ""
-            problems.append(f"{place}{str(error).rstrip('.')}")
-            continue
-        if chosen[name] != chosen.get("train", chosen[name]):
-            problems.append(f"{split.files[0].path.name} ({split.name}) has other columns or classes than train")
+            chosen[name] = choose_columns(split, ignored)
+            if chosen[name] != chosen.get("train", chosen[name]):
+                raise InputError(f"{split.files[0].name} ({split.name}) has other columns or classes than train")
+        except LabelGapError as error:
+            problems.append(str(error).rstrip("."))
     problems.refuse()
     return chosen["train"]
 
 
 def _image_names(splits: Sequence[SplitRows]) -> list[list[str]]:
     """Return the names of images: their paths where all have one of their own, else the split and the row."""
-    paths = [path for rows in splits for path in rows.paths]
-    if all(path and image_name_problem(path) is None for path in paths) and len({*paths}) == len(paths):
-        return [[str(path) for path in rows.paths] for rows in splits]
-    return [[f"{rows.name}-{row:06d}" for row in range(len(rows.paths))] for rows in splits]
-
-
-def _dataset(
-    root: Path,
-    reader: RowReader,
-    unlisted: str,
-    classes: Sequence[str] | None,
-    findings: Sequence[Finding],
-    has_splits: bool,
-) -> Dataset:
-    columns, parts = reader.columns, reader.splits
-    all_names = columns.names or sorted({name for rows in parts.values() for each in rows.listed for name in each})
-    missing = sorted({*(classes or ())} - {*(all_names if columns.lists else columns.labels)})
-    if missing:
-        raise InputError(f"{root} has no class '{truncate_text(missing[0])}' (classes).")
-    made: dict[str, Split] = {}
-    for (split, rows), names in zip(parts.items(), _image_names(list(parts.values())), strict=True):
-        if columns.lists:
-            table = LabelTable.from_lists(rows.listed, classes=all_names, images=names, unlisted=unlisted)
-            table = table.keep(~np.array(rows.unknown)[table.rows]) if any(rows.unknown) else table
-        else:
-            table = LabelTable.from_dense(np.concatenate(rows.states), columns.labels, names)
-        images = RowImages(root.absolute(), columns.image, reader.files, names, rows)
-        made[split] = Split(split, images, table if classes is None else table.with_classes(classes))
-    sizes = {split: len(part) for split, part in made.items()}
-    counts = count_labels([part.labels for part in made.values()])
-    return Dataset.of(root.resolve().name, made, (*findings, counts, *describe_splits(sizes, has_splits)))
+    paths = [[image.path or "" for image in rows.images] for rows in splits]
+    every = [path for each in paths for path in each]
+    if len({*every}) == len(every) and all(path and image_name_problem(path) is None for path in every):
+        return paths
+    return [[f"{rows.name}-{row:06d}" for row in range(len(rows.images))] for rows in splits]
 
 
 def _check_files(file: Path) -> str | None:

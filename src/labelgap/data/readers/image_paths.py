@@ -102,11 +102,8 @@ class ImageFinder:
         skipped: name → why it is left out; or, where nothing is skipped, why a file that was found is not its own.
         completed: name → file, where the name in the table was incomplete.
         repeated: name → the name before it that leads to the same file.
-        lines: name → line of the table.
-        source: the table whose names are checked now.
-        sources: name → its table.
-        checked: how many names were checked.
-        missing: how many of them have no file.
+        lines: name → line of the table; ``sources`` has its table, of which ``source`` is read now.
+        checked: how many names were checked; ``missing`` have no file.
     """
 
     def __init__(self, folder: Path, *, skip: bool = False) -> None:

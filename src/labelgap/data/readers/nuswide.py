@@ -1,8 +1,7 @@
 """NUS-WIDE in its published layout: 81 concepts, the official training and test images.
 
 ``Groundtruth/TrainTestLabels`` has a file per concept and part, with 1 or 0 per line in the order of
-``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``, whose paths have Windows' separators. Where only
-``Groundtruth/AllLabels`` is there, its lines are in the order of ``ImageList/Imagelist.txt``. Rows keep the order of
+``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``, whose paths have Windows' separators. Rows keep the order of
 the lists. Images without any of the 81 concepts are kept (161,789 / 107,859 images) or dropped (125,448 / 83,898,
 Kobayashi 2023), and images that Flickr no longer has are missing in every later download.
 
@@ -12,7 +11,7 @@ Reference: Chua et al., "NUS-WIDE: A Real-World Web Image Database from National
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -45,12 +44,10 @@ def read_concepts(root: Path, problems: FileProblems) -> list[str]:
     before = len(problems)
     found: dict[str, int] = {}
     for line, name in problems.read_lines(file):
-        if name in found:
-            problems.add(file, f"the concept {truncate_text(name)} is listed again (first in line {found[name]})", line)
-        elif len(name) > _MAX_NAME or not name.isprintable() or "/" in name or "\\" in name:
+        if len(name) > _MAX_NAME or not name.isprintable() or "/" in name or "\\" in name:
             problems.add(file, f"{truncate_text(repr(name))} is not the name of a concept", line)
         else:
-            found[name] = line
+            problems.is_new(name, found, file, line)
     if len(problems) == before and len(found) != CONCEPTS:
         problems.add(file, f"{len(found)} concepts, and the published list has {CONCEPTS}: another version?")
     return list(found)
@@ -73,10 +70,8 @@ def read_list(file: Path, problems: FileProblems) -> ImageList:
         problem = image_name_problem(name)
         if problem is None and (name.startswith("/") or ":" in name or ".." in name.split("/")):
             problem = f"{truncate_text(repr(text))} leads to another folder"
-        if problem is None and name in found:
-            problem = f"{truncate_text(name)} is listed again (first in line {found[name]:,})"
         if problem is None:
-            found[name] = line
+            problems.is_new(name, found, file, line)
         else:
             problems.add(file, problem, line)
     if not found and len(problems) == before:
@@ -84,46 +79,11 @@ def read_list(file: Path, problems: FileProblems) -> ImageList:
     return ImageList(found, len(texts))
 
 
-def read_labels(
-    root: Path, classes: list[str], listed: Mapping[str, ImageList], problems: FileProblems
-) -> tuple[dict[str, NDArray[np.int8]], str]:
-    """Return the labels of every part, ``(images, concepts)``, and which of the published folders they come from."""
-    for folder in (root / "Groundtruth", root):
-        if (folder / "TrainTestLabels").is_dir():
-            columns = {
-                part: _read_columns(folder / "TrainTestLabels", f"_{part}.txt", classes, images.rows, problems)
-                for part, images in listed.items()
-            }
-            return columns, "TrainTestLabels"
-        if (folder / "AllLabels").is_dir():
-            return _from_all_labels(root, folder / "AllLabels", classes, listed, problems), "AllLabels"
-    problems.add(root / "Groundtruth", "neither TrainTestLabels nor AllLabels is in it")
-    return {}, ""
-
-
-def _from_all_labels(
-    root: Path, folder: Path, classes: list[str], listed: Mapping[str, ImageList], problems: FileProblems
-) -> dict[str, NDArray[np.int8]]:
-    everything = read_list(root / "ImageList" / "Imagelist.txt", problems)
-    if not everything.lines:
-        return {}
-    row_of = {name: row for row, name in enumerate(everything.lines)}
-    codes = _read_columns(folder, ".txt", classes, everything.rows, problems)
-    found = {}
-    for part, images in listed.items():
-        for name, line in images.lines.items():
-            if name not in row_of:
-                file = root / "ImageList" / f"{part}Imagelist.txt"
-                problems.add(file, f"{truncate_text(name)} is not in Imagelist.txt", line)
-        found[part] = codes[[row_of.get(name, 0) for name in images.lines]]
-    return found
-
-
-def _read_columns(folder: Path, ending: str, classes: list[str], rows: int, problems: FileProblems) -> NDArray[np.int8]:
-    """Read the file of every concept, a line per image."""
+def read_labels(folder: Path, part: str, classes: list[str], rows: int, problems: FileProblems) -> NDArray[np.int8]:
+    """Return the labels of a part, ``(images, concepts)``: a file of every concept, a line per image."""
     codes = np.zeros((rows, len(classes)), dtype=np.int8)
-    files = {f"Labels_{name}{ending}": column for column, name in enumerate(classes)}
-    for file in sorted(folder.glob(f"Labels_*{ending}")):
+    files = {f"Labels_{name}_{part}.txt": column for column, name in enumerate(classes)}
+    for file in sorted(folder.glob(f"Labels_*_{part}.txt")):
         if file.name not in files:
             problems.add(file, "is of a concept that is not in Concepts81.txt")
     for name, column in files.items():
@@ -154,7 +114,9 @@ def _read_column(file: Path, rows: int, problems: FileProblems) -> NDArray[np.in
     return None
 
 
-_OFFICIAL: Final = {"Train": 161_789, "Test": 107_859}
+_PARTS: Final = ("Train", "Test")
+_PUBLISHED: Final = {"keep": (161_789, 107_859), "drop": (125_448, 83_898)}
+"""Images of train and test, with and without those that have none of the concepts."""
 
 
 def load_nuswide(
@@ -178,28 +140,31 @@ def load_nuswide(
     root = find_root(Path(path), NUSWIDE_LAYOUT)
     problems = FileProblems(root)
     classes = read_concepts(root, problems)
-    listed = {part: read_list(root / "ImageList" / f"{part}Imagelist.txt", problems) for part in _OFFICIAL}
+    listed = {part: read_list(root / "ImageList" / f"{part}Imagelist.txt", problems) for part in _PARTS}
     for name, line in listed["Test"].lines.items():
         if name in listed["Train"].lines:
             file = root / "ImageList" / "TestImagelist.txt"
             problems.add(file, f"{truncate_text(name)} is in TrainImagelist.txt too", line)
-    codes, labels_from = read_labels(root, classes, listed, problems)
+    folders = [root / "Groundtruth" / "TrainTestLabels", root / "TrainTestLabels"]
+    labels = next((folder for folder in folders if folder.is_dir()), folders[0])
+    codes = {part: read_labels(labels, part, classes, each.rows, problems) for part, each in listed.items()}
     place = None if images is None else Path(images).expanduser()
     folder, files = _find_images(root, place, listed, problems, on_bad_image == "skip")
     problems.refuse()
-    sizes = {part: len(each.lines) for part, each in listed.items()}
     findings: list[Finding] = [
-        Note(f"labels of {labels_from}: 1 = present, 0 = absent; every label is known"),
+        Note("labels of TrainTestLabels: 1 = present, 0 = absent; every label is known"),
         Note("train is the official training list, test the official test list, in their order", "split"),
     ]
-    if sizes != _OFFICIAL:
-        here, published = (" / ".join(f"{size:,}" for size in each.values()) for each in (sizes, _OFFICIAL))
-        findings.append(Note(f"the lists have {here} training and test images, the published {published}"))
     if skipped := tuple(name for each in listed.values() for name in each.lines if name not in files):
         findings.append(ImagesSkipped(skipped))
-    splits = [_split(part, each, codes[part], classes, folder, files) for part, each in listed.items()]
+    splits = []
+    for part, each in listed.items():
+        table = LabelTable.from_dense(codes[part], classes, list(each.lines))
+        table = table.select([row for row, name in enumerate(table.images) if name in files])
+        source = FileImages(folder, table.images, [files[name] for name in table.images])
+        splits.append(Split(part.lower(), source, table))
     train, test = _without_unlabeled(splits, unlabeled, findings)
-    return from_official_splits("nuswide", train, test, findings)
+    return from_official_splits("nuswide", train, test, findings, _PUBLISHED[unlabeled])
 
 
 def find_nuswide(path: Path) -> Path | None:
@@ -220,47 +185,22 @@ def _find_images(
     if folder is None:
         problems.add(places[0], "does not exist: the images of NUS-WIDE. They may be elsewhere: --images FOLDER")
         return places[0], {}
-    locate = _image_locator(folder, problems)
-    located = {name: locate(name) for images in listed.values() for name in images.lines}
-    files = {name: file for name, file in located.items() if file is not None}
+    names = [name for images in listed.values() for name in images.lines]
+    there = {parent: _names_in(folder / parent) for parent in {"", *(name.rpartition("/")[0] for name in names)}}
+    files: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for name in names:
+        parent, _, last = name.rpartition("/")
+        if last in there[parent]:
+            files[name] = name
+        elif last in there[""]:  # all images in one folder
+            files[name] = last
+            if (other := taken.setdefault(last, name)) != name:
+                problems.add(folder / last, f"could be {other} and {name}: keep the folders of the published paths")
     if not (skip and all(any(name in files for name in images.lines) for images in listed.values())):
-        missing = ((folder / name, "does not exist") for name in located if name not in files)
+        missing = ((folder / name, "does not exist") for name in names if name not in files)
         problems.add_images(missing, "To train without the missing images: --on-bad-image skip")
     return folder, files
-
-
-def _split(
-    part: str,
-    listed: ImageList,
-    codes: NDArray[np.int8],
-    classes: list[str],
-    folder: Path,
-    files: Mapping[str, str],
-) -> Split:
-    """Return an official part without the images that have no file."""
-    table = LabelTable.from_dense(codes, classes, list(listed.lines))
-    table = table.select(np.array([row for row, name in enumerate(table.images) if name in files], dtype=np.int64))
-    return Split(part.lower(), FileImages(folder, table.images, [files[name] for name in table.images]), table)
-
-
-def _image_locator(folder: Path, problems: FileProblems) -> Callable[[str], str | None]:
-    """Return a function from the path of an image to its file below a folder: at that path, or by its name alone."""
-    listed = {"": _names_in(folder)}
-    taken: dict[str, str] = {}
-
-    def locate(name: str) -> str | None:
-        parent, _, last = name.rpartition("/")
-        if parent not in listed:
-            listed[parent] = _names_in(folder / parent)
-        if last in listed[parent]:
-            return name
-        if last not in listed[""]:
-            return None
-        if (other := taken.setdefault(last, name)) != name:
-            problems.add(folder / last, f"could be {other} and {name}: keep the folders of the published paths")
-        return last
-
-    return locate
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -284,19 +224,6 @@ def _without_unlabeled(splits: list[Split], unlabeled: str, findings: list[Findi
     return splits
 
 
-def _check_labels(file: Path) -> str | None:
-    """Return what a file of labels lacks: those of all images need the list of all images."""
-    root = next((place for place in file.parents if (place / "ImageList").is_dir()), file.parent)
-    needed = file.parent.name == "AllLabels" and not (root / "ImageList" / "Imagelist.txt").is_file()
-    return "ImageList/Imagelist.txt is missing, which has the order of its lines" if needed else None
-
-
-def _label_files(part: str) -> tuple[str, tuple[str, ...]]:
-    """Return where the labels of a part lie, and where else they may."""
-    own, whole = f"TrainTestLabels/Labels_*_{part}.txt", "AllLabels/Labels_*.txt"
-    return f"Groundtruth/{own}", (f"Groundtruth/{whole}", own, whole)
-
-
 NUSWIDE_LAYOUT: Final = DatasetLayout(
     "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide/NUS-WIDE.html",
     "as its page says, for research; every photo is under the terms that its owner chose on Flickr",
@@ -305,10 +232,9 @@ NUSWIDE_LAYOUT: Final = DatasetLayout(
         RequiredFile("ConceptsList/Concepts81.txt", "the concepts", ("Concepts81.txt",), lines=CONCEPTS),
         RequiredFile("ImageList/TrainImagelist.txt", "161,789 paths"),
         RequiredFile("ImageList/TestImagelist.txt", "107,859 paths"),
-        RequiredFile("ImageList/Imagelist.txt", "all 269,648, needed with AllLabels only", optional=True),
         *(
-            RequiredFile(path, "1 or 0 per image of the list", others, count=CONCEPTS, check=_check_labels)
-            for path, others in map(_label_files, _OFFICIAL)
+            RequiredFile(f"Groundtruth/{path}", "1 or 0 per image of the list", (path,), count=CONCEPTS)
+            for path in (f"TrainTestLabels/Labels_*_{part}.txt" for part in _PARTS)
         ),
         RequiredFile("Flickr/*/*.jpg", "the images, or anywhere: --images", ("images/*.jpg", "images/*/*.jpg")),
     ),

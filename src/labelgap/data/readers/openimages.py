@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import codecs
 import csv
+import math
 import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
@@ -37,7 +37,7 @@ from labelgap.data.images import FileImages
 from labelgap.data.readers.common import DatasetLayout, RequiredFile
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.table import image_folder
-from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.dialect import decodes
 from labelgap.labels.io.table_file import ProblemList, check_choice
 from labelgap.labels.sparse import UniqueNames
@@ -253,237 +253,168 @@ def _read_names(path: Path, root: Path, described: Mapping[str, str] | None, pro
     return found
 
 
-_SUFFIX: Final = ".jpg"
-_LENGTH: Final = 16 + len(_SUFFIX)
-
-
-def _image_places(folder: Path, official: str) -> list[Path]:
-    """Return the folders that images of a split can be in."""
-    parts = [official, *(f"{official}_{digit:x}" for digit in range(16)), *(["val"] if "val" in official else [])]
-    bases = [base for base in (folder, folder / "images") if base.is_dir()]
-    return [place for base in bases for place in (*(base / part for part in parts), base) if place.is_dir()]
-
-
-def _find_images(places: Sequence[Path], ids: NDArray[np.uint64]) -> NDArray[np.int8]:
-    """Return the number of the place of every image, ``ids`` ascending; the number of places where none has it."""
-    found = np.full(len(ids), len(places), dtype=np.int8)
-    for number, place in enumerate(places):
-        row = np.searchsorted(ids, there := _ids_of_files(place))
-        row = row[ids[row.clip(max=max(len(ids) - 1, 0))] == there] if len(ids) else row[:0]
-        found[row[found[row] == len(places)]] = number
-    return found
-
-
-def _open_images(folder: Path, places: Sequence[Path], ids: NDArray[np.uint64], found: NDArray[np.int8]) -> FileImages:
-    """Return images by their ids; ``found`` is what ``_find_images`` returned for them."""
-    names = format_ids(ids)
-    heads = ["" if place == folder else f"{os.path.relpath(place, folder)}/" for place in places]
-    return FileImages(
-        folder, names, [f"{heads[at]}{name}{_SUFFIX}" for at, name in zip(found.tolist(), names, strict=True)]
-    )
-
-
-def _ids_of_files(folder: Path) -> NDArray[np.uint64]:
-    """Return the ids of the images in a folder, in any order."""
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.endswith(_SUFFIX) and len(entry.name) == _LENGTH]
-    digits = np.array([name.encode("utf-8", "replace")[:16] for name in names], dtype="S16")
-    ids, valid = ids_from_digits(digits.view(np.uint8).reshape(-1, 16))
-    return ids[valid]
-
-
-_BLOCK_BYTES: Final = 8 << 20
-_MAX_LINES: Final = 10**10
-_ID_LENGTH: Final = 16
+_LENGTH: Final = 16
+_WORD: Final = pa.dictionary(pa.int32(), pa.binary())
 _INVALID: Final = 255
 _NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
+_CONFIDENCES: Final = {b"0": ABSENT, b"1": PRESENT, b"0.0": ABSENT, b"1.0": PRESENT}
+_MAX_LINES: Final = 10**10
+_BLOCK_BYTES: Final = 8 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Some rows of a file: columns as binary arrays, and which rows they are, counted without those of other widths."""
+class CsvColumns:
+    """Columns of a CSV with a header: its different words, and the number of the word of every row.
 
-    _reader: BlockReader
-    columns: dict[str, pa.Array]
-    rows: NDArray[np.uint32]
+    Blank rows are left out; rows with another number of cells than the header are problems, and left out too.
+    ``multiline`` says whether cells may have line breaks. Messages name the file relative to ``root``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        root: Path,
+        columns: Sequence[str],
+        problems: ProblemList,
+        *,
+        optional: str = "",
+        multiline: bool = False,
+    ) -> None:
+        self._path, self._problems, self._multiline = path, problems, multiline
+        self._name = path.relative_to(root).as_posix()
+        self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
+        self._invalid_rows = False
+        self._width = 0
+        self.words: dict[str, list[bytes]] = {name: [] for name in columns}
+        self.numbers: dict[str, NDArray[np.int32]] = {name: np.zeros(0, dtype=np.int32) for name in columns}
+        self._rows: Sequence[int] | NDArray[np.int64] = range(0)
+        try:
+            self._read(columns, optional)
+        except (pa.ArrowException, OSError) as error:
+            problems.append(f"{self._name} cannot be read ({truncate_text(str(error), 200)})")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def report(self, row: int, message: str) -> None:
+        """Add a problem of a row."""
+        self._report(self.line(row), message)
+
+    def check(self, column: str, valid: NDArray[np.bool_], message: str) -> NDArray[np.bool_]:
+        """Return which rows have a valid word; the others are problems, whose message has ``{}`` for the word."""
+        if valid.all():
+            return np.ones(len(self), dtype=bool)
+        rows: NDArray[np.bool_] = valid[self.numbers[column]]
+        for row in np.flatnonzero(~rows).tolist():
+            self.report(row, message.format(self.text(column, row)))
+        return rows
 
     def text(self, column: str, row: int) -> str:
         """Return a cell for a message."""
-        return truncate_text(self.columns[column][row].as_py().decode("utf-8", "replace"))
-
-    def report(self, row: int, message: str) -> None:
-        """Add a problem of a row, counted from 0 within the block."""
-        self._reader.report(self._reader.line(int(self.rows[row])), message)
-
-
-class BlockReader:
-    """Reads some columns of a CSV with a header, block by block; messages name the file relative to ``root``.
-
-    ``multiline`` says whether cells may have line breaks.
-    """
-
-    def __init__(self, path: Path, root: Path, problems: ProblemList, *, multiline: bool = False) -> None:
-        self.path, self.problems, self.multiline = path, problems, multiline
-        self.name = path.relative_to(root).as_posix()
-        self._invalid_rows = False
-        self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
-
-    def report(self, line: int, message: str) -> None:
-        """Add a problem of a line."""
-        self.problems.add(self._first + line, f"{self.name}, line {line}: {message}")
+        return truncate_text(self.words[column][self.numbers[column][row]].decode("utf-8", "replace"))
 
     def line(self, row: int) -> int:
-        """Return the first line of a row, one of ``Block.rows``."""
-        return self._lines[row]
+        """Return the first line of a row."""
+        return self._lines[self._rows[row]]
 
-    @cached_property
-    def header(self) -> list[str]:
-        """The names of the columns; none, with a problem, where the file cannot be read."""
-        try:
-            with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-                return next(csv.reader([file.readline(1 << 16)]), [])
-        except OSError as error:
-            self.report(1, f"cannot be read ({error.strerror or error})")
-            return []
+    def _report(self, line: int, message: str) -> None:
+        self._problems.add(self._first + line, f"{self._name}, line {line}: {message}")
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        """Yield the rows that have as many cells as the header; the others are problems."""
-        if wrong := [name for name in columns if self.header.count(name) != 1]:
-            what = "is twice the" if wrong[0] in self.header else "is no"
-            found = truncate_text(", ".join(self.header), 120)
-            self.report(1, f"there {what} column {', '.join(wrong)}; the columns are {found or 'none'}")
+    def _read(self, columns: Sequence[str], optional: str) -> None:
+        with self._path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            header = next(csv.reader([file.readline(1 << 16)]), [])
+        self._width = len(header)
+        if wrong := [name for name in columns if header.count(name) != 1]:
+            what = "is twice the" if wrong[0] in header else "is no"
+            found = truncate_text(", ".join(header), 120)
+            self._report(1, f"there {what} column {', '.join(wrong)}; the columns are {found or 'none'}")
             return
-        start = 0
+        names = [*columns, *([optional] if optional in header else [])]
         try:
-            for batch in self._open(columns):
-                blank = np.ones(batch.num_rows, dtype=bool)
-                for column in batch.columns:
-                    blank &= pc.equal(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-                filled = np.flatnonzero(~blank)
-                rows = (start + filled).astype(np.uint32)
-                start += batch.num_rows
-                batch = batch.take(pa.array(filled)) if blank.any() else batch
-                yield Block(self, dict(zip(columns, batch.columns, strict=True)), rows)
-        except (pa.ArrowException, OSError) as error:
-            self.problems.append(f"{self.name} cannot be read ({truncate_text(str(error), 200)})")
+            table = self._parse(names, "utf8")
+        except pa.ArrowInvalid:  # pyarrow prints a traceback where it cannot decode a bad row: none is not Latin-1
+            table = self._parse(names, "latin-1", self._skip)
+        table = table.unify_dictionaries().combine_chunks()
         for line, cells in self._records() if self._invalid_rows else ():
-            if len(cells) not in (0, len(self.header)):
-                hint = ": is the file truncated?" if len(cells) < len(self.header) else ""
+            if len(cells) not in (0, self._width):
+                hint = ": is the file truncated?" if len(cells) < self._width else ""
                 if not decodes("".join(cells).encode("latin-1"), "utf-8"):
                     hint = ", and bytes that are no UTF-8 text: is the file damaged?"
-                self.report(line, f"{len(cells)} of {len(self.header)} cells{hint}")
+                self._report(line, f"{len(cells)} of {self._width} cells{hint}")
+        if not table.num_rows:
+            return
+        parts = {name: table[name].chunk(0) for name in names}
+        self.words = {name: part.dictionary.to_pylist() for name, part in parts.items()}
+        self.numbers = {name: part.indices.to_numpy() for name, part in parts.items()}
+        self._rows = range(table.num_rows)
+        if all(b"" in words for words in self.words.values()):
+            empty = [self.numbers[name] == words.index(b"") for name, words in self.words.items()]
+            self._rows = np.flatnonzero(~np.logical_and.reduce(empty))
+            self.numbers = {name: each[self._rows] for name, each in self.numbers.items()}
 
-    def _open(self, columns: Sequence[str]) -> Any:
-        file = pa.OSFile(os.fspath(self.path))
+    def _parse(self, columns: Sequence[str], encoding: str, on_invalid: Callable[[Any], str] | None = None) -> pa.Table:
+        file = pa.OSFile(os.fspath(self._path))
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
             file.seek(0)
-        # bytes that are no text are read as some: pyarrow prints a traceback where it cannot decode a bad row
-        encoding = "utf8" if self._is_text() else "latin-1"
-        return arrow_csv.open_csv(
+        return arrow_csv.read_csv(
             file,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
             parse_options=arrow_csv.ParseOptions(
-                invalid_row_handler=self._skip, ignore_empty_lines=False, newlines_in_values=self.multiline
+                invalid_row_handler=on_invalid, ignore_empty_lines=False, newlines_in_values=self._multiline
             ),
             convert_options=arrow_csv.ConvertOptions(
-                include_columns=list(columns), column_types={name: pa.binary() for name in columns}
+                include_columns=list(columns), column_types=dict.fromkeys(columns, _WORD)
             ),
         )
 
     def _skip(self, row: Any) -> str:
-        """Leave out a row with another number of cells than the header."""
         self._invalid_rows = True
         return "skip"
-
-    def _is_text(self) -> bool:
-        """Return whether the whole file is UTF-8."""
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        try:
-            with self.path.open("rb") as file:
-                while part := file.read(_BLOCK_BYTES):
-                    decoder.decode(part)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return False
-        return True
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the first line and the cells of every row, slowly: for the lines of problems."""
         first = 1
-        with self.path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
+        with self._path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
             reader = csv.reader(file)
-            for cells in reader if self.multiline else (next(csv.reader([line]), []) for line in file):
+            for cells in reader if self._multiline else (next(csv.reader([line]), []) for line in file):
                 yield first, cells
-                first = reader.line_num + 1 if self.multiline else first + 1
+                first = reader.line_num + 1 if self._multiline else first + 1
 
     @cached_property
     def _lines(self) -> array[int]:
         """The first line of every row that has as many cells as the header, or is blank."""
         rows = islice(self._records(), 1, None)
-        return array("q", (line for line, cells in rows if len(cells) in (0, len(self.header))))
+        return array("q", (line for line, cells in rows if len(cells) in (0, self._width)))
 
 
-def parse_ids(block: Block, column: str = "ImageID") -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return image ids, 16 hexadecimal digits, as numbers, and which are valid; the others are problems."""
-    cells = block.columns[column]
-    valid = pc.equal(pc.binary_length(cells), _ID_LENGTH).to_numpy(zero_copy_only=False)
-    chosen = cells if valid.all() else cells.filter(pa.array(valid))
-    ids = np.zeros(len(cells), dtype=np.uint64)
-    if len(chosen):
-        fixed = chosen.cast(pa.binary(_ID_LENGTH))
-        digits = np.frombuffer(fixed.buffers()[1], np.uint8, _ID_LENGTH * len(fixed), _ID_LENGTH * fixed.offset)
-        digits, runs = _runs(digits.reshape(-1, _ID_LENGTH))  # the rows of an image follow each other
-        numbers, hexadecimal = ids_from_digits(digits)
-        ids[valid] = np.repeat(numbers, runs)
-        valid[np.flatnonzero(valid)[~np.repeat(hexadecimal, runs)]] = False
-    for row in np.flatnonzero(~valid).tolist():
-        block.report(row, f"'{block.text(column, row)}' is not an image id: 16 hexadecimal digits in lower case")
-    return ids, valid
-
-
-def _runs(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the rows that differ from the one before, and how often each follows itself."""
-    halves = digits.view(np.uint64)
-    first = np.flatnonzero(np.append(True, (halves[1:] != halves[:-1]).any(axis=1)))
-    return digits[first], np.diff(first, append=len(digits))
-
-
-def ids_from_digits(digits: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return ``(n, 16)`` ASCII digits as numbers, and which are hexadecimal."""
+def read_ids(file: CsvColumns) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the image ids of the words of a file, 16 hexadecimal digits, as numbers; and which rows have one."""
+    words = [word if len(word) == _LENGTH else b"" for word in file.words["ImageID"]]
+    digits = np.array(words, dtype=f"S{_LENGTH}").view(np.uint8).reshape(-1, _LENGTH)
     nibbles = _NIBBLES[digits]
-    packed = (nibbles[:, 0::2] << 4) | (nibbles[:, 1::2] & 15)
-    return packed.view(">u8")[:, 0].astype(np.uint64), (nibbles != _INVALID).all(axis=1)
+    ids = ((nibbles[:, 0::2] << 4) | (nibbles[:, 1::2] & 15)).view(">u8")[:, 0].astype(np.uint64)
+    message = "'{}' is not an image id: 16 hexadecimal digits in lower case"
+    return ids, file.check("ImageID", (nibbles != _INVALID).all(axis=1), message)
 
 
 def format_ids(ids: NDArray[np.uint64]) -> list[str]:
     """Return numbers as image ids."""
     text = ids.astype(">u8").tobytes().hex()
-    return [text[start : start + _ID_LENGTH] for start in range(0, len(text), _ID_LENGTH)]
+    return [text[start : start + _LENGTH] for start in range(0, len(text), _LENGTH)]
 
 
-def parse_numbers(block: Block, column: str, low: float, high: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return numbers, and which of them lie in a range; the others are problems."""
-    cells = block.columns[column]
+def read_numbers(file: CsvColumns, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the numbers of a column, and which of them lie between 0 and 1; the others are problems."""
+    values = np.array([_number(word) for word in file.words[column]], dtype=np.float64)
+    valid = file.check(column, (values >= 0) & (values <= 1), f"{column} '{{}}' is not a number from 0 to 1")
+    return values[file.numbers[column]], valid
+
+
+def _number(word: bytes) -> float:
     try:
-        values = cells.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:
-        values = np.array([_number(cell) for cell in cells.to_pylist()], dtype=np.float64)
-    valid = (values >= low) & (values <= high)
-    for row in np.flatnonzero(~valid).tolist():
-        block.report(row, f"{column} '{block.text(column, row)}' is not a number from {low:g} to {high:g}")
-    return values, valid
-
-
-def _number(cell: bytes) -> float:
-    try:
-        return float(cell)
+        return float(word)
     except ValueError:
-        return float("nan")
-
-
-_COLUMNS: Final = ("ImageID", "LabelName", "Confidence")
-_CONFIDENCES: Final = {b"0": ABSENT, b"1": PRESENT, b"0.0": ABSENT, b"1.0": PRESENT}
+        return math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -515,30 +446,25 @@ class SplitLabels:
         return replace(self, ids=images, places=np.searchsorted(images, self.ids)[rows] * classes + columns)
 
 
-class _Rows:
-    """The rows of a file that are about classes in use: image ids, and 2 · class number + value.
+class _Rows(NamedTuple):
+    """The rows of a file that are about classes in use: image ids, and the number of the id and the label of a row.
 
-    A label takes 12 bytes while the file is read, and 8 while labels are sorted.
+    A label is 2 · class number + value.
     """
 
-    def __init__(self) -> None:
-        self.ids: list[NDArray[np.uint64]] = []
-        self.entries: list[NDArray[np.int32]] = []
-        self.left_out = 0
+    ids: NDArray[np.uint64]
+    images: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    left_out: int
+
+    def used_ids(self) -> NDArray[np.uint64]:
+        return self.ids[np.bincount(self.images, minlength=len(self.ids)) > 0]
 
     def keys(self, images: NDArray[np.uint64], classes: int) -> NDArray[np.int64]:
-        """Return 2 · (row · K + class number) + value of every row, ascending; the rows are given up."""
-        keys = np.empty(sum(map(len, self.ids)), dtype=np.int64)
-        end = len(keys)
-        while self.ids:
-            ids, entries = self.ids.pop(), self.entries.pop()
-            part = keys[end - len(ids) : end]
-            first = np.flatnonzero(np.diff(ids, prepend=~ids[:1]))
-            part[:] = np.repeat(np.searchsorted(images, ids[first]) * (2 * classes), np.diff(first, append=len(ids)))
-            part += entries
-            end -= len(ids)
-        keys.sort()
-        return keys
+        """Return the different values of 2 · (row · K + class number) + value, ascending."""
+        keys = np.searchsorted(images, self.ids)[self.images] * (2 * classes) + self.labels
+        keys.sort()  # np.unique takes five times as long: it hashes
+        return keys[np.diff(keys, prepend=-1) > 0]
 
 
 def read_labels(
@@ -555,35 +481,22 @@ def read_labels(
     """
     rows = _read_rows(human, root, classes, listed, None, problems)
     given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
-    images, count = _unique([*rows.ids, *([] if given is None else given.ids)]), len(classes.ids)
-    keys = rows.keys(images, count)
-    total = len(keys)
-    keys = keys[np.append(True, keys[1:] != keys[:-1])] if total else keys
-    repeated, values, places = total - len(keys), (keys & 1).astype(np.int8), keys >> 1
-    del keys
-    twice, verified, added = np.flatnonzero(places[1:] == places[:-1]), places, 0
+    images = np.unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))
+    keys, count, added = rows.keys(images, len(classes.ids)), len(classes.ids), 0
+    repeated, values, places = len(rows.labels) - len(keys), (keys & 1).astype(np.int8), keys >> 1
+    twice, verified = np.flatnonzero(places[1:] == places[:-1]), places
     if len(twice):
-        kept = np.ones(len(places), dtype=bool)
-        kept[twice] = kept[twice + 1] = False
-        places, values = places[kept], values[kept]
+        places, values = (np.delete(each, np.concatenate([twice, twice + 1])) for each in (places, values))
     if given is not None:
-        more = np.unique(given.keys(images, count) >> 1)
-        more = more[~np.isin(more, verified)]
+        more = np.setdiff1d(given.keys(images, count) >> 1, verified)
         added = len(more)
         places, values = np.append(places, more), np.append(values, np.full(added, PRESENT, dtype=np.int8))
-        order = np.argsort(places, kind="stable")
+        order = np.argsort(places)
         places, values = places[order], values[order]
     if len(twice):  # an image may have no other label
         labeled, row = np.unique(places // count, return_inverse=True)
         images, places = images[labeled], row * count + places % count
     return SplitLabels(images, places, values, rows.left_out, repeated, len(twice), added)
-
-
-def _unique(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """Return the unique ids of all parts, ascending; a file lists an image's labels together, so parts shrink first."""
-    small = [part[np.diff(part, prepend=~part[:1]) != 0] for part in parts if len(part)]
-    ids = np.sort(np.concatenate([np.zeros(0, dtype=np.uint64), *small]))
-    return ids[np.append(True, ids[1:] != ids[:-1])] if len(ids) else ids
 
 
 def _read_rows(
@@ -595,72 +508,55 @@ def _read_rows(
     problems: ProblemList,
 ) -> _Rows:
     """Read a file of labels; with a threshold those of a network, of which the confident ones are present."""
-    rows = _Rows()
-    known = pa.array([each.encode() for each in (*classes.ids, *classes.others)], pa.binary())
-    for block in BlockReader(path, root, problems).blocks(_COLUMNS):
-        ids, good = parse_ids(block)
-        number = pc.index_in(block.columns["LabelName"], value_set=known).fill_null(len(known)).to_numpy()
-        if classes.complete:
-            for row in np.flatnonzero(number == len(known)).tolist():
-                block.report(row, f"the class {block.text('LabelName', row)} is not in the class descriptions")
-        if listed is not None:
-            for row in np.flatnonzero(good & ~_is_in(ids, listed)).tolist():
-                block.report(row, f"the image {format_ids(ids[[row]])[0]} is not in the list of images")
-        if threshold is None:
-            values, valid = _human_values(block)
-        else:
-            confidence, valid = parse_numbers(block, "Confidence", 0.0, 1.0)
-            values, valid = np.full(len(confidence), PRESENT, dtype=np.int8), valid & (confidence >= threshold)
-        used = good & valid & (number < len(classes.ids))
-        rows.left_out += int((number >= len(classes.ids)).sum())
-        rows.ids.append(ids[used])
-        rows.entries.append(2 * number[used] + values[used])
-    return rows
+    file = CsvColumns(path, root, ("ImageID", "LabelName", "Confidence"), problems)
+    ids, used = read_ids(file)
+    number = _class_numbers(file, classes)
+    if classes.complete:
+        known = {each.encode() for each in (*classes.ids, *classes.others)}
+        described = np.array([word in known for word in file.words["LabelName"]], dtype=bool)
+        file.check("LabelName", described, "the class {} is not in the class descriptions")
+    if listed is not None:
+        for row in np.flatnonzero(used & ~np.isin(ids, listed)[file.numbers["ImageID"]]).tolist():
+            file.report(row, f"the image {file.text('ImageID', row)} is not in the list of images")
+    if threshold is None:
+        states = np.array([_CONFIDENCES.get(word, UNKNOWN) for word in file.words["Confidence"]], dtype=np.int8)
+        message = "a verified label has a Confidence of 1 or 0, not '{}'"
+        used &= file.check("Confidence", states != UNKNOWN, message)
+        values = states[file.numbers["Confidence"]]
+    else:
+        confidence, valid = read_numbers(file, "Confidence")
+        values, used = np.full(len(file), PRESENT, dtype=np.int8), used & valid & (confidence >= threshold)
+    chosen = number < len(classes.ids)
+    used &= chosen
+    return _Rows(ids, file.numbers["ImageID"][used], 2 * number[used] + values[used], int((~chosen).sum()))
 
 
-def _human_values(block: Block) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Return PRESENT for a confidence of 1 and ABSENT for 0; any other is a problem."""
-    cells = block.columns["Confidence"]
-    spelled = pa.array(list(_CONFIDENCES), pa.binary())
-    place = pc.index_in(cells, value_set=spelled).fill_null(len(spelled)).to_numpy()
-    values = np.array([*_CONFIDENCES.values(), ABSENT], dtype=np.int8)[place]
-    valid = place < len(spelled)
-    for row in np.flatnonzero(~valid).tolist():
-        block.report(row, f"a verified label has a Confidence of 1 or 0, not '{block.text('Confidence', row)}'")
-    return values, valid
-
-
-def _is_in(ids: NDArray[np.uint64], listed: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which ids are in an ascending list; quicker than sorting them."""
-    if not len(listed):
-        return np.zeros(len(ids), dtype=bool)
-    found: NDArray[np.bool_] = listed[np.searchsorted(listed, ids).clip(max=len(listed) - 1)] == ids
-    return found
+def _class_numbers(file: CsvColumns, classes: ClassList) -> NDArray[np.int32]:
+    """Return the number of the class of every row; that of classes for one that is not in use."""
+    numbers = {each.encode(): number for number, each in enumerate(classes.ids)}
+    known = np.array([numbers.get(word, len(numbers)) for word in file.words["LabelName"]], dtype=np.int32)
+    return known[file.numbers["LabelName"]]
 
 
 def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
     """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
-    reader = BlockReader(path, root, problems, multiline=True)
-    parts, rows, subset = list[NDArray[np.uint64]](), list[NDArray[np.uint32]](), "Subset" in reader.header
-    for block in reader.blocks(("ImageID", *(["Subset"] if subset else []))):
-        ids, good = parse_ids(block)
-        if subset:
-            good &= pc.equal(block.columns["Subset"], official.encode()).to_numpy(zero_copy_only=False)
-        parts.append(ids[good])
-        rows.append(block.rows[good])
-    found = np.concatenate([np.zeros(0, dtype=np.uint64), *parts])
-    ids = np.sort(found)
-    if (ids[1:] == ids[:-1]).any():
-        first: dict[str, int] = {}
-        for name, row in zip(format_ids(found), np.concatenate(rows).tolist(), strict=True):
-            if (earlier := first.setdefault(name, row)) != row:
-                text = f"the image {name} is listed again (first in line {reader.line(earlier)})"
-                reader.report(reader.line(row), text)
-    return ids
+    file = CsvColumns(path, root, ("ImageID",), problems, optional="Subset", multiline=True)
+    ids, good = read_ids(file)
+    if "Subset" in file.words:
+        good &= np.array([word == official.encode() for word in file.words["Subset"]], dtype=bool)[
+            file.numbers["Subset"]
+        ]
+    rows = np.flatnonzero(good)
+    images, first = np.unique(file.numbers["ImageID"][rows], return_index=True)
+    if len(images) < len(rows):
+        earlier = dict(zip(images.tolist(), rows[first].tolist(), strict=True))
+        for row in np.setdiff1d(rows, rows[first]).tolist():
+            before = file.line(earlier[int(file.numbers["ImageID"][row])])
+            file.report(row, f"the image {file.text('ImageID', row)} is listed again (first in line {before})")
+    return np.sort(ids[images])
 
 
 _EDGES: Final = ("XMin", "YMin", "XMax", "YMax")
-_GROUP: Final = "IsGroupOf"
 
 
 def read_boxes(
@@ -676,33 +572,29 @@ def read_boxes(
 
     The headers of images with boxes say their sizes. ``left_out`` gets the numbers of boxes of other classes.
     """
-    known = pa.array([each.encode() for each in classes.ids], pa.binary())
-    reader = BlockReader(path, root, problems)
-    grouped = _GROUP in reader.header
-    empty = (((), np.int64), ((), np.int32), ((4,), np.float64), ((), np.bool_))
-    rows, numbers, shares, groups = ([np.zeros((0, *shape), dtype=kind)] for shape, kind in empty)
-    for block in reader.blocks(("ImageID", "LabelName", *_EDGES, *([_GROUP] if grouped else []))):
-        found, good = parse_ids(block)
-        edges = np.empty((len(found), 4))
-        for side, name in enumerate(_EDGES):
-            edges[:, side], valid = parse_numbers(block, name, 0.0, 1.0)
-            good &= valid
-        for row in np.flatnonzero(good & ((edges[:, 2:] < edges[:, :2]).any(axis=1))).tolist():
-            block.report(row, "a box that ends before it begins: XMin ≤ XMax and YMin ≤ YMax")
-        number = pc.index_in(block.columns["LabelName"], value_set=known).fill_null(len(known)).to_numpy()
-        place = np.searchsorted(ids, found).clip(max=max(len(ids) - 1, 0))
-        there = good & (ids[place] == found if len(ids) else False)
-        used = there & (number < len(known))
-        for each in block.columns["LabelName"].filter(pa.array(there & ~used)).value_counts().to_pylist():
-            name = each["values"].decode("utf-8", "replace")
-            left_out[truncate_text(classes.others.get(name, name))] += each["counts"]
-        group = pc.equal(block.columns[_GROUP], b"1").to_numpy(zero_copy_only=False) if grouped else ~used
-        for part, values in ((rows, place), (numbers, number), (shares, edges), (groups, group & grouped)):
-            part.append(values[used])
-    image, kind, share, difficult = map(np.concatenate, (rows, numbers, shares, groups))
+    file = CsvColumns(path, root, ("ImageID", "LabelName", *_EDGES), problems, optional="IsGroupOf")
+    found, good = read_ids(file)
+    edges, valid = (
+        np.stack(each, axis=-1) for each in zip(*(read_numbers(file, name) for name in _EDGES), strict=True)
+    )
+    good &= valid.all(axis=1)
+    for row in np.flatnonzero(good & (edges[:, 2:] < edges[:, :2]).any(axis=1)).tolist():
+        file.report(row, "a box that ends before it begins: XMin ≤ XMax and YMin ≤ YMax")
+    number, row_of = _class_numbers(file, classes), np.searchsorted(ids, found)
+    there = good & np.isin(found, ids)[file.numbers["ImageID"]]
+    used = np.flatnonzero(there & (number < len(classes.ids)))
+    others = file.numbers["LabelName"][there & (number == len(classes.ids))]
+    for word, count in zip(*np.unique(others, return_counts=True), strict=True):
+        name = file.words["LabelName"][word].decode("utf-8", "replace")
+        left_out[truncate_text(classes.others.get(name, name))] += int(count)
+    image, kind = row_of[file.numbers["ImageID"][used]], number[used].astype(np.int64)
     order = np.lexsort((kind, image))
-    image, kind = image[order].astype(np.int64), kind[order].astype(np.int64)
-    return Boxes(image, kind, _pixels(share[order], image, images), difficult[order].astype(bool))
+    used, image, kind = used[order], image[order], kind[order]
+    group = np.zeros(len(used), dtype=bool)
+    if "IsGroupOf" in file.words:
+        words = np.array([word == b"1" for word in file.words["IsGroupOf"]], dtype=bool)
+        group = words[file.numbers["IsGroupOf"][used]]
+    return Boxes(image, kind, _pixels(edges[used], image, images), group)
 
 
 def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileImages) -> NDArray[np.float64]:
@@ -715,6 +607,25 @@ def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileIm
     size = sizes[which]
     first = np.minimum(shares[:, :2] * size, size - 1)
     return np.concatenate([first, np.maximum(shares[:, 2:] * size - 1, first)], axis=1)
+
+
+def _find_images(places: Sequence[Path], folder: Path) -> dict[str, str]:
+    """Return the path below the folder of every image in some places, by its name; the first place counts."""
+    found: dict[str, str] = {}
+    for place in places:
+        head = "" if place == folder else f"{os.path.relpath(place, folder)}/"
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name.endswith(".jpg"):
+                    found.setdefault(entry.name.removesuffix(".jpg"), head + entry.name)
+    return found
+
+
+def _image_places(folder: Path, official: str) -> list[Path]:
+    """Return the folders that images of a split can be in."""
+    parts = [official, *(f"{official}_{digit:x}" for digit in range(16)), *(["val"] if "val" in official else [])]
+    bases = [base for base in (folder, folder / "images") if base.is_dir()]
+    return [place for base in bases for place in (*(base / part for part in parts), base) if place.is_dir()]
 
 
 _CLASSES_SHOWN: Final = 8
@@ -769,21 +680,21 @@ def load_openimages(
     splits, left_out = dict[str, Split](), Counter[str]()
     for name, labels in read.items():
         places = _image_places(folder, OFFICIAL_SPLITS[name])
-        found = _find_images(places, labels.ids)
-        exists = found < len(places)
-        missing = labels.ids[~exists]
+        files = _find_images(places, folder)
+        exists = np.array([image in files for image in format_ids(labels.ids)], dtype=bool)
+        missing = format_ids(labels.ids[~exists])
         if len(missing) and on_bad_image == "error":
             problems.append(
                 f"{len(missing):,} of {len(exists):,} {OFFICIAL_SPLITS[name]} images have no file, e.g. "
-                f"{format_ids(missing[:1])[0]}.jpg (searched: {', '.join(map(str, places)) or 'no folder'}); --images "
+                f"{missing[0]}.jpg (searched: {', '.join(map(str, places)) or 'no folder'}); --images "
                 "names their folder, --on-bad-image skip leaves them out"
             )
         elif len(missing):
             findings.append(Note(f"{name}: {pluralize(len(missing), 'image')} without a file left out", "images"))
         if problems:
             continue
-        table = _table(labels, chosen, exists)
-        source = _open_images(folder, places, labels.ids[exists], found[exists])
+        table = _table(labels, chosen).select(np.flatnonzero(exists))
+        source = FileImages(folder, table.images, [files[image] for image in table.images])
         drawn = None
         if (place := layout.splits[name].get("boxes")) is not None:
             drawn = read_boxes(place, root, chosen, labels.ids[exists], source, problems, left_out)
@@ -820,16 +731,11 @@ def _read(
     return labels.with_images(listed, len(classes.ids)) if unlabeled and listed is not None else labels
 
 
-def _table(labels: SplitLabels, classes: ClassList, kept: NDArray[np.bool_]) -> LabelTable:
-    """Return the labels of the images that are kept."""
-    places, values, width = labels.places, labels.values, len(classes.ids)
-    if not kept.all():
-        rows, columns = np.divmod(places, width)
-        known = kept[rows]
-        places, values = (np.cumsum(kept) - 1)[rows[known]] * width + columns[known], values[known]
-    starts = np.searchsorted(places, np.arange(int(kept.sum()) + 1) * width)
-    images = UniqueNames(format_ids(labels.ids[kept]))
-    return LabelTable(starts, (places % width).astype(np.int32), values, classes.names, images)
+def _table(labels: SplitLabels, classes: ClassList) -> LabelTable:
+    width = len(classes.ids)
+    starts = np.searchsorted(labels.places, np.arange(len(labels.ids) + 1) * width)
+    columns = (labels.places % width).astype(np.int32)
+    return LabelTable(starts, columns, labels.values, classes.names, UniqueNames(format_ids(labels.ids)))
 
 
 def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine: float | None) -> list[Finding]:

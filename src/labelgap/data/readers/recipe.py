@@ -16,11 +16,9 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     JsonValue,
     StringConstraints,
-    Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -114,31 +112,17 @@ class RevealArguments(_Strict):
     splits: _Splits
 
 
-class ObserveStep(_Strict):
-    """Labels were hidden by ``Dataset.observe``."""
+class Step(_Strict):
+    """Labels were hidden by ``Dataset.observe``, or shown by ``Dataset.reveal``."""
 
-    observe: ObserveArguments
+    observe: ObserveArguments | None = None
+    reveal: RevealArguments | None = None
 
-
-class RevealStep(_Strict):
-    """Labels were shown by ``Dataset.reveal``."""
-
-    reveal: RevealArguments
-
-
-def _verb(step: Any) -> str | None:
-    """Return the name of a step, from its mapping or its model."""
-    if isinstance(step, BaseModel):
-        return next(iter(type(step).model_fields))
-    return next(iter(step)) if isinstance(step, dict) and len(step) == 1 else None
-
-
-_Step = Annotated[
-    Annotated[ObserveStep, Tag("observe")] | Annotated[RevealStep, Tag("reveal")],
-    Discriminator(
-        _verb, custom_error_type="step", custom_error_message="a step is 'observe' or 'reveal' with its arguments"
-    ),
-]
+    @model_validator(mode="after")
+    def _check_verb(self) -> Self:
+        if (self.observe is None) == (self.reveal is None):
+            raise ValueError("a step is 'observe' or 'reveal' with its arguments")
+        return self
 
 
 class Recipe(_Strict):
@@ -150,7 +134,7 @@ class Recipe(_Strict):
     name: _Name
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None
     options: Annotated[dict[_OptionName, JsonValue], Field(max_length=64), AfterValidator(_check_options)]
-    steps: Annotated[list[_Step], Field(max_length=64)]
+    steps: Annotated[list[Step], Field(max_length=64)]
     loader: _Loader | None = None
     license: Annotated[str, StringConstraints(max_length=200)] | None = None
 

@@ -8,6 +8,7 @@ image), so that an image is read by its offset, in any order. Shards at a URL ar
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -21,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -107,7 +109,7 @@ class ImageRows:
         self.table = table.combine_chunks()
         self.names: tuple[str, ...] = tuple(table["image"].to_pylist())
         self.splits = np.array(table["split"].to_pylist(), dtype="U5")
-        numbers = (np.ascontiguousarray(table[name].to_numpy()) for name in ("shard", "offset", "bytes", "group"))
+        numbers = (self.table[name].to_numpy() for name in ("shard", "offset", "bytes", "group"))
         self.shards, self.offsets, self.sizes, self.groups = numbers
         self.digests = np.frombuffer(b"".join(table["digest"].to_pylist()), np.uint8).reshape(-1, DIGEST_BYTES)
 
@@ -176,20 +178,20 @@ def read_index(folder: Path) -> tuple[ShardIndex, ImageRows]:
 
 def _problem(index: ShardIndex, rows: ImageRows) -> str | None:
     """Return what is wrong with the rows of an index, or None."""
-    numbers = rows.shards
-    if len({entry.name for entry in index.shards}) < len(index.shards):
+    numbers, entries = rows.shards, index.shards
+    if len({entry.name for entry in entries}) < len(entries):
         return "two shards have one name"
-    if len(rows) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(index.shards):
+    if not ((numbers >= 0) & (numbers < len(entries))).all():
         return "it names a shard that does not exist"
-    if np.bincount(numbers, minlength=len(index.shards)).tolist() != [entry.count for entry in index.shards]:
+    if np.bincount(numbers, minlength=len(entries)).tolist() != [entry.count for entry in entries]:
         return f"its shards have other counts than in {INDEX_FILE}"
-    ends = np.array([entry.bytes for entry in index.shards], dtype=np.int64)[numbers] - rows.offsets
+    ends = np.array([entry.bytes for entry in entries], dtype=np.int64)[numbers] - rows.offsets
     if (rows.offsets < 0).any() or (rows.sizes < 0).any() or (rows.sizes > ends).any():
         return "an image lies outside of its shard"
     if not np.isin(rows.splits, SPLITS).all():
         return "a split is not train, val or test"
-    listed = [rows.listed(name)[1] for name in ("present", "absent")]
-    if any(len(each) and not 0 <= each.min() <= each.max() < len(index.classes) for each in listed):
+    listed = np.concatenate([rows.listed(name)[1] for name in ("present", "absent")])
+    if not ((listed >= 0) & (listed < len(index.classes))).all():
         return "it names a class that does not exist"
     return None
 
@@ -198,7 +200,6 @@ CACHE_FOLDER: Final = "shards"
 ATTEMPTS: Final = 4
 PAUSE_SECONDS = 1.0
 """Before the second attempt; it doubles."""
-_BLOCK_BYTES: Final = 16 << 20
 _NOT_FOUND: Final = 404
 _COPIES: Final = 2
 """A digest that is wrong may be an error of the transfer."""
@@ -214,67 +215,41 @@ def is_shard_url(text: str) -> bool:
     return path.name == INDEX_FILE or not path.suffix[1:].isalpha()
 
 
-class RemoteFolder:
-    """A folder at a URL, read through fsspec; what fails is tried again a few times."""
+def _address(url: str, name: str) -> str:
+    return f"{url.rstrip('/')}/{name}"
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
 
-    def address(self, name: str) -> str:
-        """Return the URL of a file."""
-        return f"{self.url}/{name}"
+def _remote(url: str, name: str, method: str, *arguments: str) -> Any:
+    """Return what a method of fsspec's file system returns for a file at a URL.
 
-    def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None where the server does not say."""
-        size: int | None = self._retry(name, "size")
-        return size
+    What fails is tried again a few times; ``InputError`` where every attempt fails.
+    """
+    address = _address(url, name)
+    for attempt in range(ATTEMPTS):
+        try:
+            import fsspec
 
-    def read(self, name: str, **part: int) -> bytes:
-        """Return the content of a small file, or a part of it from ``start`` to ``end``."""
-        content: bytes = self._retry(name, "cat_file", **part)
-        return content
-
-    def copy(self, name: str, size: int, target: Path) -> None:
-        """Copy a file of a known size, a block at a time; only a block that fails is requested again."""
-        with target.open("wb") as file:
-            while (start := file.tell()) < size:
-                stop = min(start + _BLOCK_BYTES, size)
-                block = self.read(name, start=start, end=stop)
-                if len(block) != stop - start:  # a server without range requests sends the whole file
-                    if len(block) != size:
-                        raise InputError(f"{self.address(name)} has {len(block):,} bytes, not {size:,}.")
-                    block = block[start:stop] if start else block
-                file.write(block)
-
-    def _retry(self, name: str, method: str, **arguments: int) -> Any:
-        """Return what a method of fsspec's file system returns; ``InputError`` where every attempt fails."""
-        address, pause = self.address(name), PAUSE_SECONDS
-        for attempt in range(ATTEMPTS):
-            try:
-                import fsspec
-
-                system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
-                return getattr(system, method)(path, **arguments)
-            except ImportError as error:
-                raise InputError(
-                    f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
-                    f"pip install 'labelgap[shards]' ({error})."
-                ) from None
-            except PermissionError as error:
-                raise InputError(f"{address} may not be read: {error}.") from None
-            except Exception as error:  # of the package of the protocol: aiohttp, botocore …
-                cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-                if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
-                    raise InputError(f"{address} does not exist.") from None
-                if attempt + 1 == ATTEMPTS:
-                    reason = str(cause) or type(cause).__name__
-                    raise InputError(
-                        f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the "
-                        "same command again when the server answers; a training continues with --resume."
-                    ) from None
-            time.sleep(pause)
-            pause *= 2
-        raise AssertionError
+            system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
+            return getattr(system, method)(path, *arguments)
+        except ImportError as error:
+            raise InputError(
+                f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
+                f"pip install 'labelgap[shards]' ({error})."
+            ) from None
+        except PermissionError as error:
+            raise InputError(f"{address} may not be read: {error}.") from None
+        except Exception as error:  # of the package of the protocol: aiohttp, botocore …
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # the disk of this machine
+            cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+            if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
+                raise InputError(f"{address} does not exist.") from None
+            reason = str(cause) or type(cause).__name__
+        time.sleep(PAUSE_SECONDS * 2**attempt if attempt + 1 < ATTEMPTS else 0)
+    raise InputError(
+        f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the same command "
+        "again when the server answers; a training continues with --resume."
+    )
 
 
 @dataclass(frozen=True)
@@ -302,21 +277,21 @@ class ShardLocation:
         make_folder(path.parent)
         with lock_folder(path.parent, "copying a shard", wait=_LOCK_SECONDS, name=f".{entry.digest}.lock"):
             if needed() and (not path.exists() or path.stat().st_size != entry.bytes):
-                self._copy(RemoteFolder(self.root), entry, path)
+                self._copy(self.root, entry, path)
                 _make_room(path.parent, 0, kept=path)  # other processes may have copied shards at the same time
         return path
 
-    def _copy(self, folder: RemoteFolder, entry: ShardEntry, path: Path) -> None:
+    def _copy(self, url: str, entry: ShardEntry, path: Path) -> None:
         _make_room(path.parent, entry.bytes)
         with atomic_path(path) as temporary:
             for _ in range(_COPIES):
-                folder.copy(entry.name, entry.bytes, temporary)
+                _remote(url, entry.name, "get_file", os.fspath(temporary))
                 if file_digest(temporary).hex() == entry.digest:
                     _mark(path).unlink(missing_ok=True)
                     return
             _mark(path).touch()
             raise InputError(
-                f"{folder.address(entry.name)} is damaged: its digest is not the one in its index. Upload it again, or "
+                f"{_address(url, entry.name)} is damaged: its digest is not the one in its index. Upload it again, or "
                 "leave it out: --on-bad-image skip."
             )
 
@@ -345,13 +320,10 @@ def _make_room(folder: Path, size: int, kept: Path | None = None) -> None:
             files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
     total = size + sum(each[1] for each in files)
     for _, bytes_, path in sorted(files):
-        if total <= limit:
-            return
-        if path == kept:
-            continue
-        with suppress(OSError):
-            path.unlink()
-            total -= bytes_
+        if total > limit and path != kept:
+            with suppress(OSError):
+                path.unlink()
+                total -= bytes_
 
 
 class ShardUse(NamedTuple):
@@ -371,34 +343,29 @@ class ReadAhead:
 
     def __init__(self, location: ShardLocation, uses: Sequence[ShardUse], ahead: int) -> None:
         self._location, self._uses, self._ahead = location, uses, ahead
-        self._read, self._stopped, self._room = 0, False, cache_limit().bytes
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
-        self._thread.start()
+        self._read, self._asked, self._room = 0, 0, cache_limit().bytes
+        self._queue: SimpleQueue[int | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="shards", daemon=True).start()
+        self.advance(0)
 
     def advance(self, images: int) -> None:
         """Note that so many more images have been read."""
-        with self._changed:
-            self._read += images
-            self._changed.notify()
+        self._read += images
+        while self._asked < len(self._uses) and self._may_copy(self._asked):
+            self._queue.put(self._asked)
+            self._asked += 1
 
     def stop(self) -> None:
         """Copy no further shard; one that is being copied is completed."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+        self._read = sys.maxsize
+        self._queue.put(None)
 
     def _run(self) -> None:
-        for place, use in enumerate(self._uses):
-            with self._changed:
-                while not self._stopped and not self._may_copy(place):
-                    self._changed.wait()
-                if self._stopped:
-                    return
-                needed = self._needed(place)
-            for other in needed:
+        while (place := self._queue.get()) is not None:
+            for other in self._needed(place):
                 with suppress(OSError):
                     os.utime(self._location.cached(other.number))
+            use = self._uses[place]
             if self._is_needed(use):
                 with suppress(LabelGapError, OSError):  # raised where the image is read
                     self._location.path(use.number, partial(self._is_needed, use))
@@ -547,20 +514,20 @@ class ShardImages(DigestedImages):
         """Return the bytes of image ``row``."""
         number, offset, size = (int(each[row]) for each in (self.shards, self.offsets, self.sizes))
         place = f"{self.root}/{self.location.entries[number].name}"
-        for _ in range(_ATTEMPTS):
-            path = self.location.path(number)
+        for attempt in range(_ATTEMPTS):
             try:
-                with path.open("rb", buffering=0) as file:
+                with self.location.path(number).open("rb", buffering=0) as file:
                     file.seek(offset)
                     content = file.read(size)
-            except FileNotFoundError:
-                continue  # another process has just removed it from the cache
+                break
+            except FileNotFoundError:  # another process may have just removed it from the cache
+                if attempt + 1 == _ATTEMPTS:
+                    raise InputError(f"{place} does not exist any more.") from None
             except OSError as error:
                 raise InputError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}.") from None
-            if len(content) < size:
-                raise InputError(f"{place} is truncated: {self.names[row]} lies beyond its end. Copy it again.")
-            return EncodedImage(content, f"{self.names[row]} in {place}")
-        raise InputError(f"{place} does not exist any more.")
+        if len(content) < size:
+            raise InputError(f"{place} is truncated: {self.names[row]} lies beyond its end. Copy it again.")
+        return EncodedImage(content, f"{self.names[row]} in {place}")
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """Return every row once, in a random order.
@@ -658,29 +625,28 @@ def load_shards(path: str | os.PathLike[str], *, on_bad_image: str = "error") ->
 
 def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
     """Read the index at a URL."""
-    folder = RemoteFolder(url.removesuffix(f"/{INDEX_FILE}"))
+    url = url.removesuffix(f"/{INDEX_FILE}").rstrip("/")
     with TemporaryDirectory(prefix="labelgap-") as temporary:
         for name in (INDEX_FILE, IMAGES_FILE):
-            (Path(temporary) / name).write_bytes(folder.read(name))
+            _remote(url, name, "get_file", os.fspath(Path(temporary) / name))
         try:
             index, rows = read_index(Path(temporary))
         except LabelGapError as error:
-            raise InputError(str(error).replace(temporary, folder.url)) from None
-    return ShardLocation(folder.url, index.shards), rows, index
+            raise InputError(str(error).replace(temporary, url)) from None
+    return ShardLocation(url, index.shards), rows, index
 
 
 def _check_sizes(location: ShardLocation) -> dict[str, str]:
     """Return name → problem of the shards that are missing at a URL, have another size, or were damaged before."""
-    folder, numbers = RemoteFolder(str(location.root)), {entry.name: n for n, entry in enumerate(location.entries)}
+    url = str(location.root)
 
-    def check(entry: ShardEntry) -> str | None:
-        try:
-            size = folder.size(entry.name)
-            if size == entry.bytes and location.is_doubtful(numbers[entry.name]):
-                location.path(numbers[entry.name])
-        except InputError as error:
-            return str(error).rstrip(".")
-        return None if size in (None, entry.bytes) else _truncated(folder.address(entry.name), size, entry)
+    def check(number: int, entry: ShardEntry) -> str | None:
+        size: int | None = _remote(url, entry.name, "size")
+        if size is not None and size != entry.bytes:
+            return _truncated(_address(url, entry.name), size, entry)
+        if location.is_doubtful(number):
+            location.path(number)
+        return None
 
     return _checked(location.entries, check, _REQUESTS_AT_ONCE)
 
@@ -692,19 +658,14 @@ def _check_files(folder: Path, entries: Sequence[ShardEntry]) -> dict[str, str]:
     known = (read_flat_json(cache) or {}) if cache.exists() else {}
     verified: dict[str, str] = {}
 
-    def check(entry: ShardEntry) -> str | None:
+    def check(_: int, entry: ShardEntry) -> str | None:
         path = folder / entry.name
-        try:
-            status = path.stat()
-            if status.st_size != entry.bytes:
-                return _truncated(str(path), status.st_size, entry)
-            state = f"{entry.digest} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-            if known.get(entry.name) != state and file_digest(path).hex() != entry.digest:
-                return f"{path} is damaged: its digest is not the one in {INDEX_FILE}. Copy it again"
-        except FileNotFoundError:
-            return f"{path} does not exist"
-        except OSError as error:
-            return f"{path} cannot be read ({(error.strerror or str(error)).lower()})"
+        status = path.stat()
+        if status.st_size != entry.bytes:
+            return _truncated(str(path), status.st_size, entry)
+        state = f"{entry.digest} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        if known.get(entry.name) != state and file_digest(path).hex() != entry.digest:
+            return f"{path} is damaged: its digest is not the one in {INDEX_FILE}. Copy it again"
         verified[entry.name] = state
         return None
 
@@ -716,10 +677,20 @@ def _check_files(folder: Path, entries: Sequence[ShardEntry]) -> dict[str, str]:
     return broken
 
 
-def _checked(entries: Sequence[ShardEntry], check: Callable[[ShardEntry], str | None], threads: int) -> dict[str, str]:
+def _checked(
+    entries: Sequence[ShardEntry], check: Callable[[int, ShardEntry], str | None], threads: int
+) -> dict[str, str]:
+    def problem(number: int, entry: ShardEntry) -> str | None:
+        try:
+            return check(number, entry)
+        except InputError as error:
+            return str(error).rstrip(".")
+        except OSError as error:
+            return f"{error.filename} cannot be read ({(error.strerror or str(error)).lower()})"
+
     with ThreadPoolExecutor(threads) as pool:
-        found = zip(entries, pool.map(check, entries), strict=True)
-        return {entry.name: problem for entry, problem in found if problem is not None}
+        found = zip(entries, pool.map(problem, range(len(entries)), entries), strict=True)
+        return {entry.name: reason for entry, reason in found if reason is not None}
 
 
 def _truncated(place: str, size: int, entry: ShardEntry) -> str:
@@ -747,16 +718,15 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
     with suppress(LabelGapError):
         return (*read_index(cached), {})
 
-    def scan(path: Path) -> ShardContent | InputError:
+    def scan(path: Path) -> ShardContent | str:
         try:
             return scan_shard(path)
         except InputError as error:
-            return error
+            return str(error).rstrip(".")
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         found = list(pool.map(scan, paths))
-    pairs = zip(paths, found, strict=True)
-    broken = {path.name: str(each).rstrip(".") for path, each in pairs if isinstance(each, InputError)}
+    broken = {path.name: each for path, each in zip(paths, found, strict=True) if isinstance(each, str)}
     contents = [each for each in found if isinstance(each, ShardContent)]
     classes, rows = join_contents(contents)
     entries = tuple(content.entry for content in contents)

@@ -62,7 +62,7 @@ def load_spml(
         _check_labels(arrays, name, len(names[name]), problems)
     width, other = (arrays[f"{name}_labels"].shape[1] for name in ("train", "val"))
     if width != other:
-        problems.add(0, f"formatted_train_labels.npy has {width} columns, and formatted_val_labels.npy {other}")
+        problems.append(f"formatted_train_labels.npy has {width} columns, and formatted_val_labels.npy {other}")
     if finder.checked and finder.missing == finder.checked:
         raise InputError(
             f"{folder}: none of its {finder.checked:,} images is in {finder.folder}, e.g. {next(iter(finder.lines))}. "

@@ -135,16 +135,15 @@ def join_tables(file: TableFile, other: TableFile, split: str) -> TableFile:
 def _unreadable_error(file: TableFile, invalid: Mapping[int, str]) -> ProblemsError:
     """Return the error that names all images that cannot be read, given row → reason."""
     sources = file.sources or (file.path,) * len(file.table)
-    first = sources[min(invalid)]
-    one_file = all(sources[row] == first for row in invalid)
+    one_file = len({sources[row] for row in invalid}) == 1
     problems = [
         Problem(int(file.lines[row]), reason if one_file else f"{sources[row]}: {reason}")
         for row, reason in invalid.items()
     ]
     count = pluralize(len(invalid), "image")
     outcome = f"nothing was trained: {count} cannot be read (--on-bad-image skip leaves them out)"
-    fixable = one_file and file.unit != ""
-    return ProblemsError(first if one_file else file.path, problems, outcome, unit=file.unit, fixable=fixable)
+    path = sources[min(invalid)] if one_file else file.path
+    return ProblemsError(path, problems, outcome, unit=file.unit, fixable=one_file and file.unit != "")
 
 
 def _select(file: TableFile, rows: NDArray[np.int64]) -> TableFile:

@@ -117,23 +117,20 @@ def _main(root: Path) -> Path:
 
 @dataclass(frozen=True)
 class _OfficialSplit:
-    """What the files of classes say of an official split: the code of every image and class."""
+    """What the files of classes say of an official split: the code of every image and class.
+
+    ``left_out`` counts the images with labels that the list of the split does not have.
+    """
 
     name: str
     classes: tuple[str, ...]
     images: tuple[str, ...]
     codes: tuple[tuple[str, ...], ...]
     left_out: int
-    """Images with labels that the list of the split does not have."""
 
     @property
     def files(self) -> list[str]:
         return [f"JPEGImages/{image}.jpg" for image in self.images]
-
-    def table(self) -> LabelTable:
-        """Return the labels; a difficult object is absent."""
-        rows = [[_CODES[code] for code in codes] for codes in self.codes]
-        return LabelTable.from_dense(np.array(rows, dtype=np.int8), self.classes, self.images)
 
 
 def _load(root: Path, year: str, boxes: bool) -> Dataset:
@@ -163,15 +160,13 @@ def _load(root: Path, year: str, boxes: bool) -> Dataset:
         Note(f"train is the official {train_name}, test the official {test_name}", "split"),
         *warnings,
     ]
-    train, test = (
-        Split(
-            "train" if each.name == train_name else "test",
-            FileImages(root, each.images, each.files),
-            each.table(),
-            boxes=lists[each.name].boxes() if with_boxes else None,
-        )
-        for each in official
-    )
+    splits = []
+    for name, each in zip(("train", "test"), official, strict=True):
+        codes = np.array([[_CODES[code] for code in row] for row in each.codes], dtype=np.int8)
+        table = LabelTable.from_dense(codes, each.classes, each.images)
+        drawn = lists[each.name].boxes() if with_boxes else None
+        splits.append(Split(name, FileImages(root, each.images, each.files), table, boxes=drawn))
+    train, test = splits
     return from_official_splits(f"voc{year}", train, test, findings)
 
 
@@ -247,14 +242,11 @@ def _read_class(file: Path, problems: FileProblems) -> _ClassFile:
     found = _ClassFile({}, {})
     for number, line in problems.read_lines(file):
         image, *codes = line.split()
-        if image in found.lines:
-            first = f"is listed again (first in line {found.lines[image]:,})"
-            problems.add(file, f"{truncate_text(image)} {first}", number)
-        elif len(codes) == 1 and codes[0] in _CODES:
-            found.codes[image] = codes[0]
-        else:
-            problems.add(file, f"{truncate_text(repr(line))}: a line is an image and 1, 0 or -1", number)
-        found.lines.setdefault(image, number)
+        if problems.is_new(image, found.lines, file, number):
+            if len(codes) == 1 and codes[0] in _CODES:
+                found.codes[image] = codes[0]
+            else:
+                problems.add(file, f"{truncate_text(repr(line))}: a line is an image and 1, 0 or -1", number)
     return found
 
 
@@ -302,7 +294,8 @@ def read_annotations(
         except (RunError, ValueError) as error:
             problems.add(file, f"cannot be read ({truncate_text(str(error), 200)})")
             continue
-        size = _size(annotation)
+        texts = [annotation.findtext(f"size/{name}", "").strip() for name in ("width", "height")]
+        width, height = ((float(text) if text.isdecimal() else 0.0) or math.inf for text in texts)
         for place, each in enumerate(annotation.findall("object"), 1):
             name = (each.findtext("name") or "").strip()
             what = f"object {place} ({truncate_text(name)})"
@@ -311,17 +304,10 @@ def read_annotations(
                 continue
             try:
                 difficult = (each.findtext("difficult") or "0").strip() == "1"
-                boxes.add(row, number[name], _corners(each), difficult, f"{file.name}, {what}", size)
+                boxes.add(row, number[name], _corners(each), difficult, f"{file.name}, {what}", (width, height))
             except ValueError as error:
                 problems.add(file, f"{what}: {truncate_text(str(error), 200)}")
     return missing
-
-
-def _size(annotation: ElementTree.Element) -> tuple[float, float]:
-    """Return the width and the height of an image; infinite where they are not told."""
-    texts = [annotation.findtext(f"size/{name}", "").strip() for name in ("width", "height")]
-    width, height = ((float(text) if text.isdecimal() else 0.0) or math.inf for text in texts)
-    return width, height
 
 
 def _corners(element: ElementTree.Element) -> Corners:
@@ -329,14 +315,12 @@ def _corners(element: ElementTree.Element) -> Corners:
     box = element.find("bndbox")
     if box is None:
         raise ValueError("it has no bndbox")
-    left, top, right, bottom = (_edge(box, edge) for edge in ("xmin", "ymin", "xmax", "ymax"))
+    edges = []
+    for name in ("xmin", "ymin", "xmax", "ymax"):
+        text = box.findtext(name, "")
+        try:
+            edges.append(float(text) - 1.0)
+        except ValueError:
+            raise ValueError(f"{name} is {text!r}, not a number") from None
+    left, top, right, bottom = edges
     return check_corners((left, top, right, bottom))
-
-
-def _edge(box: ElementTree.Element, name: str) -> float:
-    """Return an edge of a box, from 0."""
-    text = box.findtext(name)
-    try:
-        return float(text or "") - 1.0
-    except ValueError:
-        raise ValueError(f"{name} is {'missing' if text is None else repr(text)}, not a number") from None

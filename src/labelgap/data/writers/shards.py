@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import tarfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -218,18 +219,14 @@ def _write_shard(
 ) -> None:
     """Write a shard with as many of the rows as fit, at least one."""
     most = len(rows) if options.images_per_shard is None else options.images_per_shard
+    limit = options.bytes_per_shard if options.images_per_shard is None else math.inf
     total = 0
     with atomic_path(path) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for key, row, (suffix, content) in zip(
-            keys, rows[:most].tolist(), _encoded(split, rows[:most], options), strict=False
-        ):
+        images = _encoded(split, rows[:most], options)
+        for place, (key, row, (suffix, content)) in enumerate(zip(keys, rows[:most].tolist(), images, strict=False)):
             labels = _labels(split, row, has_split)
             total += len(content) + len(labels)
-            if (
-                options.images_per_shard is None
-                and total > options.bytes_per_shard
-                and total > len(content) + len(labels)
-            ):
+            if place and total > limit:
                 return
             for name, member in ((f"{key}.{suffix}", content), (f"{key}.json", labels)):
                 header = tarfile.TarInfo(name)  # no time, no owner
@@ -240,19 +237,16 @@ def _write_shard(
 
 def _encoded(split: Split, rows: NDArray[np.int64], options: ShardOptions) -> Iterator[tuple[str, bytes]]:
     """Yield suffix and bytes of images in order; several are encoded at once, in threads."""
-    ahead = _IMAGES_PER_THREAD * cpu_count()
     with ThreadPoolExecutor(cpu_count()) as threads:
         pending: deque[Future[tuple[str, bytes]]] = deque()
         try:
             for row in rows.tolist():
                 pending.append(threads.submit(_encode, split, row, options.size))
-                if len(pending) > ahead:
+                if len(pending) > _IMAGES_PER_THREAD * cpu_count():
                     yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from (each.result() for each in pending)
         finally:
-            for each in pending:
-                each.cancel()
+            threads.shutdown(cancel_futures=True)
 
 
 def _encode(split: Split, row: int, size: int | None) -> tuple[str, bytes]:
@@ -287,8 +281,7 @@ def _encode(split: Split, row: int, size: int | None) -> tuple[str, bytes]:
 def _labels(split: Split, row: int, has_split: bool) -> bytes:
     """Return the label member of an image."""
     present, absent = known_class_names(split.labels, row)
-    value: dict[str, Any] = {"image": split.labels.images[row]}
-    value |= {"split": split.name} if has_split else {}
+    value: dict[str, Any] = {"image": split.labels.images[row], **({"split": split.name} if has_split else {})}
     value |= {"present": present, "absent": absent}
     value |= {} if split.groups is None else {"group": int(split.groups[row])}
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

@@ -16,28 +16,24 @@ NUS_LABELS: Final = {name: {number % 3, 7 + number % 5} for number, name in enum
 NUS_LABELS[NUS_TRAIN[4]] = NUS_LABELS[NUS_TEST[1]] = set()
 
 
-def nuswide(folder: Path, images: str = "Flickr/{0}/{1}", all_labels: bool = False) -> Path:
+def nuswide(folder: Path, images: str = "Flickr/{0}/{1}") -> Path:
     """Write NUS-WIDE: lists with Windows' separators and line ends, a file of labels per concept.
 
     Args:
         folder: where.
         images: the place of an image by the two parts of its path.
-        all_labels: whether there is ``AllLabels`` instead of ``TrainTestLabels``.
     """
     root = folder / "NUS-WIDE"
-    everything = sorted([*NUS_TRAIN, *NUS_TEST])
-    lists = {"Imagelist": everything, "TrainImagelist": NUS_TRAIN, "TestImagelist": NUS_TEST}
-    for name in ("ConceptsList", "ImageList", "Groundtruth/AllLabels" if all_labels else "Groundtruth/TrainTestLabels"):
+    lists = {"TrainImagelist": NUS_TRAIN, "TestImagelist": NUS_TEST}
+    for name in ("ConceptsList", "ImageList", "Groundtruth/TrainTestLabels"):
         (root / name).mkdir(parents=True)
     (root / "ConceptsList" / "Concepts81.txt").write_text("".join(f"{name}\n" for name in NUS_CONCEPTS))
     for name, paths in lists.items():
         (root / "ImageList" / f"{name}.txt").write_text("".join(f"{path}\r\n" for path in paths), newline="")
     for column, concept in enumerate(NUS_CONCEPTS):
-        parts = {"": everything} if all_labels else {"_Train": NUS_TRAIN, "_Test": NUS_TEST}
-        for part, paths in parts.items():
+        for part, paths in (("Train", NUS_TRAIN), ("Test", NUS_TEST)):
             text = "".join(f"{int(column in NUS_LABELS[path])}\n" for path in paths)
-            where = "AllLabels" if all_labels else "TrainTestLabels"
-            (root / "Groundtruth" / where / f"Labels_{concept}{part}.txt").write_text(text)
+            (root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_{part}.txt").write_text(text)
     for number, path in enumerate([*NUS_TRAIN, *NUS_TEST]):
         file = root / images.format(*path.split("\\"))
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import call
 from tests.data.readers.official.published_files import NUS_CONCEPTS, NUS_LABELS, NUS_TEST, NUS_TRAIN, nuswide
+from tests.data.readers.refused import places, refused
 from tests.data.sentences import sentences
 
-from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
+from labelgap.data.findings import ImagesSkipped
 from labelgap.data.opening import load
 from labelgap.data.registry import describe_dataset
-from labelgap.inference.image_arguments import is_dataset_argument
 from labelgap.labels import PRESENT, paper_split
 from labelgap.studies.reproduce.tables import find_table, open_sources
 
@@ -34,11 +32,9 @@ def check_rows(data: Dataset) -> None:
             assert abs(int(split.images[row][0, 0, 0]) - 10 * numbers[name]) < 8
 
 
-@pytest.mark.parametrize(("images", "all_labels"), [("Flickr/{0}/{1}", False), (FLAT, True)])
-def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
-    tmp_path: Path, images: str, all_labels: bool
-) -> None:
-    root = nuswide(tmp_path, images, all_labels)
+@pytest.mark.parametrize("images", ["Flickr/{0}/{1}", FLAT])
+def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(tmp_path: Path, images: str) -> None:
+    root = nuswide(tmp_path, images)
     data = load(tmp_path)
     assert sentences(data)[0] == "recognized as nuswide: a folder with NUS-WIDE's lists"
     assert data.classes == NUS_CONCEPTS
@@ -50,8 +46,7 @@ def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
     assert data.val.labels.images == tuple(names[row] for row in val)
     assert data.test.labels.images == tuple(name.replace("\\", "/") for name in NUS_TEST)
     said = " ".join(sentences(data))
-    assert ("AllLabels" if all_labels else "TrainTestLabels") in said
-    assert "12 / 3 training and test images, the published 161,789 / 107,859" in said
+    assert "12 / 3 training and test images" in said and "161,789 / 107,859" in said
     assert "2 images without any concept are kept; --unlabeled drop" in said
     dropped = load("nuswide", root, unlabeled="drop")
     check_rows(dropped)
@@ -64,36 +59,27 @@ def test_labels_and_images_belong_to_the_lists_and_val_is_the_papers_cut(
 def test_images_that_flickr_lost_are_all_named_or_left_out(tmp_path: Path) -> None:
     root = nuswide(tmp_path)
     lost = "x" * 300  # a folder that no disk takes
-    for list_name in ("TrainImagelist", "Imagelist"):
-        file = root / "ImageList" / f"{list_name}.txt"
-        file.write_text(file.read_text().replace(NUS_TRAIN[2], f"{lost}\\2.jpg"))
-    (root / "Flickr").rename(tmp_path / "photos")
-    with pytest.raises(InputError, match="--images FOLDER"):
-        load("nuswide", root)
+    file = root / "ImageList" / "TrainImagelist.txt"
+    file.write_text(file.read_text().replace(NUS_TRAIN[2], f"{lost}\\2.jpg"))
+    photos = (root / "Flickr").rename(tmp_path / "photos")
+    assert "--images FOLDER" in " ".join(refused("nuswide", root))
     for name in (NUS_TRAIN[7], NUS_TEST[0]):
-        (tmp_path / "photos" / name.replace("\\", "/")).unlink()
-    with pytest.raises(
-        ProblemsError,
-        match=r"3 problems, nothing was trained\. To train without the missing images: --on-bad-image skip",
-    ):
-        load("nuswide", root, images=tmp_path / "photos")
-    data = load("nuswide", root, images=tmp_path / "photos", on_bad_image="skip")
+        (photos / name.replace("\\", "/")).unlink()
+    assert len(refused("nuswide", root, images=photos)) == 3
+    data = load("nuswide", root, images=photos, on_bad_image="skip")
     check_rows(data)
     assert [len(split) for split in data.splits] == [8, 2, 2]
-    assert any(each.startswith("3 images cannot be read and are left out: xxxx") for each in sentences(data))
-    shutil.rmtree(tmp_path / "photos" / "zoo")
-    shutil.rmtree(tmp_path / "photos" / "actor")
-    with pytest.raises(ProblemsError, match="15 problems"):
-        load("nuswide", root, images=tmp_path / "photos", on_bad_image="skip")
+    assert [len(each.names) for each in data.findings if isinstance(each, ImagesSkipped)] == [3]
+    for name in ("zoo", "actor"):
+        shutil.rmtree(photos / name)
+    assert len(refused("nuswide", root, images=photos, on_bad_image="skip")) == 15
 
 
 def test_a_flat_folder_with_one_file_for_two_images_is_refused(tmp_path: Path) -> None:
     root = nuswide(tmp_path, FLAT)
-    (root / "ImageList" / "TestImagelist.txt").write_text(
-        "\n".join([*NUS_TEST[:2], NUS_TRAIN[0].replace("zoo", "cat")])
-    )
-    with pytest.raises(InputError, match=r"0000_9000\.jpg: could be zoo/0000_9000\.jpg and cat/0000_9000\.jpg"):
-        load("nuswide", root)
+    names = [*NUS_TEST[:2], NUS_TRAIN[0].replace("zoo", "cat")]
+    (root / "ImageList" / "TestImagelist.txt").write_text("\n".join(names))
+    assert places("nuswide", root) == ["images/0000_9000.jpg"]
 
 
 def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: Path) -> None:
@@ -112,86 +98,43 @@ def test_everything_that_is_wrong_is_told_at_once_with_file_and_line(tmp_path: P
         file.write(f"{NUS_TEST[0]}\n{NUS_TRAIN[0]}\n..\\..\\secret.jpg\n")
     for name in set(NUS_CONCEPTS) - {"beach"}:
         (labels / f"Labels_{name}_Test.txt").write_text("0\n" * 6)
-    with pytest.raises(ProblemsError) as caught:
-        load("nuswide", root)
-    messages = [problem.message for problem in caught.value.problems]
     where = "Groundtruth/TrainTestLabels/Labels_"
-    for expected in (
-        "ConceptsList/Concepts81.txt, line 82: the concept beach is listed again (first in line 3)",
-        "ImageList/TestImagelist.txt, line 4: zoo/0100_77.jpg is listed again (first in line 1)",
-        "ImageList/TestImagelist.txt, line 5: zoo/0000_9000.jpg is in TrainImagelist.txt too",
-        "ImageList/TestImagelist.txt, line 6: '..\\\\..\\\\secret.jpg' leads to another folder",
-        f"{where}airport_Train.txt: is missing",
-        f"{where}animal_Train.txt: 4 labels, and the list has 12 images: truncated, or another version?",
-        f"{where}beach_Test.txt, line 2: 'x': a line is 1 or 0",
-        f"{where}zebras_Train.txt: is of a concept that is not in Concepts81.txt",
-    ):
-        assert expected in messages
-    assert len(messages) == 9, "a line of a list that names no image is not a wrong number of labels, too"
+    expected = ["ConceptsList/Concepts81.txt, line 82"]
+    expected += [f"ImageList/TestImagelist.txt, line {line}" for line in (4, 6, 5)]
+    expected += [f"{where}zebras_Train.txt", f"{where}airport_Train.txt", f"{where}animal_Train.txt"]
+    expected += [f"{where}beach_Test.txt, line 2", f"{where}beach_Test.txt"]
+    assert places("nuswide", root) == expected
     (root / "Flickr" / "zoo" / "0001_8999.jpg").unlink()
-    with pytest.raises(ProblemsError, match="To train without the missing images: --on-bad-image skip") as caught:
-        load("nuswide", root)
-    assert [each.message for each in caught.value.problems] == [*messages, "Flickr/zoo/0001_8999.jpg: does not exist"]
-    with pytest.raises(ProblemsError, match="9 problems"):
-        load("nuswide", root, on_bad_image="skip")
+    assert places("nuswide", root) == [*expected, "Flickr/zoo/0001_8999.jpg"]
+    assert places("nuswide", root, on_bad_image="skip") == expected
     (root / "ConceptsList" / "Concepts81.txt").write_text("\n".join(NUS_CONCEPTS[:21]))
-    with pytest.raises(ProblemsError, match="21 concepts, and the published list has 81: another version"):
-        load("nuswide", root)
-    with pytest.raises(ProblemsError, match=r"ImageList/TrainImagelist\.txt is missing"):
-        load("nuswide", labels)
+    assert "ConceptsList/Concepts81.txt" in places("nuswide", root), "another version"
+    assert "ImageList/TrainImagelist.txt" in places("nuswide", labels)
 
 
-def test_a_list_that_the_list_of_all_images_does_not_know_is_refused(tmp_path: Path) -> None:
-    root = nuswide(tmp_path, all_labels=True)
-    with (root / "ImageList" / "TrainImagelist.txt").open("a") as file:
-        file.write("zoo\\9_9.jpg")
-    with pytest.raises(ProblemsError, match=r"TrainImagelist\.txt, line 13: zoo/9_9\.jpg is not in Imagelist\.txt"):
-        load("nuswide", root)
-    (root / "ImageList" / "Imagelist.txt").unlink()
-    (missing,) = describe_dataset("nuswide").problems(root)
-    assert "ImageList/Imagelist.txt is missing, which has the order of its lines" in missing
-    with pytest.raises(ProblemsError, match=r"2 problems, .*\n *ImageList/Imagelist\.txt: is missing"):
-        load("nuswide", root)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_commands_check_and_read_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(nuswide(tmp_path, FLAT).parent)
-    assert is_dataset_argument("NUS-WIDE") and not is_dataset_argument("NUS-WIDE/images")
-    assert call("datasets", "nuswide", "NUS-WIDE") == 0
-    capsys.readouterr()
-    assert call("inspect", "NUS-WIDE", "--unlabeled", "drop", "--json") == 0
-    assert len(json.loads(capsys.readouterr().out)["classes"]) == 81
-    arguments = ["--observe", "positives=1,negatives=0", "--out", "runs/a", "--backbone", "small-cnn", "--dry-run"]
-    assert call("train", "nuswide=NUS-WIDE", "--unlabeled", "drop", *arguments) == 0
-    (tmp_path / "NUS-WIDE" / "ConceptsList" / "Concepts81.txt").write_text("a\nb\n")
-    (tmp_path / "NUS-WIDE" / "Groundtruth" / "TrainTestLabels" / "Labels_airport_Train.txt").unlink()
-    assert call("datasets", "nuswide", ".") == 2
-    said = capsys.readouterr().err
-    assert "ConceptsList/Concepts81.txt: 2 lines, the published version has 81" in said
-    assert "Labels_*_Train.txt: 80 files, the published version has 81" in said
+def test_a_quick_look_finds_what_is_missing(tmp_path: Path) -> None:
+    root, layout = nuswide(tmp_path, FLAT), describe_dataset("nuswide")
+    assert not layout.problems(tmp_path)
+    (root / "ConceptsList" / "Concepts81.txt").write_text("a\nb\n")
+    (root / "Groundtruth" / "TrainTestLabels" / "Labels_airport_Train.txt").unlink()
+    assert [each.partition(":")[0] for each in layout.problems(tmp_path)] == [
+        "ConceptsList/Concepts81.txt",
+        "Groundtruth/TrainTestLabels/Labels_*_Train.txt",
+    ]
 
 
 def test_a_table_of_a_paper_reads_its_version_and_a_csv_still_will_do(tmp_path: Path) -> None:
     root = nuswide(tmp_path)
-    (source,) = open_sources([f"nuswide={tmp_path}"], find_table("two-way-nus")).values()
-    assert [len(split) for split in source["images"][0].splits] == [9, 2, 2]
-    (source,) = open_sources([f"nuswide={root}"], find_table("cole-table1")).values()
-    assert [len(split) for split in source["images"][0].splits] == [10, 2, 3]
+    for path, paper, sizes in ((tmp_path, "two-way-nus", [9, 2, 2]), (root, "cole-table1", [10, 2, 3])):
+        (source,) = open_sources([f"nuswide={path}"], find_table(paper)).values()
+        assert [len(split) for split in source["images"][0].splits] == sizes
     rows = ["image,split,a,b", "Flickr/zoo/0000_9000.jpg,train,1,0", "Flickr/zoo/0001_8999.jpg,test,0,1"]
     (root / "tags.csv").write_text("\n".join(rows))
     (source,) = open_sources([f"nuswide={root / 'tags.csv'}"], find_table("cole-table1")).values()
     assert source["images"][0].classes == ("a", "b")
-    arrays = tmp_path / "arrays"
-    arrays.mkdir()
     for part, names in (("train", NUS_TRAIN), ("val", NUS_TEST)):
-        labels = np.eye(len(names), 3)
-        paths = [name.replace("\\", "/") for name in names]
-        for kind, values in (("images", np.array(paths)), ("labels", labels), ("labels_obs", labels)):
-            np.save(arrays / f"formatted_{part}_{kind}.npy", values)
-    for child in (root / "Flickr").iterdir():
-        child.rename(arrays / child.name)
-    (source,) = open_sources([f"nuswide={arrays}"], find_table("cole-table1")).values()
+        labels, paths = np.eye(len(names), 3), np.array([name.replace("\\", "/") for name in names])
+        for kind, values in (("images", paths), ("labels", labels), ("labels_obs", labels)):
+            np.save(root / "Flickr" / f"formatted_{part}_{kind}.npy", values)
+    (source,) = open_sources([f"nuswide={root / 'Flickr'}"], find_table("cole-table1")).values()
     assert source["images"][0].recipe["name"] == "spml"

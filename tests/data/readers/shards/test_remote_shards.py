@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.readers.refused import places, refused
 from tests.data.readers.shards.sample_shards import write_sample
 from tests.data.readers.shards.shard_server import ShardServer, serve
 
-from labelgap.core.errors import InputError, ProblemsError
+from labelgap.core.errors import InputError
 from labelgap.data import Dataset, load, load_from_recipe
 from labelgap.data.images import shuffle_rows
 from labelgap.data.loader import ImageLoader
@@ -43,12 +44,8 @@ def read(data: Dataset, workers: int = 0) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("ranges", [True, False])
-def test_each_shard_is_copied_once_and_each_image_read_once(
-    server: ShardServer, monkeypatch: pytest.MonkeyPatch, workers: int, ranges: bool
-) -> None:
-    monkeypatch.setattr(location, "_BLOCK_BYTES", 4096)
+@pytest.mark.parametrize(("ranges", "workers"), [(True, 2), (False, 0)])
+def test_each_shard_is_copied_once_and_each_image_read_once(server: ShardServer, workers: int, ranges: bool) -> None:
     server.ranges = ranges
     data, local = load(server.url), load("shards", server.folder)
     assert data.recipe["path"] == server.url and load_from_recipe(data.recipe).classes == data.classes
@@ -67,44 +64,36 @@ def test_a_server_that_fails_once_is_asked_again_and_one_that_fails_for_ever_is_
     assert sorted(read(data)) == list(range(10)) and {*server.failures.values()} == {1}
     server.fails = lambda name: name.startswith("val")
     assert data.val is not None
-    with pytest.raises(InputError, match=rf"{server.url}/val-000000\.tar cannot be read, 4 attempts failed \(503"):
+    with pytest.raises(InputError, match=rf"{server.url}/val-000000\.tar .*503"):
         data.val.images[0]
     server.fails = lambda name: name.endswith(".tar")
-    with pytest.raises(ProblemsError, match=rf"{server.url}/train-000002\.tar cannot be read, 4 attempts"):
-        load("shards", server.url)
+    assert len(refused("shards", server.url)) == 7
     server.fails = lambda name: True
-    with pytest.raises(InputError, match=rf"{server.url}/index\.json cannot be read, 4 attempts"):
-        load("shards", server.url)
+    assert places("shards", server.url) == [f"{server.url}/index.json"]
     server.fails = lambda name: False
     (server.folder / "index.json").unlink()
-    with pytest.raises(InputError, match=rf"{server.url}/index\.json does not exist"):
-        load("shards", server.url)
+    assert places("shards", server.url) == [f"{server.url}/index.json"]
 
 
 def test_broken_shards_are_named_or_left_out(server: ShardServer) -> None:
-    (server.folder / "train-000000.tar").unlink()
-    with (server.folder / "train-000001.tar").open("r+b") as file:
+    names = [f"train-00000{number}.tar" for number in (0, 1, 3)]
+    (server.folder / names[0]).unlink()
+    with (server.folder / names[1]).open("r+b") as file:
         file.truncate(2000)
-    with pytest.raises(ProblemsError, match="2 shards cannot be read") as caught:
-        load("shards", server.url)
-    assert f"{server.url}/train-000000.tar does not exist" in str(caught.value)
-    assert f"{server.url}/train-000001.tar is truncated: it has 2,000 bytes, not 10,240" in str(caught.value)
+    assert places("shards", server.url) == [f"{server.url}/{name}" for name in names[:2]]
     rest = load("shards", server.url, on_bad_image="skip")
     assert len(rest.train) == 6 and sorted(read(rest)) == list(range(6))
-
-
-def test_a_wrong_digest_ends_the_run_and_nothing_of_it_is_kept(server: ShardServer) -> None:
-    with (server.folder / "train-000003.tar").open("r+b") as file:
+    with (server.folder / names[2]).open("r+b") as file:
         file.seek(700)
         file.write(b"?")
-    data = load("shards", server.url)
-    with pytest.raises(InputError, match=rf"{server.url}/train-000003\.tar is damaged: its digest"):
-        read(data)
-    assert len(cached(server)) <= 4
-    with pytest.raises(ProblemsError, match=r"train-000003\.tar is damaged"):
-        load("shards", server.url)
+    for path in (server.folder.parent / "cache" / "shards").glob("*.tar"):
+        path.unlink()
+    with pytest.raises(InputError, match=rf"{server.url}/{names[2]}"):
+        read(rest)
+    assert len(cached(server)) <= 2, "nothing of a shard with a wrong digest is kept"
+    assert places("shards", server.url) == [f"{server.url}/{name}" for name in names]
     rest = load("shards", server.url, on_bad_image="skip")
-    assert len(rest.train) == 8 and sorted(read(rest)) == list(range(8))
+    assert len(rest.train) == 4 and sorted(read(rest)) == list(range(4))
 
 
 def test_the_cache_is_bounded_and_an_epoch_needs_each_shard_for_a_short_time(
@@ -132,5 +121,5 @@ def test_the_cache_is_bounded_and_an_epoch_needs_each_shard_for_a_short_time(
     "text", ["https://example.org/a.tar.gz", "github://a:b@main/", "csv=https://example.org/a.csv", "ftp://a/b"]
 )
 def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="labelgap reads data from a disk"):
+    with pytest.raises(InputError, match="Copy it here"):
         load(text)
