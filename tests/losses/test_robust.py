@@ -11,7 +11,6 @@ from tests.losses.batches import some_batches
 from tests.losses.reference import reference_of
 from tests.losses.test_loss_values import check
 
-from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses import Loss, loss
 
@@ -40,27 +39,6 @@ def test_the_first_and_the_last_epoch_by_hand() -> None:
         v = math.exp(-(((0.5 - center) / width) ** 2) / 2)
         found = of_an_even_chance(loss("gr"), 4, epoch)
         assert found == pytest.approx(v * (k * present + (1 - k) * absent), rel=1e-12)
-
-
-def test_preparing_again_starts_a_new_schedule() -> None:
-    made = loss("gr")
-    long = of_an_even_chance(made, 20, 2)
-    assert of_an_even_chance(made, 10, 1) != long
-    assert of_an_even_chance(made, 20, 2) == long
-
-
-def test_the_schedule_stays_where_it_ends() -> None:
-    """Nothing becomes negative or infinite when somebody trains on after the epochs that were announced."""
-    far = of_an_even_chance(loss("gr"), 4, 400)
-    assert 0 < far < math.inf
-    assert far == of_an_even_chance(loss("gr"), 4, 40)
-
-
-@pytest.mark.parametrize("option", ["q2", "q3"])
-@pytest.mark.parametrize("value", [0, 1.5])
-def test_the_powers_lie_between_cross_entropy_and_absolute_error(option: str, value: float) -> None:
-    with pytest.raises(InputError, match=rf"gr: {option}={value}: it lies between 0 \(not included\) and 1"):
-        loss("gr", **{option: value})
 
 
 def test_a_schedule_that_ended_early_is_a_warning_that_names_prepare() -> None:

@@ -40,8 +40,14 @@ METHODS = [
     "em",
     "entmin",
     "focal",
+    "asl",
+    "hill",
+    "splc",
+    "ll-r",
+    "ll-ct",
+    "gr",
+    "csl",
 ]
-METHODS += ["asl", "hill", "splc", "ll-r", "ll-ct", "gr", "csl"]
 """All methods that have a kernel."""
 assert set(METHODS) <= set(methods())
 

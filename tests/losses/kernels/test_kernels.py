@@ -149,14 +149,6 @@ def test_transposed_and_half_precision_logits_take_the_kernel(name: str, taken: 
         torch.testing.assert_close(found, expected, rtol=1e-5 if logits.dtype == torch.float32 else 1e-2, atol=1e-6)
 
 
-def test_labels_at_an_odd_address_are_read_rightly(taken: set[Any]) -> None:
-    batch = random_batch((8, 20))
-    made = kernel_loss("em", batch, {})
-    logits, labels = torch.from_numpy(batch.logits).float().to(DEVICE), torch.from_numpy(batch.labels).to(DEVICE)
-    shifted = torch.zeros(8 * 20 + 1, dtype=torch.int8, device=DEVICE)[1:].view(8, 20).copy_(labels)
-    assert shifted.data_ptr() % 16 and torch.equal(made(logits, shifted), made(logits, labels)) and taken
-
-
 def test_what_no_kernel_can_read_is_computed_without(taken: set[Any]) -> None:
     batch = random_batch((8, 20))
     logits, labels = torch.from_numpy(batch.logits).float().to(DEVICE), torch.from_numpy(batch.labels).to(DEVICE)

@@ -69,7 +69,8 @@ class Loss(nn.Module, ABC):
         reduction: "mean", "sum" or "none"; with "sum" the cost of a step is the sum of its micro-batches.
         name: the name it was created under.
         epoch: the current epoch, counted from 1.
-        epoch_tensor: the same as a tensor on the device, so that a compiled or captured step follows it.
+        epoch_tensor: the same as a tensor on the device, so that a compiled or captured step follows it; it is in the
+            ``state_dict``.
         state_bytes: memory of its per-image state once prepared; ``state_form`` says more about it.
 
     Example:
@@ -92,7 +93,7 @@ class Loss(nn.Module, ABC):
         self.name = type(self).__name__
         self.epoch = 1
         self.state_bytes, self.state_form = 0, ""
-        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
+        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64))
         # How many images an epoch allows, and how many are left (None before ``set_epoch``); whether the labels of one
         # batch were checked. They are no numbers of the module: a step that changes those is no CUDA graph.
         self._images: dict[str, float | None] = {"allowed": math.inf, "left": None, "checked": None}
@@ -249,6 +250,13 @@ class Loss(nn.Module, ABC):
                 vars(self)[name] = fn(value)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Set the epoch of the state too, with all that follows from it; states of earlier versions have none."""
+        epoch = int(state_dict.setdefault(f"{prefix}epoch_tensor", torch.tensor(self.epoch)))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        if epoch != self.epoch:
+            self.set_epoch(epoch)
 
     def options(self, *names: str) -> dict[str, Any]:
         """Return some options by name."""
