@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from tests.training.test_resume import Killed, assert_same
 
 import labelgap as lg
 from labelgap.cli.main import main
@@ -24,10 +24,6 @@ METHODS: dict[str, dict[str, Any]] = {"role": {"ema": 0.9, "schedule": "cosine",
 
 STEPS = 3
 """Of an epoch: 12 images in batches of 4."""
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing in a run may catch it."""
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +44,6 @@ def stop_after(patch: pytest.MonkeyPatch, steps: int, how: Callable[[], BaseExce
             raise how()
 
     patch.setattr(Reporter, "move_to", advance)
-
-
-def assert_same(one: Path, other: Path) -> None:
-    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
-    mine, theirs = (torch.load(folder / LAST, weights_only=True) for folder in (one, other))
-    for part in ("network", "loss_fn"):
-        for name, value in mine[part].items():
-            torch.testing.assert_close(value, theirs[part][name], rtol=0, atol=0, equal_nan=True)
-    for name in (BEST, "predictions.parquet", "traces.npz"):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    left, right = lg.open_run(one), lg.open_run(other)
-    assert left.revisions == right.revisions and left.metrics["test"] == right.metrics["test"]
-    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.history] for run in (left, right)]
-    assert timeless[0] == timeless[1]
 
 
 @pytest.mark.parametrize("method", METHODS)
