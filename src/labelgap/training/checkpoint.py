@@ -179,7 +179,7 @@ def report_saved_epochs(folder: Path) -> Iterator[None]:
         yield
     except DiskError as error:
         remedy = "free some space" if error.full else "make the folder writable"
-        saved = f"{completed_epochs(folder)} epochs are saved; {remedy}, and continue with --resume"
+        saved = f"the last complete epoch is {completed_epochs(folder)}; {remedy}, and continue with --resume"
         raise RunError(f"{error.problem}. Nothing is lost: {saved}.") from error
 
 

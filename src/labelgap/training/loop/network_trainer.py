@@ -41,7 +41,6 @@ from labelgap.training.loop.divergence import (
     halve_rates,
 )
 from labelgap.training.loop.inputs import (
-    DeviceInputs,
     Inputs,
     iterate_batches,
     iterate_logits,
@@ -88,7 +87,7 @@ class NetworkTrainer(Trainer):
             device,
             batch_size=config.batch_size,
             disabled=why_not_captured(loss_fn, device, config.accumulate),
-            lasting=own_loss and all(isinstance(values, DeviceInputs) for values in inputs.values()),
+            lasting=own_loss and all(getattr(values, "pixels", None) is not None for values in inputs.values()),
             log=context.reporter.log,
         )
 
