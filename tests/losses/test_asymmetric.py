@@ -1,7 +1,8 @@
-"""The asymmetric losses beyond the equations that the references hold: focus, priors, and what is left out."""
+"""The asymmetric and the robust losses beyond the equations that the references hold: focus, priors, schedules."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.losses.batches import some_batches
 from tests.losses.reference import reference_of
 from tests.losses.test_loss_values import check
 
+from labelgap.labels import LabelTable
 from labelgap.losses import loss
 from labelgap.losses.asymmetric import asymmetric
 
@@ -49,17 +51,6 @@ def test_a_class_exactly_at_the_threshold_is_not_frequent() -> None:
     assert torch.float64 not in {buffer.dtype for buffer in made.buffers()}, "Apple's GPUs have no float64"
 
 
-def test_heads_may_have_thresholds_and_counts_of_their_own() -> None:
-    numbers = {"prior_threshold": torch.tensor([0.2, 0.9]), "likelihood_topk": torch.tensor([0, 2])}
-    together = loss("csl", priors=PRIORS, **numbers)
-    batch = next(some_batches())
-    logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-    stacked = together.modified(torch.stack([logits, -logits]), labels)
-    for head, own in enumerate((logits, -logits)):
-        alone = loss("csl", priors=PRIORS, **{key: value[head].item() for key, value in numbers.items()})
-        assert torch.equal(stacked[head], alone.modified(own, labels))
-
-
 def test_csl_marks_as_many_of_the_likeliest_unknown_labels_as_it_says() -> None:
     logits = torch.tensor([[5.0, 4.0, 3.0], [9.0, 1.0, 0.0]])
     labels = torch.tensor([[-1, -1, -1], [1, -1, -1]])
@@ -81,3 +72,21 @@ def test_every_margin_and_focus_costs_what_the_formula_says(margin: float, gamma
     cost, wanted = loss("asl", reduction="sum", **options)(fast, labels), asymmetric(formula, labels, **options).sum()
     torch.autograd.backward([cost, wanted])
     torch.testing.assert_close([cost, fast.grad], [wanted, formula.grad], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 25])
+def test_prepare_tells_the_number_of_epochs(epochs: int) -> None:
+    for epoch in {1, max(epochs // 2, 1), epochs}:
+        for batch in some_batches(epoch):
+            for options in reference_of("gr").options:
+                check("gr", reference_of("gr"), replace(batch, epochs=epochs), dict(options), torch.float64)
+
+
+def test_a_schedule_that_ended_early_is_a_warning_that_names_prepare() -> None:
+    made = loss("gr")
+    made.set_epoch(10)
+    with pytest.warns(UserWarning, match=r"after the 10 epochs that it assumes: prepare\(table, epochs=…\)"):
+        made.set_epoch(11)
+    made.prepare(LabelTable.from_dense([[1, -1]]), epochs=25)
+    made.set_epoch(25)
+    made.set_epoch(30)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.losses.batches import prepared
 from tests.losses.test_loss_device import Watch, sized, watched
 from torch import Tensor
 
@@ -110,17 +109,3 @@ def test_sampling_neither_waits_for_the_device_nor_loops() -> None:
     watches = [watched("warp", sized(*shape), {"rank": "sampled"}) for shape in ((4, 6), (32, 6), (4, 48))]
     assert not [problem for watch in watches for problem in watch.problems]
     assert len({watch.count for watch in watches}) == 1
-
-
-def test_sampling_can_be_compiled_and_run_on_the_meta_device() -> None:
-    torch._dynamo.reset()
-    batch = sized(4, 6)
-    made = prepared("warp", batch, {"rank": "sampled"}, dtype=torch.float32)
-    compiled = torch.compile(made, fullgraph=True, dynamic=False, backend="eager")
-    logits, labels = torch.from_numpy(batch.logits).float(), torch.from_numpy(batch.labels)
-    found = []
-    for call in (compiled, made):
-        torch.manual_seed(0)
-        found.append(call(logits, labels))
-    torch.testing.assert_close(*found)
-    assert made(logits.to("meta"), labels.to("meta")).device.type == "meta"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.labels import ABSENT, UNKNOWN, LabelTable
+from labelgap.labels import LabelTable
 from labelgap.losses import loss, two_way
 from labelgap.losses.base import fused
 
@@ -26,26 +26,6 @@ def test_the_sum_is_the_mean_times_the_lines_that_count(name: str, count: int) -
     logits = some_logits()
     total, mean = (loss(name, reduction=kind)(logits, LABELS) for kind in ("sum", "mean"))
     torch.testing.assert_close(total, count * mean)
-
-
-@pytest.mark.parametrize(
-    ("name", "unknown"),
-    [
-        *((name, "ignore") for name in TWO_WAY),
-        *((name, "negative") for name in ("softmax", "warp", "rml")),
-    ],
-)
-def test_unknown_labels_are_treated_as_the_papers_do_when_nothing_is_said(name: str, unknown: str) -> None:
-    logits = some_logits().requires_grad_()
-    default, ignored, negative = (
-        loss(name, **options)(logits, LABELS) for options in ({}, {"unknown": "ignore"}, {"unknown": "negative"})
-    )
-    torch.testing.assert_close(default, ignored if unknown == "ignore" else negative)
-    assert not torch.isclose(ignored, negative)
-    (gradient,) = torch.autograd.grad(ignored, logits)
-    assert not gradient[LABELS == UNKNOWN].any()
-    absent = loss(name, unknown="ignore")(logits, torch.where(LABELS == UNKNOWN, ABSENT, LABELS))
-    torch.testing.assert_close(negative, absent)
 
 
 @pytest.mark.parametrize("name", TWO_WAY)
