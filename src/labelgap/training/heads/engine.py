@@ -125,15 +125,6 @@ class LinearEngine:
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
         basis: the coordinates of the features, where several engines share them; else they are fitted here.
         graphs: whether to capture the step in a CUDA graph, where the device has them.
-
-    Attributes:
-        groups: heads that share a loss, in the order of their slots.
-        features: ``(N, R)`` or ``(P, N, R)`` coordinates of the training images.
-        weight, bias: ``(M · K, R)`` and ``(M · K,)``, by row.
-        active: ``(M,)`` bool by slot; False for frozen heads.
-        failed_epoch, failed_step: ``(M,)`` by slot, where the loss was not finite, counted from 1; else 0.
-        host_syncs: whether the host reads the losses; it does not where it would have to wait for the device.
-        all_active: whether no head is frozen, as far as the host knows.
     """
 
     def __init__(
@@ -204,7 +195,8 @@ class LinearEngine:
         self.active = torch.ones(count, dtype=torch.bool, device=device)
         self.failed_epoch = torch.zeros(count, dtype=torch.int64, device=device)
         self.failed_step = torch.zeros_like(self.failed_epoch)
-        self.host_syncs = self.all_active = device.type == "cpu"
+        self.host_syncs = device.type == "cpu"  # the host reads losses, which a device would have to wait for
+        self.all_active = self.host_syncs  # no head is frozen, as far as the host knows
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
         if self.full_batch:
             present = np.stack([plan.labels.counts().present for plan in self.plans])
