@@ -6,10 +6,8 @@ import multiprocessing
 import os
 import resource
 import signal
-import sqlite3
 import time
 import zlib
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -288,16 +286,6 @@ def test_two_processes_with_overlapping_sets_share_the_work(cache: Path) -> None
     assert 120 <= one + other < 160 and max(one, other) <= 80
     assert found == zlib.crc32(features(random_images(120).select(np.arange(80)), Tiny()).tobytes())
     assert computed(random_images(120)) == 0
-
-
-def test_only_damaged_rows_are_computed_again(cache: Path) -> None:
-    images, reporter, network = random_images(ROWS), Recorder(), Tiny()
-    first = features(images, Tiny())
-    with closing(sqlite3.connect(cache / "rows.sqlite")) as connection, connection:
-        connection.execute("UPDATE row SET content = zeroblob(24) WHERE id IN (5, 9)")
-    assert np.array_equal(features(images, network, reporter), first) and network.computed == 2
-    assert len(reporter.messages) == 2
-    assert computed(images) == 0, "the newest row counts"
 
 
 def test_an_unwritable_cache_is_logged_and_not_used(cache: Path) -> None:

@@ -14,9 +14,8 @@ from tests.training.test_resume import Killed, assert_same
 
 import labelgap as lg
 from labelgap.cli.main import main
-from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset
-from labelgap.training.checkpoint import BEST, LAST, PREVIOUS, completed_epochs
+from labelgap.training.checkpoint import BEST, LAST, completed_epochs
 from labelgap.training.progress import Reporter
 from labelgap.training.selection import EpochScore, Selection
 
@@ -96,30 +95,6 @@ def test_a_ctrl_c_after_going_back_an_epoch_does_not_keep_the_weights_of_the_los
         scripted(patch, 0.9, 0.3)
         finished = fit(data, tmp_path / "broken", resume=True)
     assert finished.metrics["best_epoch"] == 3 and (finished.path / BEST).read_bytes() == best
-
-
-def test_a_run_of_which_both_checkpoints_are_damaged_says_so(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        stop_after(patch, 2 * STEPS + 1)
-        fit(data, tmp_path / "run")
-    for name in (LAST, PREVIOUS):
-        os.truncate(tmp_path / "run" / name, 1000)
-    with pytest.raises(RunError, match=r"last\.pt is damaged.*new folder"):
-        fit(data, tmp_path / "run", resume=True)
-
-
-def test_a_checkpoint_from_another_folder_is_refused(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seed in (("one", 0), ("other", 1)):
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            stop_after(patch, STEPS + 1)
-            fit(data, tmp_path / name, seed=seed)
-    (tmp_path / "other" / LAST).replace(tmp_path / "one" / LAST)
-    with pytest.raises(RunError, match="another configuration"):
-        fit(data, tmp_path / "one", resume=True)
 
 
 def train(data: Dataset, out: Path, patch: pytest.MonkeyPatch, *more: str) -> int:

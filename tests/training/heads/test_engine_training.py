@@ -18,7 +18,6 @@ from tests.training.heads.reference_loop import (
     some_features,
     some_labels,
     train_epochs,
-    train_together,
 )
 from torch import Tensor
 
@@ -156,15 +155,6 @@ def test_the_best_epoch_of_every_head_is_kept() -> None:
         assert average_precision(logits, VAL) == pytest.approx(result.best_score, abs=1e-6)
 
 
-def test_without_val_the_last_epoch_is_kept() -> None:
-    plans = plans_for("an", "ll-cp")
-    results = train_heads(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH)
-    weights = train_together(plans, FEATURES).heads[0]
-    for result, weight in zip(results, weights, strict=True):
-        assert result.best_epoch == EPOCHS and result.best_score is None
-        assert np.array_equal(result.weight, weight.numpy())
-
-
 @pytest.mark.parametrize("select", ["clean", "known", "observed"])
 def test_scores_are_those_of_the_rule(select: str) -> None:
     val = VAL if select == "clean" else some_labels(7, images=80, unknown=0.3)
@@ -240,6 +230,7 @@ def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"val_features": FEATURES, "val_labels": VAL}, "features of val have shape"),
         ({"features": FEATURES[:5]}, "it needs a row for each of 30 images"),
         ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs a scalar"),
         ({"plans": [HeadPlan("an", {}, 0.0, TABLE)]}, "above 0"),
@@ -249,12 +240,7 @@ def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:
 def test_wrong_arguments_are_rejected(change: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"features": FEATURES, "plans": plans_for("an"), "epochs": 2, "batch_size": 4, **change}
     with pytest.raises(InputError, match=message):
-        LinearEngine(given.pop("features"), given.pop("plans"), **given)
-
-
-def test_features_of_val_have_a_row_for_each_of_its_labels() -> None:
-    with pytest.raises(InputError, match="features of val have shape"):
-        train_heads(FEATURES, plans_for("an"), epochs=1, batch_size=4, val_features=FEATURES, val_labels=VAL)
+        train_heads(given.pop("features"), given.pop("plans"), **given)
 
 
 def test_heads_that_differ_in_what_cannot_be_a_tensor_get_their_own_loss() -> None:

@@ -342,7 +342,7 @@ def _penalties_at_once(count: int, stack: _Stack, inputs: Tensor) -> int:
     needed, free = stack.bias.numel() * size, free_memory(inputs.device)
     if free is not None and needed > free:
         raise InputError(
-            f"one penalty takes {format_bytes(needed)}, and {format_bytes(free)} are free: take fewer images or classes."
+            f"one penalty takes {format_bytes(needed)}, and {format_bytes(free)} are free: take fewer images."
         )
     return count if free is None else min(count, int(free // 2 // needed))
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -46,19 +46,6 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 S = TypeVar("S")
 T = TypeVar("T")
 Autocast = Callable[[torch.device], AbstractContextManager[Any]]
-
-
-class Inputs(Protocol):
-    """Inputs of a network that can be read in any order."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
-        """Yield ``(index, inputs)`` of rows in this order; ``epoch`` turns augmentation on.
-
-        The index is on the CPU, like the labels, so that nothing waits for the device. A smaller last batch is kept.
-        """
 
 
 @dataclass(frozen=True)
@@ -187,6 +174,11 @@ class ImageInputs:
         for index, values in self._load(None, 32, None):
             pixels[index.to(device)] = values.to(device)
         return replace(self, pixels=pixels)
+
+
+Inputs = ImageInputs | FeatureInputs
+"""Inputs of a network. ``batches`` yields ``(index, inputs)`` of rows in any order, with a smaller last batch; ``epoch``
+turns augmentation on. The index is on the CPU, like the labels, so that nothing waits for the device."""
 
 
 def _split(order: Rows, batch_size: int, device: torch.device) -> Batches:
