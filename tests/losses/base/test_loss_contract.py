@@ -178,6 +178,8 @@ def test_without_a_backward_pass_the_last_forward_counts_unless_the_step_is_skip
     for index in torch.tensor([[0, 3], [1, 4]]):
         made(logits, LABELS.batch(index), index, FEATURES[index])
     made.skip_step()
+    with torch.no_grad():
+        made(logits, LABELS.batch(index), index, FEATURES[index])
     made.after_step()
     assert not made.corrected.any()
     for index in torch.tensor([[0, 3], [1, 4]]):

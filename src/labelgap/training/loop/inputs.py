@@ -177,7 +177,7 @@ class ImageInputs:
 
 
 Inputs = ImageInputs | FeatureInputs
-"""Inputs of a network. ``batches`` yields ``(index, inputs)`` of rows in any order, with a smaller last batch; ``epoch``
+"""Inputs of a network. ``batches`` yields ``(index, inputs)`` of rows in any order, with a smaller last batch; an epoch
 turns augmentation on. The index is on the CPU, like the labels, so that nothing waits for the device."""
 
 

@@ -89,8 +89,7 @@ class NetworkTrainer(Trainer):
             device,
             batch_size=config.batch_size,
             disabled=why_not_captured(loss_fn, device, config.accumulate),
-            lasting=own_loss
-            and all(isinstance(each, ImageInputs) and each.pixels is not None for each in inputs.values()),
+            lasting=own_loss and decoded,
             log=context.reporter.log,
         )
 
