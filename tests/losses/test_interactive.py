@@ -162,17 +162,11 @@ def test_a_checkpoint_is_complete_even_before_the_first_batch() -> None:
         assert torch.equal(value, fresh.state_dict()[key])
 
 
-def test_rows_and_features_that_do_not_belong_are_refused() -> None:
-    table = some_table()
-    made = made_with(table)
+def test_features_of_another_number_are_refused() -> None:
+    made = made_with(table := some_table())
     step(made, table, [0, 1], seed=0)
-    logits, labels = torch.zeros(1, CLASSES), table.batch([0])
-    with pytest.raises(InputError, match="there is no row 99"):
-        made(logits, labels, index=torch.tensor([99]), features=torch.zeros(1, FEATURES))
-    with pytest.raises(InputError, match="knows 4 features an image, not 6"):
-        made(logits, labels, index=torch.tensor([0]), features=torch.zeros(1, 6))
-    with pytest.raises(InputError, match="uses the features"):
-        made(logits, labels, index=torch.tensor([0]))
+    with pytest.raises(InputError, match=r"4 features .*6"):
+        made(torch.zeros(1, CLASSES), table.batch([0]), index=torch.tensor([0]), features=torch.zeros(1, 6))
 
 
 def test_a_graph_that_cannot_fit_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,14 +218,3 @@ def test_a_copy_of_an_atom_adds_nothing_and_the_first_of_equals_is_taken() -> No
     torch.testing.assert_close(a, torch.tensor([[0.0, 1.0, 0.0, 0.1]]))
     torch.testing.assert_close(b, torch.tensor([[0.0, 1.0, 0.0, 0.0]]))
     assert found.item()
-
-
-def test_the_threshold_ends_the_search() -> None:
-    atoms = torch.eye(3)
-    view = View(torch.tensor([[1.0, 0.5, 0.0]]), atoms, torch.ones(1, 1))
-    allowed = torch.ones(1, 3, dtype=torch.bool)
-    a, found = matching_pursuit((view,), allowed, atoms=3, threshold=0.6, max_atoms=3)
-    assert a.tolist() == [[1.0, 0.0, 0.0]] and found.item()
-    view = View(torch.tensor([[1.0, 0.5, 0.0]]), atoms, torch.ones(1, 1))
-    a, found = matching_pursuit((view,), allowed, atoms=3, threshold=0.9, max_atoms=3)
-    assert not a.any() and not found.item()

@@ -102,11 +102,10 @@ def test_the_estimate_starts_uniform_in_logits_between_those_of_four_and_six_ten
     np.testing.assert_allclose(phi[labels == ABSENT], -KNOWN, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-def test_an_estimate_is_handed_over_clipped(dtype: torch.dtype) -> None:
+def test_an_estimate_is_handed_over_clipped() -> None:
     table = a_table()
     made = role(table)
-    handed = torch.full(table.shape, 0.25, dtype=dtype)
+    handed = torch.full(table.shape, 0.25, dtype=torch.float16)
     handed[0, :4] = torch.tensor([0.0, 1.0, 1e-7, 1 - 1e-7])
     made.load_handoff_state({"label_probabilities": handed})
     nearest = math.log(1e-5 / (1 - 1e-5))
