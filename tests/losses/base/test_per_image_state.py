@@ -81,12 +81,12 @@ def test_scores_are_asked_for_and_must_be_of_every_image(name: str) -> None:
 @pytest.mark.parametrize("name", OF_ONE_IMAGE)
 def test_memory_is_stated_and_is_where_the_loss_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plain(name)
-    assert made.state_bytes == 0 and "not prepared" in repr(made)
+    assert made.state_bytes == 0 and repr(made) == repr(plain(name))
     for heads in ((), (), (2, 4)):
         set_heads(made, heads)
         made.prepare(TABLE)
         assert made.state_bytes == (8 if heads else 1) * 5 * 3 * OF_ONE_IMAGE[name]
-        assert f"({name}, {format_bytes(made.state_bytes)})" in repr(made)
+        assert f"({name}, " in repr(made) and f", {format_bytes(made.state_bytes)})" in repr(made)
         assert [value.shape for key, value in made.state_dict().items() if key != "epoch_tensor"] == [(*heads, 5, 3)]
     monkeypatch.setattr(state, "available_memory", lambda: None)  # the system does not say
     elsewhere = plain(name).to("meta")

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
+from labelgap.core.system import format_bytes
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses.base.fused import Fused, KernelForm, fused, fused_mixture, is_fusible
 from labelgap.losses.base.mixture import Mixture, mixture_entries
@@ -263,9 +264,10 @@ class Loss(nn.Module, ABC):
         return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
-        """Show the name the loss was created under, and its options."""
-        options = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
-        return ", ".join([self.name, *(f"{name}={getattr(self, name)!r}" for name in options)])
+        """Show the name the loss was created under, its options, and the size of its state per image."""
+        names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
+        size = [format_bytes(self.state_bytes)] if self.state_bytes else []
+        return ", ".join([self.name, *(f"{name}={getattr(self, name)!r}" for name in names), *size])
 
 
 class ReducedLoss(Loss, ABC):
@@ -365,10 +367,12 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
         return None if form is None else one_pass(form, logits, labels, self.reduction)
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Reduce the entries."""
+        """Reduce the entries, in one pass where a kernel does."""
         loss = self.one_pass(logits, labels)
-        if loss is not None:
-            return loss
+        return self.without_kernel(logits, labels) if loss is None else loss
+
+    def without_kernel(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Reduce the entries, by the form of ``fused`` where there is one."""
         parts = self.fused(logits, labels) if is_fusible(self.eps) else None
         return self.reduce(self.entries(logits, labels)) if parts is None else fused(parts, self.reduction)
 
@@ -388,13 +392,10 @@ class MixtureLoss(LogLoss, ABC):
         modified = None if mixture.modified is None else self.modified(logits, labels)
         return mixture_entries(logits, labels, mixture, modified=modified, eps=self.eps)
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+    def without_kernel(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Reduce the costs of the mixture, or the ``entries`` of a subclass that has its own."""
         if type(self).entries is not MixtureLoss.entries:
             return self.reduce(self.entries(logits, labels))
-        loss = self.one_pass(logits, labels)
-        if loss is not None:
-            return loss
         mixture = self.weights(logits.shape[-1])
         modified = None if mixture.modified is None else self.modified(logits, labels)
         return fused_mixture(logits, labels, mixture, modified=modified, eps=self.eps, reduction=self.reduction)
