@@ -96,6 +96,18 @@ def test_random_numbers_go_on_as_they_would_have(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_random_numbers_of_a_gpu_go_on_as_they_would_have(tmp_path: Path) -> None:
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    written = {name: part.to(device) if isinstance(part, nn.Module) else part for name, part in parts().items()}
+    torch.rand(5, device=device)
+    save_checkpoint(tmp_path, after(1), written, device)
+    expected = torch.rand(3, device=device)
+    torch.cuda.manual_seed_all(7)
+    load_checkpoint(tmp_path, written, device)
+    assert torch.equal(torch.rand(3, device=device), expected)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
 def test_a_checkpoint_cut_short_is_passed_over_for_the_one_before(tmp_path: Path, share: float) -> None:
     two_epochs(tmp_path)
