@@ -134,8 +134,8 @@ def test_every_round_takes_what_lists_take_and_tells_it(name: str, options: dict
         revisions = made.end_epoch(scores_of(logits) if due else nobody)
         told = {(int(item.image), int(item.class_name)): (item.value, item.target) for item in revisions}
         assert {place: value for place, (value, _) in told.items()} == {place: s for place, (s, _) in became.items()}
-        for place, (_, target) in told.items():
-            assert target == (pytest.approx(became[place][1], rel=1e-5) if soft else None)
+        for place, (_, soft_target) in told.items():
+            assert soft_target == (pytest.approx(became[place][1], rel=1e-5) if soft else None)
         assert {(item.source, item.epoch) for item in revisions} <= {(name, epoch)} and len(revisions) == len(told)
         values = kept.numpy() if name == "em-apl" else np.where(kept.numpy() == UNKNOWN, np.nan, kept.numpy())
         np.testing.assert_allclose(values, expected, rtol=1e-6, equal_nan=True)
@@ -171,7 +171,9 @@ HEADS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("name", "options"), [(name, each) for name, every in HEADS.items() for each in every])
 def test_every_head_has_its_own_rounds(name: str, options: dict[str, Any]) -> None:
-    stacked = {key: torch.tensor(each) if isinstance(each, list) else each for key, each in options.items()}
+    stacked: dict[str, Any] = {
+        key: torch.tensor(each) if isinstance(each, list) else each for key, each in options.items()
+    }
     together = method(name, heads=(3,), **stacked)
     own = [{key: each[n] if isinstance(each, list) else each for key, each in options.items()} for n in range(3)]
     alone = [method(name, **each) for each in own]

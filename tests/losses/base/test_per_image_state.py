@@ -55,7 +55,8 @@ def test_rows_are_those_of_the_table_in_any_integer(name: str) -> None:
     for row in (5, -1, 2**40):
         with pytest.raises(InputError, match=rf"'{name}' .* no row {row}\."):
             made(torch.zeros(2, 3), TABLE.batch([0, 1]), index=torch.tensor([0, row]))
-    for refused in (made, *([] if name == "role" else [made.modified])):
+    calls: list[Any] = [made, *([] if name == "role" else [made.modified])]
+    for refused in calls:
         with pytest.raises(InputError, match="index="):
             refused(torch.zeros(2, 3), TABLE.batch([0, 1]))
     made.set_epoch(2)
