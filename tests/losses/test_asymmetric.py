@@ -12,6 +12,7 @@ from tests.losses.batches import some_batches
 from tests.losses.reference import reference_of
 from tests.losses.test_loss_values import check
 
+from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses import loss
 from labelgap.losses.asymmetric import asymmetric
@@ -42,6 +43,11 @@ def test_csl_leaves_out_unknown_labels_of_frequent_classes(options: dict[str, An
     for batch in some_batches():
         check("csl", reference_of("csl"), batch, options, torch.float64)
         check("csl", reference_of("csl"), batch, options, torch.float16)
+
+
+def test_priors_are_one_for_every_class() -> None:
+    with pytest.raises(InputError, match=r"20 .* 3 "):
+        loss("csl", priors=PRIORS)(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
 
 
 def test_a_class_exactly_at_the_threshold_is_not_frequent() -> None:

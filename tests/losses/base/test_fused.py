@@ -13,6 +13,8 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, loss, methods
 from labelgap.losses.base import fused
+from labelgap.losses.base.loss import MixtureLoss
+from labelgap.losses.base.mixture import Mixture
 
 FORMULA_ONLY = {"imcl", "pr", "rml", "softmax", "warp"}
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-6, torch.bfloat16: 1e-2}
@@ -91,3 +93,14 @@ def test_one_number_per_head_broadcasts_over_logits_without_heads() -> None:
     together = loss("an-ls", smoothing=numbers)(logits, labels)
     alone = torch.stack([loss("an-ls", smoothing=float(number))(logits, labels) for number in numbers])
     torch.testing.assert_close(together, alone)
+
+
+def test_entries_of_a_subclass_are_what_it_costs() -> None:
+    class Doubled(MixtureLoss):
+        declared = Mixture(unknown=(0.0, 1.0, 0.0))
+
+        def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+            return 2.0 * super().entries(logits, labels)
+
+    logits, labels = torch.zeros(1, 2), torch.tensor([[1, -1]])
+    torch.testing.assert_close(Doubled()(logits, labels), 2.0 * loss("an")(logits, labels))
