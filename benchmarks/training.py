@@ -43,7 +43,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.models import as_backbone
 from labelgap.training.checkpoint import TrainingState
-from labelgap.training.loop.inputs import DeviceInputs, ImageInputs, Inputs
+from labelgap.training.loop.inputs import ImageInputs, Inputs
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import TrainingContext
 from labelgap.training.network import build_classifier
@@ -235,7 +235,7 @@ def show(where: str, averages: Any, cost: Callable[[Any], float], steps: int) ->
     say(f"    {where}, ms per step: all {total / 1000 / steps:.2f}; {named}")
 
 
-def measure(settings: Settings, size: int, batch: int, stored: dict[str, DeviceInputs], data: Dataset) -> None:
+def measure(settings: Settings, size: int, batch: int, stored: dict[str, ImageInputs], data: Dataset) -> None:
     """Measure one size and batch."""
     bare = bare_speed(settings, size, batch)
     graph = bare_graph_speed(settings, size, batch) if batch < LARGE else float("nan")
@@ -243,10 +243,10 @@ def measure(settings: Settings, size: int, batch: int, stored: dict[str, DeviceI
     count = int(min(max(bare * settings.seconds, 5 * batch), len(data.train))) // batch * batch
     count -= batch // 2  # the last batch is smaller
     part = replace(data, train=data.train.select(np.arange(count)))
-    inputs: dict[str, Inputs] = {
-        **stored,
-        "train": DeviceInputs(stored["train"].pixels[:count], stored["train"].source),
-    }
+    pixels = stored["train"].pixels
+    assert pixels is not None
+    own = replace(stored["train"], images=part.train.images, pixels=pixels[:count])
+    inputs: dict[str, Inputs] = {**stored, "train": own}
     if settings.cuda:
         torch.cuda.reset_peak_memory_stats(settings.device)
     trainer = make_trainer(settings, part, inputs, size, batch)
@@ -313,7 +313,7 @@ def attempt(settings: Settings, name: str, work: Callable[[], None]) -> None:
     say(f"    ({name}: {time.perf_counter() - started:.1f} s)")
 
 
-def store(settings: Settings, size: int, data: Dataset) -> dict[str, DeviceInputs]:
+def store(settings: Settings, size: int, data: Dataset) -> dict[str, ImageInputs]:
     """Decode all images and store them on the device."""
     started = time.perf_counter()
     stored = {name: inputs.store(inputs.device) for name, inputs in image_inputs(settings, data, size).items()}

@@ -101,15 +101,14 @@ def engine_ms(method: str, features: Tensor, table: lg.LabelTable, kernels: bool
     with nullcontext() if kernels else disabled():
         engine = LinearEngine(features, [plan], epochs=10, batch_size=rows, device=DEVICE)
         engine.train_epoch(EPOCH)
-    runner = engine.graph_runner
-    assert runner is not None and runner.graph is not None, runner and runner.disabled
+    step = engine.graphed_step
+    assert step is not None and step.graph is not None, step and step.disabled
     best = float("inf")
     for _ in range(5):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         for _ in range(REPLAYS):
-            runner.cursor.zero_()
-            runner.graph.replay()
+            step.graph.replay()
         end.record()
         torch.cuda.synchronize()
         best = min(best, start.elapsed_time(end) / REPLAYS)

@@ -30,27 +30,16 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss is given, in numpy.
+    """What a loss is given, in numpy."""
 
-    Attributes:
-        logits: ``(B, K)``
-        labels: ``(B, K)`` of PRESENT, ABSENT, UNKNOWN.
-        index: ``(B,)`` rows of ``table``.
-        features: ``(B, D)``
-        table: N > B images, of which these are B; the loss was prepared with it.
-        epoch: the current one, from 1.
-        epochs: of the whole training.
-        state: the loss's ``state_dict`` in numpy, for methods that learn or remember something.
-    """
-
-    logits: Matrix
-    labels: NDArray[np.int8]
-    index: NDArray[np.int64]
-    features: Matrix
-    table: LabelTable
+    logits: Matrix  # (B, K)
+    labels: NDArray[np.int8]  # (B, K) of PRESENT, ABSENT, UNKNOWN
+    index: NDArray[np.int64]  # (B,) rows of the table
+    features: Matrix  # (B, D)
+    table: LabelTable  # N > B images, of which these are B; the loss was prepared with it
     epoch: int = 1
     epochs: int = 10
-    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the loss's ``state_dict``
 
 
 @dataclass(frozen=True)

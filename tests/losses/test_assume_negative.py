@@ -1,60 +1,20 @@
-"""What Cole et al. 2021 say beyond the equations that the references hold."""
+"""What Cole et al. 2021 and Zhou et al. 2022 say beyond the equations that the references hold."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.losses.batches import some_batches
+from tests.losses.batches import set_heads, some_batches
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses import loss
-from labelgap.losses.ranking import pairwise_ranking
 from labelgap.losses.role import ExpectedPositivesLoss
-
-
-def test_a_known_absent_keeps_its_full_weight_in_wan() -> None:
-    logits, labels = torch.zeros(1, 5), torch.tensor([[0, -1, -1, -1, 1]])
-    costs = loss("wan", reduction="none")(logits, labels)
-    torch.testing.assert_close(costs / np.log(2), torch.tensor([[1, 0.25, 0.25, 0.25, 1]]))
-
-
-def test_the_weight_of_wan_is_one_when_there_is_a_single_class() -> None:
-    assert loss("wan")(torch.zeros(2, 1), torch.tensor([[-1], [-1]])).item() == pytest.approx(np.log(2))
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the size of the largest tensor that is made."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for item in result if isinstance(result, tuple | list) else [result]:
-            self.size = max(self.size, item.numel() if isinstance(item, Tensor) else 0)
-        return result
-
-
-def test_pairs_are_never_laid_out() -> None:
-    logits = torch.randn(4, 5000, requires_grad=True)
-    labels = torch.randint(-1, 2, (4, 5000))
-    largest = Largest()
-    with largest:
-        torch.autograd.backward(pairwise_ranking(logits, labels).sum())
-    assert largest.size == logits.numel()
-
-
-def test_a_row_without_a_pair_costs_nothing_in_pairwise_ranking() -> None:
-    labels = torch.tensor([[1, 1, 1], [-1, 0, -1], [1, -1, -1]])
-    costs = pairwise_ranking(torch.randn(3, 3), labels, unknown="ignore")
-    assert not costs.any()
 
 
 def expecting(**options: Any) -> ExpectedPositivesLoss:
@@ -84,21 +44,60 @@ def test_expected_positives_may_be_replaced_and_move_with_the_module() -> None:
     assert made.expected_positives == 3.0
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan"), "many"])
-def test_expected_positives_must_be_above_zero(value: Any) -> None:
-    with pytest.raises(InputError, match="expected_positives"):
-        expecting(expected_positives=value)
-    with pytest.raises(InputError, match="expected_positives"):
-        expecting().expected_positives = value
-
-
 def test_more_positives_than_classes_cannot_be_expected() -> None:
     with pytest.raises(InputError, match="between 0 and 2"):
         expecting(expected_positives=3).prepare(LabelTable.from_dense([[1, -1]]))
 
 
-def test_the_matrix_of_epr_has_the_loss_as_its_mean() -> None:
-    batch = next(some_batches())
-    logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-    matrix, mean = (expecting(expected_positives=2.0, reduction=kind)(logits, labels) for kind in ("none", "mean"))
-    torch.testing.assert_close(matrix.mean(), mean)
+def sizes(values: Tensor, name: str) -> float:
+    """Σ|θ| or Σθ², number by number."""
+    return math.fsum(abs(value) if name == "l1r" else value * value for value in values.double().flatten().tolist())
+
+
+@pytest.mark.parametrize("name", ["l1r", "l2r"])
+@pytest.mark.parametrize("weight", [0.5, torch.tensor([[0.0, 0.1, 0.2], [1.0, 2.0, 3.0]], dtype=torch.float64)])
+def test_every_head_pays_for_its_own_slice_of_stacked_parameters(name: str, weight: float | Tensor) -> None:
+    made = loss(name, weight=weight)
+    set_heads(made, (2, 3))
+    made.prepare(LabelTable.from_dense([[1, -1, 0]]))
+    random = torch.Generator().manual_seed(0)
+    parameters = [torch.randn(2, 3, *shape, generator=random) for shape in ((4, 5), (1, 5), ())]
+    penalty = made.penalty(parameters)
+    assert isinstance(penalty, Tensor) and penalty.shape == (2, 3) and penalty.dtype == torch.float32
+    weights = torch.as_tensor(weight).expand(2, 3)
+    for head in ((row, column) for row in range(2) for column in range(3)):
+        alone = sum(sizes(values[head], name) for values in parameters)
+        assert penalty[head].item() == pytest.approx(weights[head].item() * alone, rel=1e-6)
+
+
+def test_a_penalty_of_half_precision_weights_does_not_overflow() -> None:
+    penalty = loss("l2r", weight=1e-6).penalty([torch.full((100,), 300.0, dtype=torch.float16)])
+    assert isinstance(penalty, Tensor)
+    assert penalty.item() == pytest.approx(9.0) and penalty.dtype == torch.float32
+
+
+def test_no_parameters_and_other_methods_cost_nothing() -> None:
+    assert loss("l1r").penalty([]) == 0.0
+    assert loss("an").penalty([torch.ones(3)]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("an-ls", {"smoothing": 0.0}), ("an", {})),
+        (("bce-ls", {"smoothing": 0.0}), ("iu", {})),
+        (("wan", {}), ("wan", {"weight": 1 / 19})),
+        (("dw", {"weight": 1 / 19}), ("wan", {})),
+        (("n-ls", {"smoothing": 0.0}), ("an", {})),
+        (("asl", {"gamma_neg": 0.0, "margin": 0.0, "eps": 1e-5}), ("an", {"eps": 1e-5})),
+        (("csl", {"mode": "negative", "gamma_neg": 0.0, "gamma_unknown": 0.0}), ("an", {})),
+        (("csl", {"mode": "ignore"}), ("csl", {"likelihood_topk": 20})),
+        (("csl", {"mode": "ignore"}), ("csl", {"likelihood_topk": 0, "priors": [1.0] * 20})),
+        (("csl", {}), ("csl", {"priors": [0.5] * 20})),
+    ],
+)
+def test_methods_are_each_other_where_they_should_be(one: Any, other: Any) -> None:
+    for batch in some_batches():
+        logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
+        losses = [loss(name, **options)(logits, labels) for name, options in (one, other)]
+        torch.testing.assert_close(*losses)

@@ -1,19 +1,19 @@
-"""The asymmetric losses beyond the equations that the references hold: focus, priors, and what is left out."""
+"""The asymmetric and the robust losses beyond the equations that the references hold: focus, priors, schedules."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.losses.batches import EPOCHS, forward, prepared, some_batches
+from tests.losses.batches import some_batches
 from tests.losses.reference import reference_of
 from tests.losses.test_loss_values import check
-from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.labels import UNKNOWN
+from labelgap.labels import LabelTable
 from labelgap.losses import loss
 from labelgap.losses.asymmetric import asymmetric
 
@@ -28,20 +28,6 @@ def test_asl_passes_the_gradient_through_its_focus_unless_told_not_to(options: d
     through, constant = (loss("asl", **{**options, "detach_focus": detach}) for detach in (False, True))
     assert torch.autograd.gradcheck(lambda x: through(x, labels), logits)
     torch.testing.assert_close(through(logits, labels), constant(logits, labels))
-
-
-def test_asl_costs_nothing_below_its_margin() -> None:
-    logits = torch.tensor([[-2.0, -1.4, -1.3]]).requires_grad_()
-    costs = loss("asl", reduction="none")(logits, torch.tensor([[0, -1, -1]]))
-    (gradient,) = torch.autograd.grad(costs.sum(), logits)
-    assert (costs[0] > 0).tolist() == (gradient[0] > 0).tolist() == [False, False, True]
-
-
-def test_the_default_of_asl_is_the_setting_of_the_comparison() -> None:
-    batch = next(some_batches())
-    logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-    given = loss("asl", gamma_pos=0.0, gamma_neg=2.0, margin=0.2)
-    torch.testing.assert_close(loss("asl")(logits, labels), given(logits, labels))
 
 
 @pytest.mark.parametrize(
@@ -59,22 +45,16 @@ def test_csl_leaves_out_unknown_labels_of_frequent_classes(options: dict[str, An
         check("csl", reference_of("csl"), batch, options, torch.float16)
 
 
+def test_priors_are_one_for_every_class() -> None:
+    with pytest.raises(InputError, match=r"20 .* 3 "):
+        loss("csl", priors=PRIORS)(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
+
+
 def test_a_class_exactly_at_the_threshold_is_not_frequent() -> None:
     made = loss("csl", priors=[0.3, 0.31], prior_threshold=0.3, likelihood_topk=0)
     for dtype in (torch.float16, torch.float32, torch.float64):
         assert made.modified(torch.zeros(1, 2, dtype=dtype), torch.tensor([[-1, -1]])).tolist() == [[False, True]]
     assert torch.float64 not in {buffer.dtype for buffer in made.buffers()}, "Apple's GPUs have no float64"
-
-
-def test_heads_may_have_thresholds_and_counts_of_their_own() -> None:
-    numbers = {"prior_threshold": torch.tensor([0.2, 0.9]), "likelihood_topk": torch.tensor([0, 2])}
-    together = loss("csl", priors=PRIORS, **numbers)
-    batch = next(some_batches())
-    logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-    stacked = together.modified(torch.stack([logits, -logits]), labels)
-    for head, own in enumerate((logits, -logits)):
-        alone = loss("csl", priors=PRIORS, **{key: value[head].item() for key, value in numbers.items()})
-        assert torch.equal(stacked[head], alone.modified(own, labels))
 
 
 def test_csl_marks_as_many_of_the_likeliest_unknown_labels_as_it_says() -> None:
@@ -85,74 +65,6 @@ def test_csl_marks_as_many_of_the_likeliest_unknown_labels_as_it_says() -> None:
         assert logits[marked].tolist() == wanted
     for mode in ("ignore", "negative"):
         assert not loss("csl", mode=mode).modified(logits, labels).any()
-
-
-def test_a_focus_of_csl_is_a_constant_to_the_gradient() -> None:
-    logits = torch.tensor([[1.0, -0.5, 2.0]], dtype=torch.float64).requires_grad_()
-    made = loss("csl", mode="negative", gamma_pos=2.0, reduction="sum")
-    (gradient,) = torch.autograd.grad(made(logits, torch.tensor([[1, 0, -1]])), logits)
-    p = torch.sigmoid(logits.detach())[0]
-    wanted = torch.stack([-((1 - p[0]) ** 3), p[1] ** 2, p[2] ** 5])
-    torch.testing.assert_close(gradient[0], wanted)
-
-
-@pytest.mark.parametrize("priors", [[0.5, 1.5], [[0.5]], [float("nan")], torch.tensor([-0.1])])
-def test_priors_are_shares(priors: Any) -> None:
-    with pytest.raises(InputError, match="csl: priors: one share between 0 and 1 for every class"):
-        loss("csl", priors=priors)
-
-
-def test_priors_are_one_for_every_class() -> None:
-    with pytest.raises(InputError, match="priors: 20 shares were given for 3 classes"):
-        loss("csl", priors=PRIORS)(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mode": "some"}, "mode='some': it is one of 'selective', 'negative', 'ignore'"),
-        ({"likelihood_topk": 1.5}, "likelihood_topk=1.5: a whole number is needed"),
-        ({"gamma_unknown": -1}, "gamma_unknown=-1: it must be at least 0"),
-    ],
-)
-def test_a_bad_option_says_what_is_allowed(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        loss("csl", **options)
-
-
-def test_splc_corrects_likely_unknown_labels_from_the_second_epoch_on() -> None:
-    for epoch in EPOCHS:
-        for batch in some_batches(epoch):
-            made = prepared("splc", batch, {})
-            logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-            likely = (labels == UNKNOWN) & (torch.sigmoid(logits) > 0.6)
-            assert torch.equal(made.modified(logits, labels), likely & (epoch > 1))
-
-
-def test_a_corrected_label_of_splc_keeps_its_logit_and_an_observed_one_is_shifted() -> None:
-    made = loss("splc", gamma=0.0, reduction="none")
-    made.set_epoch(2)
-    costs = made(torch.tensor([[3.0, 3.0, 3.0]]), torch.tensor([[1, -1, 0]]))
-    wanted = torch.nn.functional.softplus(torch.tensor([[-2.0, -3.0, 3.0]]))
-    torch.testing.assert_close(costs, wanted)
-
-
-def slope_of_a_negative(name: str, x: float) -> Tensor:
-    logits = torch.full((1, 1), x, requires_grad=True)
-    return torch.autograd.grad(loss(name)(logits, torch.tensor([[-1]])), logits)[0]
-
-
-def test_the_slope_of_a_hill_falls_again_for_negatives_that_look_positive() -> None:
-    assert slope_of_a_negative("hill", 3.0) < slope_of_a_negative("hill", 0.0) > slope_of_a_negative("hill", -3.0)
-    assert slope_of_a_negative("focal", 3.0) > slope_of_a_negative("focal", 0.0)
-
-
-@pytest.mark.parametrize("name", ["asl", "hill", "splc"])
-def test_unknown_labels_count_as_absent_when_nothing_is_said(name: str) -> None:
-    for batch in some_batches(epoch=1):
-        made, logits = prepared(name, batch, {}), torch.from_numpy(batch.logits)
-        absent = torch.from_numpy(batch.labels).clamp(min=0)
-        torch.testing.assert_close(forward(made, batch, logits), made(logits, absent))
 
 
 @pytest.mark.parametrize("detach", [False, True])
@@ -166,3 +78,21 @@ def test_every_margin_and_focus_costs_what_the_formula_says(margin: float, gamma
     cost, wanted = loss("asl", reduction="sum", **options)(fast, labels), asymmetric(formula, labels, **options).sum()
     torch.autograd.backward([cost, wanted])
     torch.testing.assert_close([cost, fast.grad], [wanted, formula.grad], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 25])
+def test_prepare_tells_the_number_of_epochs(epochs: int) -> None:
+    for epoch in {1, max(epochs // 2, 1), epochs}:
+        for batch in some_batches(epoch):
+            for options in reference_of("gr").options:
+                check("gr", reference_of("gr"), replace(batch, epochs=epochs), dict(options), torch.float64)
+
+
+def test_a_schedule_that_ended_early_is_a_warning_that_names_prepare() -> None:
+    made = loss("gr")
+    made.set_epoch(10)
+    with pytest.warns(UserWarning, match=r"after the 10 epochs that it assumes: prepare\(table, epochs=…\)"):
+        made.set_epoch(11)
+    made.prepare(LabelTable.from_dense([[1, -1]]), epochs=25)
+    made.set_epoch(25)
+    made.set_epoch(30)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.losses.reference import Batch
 from tests.losses.reference_interactive import interactive_learning
@@ -17,7 +17,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss, loss
 from labelgap.losses.base import state
-from labelgap.losses.interactive import InteractiveLearning, asymmetric_sigmoid, co_occurrence, soft_labels
+from labelgap.losses.interactive import InteractiveLearning, View, asymmetric_sigmoid, co_occurrence, matching_pursuit
 
 IMAGES, CLASSES, FEATURES = 12, 5, 4
 
@@ -55,12 +55,6 @@ def test_the_asymmetric_sigmoid_is_the_papers(x: float, c: float) -> None:
     assert asymmetric_sigmoid(torch.zeros(1, 1, dtype=torch.float64), c).item() == pytest.approx(0, abs=1e-14)
 
 
-def test_known_labels_are_laid_over_what_is_thought() -> None:
-    values = torch.tensor([[0.3, -0.2, 0.7]])
-    for labels in (torch.tensor([[1, 0, -1]]), torch.tensor([[1.0, 0.0, torch.nan]])):
-        assert soft_labels(values, labels, 4.0).tolist() == [[1.0, -0.25, pytest.approx(0.7)]]
-
-
 def test_the_graph_starts_from_what_is_known_to_occur_together() -> None:
     table = some_table(3, images=40)
     dense = table.to_dense().tolist()
@@ -72,23 +66,6 @@ def test_the_graph_starts_from_what_is_known_to_occur_together() -> None:
     wanted = [[share[i][j] / sum(row[j] for row in share) for j in range(CLASSES)] for i in range(CLASSES)]
     np.testing.assert_allclose(co_occurrence(table).numpy(), wanted, rtol=1e-6)
     torch.testing.assert_close(made_with(table).graph.detach(), co_occurrence(table))
-
-
-def test_single_positives_start_from_the_identity() -> None:
-    table = LabelTable.from_dense([[1, -1, 0], [-1, 1, 0], [0, -1, 1]])
-    start = co_occurrence(table)
-    assert torch.equal(start, torch.eye(3))
-
-
-def test_before_anything_was_seen_only_known_labels_count() -> None:
-    table = some_table()
-    made, plain = made_with(table), loss("iu")
-    logits = torch.randn(6, CLASSES, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    index = torch.arange(6)
-    cost = made(logits, table.batch(index), index=index, features=torch.ones(6, FEATURES))
-    torch.testing.assert_close(cost, plain(logits, table.batch(index)))
-    (slope,) = torch.autograd.grad(cost, made.graph)
-    assert not slope.any()
 
 
 def test_an_image_is_never_its_own_atom_and_an_unseen_one_nobodys() -> None:
@@ -117,27 +94,6 @@ def test_an_image_is_never_its_own_atom_and_an_unseen_one_nobodys() -> None:
     made.after_step()
     assert left([3]) == pytest.approx([0.0], abs=1e-12)
     assert left([0]) == pytest.approx([0.5])  # by image 1 alone, at 45 degrees: sin² is left
-
-
-def test_forward_changes_nothing_and_after_step_commits_what_the_last_step_saw() -> None:
-    table = some_table()
-    made = made_with(table)
-    before = {key: value.clone() for key, value in made.state_dict().items()}
-    logits, features = torch.randn(3, CLASSES), torch.randn(3, FEATURES)
-    index = torch.tensor([4, 0, 7])
-    with torch.no_grad():
-        made(logits, table.batch(index), index=index, features=features)
-        made.after_step()
-    assert not made.seen.any()
-    cost = made(logits, table.batch(index), index=index, features=features)
-    assert all(torch.equal(value, before[key]) for key, value in made.state_dict().items())
-    torch.autograd.backward(cost)
-    made.after_step()
-    assert made.seen.nonzero().flatten().tolist() == [0, 4, 7]
-    assert torch.equal(made.atom_logits[index], logits) and torch.equal(made.atom_features[index], features)
-    made.after_step()
-    _, newer, _ = step(made, table, [7, 9], seed=1)
-    assert torch.equal(made.atom_logits[[0, 4]], logits[[1, 0]]) and torch.equal(made.atom_logits[[7, 9]], newer)
 
 
 def test_the_dictionary_is_a_seeded_sample_and_knows_no_other_image() -> None:
@@ -206,64 +162,11 @@ def test_a_checkpoint_is_complete_even_before_the_first_batch() -> None:
         assert torch.equal(value, fresh.state_dict()[key])
 
 
-def test_preparing_again_forgets() -> None:
-    table = some_table()
-    made = made_with(table)
+def test_features_of_another_number_are_refused() -> None:
+    made = made_with(table := some_table())
     step(made, table, [0, 1], seed=0)
-    made.prepare(table, seed=1)
-    assert not made.seen.any() and made.atom_features.shape == (IMAGES, 0)
-
-
-def test_features_learn_to_be_like_those_of_their_atoms() -> None:
-    table = some_table()
-    made = made_with(table, lambda_labels=0.0)
-    step(made, table, [0, 1, 2], seed=0)
-    features = torch.randn(2, FEATURES).requires_grad_()
-    index = torch.tensor([5, 6])
-    cost = made(torch.zeros(2, CLASSES), table.batch(index), index=index, features=features)
-    (slope,) = torch.autograd.grad(cost, features)
-    atoms = made.atom_features[:3].double().numpy()
-    for row, given_ in zip(slope.double().numpy(), features.detach().double().numpy(), strict=True):
-        left = given_ - np.linalg.lstsq(atoms.T, given_, rcond=None)[0] @ atoms
-        np.testing.assert_allclose(row, 0.5 * 2 * left / (2 * CLASSES), rtol=1e-4, atol=1e-6)
-
-
-def test_without_a_known_absent_or_present_label_it_is_refused() -> None:
-    made = loss("imcl")
-    with pytest.raises(InputError, match="none is known to be absent: it would predict everything as present"):
-        made.prepare(LabelTable.from_dense([[1, -1], [-1, 1]]))
-    with pytest.raises(InputError, match="none is known to be present: it would predict everything as absent"):
-        made.prepare(LabelTable.from_dense([[0, -1], [-1, 0]]))
-
-
-def test_rows_and_features_that_do_not_belong_are_refused() -> None:
-    table = some_table()
-    made = made_with(table)
-    step(made, table, [0, 1], seed=0)
-    logits, labels = torch.zeros(1, CLASSES), table.batch([0])
-    with pytest.raises(InputError, match="there is no row 99"):
-        made(logits, labels, index=torch.tensor([99]), features=torch.zeros(1, FEATURES))
-    with pytest.raises(InputError, match="knows 4 features an image, not 6"):
-        made(logits, labels, index=torch.tensor([0]), features=torch.zeros(1, 6))
-    with pytest.raises(InputError, match="uses the features"):
-        made(logits, labels, index=torch.tensor([0]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"atoms": 0}, "atoms=0: it must be at least 1"),
-        ({"atoms": 1.5}, "atoms=1.5: a whole number"),
-        ({"dictionary": 0}, "dictionary=0: it must be at least 1"),
-        ({"asymmetry": 0}, "asymmetry=0: it must be above 0"),
-        ({"threshold": 2}, "threshold=2: it lies between 0 and 1"),
-        ({"lambda_labels": -1}, "lambda_labels=-1: it must be at least 0"),
-        ({"lambda_features": -1}, "lambda_features=-1: it must be at least 0"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        loss("imcl", **options)
+    with pytest.raises(InputError, match=r"4 features .*6"):
+        made(torch.zeros(1, CLASSES), table.batch([0]), index=torch.tensor([0]), features=torch.zeros(1, 6))
 
 
 def test_a_graph_that_cannot_fit_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,3 +175,46 @@ def test_a_graph_that_cannot_fit_is_refused_with_a_way_out(monkeypatch: pytest.M
     monkeypatch.setattr(state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
     with pytest.raises(InputError, match=r"graph between 5 classes: 400 bytes, and 399 bytes are free\. Take fewer"):
         made_with(table)
+
+
+def pursued(target: Tensor, atoms: Tensor, count: int, allowed: Tensor | None = None) -> Tensor:
+    view = View(target, atoms, torch.ones(1, 1, dtype=target.dtype))
+    allowed = torch.ones(len(target), len(atoms), dtype=torch.bool) if allowed is None else allowed
+    return matching_pursuit((view,), allowed, atoms=count, threshold=1e-3, max_atoms=count)[0]
+
+
+def test_a_combination_of_few_atoms_is_found_again() -> None:
+    random = np.random.default_rng(0)
+    atoms = torch.from_numpy(np.linalg.qr(random.normal(size=(30, 30)))[0][:20] * random.uniform(0.1, 9, (20, 1)))
+    wanted = torch.zeros(6, 20, dtype=torch.float64)
+    for row in range(6):
+        wanted[row, torch.from_numpy(random.choice(20, 3, replace=False))] = torch.tensor([2.0, -0.7, 0.2]).double()
+    torch.testing.assert_close(pursued(wanted @ atoms, atoms, 3), wanted, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 4), space=st.integers(1, 9))
+def test_what_is_left_over_is_at_right_angles_to_every_atom_used(seed: int, count: int, space: int) -> None:
+    random = np.random.default_rng(seed)
+    target, atoms = (torch.from_numpy(random.normal(size=(rows, space))) for rows in (5, 11))
+    coefficients = pursued(target, atoms, count)
+    used = coefficients != 0
+    assert (used.sum(dim=1) <= min(count, space)).all()
+    left = target - coefficients @ atoms
+    for row in range(5):
+        chosen = atoms[used[row]]
+        assert (chosen @ left[row]).abs().max() < 1e-9
+        best = np.linalg.lstsq(chosen.numpy().T, target[row].numpy(), rcond=None)[0]
+        np.testing.assert_allclose(coefficients[row][used[row]].numpy(), best, rtol=1e-6, atol=1e-8)
+
+
+def test_a_copy_of_an_atom_adds_nothing_and_the_first_of_equals_is_taken() -> None:
+    atoms = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [2.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
+    labels = View(torch.tensor([[1.0, 0.1, 1.0]]), atoms, torch.full((1, 1), 0.1))
+    looks = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    features = View(torch.tensor([[0.0, 1.0]]), looks, torch.full((1, 1), 0.9))
+    allowed = torch.ones(1, 4, dtype=torch.bool)
+    a, b, found = matching_pursuit((labels, features), allowed, atoms=3, threshold=1e-3, max_atoms=3)
+    torch.testing.assert_close(a, torch.tensor([[0.0, 1.0, 0.0, 0.1]]))
+    torch.testing.assert_close(b, torch.tensor([[0.0, 1.0, 0.0, 0.0]]))
+    assert found.item()

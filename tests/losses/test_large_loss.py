@@ -1,27 +1,33 @@
-"""Which losses are large, exactly: counts, ties, thresholds."""
+"""Which losses are large, exactly, and what `ll-cp` corrects: it stays so, and nothing else does."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.losses.batches import some_batches, some_labels
+from numpy.typing import NDArray
+from tests.losses.batches import set_heads, some_labels
+from torch import Tensor
 
 from labelgap.functional import absolute_large_losses
-from labelgap.labels import UNKNOWN, LabelTable
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import loss
 from labelgap.losses.base.selection import count_share, share_ratio
 from labelgap.losses.base.terms import exact_fractions
+from labelgap.losses.large_loss import PermanentCorrection
 
 RELATIVE = ("ll-r", "ll-ct")
 ABSOLUTE = ("ll-r-abs", "ll-ct-abs")
-TABLE = LabelTable.from_dense([[1, -1]])
+SMALL = LabelTable.from_dense([[1, -1]])
 
 
 @settings(max_examples=50)
@@ -66,39 +72,6 @@ def test_without_ties_exactly_k_labels_are_modified(name: str, base: str, delta:
         assert logits[modified].min() > logits[unknown & ~modified].max()
 
 
-def test_ties_with_the_last_one_are_modified_too() -> None:
-    made = loss("ll-r", delta_rel=25)
-    made.set_epoch(2)
-    modified = made.modified(torch.tensor([[3.0, 1.0, 2.0, 2.0, 2.0]]), torch.tensor([[1, -1, -1, -1, -1]]))
-    assert modified.tolist() == [[False, False, True, True, True]]
-
-
-@pytest.mark.parametrize("name", RELATIVE)
-def test_the_first_epoch_is_assume_negative(name: str) -> None:
-    for batch in some_batches():
-        logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-        torch.testing.assert_close(loss(name, delta_rel=50)(logits, labels), loss("an")(logits, labels))
-
-
-@pytest.mark.parametrize("name", [*RELATIVE, *ABSOLUTE])
-def test_no_gradient_flows_through_the_choice(name: str) -> None:
-    made = loss(name)
-    made.set_epoch(5)
-    assert not made.modified(torch.randn(4, 5, requires_grad=True), torch.full((4, 5), -1)).requires_grad
-
-
-@pytest.mark.parametrize("name", ABSOLUTE)
-def test_the_threshold_sinks_with_the_epochs_and_warming_up_modifies_nothing(name: str) -> None:
-    losses = torch.linspace(0.05, 1.95, 20, dtype=torch.float64)
-    logits, labels = torch.log(torch.expm1(losses))[None], torch.full((1, 20), -1)
-    for warmup in (0, 3):
-        made = loss(name, warmup=warmup)
-        for epoch in range(1, 13):
-            made.set_epoch(epoch)
-            wanted = (losses > 2 - epoch * 0.1) & (epoch > warmup)
-            assert made.modified(logits, labels)[0].tolist() == wanted.tolist()
-
-
 @pytest.mark.parametrize("name", ABSOLUTE)
 def test_a_threshold_of_zero_modifies_every_unknown_label(name: str) -> None:
     made = loss(name, r0=1, delta_abs=0.1)
@@ -112,12 +85,12 @@ def test_a_threshold_of_zero_modifies_every_unknown_label(name: str) -> None:
 def test_a_threshold_that_will_reach_zero_is_told_at_prepare(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loss(name).prepare(TABLE, epochs=19)
-        loss(name, warmup=25).prepare(TABLE, epochs=25)
+        loss(name).prepare(SMALL, epochs=19)
+        loss(name, warmup=25).prepare(SMALL, epochs=25)
     with pytest.warns(UserWarning, match=f"{name}.*epoch 20 of 20"):
-        loss(name).prepare(TABLE, epochs=20)
+        loss(name).prepare(SMALL, epochs=20)
     with pytest.warns(UserWarning, match="epoch 10 of 12"):
-        loss(name, r0=torch.tensor([2.0, 1.0])).prepare(TABLE, epochs=12)
+        loss(name, r0=torch.tensor([2.0, 1.0])).prepare(SMALL, epochs=12)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of mapping in general
@@ -126,3 +99,166 @@ def test_the_choice_by_a_threshold_can_be_mapped_over_batches() -> None:
     mapped = torch.func.vmap(lambda x, y: absolute_large_losses(x, y, threshold=0.5))(logits, labels)
     large = np.log1p(np.exp(logits.numpy())) > 0.5
     assert np.array_equal(mapped.numpy(), large & (labels.numpy() == UNKNOWN))
+
+
+IMAGES, CLASSES, EPOCHS = 13, 8, 5
+Place = tuple[int, int]
+
+
+def a_table() -> LabelTable:
+    random = np.random.default_rng(0)
+    return LabelTable.from_dense(random.choice([PRESENT, ABSENT, UNKNOWN], (IMAGES, CLASSES), p=[0.15, 0.1, 0.75]))
+
+
+TABLE = a_table()
+
+
+def made_of(name: str, heads: tuple[int, ...] = (), **options: Any) -> PermanentCorrection:
+    made = loss(name, **options)
+    assert isinstance(made, PermanentCorrection)
+    set_heads(made, heads)
+    made.prepare(TABLE, epochs=EPOCHS)
+    return made
+
+
+def batches(epoch: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Row numbers and logits of an epoch's batches, of 5, 5 and 3 images; all logits are different."""
+    random = np.random.default_rng(epoch)
+    for index in np.split(random.permutation(IMAGES), [5, 10]):
+        logits = random.permutation(np.linspace(-3, 3, len(index) * CLASSES)).reshape(len(index), CLASSES)
+        yield index, logits + random.normal(0, 1e-3, logits.shape)
+
+
+def step(made: PermanentCorrection, index: NDArray[np.int64], logits: NDArray[np.float64]) -> Tensor:
+    """Forward, backward, and the commit."""
+    values = torch.from_numpy(logits).requires_grad_()
+    loss: Tensor = made(values, TABLE.batch(index), index=torch.from_numpy(index))
+    torch.autograd.backward(loss.sum())
+    made.after_step()
+    return loss
+
+
+@dataclass
+class Simulation:
+    """The method with a dictionary: which label was called present, and in which epoch."""
+
+    name: str
+    options: dict[str, Any]
+    since: dict[Place, int] = field(default_factory=dict)
+
+    def large(self, free: dict[Place, float], entries: int, epoch: int) -> list[Place]:
+        """Of the labels still unknown, those with a large loss."""
+        if self.name == "ll-cp-abs":
+            level = self.options["r0"] - epoch * self.options["delta_abs"]
+            return [place for place, x in free.items() if math.log1p(math.exp(x)) > level]
+        base = len(free) if self.options.get("base", "unknown") == "unknown" else entries
+        count = min(math.ceil(base * Fraction(str(self.options["delta_rel"])) / 100), len(free)) if epoch > 1 else 0
+        return sorted(free, key=lambda place: free[place], reverse=True)[:count]
+
+    def step(self, index: NDArray[np.int64], logits: NDArray[np.float64], epoch: int) -> float:
+        """Return the loss of a batch, and remember what it flipped."""
+        labels = TABLE.to_dense().tolist()
+        entries = {
+            (int(row), column): float(logits[b, column]) for b, row in enumerate(index) for column in range(CLASSES)
+        }
+        free = {
+            place: x
+            for place, x in entries.items()
+            if labels[place[0]][place[1]] == UNKNOWN and place not in self.since
+        }
+        self.since |= dict.fromkeys(self.large(free, len(entries), epoch), epoch)
+        total = 0.0
+        for (row, column), x in entries.items():
+            present = labels[row][column] == PRESENT or (row, column) in self.since
+            total += math.log1p(math.exp(-x if present else x))
+        return total / len(entries)
+
+    def array(self) -> NDArray[np.int16]:
+        """Return the epochs as the loss keeps them."""
+        since = np.zeros((IMAGES, CLASSES), dtype=np.int16)
+        for place, epoch in self.since.items():
+            since[place] = epoch
+        return since
+
+
+STORIES: list[tuple[str, dict[str, Any]]] = [
+    ("ll-cp", {"delta_rel": 5}),
+    ("ll-cp", {"delta_rel": 0.2}),
+    ("ll-cp", {"delta_rel": 12.5, "base": "all"}),
+    ("ll-cp", {"delta_rel": 100}),
+    ("ll-cp-abs", {"r0": 3.0, "delta_abs": 0.2}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), STORIES)
+def test_what_is_flipped_in_the_loss_is_present_for_every_later_batch(name: str, options: dict[str, Any]) -> None:
+    made, simulation = made_of(name, **options), Simulation(name, options)
+    for epoch in range(1, EPOCHS + 1):
+        made.set_epoch(epoch)
+        for index, logits in batches(epoch):
+            before = made.modified(torch.from_numpy(logits), TABLE.batch(index), torch.from_numpy(index))
+            loss = step(made, index, logits)
+            assert torch.equal(made.corrected_in[index] > 0, before)
+            assert loss.item() == pytest.approx(simulation.step(index, logits, epoch), rel=1e-12)
+            np.testing.assert_array_equal(made.corrected_in.numpy(), simulation.array())
+        revisions = made.end_epoch()
+        told = {(int(item.image), int(item.class_name)) for item in revisions}
+        assert told == {place for place, when in simulation.since.items() if when == epoch}
+        assert len(told) == len(revisions)
+        assert {(item.value, item.target, item.source, item.epoch) for item in revisions} <= {
+            (PRESENT, None, name, epoch)
+        }
+    assert set(simulation.since.values()) >= ({3, 4} if options.get("delta_rel") != 100 else {2})
+    assert not made.corrected_in[torch.from_numpy(TABLE.to_dense() != UNKNOWN)].any()
+    made.prepare(TABLE, epochs=EPOCHS)
+    assert not made.corrected_in.any()
+
+
+def test_every_head_corrects_by_itself() -> None:
+    deltas = [2.0, 5.0, 30.0]
+    together = made_of("ll-cp", heads=(3,), delta_rel=torch.tensor(deltas))
+    alone = [made_of("ll-cp", delta_rel=delta) for delta in deltas]
+    for epoch in range(1, EPOCHS + 1):
+        for made in (together, *alone):
+            made.set_epoch(epoch)
+        for index, logits in batches(epoch):
+            stacked = np.stack([logits, -logits, logits[::-1].copy()])
+            losses = step(together, index, stacked)
+            for head, made in enumerate(alone):
+                torch.testing.assert_close(step(made, index, stacked[head]), losses[head])
+                assert torch.equal(made.corrected_in, together.corrected_in[head])
+        assert len(together.end_epoch()) == 0
+    assert len({int(head.count_nonzero()) for head in together.corrected_in}) == 3
+
+
+def test_an_image_that_is_twice_in_a_batch_is_corrected_where_either_was() -> None:
+    table = LabelTable.from_dense(np.full((2, 3), UNKNOWN))
+    for order in ([[9.0, 0, 0], [0, 8, 0], [0, 0, 0]], [[0, 8, 0], [9.0, 0, 0], [0, 0, 0]]):
+        made = loss("ll-cp", delta_rel=20)
+        made.prepare(table)
+        made.set_epoch(2)
+        index = torch.tensor([1, 1, 0])
+        torch.autograd.backward(made(torch.tensor(order, requires_grad=True), table.batch(index), index=index))
+        made.after_step()
+        assert [(item.image, item.class_name) for item in made.end_epoch()] == [("1", "0"), ("1", "1")]
+
+
+def test_a_log_of_corrections_is_the_dense_array_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"delta_rel": 20}
+    dense = made_of("ll-cp", (2,), **options)
+    monkeypatch.setattr("labelgap.losses.base.state.MAX_DENSE_ENTRIES", 1)
+    sparse, resumed = made_of("ll-cp", (2,), **options), made_of("ll-cp", (2,), **options)
+    assert sparse.log is not None and "corrected_in" not in dict(sparse.named_buffers())
+    for epoch in range(1, EPOCHS + 1):
+        for made in (dense, sparse):
+            made.set_epoch(epoch)
+            for index, logits in batches(epoch):
+                twice = np.append(index, index[0])  # an image that is in the batch twice
+                step(made, twice, np.stack([np.append(part, part[:1], axis=0) for part in (logits, -logits)]))
+        resumed.load_state_dict(sparse.state_dict())
+        sparse, resumed = resumed, sparse
+        sparse.set_epoch(epoch)
+        for head in ((0,), (1,)):
+            assert dense.revisions_of(head) == sparse.revisions_of(head)
+    assert sparse.log is not None
+    assert torch.equal(sparse.log.epochs_of(torch.arange(IMAGES)), dense.corrected_in)

@@ -17,7 +17,6 @@ from tests.losses.batches import (
     forward,
     prepared,
     reductions_of,
-    set_heads,
     some_batches,
     some_labels,
     some_logits,
@@ -48,15 +47,6 @@ def permuted(batch: Batch, rows: Any, columns: Any) -> Batch:
         features=batch.features[rows],
         table=LabelTable.from_dense(batch.table.to_dense()[:, columns]),
     )
-
-
-def test_a_batch_without_images_costs_nothing() -> None:
-    whole = next(some_batches())
-    parts = {name: getattr(whole, name)[:0] for name in ("logits", "labels", "index", "features")}
-    empty = replace(whole, **parts)
-    for name in methods():
-        made = prepared(name, whole, reference_of(name).plain)
-        assert float(forward(made, empty, tensor(empty)).detach().sum()) == 0, name
 
 
 @pytest.mark.parametrize("name", methods())
@@ -151,9 +141,10 @@ def test_nan_means_unknown_in_float_labels(name: str) -> None:
 def test_many_heads_at_once_give_what_each_gives_alone(name: str) -> None:
     known, random = reference_of(name), np.random.default_rng(5)
     heads = (2, 3)
-    plain = {key: value for key, value in known.plain.items() if key not in known.heads}
-    numbers = {key: torch.tensor([values] * 2, dtype=torch.float64) for key, values in known.heads.items()}
-    for batch in islice(some_batches(), 0, None, 4):
+    for turn, batch in enumerate(islice(some_batches(), 0, None, 4)):
+        varied = {key: values for key, values in known.heads.items() if turn or key != "eps"}  # with ε, the formula
+        plain = {key: value for key, value in known.plain.items() if key not in varied}
+        numbers = {key: torch.tensor([values] * 2, dtype=torch.float64) for key, values in varied.items()}
         logits = torch.from_numpy(np.stack([some_logits("moderate", (8, 20), random) for _ in range(6)]))
         logits = (logits.view(2, 3, 8, 20) + tensor(batch)).requires_grad_()
         together = prepared(name, batch, {**plain, **numbers}, heads=heads)
@@ -162,26 +153,14 @@ def test_many_heads_at_once_give_what_each_gives_alone(name: str) -> None:
         (gradients,) = torch.autograd.grad(losses.sum(), logits)
         for head in np.ndindex(heads):
             alone = prepared(name, batch, {**plain, **{key: value[head].item() for key, value in numbers.items()}})
-            alone.load_state_dict({key: value[head] for key, value in together.state_dict().items()})
+            alone.load_state_dict(
+                {key: value[head] if value.ndim else value for key, value in together.state_dict().items()}
+            )
             own = logits[head].detach().requires_grad_()
             loss = forward(alone, batch, own)
             (gradient,) = torch.autograd.grad(loss, own)
             torch.testing.assert_close(losses[head], loss, rtol=1e-10, atol=1e-10)
             torch.testing.assert_close(gradients[head], gradient, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", methods())
-def test_numbers_of_the_heads_never_change_the_type_of_the_loss(name: str) -> None:
-    known = reference_of(name)
-    batch = next(some_batches())
-    for dtype in (torch.float32, torch.float64):
-        numbers = {key: torch.tensor(values, dtype=dtype) for key, values in known.heads.items()}
-        made = loss(name, **{**known.plain, **numbers})
-        set_heads(made, (3,))
-        made.prepare(batch.table)
-        logits = tensor(batch).float().expand(3, 8, 20)
-        assert forward(made, batch, logits).dtype == torch.float32
-        assert forward(made, batch, logits.half()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", methods())

@@ -1,10 +1,11 @@
-"""`em-apl`: its rounds, how many labels each takes, and that a target stays what it was."""
+"""`em-apl` and `curriculum`: which labels a round takes, how many, and what it makes of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from tests.losses.batches import set_heads
 from torch import Tensor
 
 from labelgap.core.errors import InputError
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revisions
-from labelgap.losses import entropy as zhou2022
-from labelgap.losses import loss
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.losses import entropy, loss
 from labelgap.losses.base.loss import TrainingScores
+from labelgap.losses.base.state import PseudoLabelRounds
+from labelgap.losses.curriculum import confidence_level
 from labelgap.losses.entropy import AsymmetricPseudoLabeling, lowest_per_class
 
 IMAGES, CLASSES, EPOCHS, WARMUP = 37, 5, 7, 3
+Places = dict[tuple[int, int], tuple[int, float]]
+"""What each place becomes, and its soft target."""
 
 
 def a_table() -> LabelTable:
@@ -34,26 +38,33 @@ def a_table() -> LabelTable:
 
 
 TABLE = a_table()
+LABELS = TABLE.to_dense()
+FREE = [(int(row), int(column)) for row, column in np.argwhere(LABELS == UNKNOWN)]
 
 
-def apl(table: LabelTable = TABLE, heads: tuple[int, ...] = (), **options: Any) -> AsymmetricPseudoLabeling:
-    made = loss("em-apl", **{"warmup": WARMUP, **options})
-    assert isinstance(made, AsymmetricPseudoLabeling)
+def method(name: str, table: LabelTable = TABLE, heads: tuple[int, ...] = (), **options: Any) -> PseudoLabelRounds:
+    made = loss(name, **{"warmup": WARMUP, **options})
+    assert isinstance(made, PseudoLabelRounds)
     set_heads(made, heads)
     made.prepare(table, epochs=EPOCHS)
     return made
 
 
-def logits_after(epoch: int, images: int = IMAGES) -> NDArray[np.float32]:
-    return np.random.default_rng(epoch).normal(0, 3, (images, CLASSES)).astype(np.float32)
+def apl(*arguments: Any, **options: Any) -> AsymmetricPseudoLabeling:
+    made = method("em-apl", *arguments, **options)
+    assert isinstance(made, AsymmetricPseudoLabeling)
+    return made
+
+
+def logits_after(epoch: int) -> NDArray[np.float32]:
+    return np.random.default_rng(epoch).normal(0, 3, (IMAGES, CLASSES)).astype(np.float32)
 
 
 def scores_of(logits: NDArray[np.float32]) -> TrainingScores:
     """In batches and in any order, as a loop gives them."""
 
     def scores() -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(logits.shape[-2], generator=torch.Generator().manual_seed(0))
-        for index in torch.split(order, 8):
+        for index in torch.split(torch.randperm(IMAGES, generator=torch.Generator().manual_seed(0)), 8):
             yield index, torch.from_numpy(logits)[..., index, :]
 
     return scores
@@ -63,127 +74,109 @@ def nobody() -> Iterator[tuple[Tensor, Tensor]]:
     raise AssertionError("the network was asked for scores that nobody needs")
 
 
-def simulated(
-    targets: NDArray[np.float64], logits: NDArray[np.float32], negatives: Fraction, positives: Fraction, hard: bool
-) -> dict[tuple[int, int], tuple[int, float]]:
-    """One round, class by class, with sorted lists: what each place becomes, and its target."""
-    labels, became = TABLE.to_dense(), {}
+def apl_round(
+    logits: dict[tuple[int, int], float], *, theta: float = 0.9, positive_share: float = 0.0, hard: bool = False
+) -> Places:
+    """A round of em-apl, class by class, with sorted lists."""
+    became: Places = {}
     for column in range(CLASSES):
-        unknown = sum(labels[row, column] == UNKNOWN for row in range(IMAGES))
-        free = [row for row in range(IMAGES) if labels[row, column] == UNKNOWN and math.isnan(targets[row, column])]
-        free.sort(key=lambda row: logits[row, column])
-        low = free[: math.floor(negatives * unknown / (EPOCHS - WARMUP))]
-        rest = [row for row in reversed(free) if row not in low]
-        high = rest[: math.floor(positives * unknown / (EPOCHS - WARMUP))]
-        for rows, state in ((low, ABSENT), (high, PRESENT)):
-            for row in rows:
-                p = 1 / (1 + math.exp(-float(logits[row, column])))
-                became[row, column] = state, float(state) if hard else p
+        unknown = int((LABELS[:, column] == UNKNOWN).sum())
+        free = sorted((place for place in logits if place[1] == column), key=logits.__getitem__)
+        low = free[: math.floor(Fraction(str(theta)) * unknown / (EPOCHS - WARMUP))]
+        high = [place for place in reversed(free) if place not in low]
+        high = high[: math.floor(Fraction(str(positive_share)) * unknown / (EPOCHS - WARMUP))]
+        for places, state in ((low, ABSENT), (high, PRESENT)):
+            became |= {place: (state, state if hard else 1 / (1 + math.exp(-logits[place]))) for place in places}
     return became
 
 
-SHARES = (("theta", 0.9), ("positive_share", 0.0))
-ABLATIONS: list[dict[str, Any]] = [
-    {},
-    {"hard": True},
-    {"theta": 0.0, "positive_share": 0.2},
-    {"theta": 0.9, "positive_share": 0.1},
-    {"theta": 0.7, "positive_share": 0.3, "hard": True},
-]
+def curriculum_round(
+    logits: dict[tuple[int, int], float], *, strategy: str = "threshold", tau: float = 0.95, theta: float = 0.1
+) -> Places:
+    """A round of curriculum, with a dictionary of what is still unknown."""
+    if strategy == "proportion":
+        surest = sorted(logits, key=lambda place: abs(logits[place]), reverse=True)
+        chosen = surest[: math.floor(Fraction(str(theta)) * len(FREE))]
+        return {place: (state, state) for place in chosen for state in [PRESENT if logits[place] > 0 else ABSENT]}
+    probabilities = {place: 1 / (1 + math.exp(-x)) for place, x in logits.items()}
+    added: Places = {place: (PRESENT, PRESENT) for place, p in probabilities.items() if p >= tau}
+    if strategy == "threshold":
+        added |= {place: (ABSENT, ABSENT) for place, p in probabilities.items() if p <= 1 - tau}
+    return added
 
 
-@pytest.mark.parametrize("options", ABLATIONS)
-def test_every_round_takes_what_sorted_lists_take(options: dict[str, Any]) -> None:
-    made, expected = apl(**options), np.full((IMAGES, CLASSES), np.nan)
-    negatives, positives = (Fraction(str(options.get(key, default))) for key, default in SHARES)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("em-apl", {}),
+        ("em-apl", {"theta": 0.0, "positive_share": 0.2}),
+        ("em-apl", {"theta": 0.7, "positive_share": 0.3, "hard": True}),
+        ("curriculum", {}),
+        ("curriculum", {"strategy": "positives", "tau": 0.7}),
+        ("curriculum", {"strategy": "positives", "tau": 1.0}),
+        ("curriculum", {"strategy": "proportion", "theta": 0.29}),
+        ("curriculum", {"strategy": "proportion", "theta": 1.0}),
+    ],
+)
+def test_every_round_takes_what_lists_take_and_tells_it(name: str, options: dict[str, Any]) -> None:
+    made, soft = method(name, **options), name == "em-apl" and not options.get("hard")
+    (kept,) = (value for key, value in made.state_dict().items() if key in ("targets", "added"))
+    expected = np.full((IMAGES, CLASSES), np.nan)
     for epoch in range(1, EPOCHS + 1):
         made.set_epoch(epoch)
-        logits = logits_after(epoch)
-        became, due = {}, WARMUP <= epoch < EPOCHS
-        if due:
-            became = simulated(expected, logits, negatives, positives, options.get("hard", False))
+        logits, due = logits_after(epoch), WARMUP <= epoch < EPOCHS
+        free = {place: float(logits[place]) for place in FREE if math.isnan(expected[place])}
+        became = (
+            {} if not due else apl_round(free, **options) if name == "em-apl" else curriculum_round(free, **options)
+        )
         for place, (_, target) in became.items():
             expected[place] = target
         revisions = made.end_epoch(scores_of(logits) if due else nobody)
-        check_told(revisions, became, epoch, options.get("hard", False))
-        np.testing.assert_allclose(made.targets.numpy(), expected, rtol=1e-6, equal_nan=True)
-    labels = TABLE.to_dense()
-    assert np.isnan(expected[labels != UNKNOWN]).all()
-    taken, unknown = (~np.isnan(expected)).sum(axis=0), (labels == UNKNOWN).sum(axis=0)
-    assert all(taken[c] <= (negatives + positives) * int(unknown[c]) for c in range(CLASSES))
-    assert taken.sum() > 0
+        told = {(int(item.image), int(item.class_name)): (item.value, item.target) for item in revisions}
+        assert {place: value for place, (value, _) in told.items()} == {place: s for place, (s, _) in became.items()}
+        for place, (_, soft_target) in told.items():
+            assert soft_target == (pytest.approx(became[place][1], rel=1e-5) if soft else None)
+        assert {(item.source, item.epoch) for item in revisions} <= {(name, epoch)} and len(revisions) == len(told)
+        values = kept.numpy() if name == "em-apl" else np.where(kept.numpy() == UNKNOWN, np.nan, kept.numpy())
+        np.testing.assert_allclose(values, expected, rtol=1e-6, equal_nan=True)
+    assert (~np.isnan(expected)).any() == (options.get("tau") != 1.0)
+    chosen = made.modified(torch.zeros(IMAGES, CLASSES), TABLE.batch(range(IMAGES)), torch.arange(IMAGES))
+    np.testing.assert_array_equal(chosen.numpy(), ~np.isnan(expected))
 
 
-def check_told(revisions: Revisions, became: dict[tuple[int, int], tuple[int, float]], epoch: int, hard: bool) -> None:
-    """The revisions say what became of which label, when, and who says so."""
-    told = {(int(item.image), int(item.class_name)): item for item in revisions}
-    assert set(told) == set(became) and len(told) == len(revisions)
-    for place, (state, target) in became.items():
-        said = told[place]
-        assert (said.value, said.source, said.epoch) == (state, "em-apl", epoch)
-        if hard:
-            assert said.target is None
-        else:
-            assert said.target == pytest.approx(target, rel=1e-5)
-
-
-def test_targets_are_frozen() -> None:
-    made = apl()
-    made.set_epoch(WARMUP)
-    made.end_epoch(scores_of(logits_after(0)))
-    first = made.targets.clone()
-    for epoch in range(WARMUP + 1, EPOCHS):
-        made.set_epoch(epoch)
-        made.end_epoch(scores_of(logits_after(epoch)))
-    kept = ~first.isnan()
-    assert kept.any() and torch.equal(made.targets[kept], first[kept])
-    assert (~made.targets.isnan()).sum() > kept.sum()
-
-
-def test_a_round_changes_what_an_unknown_label_costs_and_nothing_else() -> None:
-    made = apl(beta=0.4, alpha=0.1)
-    made.set_epoch(WARMUP)
-    made.end_epoch(scores_of(logits_after(WARMUP)))
-    made.set_epoch(WARMUP + 1)
-    logits, labels, index = torch.randn(IMAGES, CLASSES).double(), TABLE.batch(range(IMAGES)), torch.arange(IMAGES)
-    made.reduction = "none"
-    costs, em = made(logits, labels, index=index), loss("em", alpha=0.1, reduction="none")(logits, labels)
-    chosen = made.modified(logits, labels, index)
-    assert torch.equal(chosen, ~made.targets.isnan())
-    assert torch.equal(costs[~chosen], em[~chosen])
-    target = made.targets.double()
-    cross = torch.nn.functional.binary_cross_entropy_with_logits(logits, target.nan_to_num(), reduction="none")
-    torch.testing.assert_close(costs[chosen], 0.4 * cross[chosen])
-
-
-@pytest.mark.parametrize("theta", [0.9, 0.7, 0.29, 0.57, 0.1, 1.0, 1 / 3])
-@pytest.mark.parametrize("warmup", [1, 4, 6])
+@pytest.mark.parametrize("theta", [0.9, 0.29, 0.57, 1 / 3])
+@pytest.mark.parametrize("warmup", [1, 6])
 def test_counts_are_exact_for_the_decimal_that_was_written(theta: float, warmup: int) -> None:
-    """A class of every unknown count up to 120."""
+    """A class of every unknown count up to 120: in floating point 29 % of 100 are 28."""
     table = LabelTable.from_dense(np.where(np.tri(120, 121), UNKNOWN, ABSENT))
-    unknown = table.counts().unknown.tolist()
-    assert sorted(unknown) == list(range(121))
-    expected = [math.floor(Fraction(str(theta)) * count / (EPOCHS - warmup)) for count in unknown]
+    expected = [math.floor(Fraction(str(theta)) * count / (EPOCHS - warmup)) for count in table.counts().unknown]
     made = apl(table, theta=theta, warmup=warmup)
     assert made.round_sizes(made.theta).tolist() == expected
-    for dtype in (torch.float64, torch.float32):
-        if theta != 1 / 3:
-            several = apl(table, heads=(2,), theta=torch.tensor([theta, 0.5], dtype=dtype), warmup=warmup)
-            assert several.round_sizes(several.theta)[0].tolist() == expected
+    several = apl(table, heads=(2,), theta=torch.tensor([theta, 0.5], dtype=torch.float64), warmup=warmup)
+    assert several.round_sizes(several.theta)[0].tolist() == expected
+    table = LabelTable.from_dense([[PRESENT], [ABSENT], *[[UNKNOWN]] * 100])
+    chosen = method("curriculum", table, strategy="proportion", theta=theta, warmup=1)
+    found = chosen.end_epoch(partial(iter, [(torch.arange(102), torch.linspace(-3, 3, 102)[:, None])]))
+    assert len(found) == math.floor(Fraction(str(theta)) * 100)
 
 
-def test_floating_point_would_have_counted_less() -> None:
-    assert math.floor(0.29 * 100 / 1) == 28
-    table = LabelTable.from_dense(np.full((100, 1), UNKNOWN))
-    made = apl(table, theta=0.29, warmup=EPOCHS - 1)
-    assert made.round_sizes(made.theta).tolist() == [29]
+HEADS: dict[str, list[dict[str, Any]]] = {
+    "em-apl": [{"theta": [0.9, 0.5, 0.3], "warmup": [1, 3, 6], "positive_share": [0.1, 0.0, 0.7]}],
+    "curriculum": [
+        {"strategy": kind, "tau": [0.9, 0.6, 0.7], "theta": [0.1, 0.3, 0.29], "warmup": [1, 2, 5]}
+        for kind in ("threshold", "positives", "proportion")
+    ],
+}
 
 
-def test_every_head_has_its_own_rounds() -> None:
-    options: dict[str, list[Any]] = {"theta": [0.9, 0.5, 0.3], "warmup": [1, 3, 6], "positive_share": [0.1, 0.0, 0.7]}
-    heads: dict[str, Any] = {key: torch.tensor(values) for key, values in options.items()}
-    together = apl(heads=(3,), **heads)
-    alone = [apl(**{key: values[head] for key, values in options.items()}) for head in range(3)]
+@pytest.mark.parametrize(("name", "options"), [(name, each) for name, every in HEADS.items() for each in every])
+def test_every_head_has_its_own_rounds(name: str, options: dict[str, Any]) -> None:
+    stacked: dict[str, Any] = {
+        key: torch.tensor(each) if isinstance(each, list) else each for key, each in options.items()
+    }
+    together = method(name, heads=(3,), **stacked)
+    own = [{key: each[n] if isinstance(each, list) else each for key, each in options.items()} for n in range(3)]
+    alone = [method(name, **each) for each in own]
     for epoch in range(1, EPOCHS + 1):
         logits = np.stack([logits_after(epoch), logits_after(epoch + 50), -logits_after(epoch)])
         together.set_epoch(epoch)
@@ -191,59 +184,36 @@ def test_every_head_has_its_own_rounds() -> None:
         for head, made in enumerate(alone):
             made.set_epoch(epoch)
             made.end_epoch(scores_of(logits[head]))
-            torch.testing.assert_close(together.targets[head], made.targets, rtol=1e-6, atol=0, equal_nan=True)
-    assert (~together.targets.isnan()).any(dim=-1).any(dim=-1).all()
+            for key in ("targets", "added"):
+                if hasattr(made, key):
+                    mine, theirs = getattr(together, key)[head], getattr(made, key)
+                    torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=0, equal_nan=True)
 
 
-def test_scores_may_be_narrow_floats() -> None:
-    made = apl()
-    made.set_epoch(WARMUP)
-    logits = torch.from_numpy(logits_after(1))
-    made.end_epoch(lambda: iter([(torch.arange(IMAGES), logits.bfloat16())]))
-    assert made.targets.dtype == torch.float32
-    assert (~made.targets.isnan()).any()
-
-
-def test_likelihoods_that_are_all_the_same_are_taken_from_the_top() -> None:
-    made = apl()
-    made.set_epoch(WARMUP)
-    revisions = made.end_epoch(scores_of(np.zeros((IMAGES, CLASSES), dtype=np.float32)))
-    labels = TABLE.to_dense()
-    for column in range(CLASSES):
-        unknown = np.flatnonzero(labels[:, column] == UNKNOWN)
-        first = unknown[: math.floor(Fraction(9, 10) * len(unknown) / (EPOCHS - WARMUP))]
-        assert [int(item.image) for item in revisions if item.class_name == str(column)] == first.tolist()
-
-
-def test_a_round_begun_too_late_is_refused() -> None:
-    for warmup in (EPOCHS, EPOCHS + 1, torch.tensor([1, EPOCHS])):
-        with pytest.raises(InputError, match=rf"'em-apl' begins its rounds after .* epochs and {EPOCHS} are trained"):
-            apl(warmup=warmup, heads=(2,) if isinstance(warmup, Tensor) else ())
-
-
-def test_more_than_everything_is_refused() -> None:
-    with pytest.raises(InputError, match="together they are at most 1"):
+def test_a_round_begun_too_late_is_refused_or_warned_of() -> None:
+    with pytest.raises(InputError, match="em-apl"):
+        apl(heads=(2,), warmup=torch.tensor([1, EPOCHS]))
+    with pytest.raises(InputError, match="positive_share"):
         apl(theta=0.9, positive_share=0.2)
-
-
-def test_with_nothing_unknown_it_says_so_and_does_nothing() -> None:
-    table = LabelTable.from_dense([[1, 0], [0, 1], [1, 1]])
-    made = loss("em-apl")
-    with pytest.warns(UserWarning, match="em-apl: nothing is unknown, so there is nothing to pseudo-label"):
-        made.prepare(table)
-    made.set_epoch(5)
-    logits = torch.randn(3, 2)
-    bce = torch.nn.functional.binary_cross_entropy_with_logits(logits, table.batch(range(3)).float())
-    torch.testing.assert_close(made(logits, table.batch(range(3)), index=torch.arange(3)), bce)
+    with pytest.warns(UserWarning, match=f"curriculum.* {EPOCHS} "):
+        made = method("curriculum", warmup=EPOCHS)
+    made.set_epoch(EPOCHS)
     assert len(made.end_epoch(nobody)) == 0
 
 
-def test_a_class_without_a_positive_takes_part() -> None:
-    assert TABLE.counts().present[4] == 0
-    made = apl()
+@pytest.mark.parametrize("labels", [[[1, -1], [-1, 1]], [[0, -1], [-1, -1]]])
+@pytest.mark.parametrize("name", ["curriculum", "imcl"])
+def test_known_labels_of_one_state_alone_are_refused(name: str, labels: list[list[int]]) -> None:
+    with pytest.raises(InputError, match=name):
+        loss(name).prepare(LabelTable.from_dense(labels))
+
+
+@pytest.mark.parametrize("name", ["em-apl", "curriculum"])
+@pytest.mark.filterwarnings("ignore:em-apl. nothing is unknown")
+def test_with_nothing_unknown_there_is_no_round(name: str) -> None:
+    made = method(name, LabelTable.from_dense([[1, 0], [0, 1]]))
     made.set_epoch(WARMUP)
-    told = [item for item in made.end_epoch(scores_of(logits_after(1))) if item.class_name == "4"]
-    assert len(told) == math.floor(Fraction(9, 10) * 36 / 4)
+    assert len(made.end_epoch(nobody)) == 0
 
 
 def test_the_lowest_of_each_class_are_marked_and_of_equal_ones_the_first() -> None:
@@ -251,27 +221,37 @@ def test_the_lowest_of_each_class_are_marked_and_of_equal_ones_the_first() -> No
     values, allowed = random.integers(0, 6, (2, 9, 7)), random.random((2, 9, 7)) < 0.6
     counts = random.integers(0, 9, (2, 7))
     found = lowest_per_class(torch.from_numpy(values).double(), torch.from_numpy(allowed), torch.from_numpy(counts))
-    for head in range(2):
-        for column in range(7):
-            rows = sorted(np.flatnonzero(allowed[head, :, column]), key=lambda row: values[head, row, column])
-            chosen = sorted(rows[: counts[head, column]])
-            assert found[head, :, column].nonzero().flatten().tolist() == chosen
+    for head, column in np.ndindex(2, 7):
+        rows = sorted(np.flatnonzero(allowed[head, :, column]), key=lambda row: values[head, row, column])
+        chosen = sorted(rows[: counts[head, column]])
+        assert found[head, :, column].nonzero().flatten().tolist() == chosen
+
+
+def test_the_level_in_single_precision_adds_the_labels_of_the_exact_one() -> None:
+    device, taus = torch.device("cpu"), torch.rand(200, generator=torch.Generator().manual_seed(0)).double() / 2 + 0.5
+    level, exact = confidence_level(taus, device), torch.logit(taus)
+    near = exact.float()
+    assert level.dtype == torch.float32 and bool((level != near).any())
+    for toward in (-torch.inf, torch.inf):
+        logits = torch.cat([near, near.nextafter(torch.full_like(near, toward))]).view(2, -1)
+        assert torch.equal(logits >= level, logits >= exact) and torch.equal(-logits <= -level, -logits <= -exact)
 
 
 @pytest.mark.parametrize("heads", [(), (2,)])
 def test_a_large_table_has_the_same_rounds_in_half_precision(
     heads: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    limit = "labelgap.losses.base.state.MAX_DENSE_ENTRIES"
     dense = apl(heads=heads, theta=0.6, positive_share=0.3)
-    monkeypatch.setattr("labelgap.losses.base.state.MAX_DENSE_ENTRIES", 1)
-    monkeypatch.setattr(zhou2022, "ENTRIES_PER_SORT", 2 * IMAGES)
+    monkeypatch.setattr(limit, 1)
+    monkeypatch.setattr(entropy, "ENTRIES_PER_SORT", 2 * IMAGES)
     large = apl(heads=heads, theta=0.6, positive_share=0.3)
-    assert 2 * large.state_bytes == dense.state_bytes and "half precision" in large.state_form
+    assert 2 * large.state_bytes == dense.state_bytes
     for epoch in (WARMUP, WARMUP + 1):
         logits = np.stack([logits_after(epoch + head) for head in range(2)]).astype(np.float16).astype(np.float32)
         told = []
-        for made, limit in ((dense, 10**9), (large, 1)):
-            monkeypatch.setattr("labelgap.losses.base.state.MAX_DENSE_ENTRIES", limit)
+        for made, entries in ((dense, 10**9), (large, 1)):
+            monkeypatch.setattr(limit, entries)
             made.set_epoch(epoch)
             found = made.end_epoch(scores_of(logits if heads else logits[0]))
             told.append(made.revisions_of((1,)) if heads else found)

@@ -6,10 +6,8 @@ import multiprocessing
 import os
 import resource
 import signal
-import sqlite3
 import time
 import zlib
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -290,16 +288,6 @@ def test_two_processes_with_overlapping_sets_share_the_work(cache: Path) -> None
     assert computed(random_images(120)) == 0
 
 
-def test_only_damaged_rows_are_computed_again(cache: Path) -> None:
-    images, reporter, network = random_images(ROWS), Recorder(), Tiny()
-    first = features(images, Tiny())
-    with closing(sqlite3.connect(cache / "rows.sqlite")) as connection, connection:
-        connection.execute("UPDATE row SET content = zeroblob(24) WHERE id IN (5, 9)")
-    assert np.array_equal(features(images, network, reporter), first) and network.computed == 2
-    assert len(reporter.messages) == 2
-    assert computed(images) == 0, "the newest row counts"
-
-
 def test_an_unwritable_cache_is_logged_and_not_used(cache: Path) -> None:
     cache.parent.write_text("not a folder")
     reporter = Recorder()
@@ -337,53 +325,6 @@ def test_a_full_disk_is_logged_once_and_what_was_stored_is_intact(cache: Path) -
     assert found == pytest.approx(expected(random_images(10_000)), rel=1e-5, abs=1e-6)
     assert len(reporter.messages) == 2 and "rows.sqlite" in reporter.messages[0]
     assert computed(random_images(100)) < 100
-
-
-def test_the_limit_evicts_the_least_recently_used_and_never_what_is_in_use(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_module, "_PAGE_BYTES", 512)
-    monkeypatch.setattr(cache_module, "_USE_SECONDS", 0)
-    networks = [Tiny(weight) for weight in (1.0, 2.0, 3.0)]
-    for network in networks:
-        features(random_images(ROWS), network)
-    features(random_images(ROWS), networks[0])
-    size = (cache / "rows.sqlite").stat().st_size
-    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", str(size + 1500))
-    features(random_images(ROWS, seed=1), networks[0])
-    assert {entry.name for entry in list_rows()} == {
-        network_key(networks[0], "resize"),
-        network_key(networks[2], "resize"),
-    }
-    assert (cache / "rows.sqlite").stat().st_size <= size + 1500
-    monkeypatch.setattr(cache_module, "_STARTED", 0)
-    reporter = Recorder()
-    features(random_images(2 * ROWS, seed=2), networks[2], reporter)
-    assert "labelgap cache --limit" in reporter.messages[0], "all the rest is in use"
-
-
-def test_features_of_another_precision_are_not_mixed() -> None:
-    assert len({network_key(Tiny(), "resize", precision) for precision in ("float32", "float16")}) == 2
-    assert network_key(Tiny(), "resize") == network_key(Tiny(), "resize", "float32")
-
-
-def test_features_above_the_limit_are_not_cached_and_nothing_is_evicted_for_them(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    features(random_images(8), Tiny())
-    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "500")
-    reporter = Recorder()
-    features(random_images(ROWS, seed=1), Tiny(2.0), reporter)
-    assert [entry.count for entry in list_rows()] == [8]
-    assert "labelgap cache --limit" in reporter.messages[0]
-
-
-def test_features_larger_than_the_disk_are_not_cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "free_disk_space", lambda path: 500)
-    monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "none")
-    reporter = Recorder()
-    features(random_images(ROWS), Tiny(), reporter)
-    assert not list(cache.iterdir()) and "the disk has 500 bytes left" in reporter.messages[0]
 
 
 def test_what_is_not_cached_is_counted_and_read_without_reading_files(photos: FileImages) -> None:

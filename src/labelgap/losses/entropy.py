@@ -189,17 +189,16 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         self.register_buffer("targets", self.allocate(dtype, torch.nan, temporary=temporary))
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Use the pseudo-labels of the rows for unknown entries that have one."""
-        target = self.state_rows("targets", index).to(logits.dtype)
-        if is_fusible(self.eps):
-            return fused(self._fused(logits, labels, target), self.reduction)
-        labeled = ~target.isnan() & states(labels).unknown
-        soft = cross_entropy(logits, torch.where(labeled, target, 0.5), self.eps)
-        undecided = entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
-        return self.reduce(torch.where(labeled, per_head(self.beta, logits) * soft, undecided))
+        """Use the pseudo-labels of the rows for unknown entries that have one.
 
-    def _fused(self, logits: Tensor, labels: Tensor, target: Tensor) -> Fused:
-        """Where a label is unknown and has the target s: a mixture with u = β s, v = β (1 − s) and no entropy."""
+        Where a label is unknown and has the target s: a mixture with u = β s, v = β (1 − s) and no entropy.
+        """
+        target = self.state_rows("targets", index).to(logits.dtype)
+        if not is_fusible(self.eps):
+            labeled = ~target.isnan() & states(labels).unknown
+            soft = cross_entropy(logits, torch.where(labeled, target, 0.5), self.eps)
+            undecided = entropy_on_unknown(logits, labels, weight=-self.alpha, eps=self.eps)
+            return self.reduce(torch.where(labeled, per_head(self.beta, logits) * soft, undecided))
         logits = with_heads(logits, self.alpha, self.beta)
         alpha, beta = over_batch(self.alpha, logits), over_batch(self.beta, logits)
 
@@ -213,7 +212,7 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
             both, present = known.add_(labeled), present.addcmul_(labeled, target.nan_to_num())
             return mixed(x, both, present, undecided, exact=self.reduction == "none")
 
-        return Fused(form, [logits], [labels, target])
+        return fused(Fused(form, [logits], [labels, target]), self.reduction)
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:

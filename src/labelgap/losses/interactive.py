@@ -193,7 +193,6 @@ class InteractiveLearning(PerImageState):
         self.eps = check_number("eps", eps, 0, 1)
         self.max_atoms = int(torch.as_tensor(atoms).max())
         self.dictionary = DICTIONARY if dictionary is None else int(check_integer("dictionary", dictionary, 1))
-        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
         """Draw the dictionary and create the graph; features are allocated when their number is known."""
@@ -273,9 +272,9 @@ class InteractiveLearning(PerImageState):
             atoms.copy_(torch.where(now[:, None], current.index_select(-2, row).to(atoms.dtype), atoms))
         self.seen |= now
 
-
-def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let a checkpoint say how many features there are, before the first batch does."""
-    stored = state.get(f"{prefix}atom_features")
-    if isinstance(stored, Tensor) and isinstance(module, InteractiveLearning) and hasattr(module, "atom_features"):
-        module.atom_features = module.atom_features.new_zeros((*module.atom_features.shape[:-1], stored.shape[-1]))
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Let a checkpoint say how many features there are, before the first batch does."""
+        stored = state_dict.get(f"{prefix}atom_features")
+        if isinstance(stored, Tensor) and self.table is not None:
+            self.atom_features = self.atom_features.new_zeros((*self.atom_features.shape[:-1], stored.shape[-1]))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -24,7 +24,7 @@ from labelgap.losses.base.fused import KernelForm, fused_mixture
 from labelgap.losses.base.loss import MixtureLoss, TrainingScores, mixture_kernel_form
 from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
 from labelgap.losses.base.registry import KIM_2022, method
-from labelgap.losses.base.selection import Count, as_count, count_marked, count_share, share_ratio, top_k_mask
+from labelgap.losses.base.selection import as_count, count_marked, count_share, share_ratio, top_k_mask
 from labelgap.losses.base.state import EntryLog, PerImageState
 from labelgap.losses.base.terms import (
     Number,
@@ -64,17 +64,13 @@ def _largest_losses(
     """Mark a share of the unknown entries, as ``share_ratio`` gives it; see ``top_k_mask``."""
     if share.ndim > 1:
         logits, _ = torch.broadcast_tensors(logits, share[..., :1, None])  # type: ignore[no-untyped-call]
-    count = _large_loss_count(unknown, share, base)
-    return top_k_mask(logits, unknown.expand(logits.shape), count, largest_share=largest_share)
-
-
-def _large_loss_count(unknown: Tensor, share: Tensor, base: str) -> Count:
-    """Return how many losses are large, k, of shape ``(…)``."""
     available = count_marked(unknown)
     count = count_share(available if base == "unknown" else count_marked(torch.ones_like(unknown)), share)
     if isinstance(count, int) and isinstance(available, int):
-        return min(count, available)
-    return torch.minimum(as_count(count), as_count(available))
+        count = min(count, available)
+    else:
+        count = torch.minimum(as_count(count), as_count(available))
+    return top_k_mask(logits, unknown.expand(logits.shape), count, largest_share=largest_share)
 
 
 @torch.no_grad()

@@ -11,13 +11,14 @@ import random
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from pydantic import BaseModel, NonNegativeInt
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_main_process
@@ -85,16 +86,10 @@ class PartialEpoch:
         return {**numbers, "seconds": self.seconds, "trace": dict(self.trace)}
 
     @classmethod
-    def from_state(cls, state: Any) -> PartialEpoch:
-        """Return it from a ``state_dict``; a ``ValueError`` says that it is none."""
-        kinds = {"batches": int, "images": int, "loss_sum": float, "seconds": float, "trace": dict}
-        if not isinstance(state, dict) or {name: type(value) for name, value in state.items()} != kinds:
-            raise ValueError("it has no position in an epoch")
-        recorded = all(isinstance(values, Tensor) for values in state["trace"].values())
-        if not recorded or min(state["batches"], state["images"]) < 0:
-            raise ValueError("its position in an epoch is none")
-        started = time.perf_counter() - state["seconds"]
-        return cls(state["batches"], state["images"], state["loss_sum"], state["trace"], started)
+    def from_state(cls, state: Mapping[str, Any]) -> PartialEpoch:
+        """Return it from a ``state_dict`` that was checked."""
+        own = {name: value for name, value in state.items() if name != "seconds"}
+        return cls(**own, started=time.perf_counter() - state["seconds"])
 
 
 @dataclass
@@ -107,6 +102,23 @@ class TrainingState:
     best_score: float | None = None  # under the selection rule; None under "last"
     divergences: int = 0  # how often training has diverged, and the rates were halved
     partial: PartialEpoch | None = None  # how far the next epoch is; None between epochs, and while a step is computed
+
+
+class _StoredPosition(BaseModel, extra="forbid", strict=True, arbitrary_types_allowed=True):
+    batches: NonNegativeInt
+    images: NonNegativeInt
+    loss_sum: float
+    seconds: float
+    trace: dict[str, Tensor]
+
+
+class _StoredState(BaseModel, extra="forbid", strict=True):
+    epoch: int
+    history: list[dict[str, Any]]
+    best_epoch: int
+    best_score: float | None
+    divergences: int
+    partial: _StoredPosition | None = None
 
 
 def save_checkpoint(
@@ -154,26 +166,21 @@ def load_checkpoint(
 
 def completed_epochs(folder: Path) -> int:
     """Return the number of epochs after which a run resumes; 0 where it starts from the beginning."""
-    for name in (LAST, PREVIOUS):
-        try:
-            check_ordinary(folder / name)
-            content = torch.load(folder / name, map_location="cpu", weights_only=True, mmap=True)
-            return int(content["state"]["epoch"])
-        except Exception:
-            continue
+    with suppress(Exception):
+        content, _ = _newest(folder, torch.device("cpu"))
+        return 0 if content is None else int(content["state"]["epoch"])
     return 0
 
 
 @contextmanager
 def report_saved_epochs(folder: Path) -> Iterator[None]:
-    """Add to a disk error which epochs of the run in ``folder`` are saved, and how to resume."""
+    """Add to a disk error how many epochs of the run in ``folder`` are saved, and how to resume."""
     try:
         yield
     except DiskError as error:
-        epochs = completed_epochs(folder)
-        saved = f"the last complete epoch is {epochs}" if epochs else "no epoch was complete before"
         remedy = "free some space" if error.full else "make the folder writable"
-        raise RunError(f"{error.problem}. Nothing is lost: {saved}; {remedy}, and continue with --resume.") from error
+        saved = f"the last complete epoch is {completed_epochs(folder)}; {remedy}, and continue with --resume"
+        raise RunError(f"{error.problem}. Nothing is lost: {saved}.") from error
 
 
 def remove_previous(folder: Path) -> None:
@@ -200,12 +207,7 @@ def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, 
     if not damage:
         return None, None
     name, reason = next(iter(damage.items()))
-    if reason == _BEST_LOST:
-        raise RunError(
-            f"{folder / BEST} is damaged or missing, and no other file has the weights of the best epoch: this run "
-            "cannot be resumed. Train into a new folder."
-        )
-    best = f"; {BEST} still holds the best weights" if (folder / BEST).exists() else ""
+    best = f"; {BEST} still holds the best weights" if reason != _BEST_LOST and (folder / BEST).exists() else ""
     raise RunError(
         f"{folder / name} is damaged ({reason}), and there is no intact {PREVIOUS}: this run cannot be resumed. Train "
         f"into a new folder{best}."
@@ -230,22 +232,16 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
     return content
 
 
-def _check_state(state: dict[str, Any], path: Path) -> None:
+def _check_state(content: Mapping[str, Any], path: Path) -> None:
     """Raise an error unless a state is that of a training, whose best weights are there."""
-    within = "partial" in state
-    if {*state, "partial"} != vars(TrainingState()).keys() or not isinstance(state["history"], list):
-        raise ValueError("it has no state of a training")
-    if within:
-        PartialEpoch.from_state(state["partial"])
-    if any(type(state[name]) is not int for name in ("epoch", "best_epoch", "divergences")):
-        raise ValueError("an epoch is not a number")
-    for record in state["history"]:
+    state, within = _StoredState.model_validate(content), "partial" in content
+    for record in state.history:
         validate(finite(record), EpochRecord, path)
-    check_epochs(state["history"], state["epoch"])
-    best, scored = state["best_epoch"], [record["epoch"] for record in state["history"]] or ([0] if within else [])
-    if best not in scored or not isinstance(state["best_score"], float | None):
+    check_epochs(state.history, state.epoch)
+    best, scored = state.best_epoch, [record["epoch"] for record in state.history] or ([0] if within else [])
+    if best not in scored:
         raise ValueError("the best epoch is none of its epochs")
-    elsewhere = best != state["epoch"] or (within and state["history"])
+    elsewhere = best != state.epoch or (within and state.history)
     # best.safetensors twice: the first process may rename the other file to it in the meantime
     if elsewhere and not any(_has_weights(path.parent / name, best) for name in (BEST, PREVIOUS_BEST, BEST)):
         raise ValueError(_BEST_LOST)
@@ -270,9 +266,10 @@ def _restore(
         for name, part in parts.items():
             part.load_state_dict(content[name])
         set_rng_state(content["random"], device)
-        partial = content["state"].get("partial")
-        within = None if partial is None else PartialEpoch.from_state(partial)
-        return TrainingState(**{**content["state"], "partial": within})
+        state = dict(content["state"])
+        if "partial" in state:
+            state["partial"] = PartialEpoch.from_state(state["partial"])
+        return TrainingState(**state)
     except READ_ERRORS as error:
         raise RunError(
             f"the checkpoint in {folder} does not fit this run ({_first_line(error)}). Train into a new folder."

@@ -2,8 +2,7 @@
 
 Launching the kernels of a step one by one takes the host longer than a GPU needs for small batches. The first full
 batches are trained eagerly, because a capture needs warmed-up kernels; so are smaller batches, and everything where a
-capture fails. ``CudaGraphRunner`` replays the steps of the linear engine, ``GraphedStep`` the forward and backward
-passes of a network.
+capture fails. Of a network the forward and backward passes are replayed, of the linear engine whole steps.
 """
 
 from __future__ import annotations
@@ -23,102 +22,25 @@ from labelgap.core.distributed import is_distributed
 from labelgap.losses import Loss
 
 T = TypeVar("T")
-Step = Callable[[Tensor], Tensor]
-"""Trains one batch of rows ``(B,)`` and returns the losses ``(M,)``."""
 StepResult = tuple[Tensor, Tensor]
 """The loss of a batch, a scalar, and its logits, ``(B, K)``; both detached."""
-Compute = Callable[[Tensor, Tensor, Tensor], StepResult]
-"""From inputs, labels and rows of a batch to its loss and logits; adds gradients to parameters, which have none yet."""
 
 WARMUP_STEPS: Final = 3
 LAUNCH_SHARE: Final = 0.3
-"""A step of a network is captured if launching its kernels takes more than this share of its time."""
+"""A step is captured if launching its kernels takes more than this share of its time."""
 FREE_SHARE: Final = 0.8
 """A graph has memory of its own, as much as an eager step: it may take this share of what is free."""
 
 
-class _CapturedSteps:
-    """Steps of which the first run eagerly, and a graph serves the others. It holds no reference to what trains them,
-    so that both are freed at once. ``disabled`` says why steps are not replayed; None where they are, or may be later.
-    """
-
-    def __init__(self, device: torch.device, batch_size: int, disabled: str | None) -> None:
-        self.device, self.batch_size, self.disabled = device, batch_size, disabled
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.warmup_steps = 0
-
-    @property
-    def warms_up(self) -> bool:
-        """Whether the next full batch is trained eagerly, before a capture."""
-        return self.graph is None and self.disabled is None and self.warmup_steps < WARMUP_STEPS
-
-    def capture(self, work: Callable[[], T]) -> T | None:
-        """Capture work if it is due; return what a replay fills, None where nothing was captured."""
-        if self.graph is not None or self.disabled is not None:
-            return None
-        try:
-            self.graph, result = capture_graph(work, self.device)
-        except RuntimeError as error:
-            self.disabled = str(error).splitlines()[0]
-            return None
-        return result
-
-
-class CudaGraphRunner(_CapturedSteps):
-    """Runs the steps of an engine with M heads on a GPU, over epochs of N rows in batches of B.
-
-    Everything that changes from step to step lies on the device: the order of the images, the position in it, the
-    epoch, the optimizer's step count, the mask of active heads. So one capture serves all full batches of a training.
-    """
-
-    def __init__(
-        self, images: int, batch_size: int, heads: int, device: torch.device, disabled: str | None = None
-    ) -> None:
-        super().__init__(device, batch_size, disabled)
-        self.order = torch.zeros(images, dtype=torch.int64, device=device)
-        self.offsets = torch.arange(batch_size, device=device)
-        self.cursor = torch.zeros((), dtype=torch.int64, device=device)
-        self.total = torch.zeros(heads, dtype=torch.float64, device=device)
-
-    def run_epoch(self, order: Tensor, step: Step) -> Tensor:
-        """Train on all images in this order; return the summed losses of every head, ``(M,)`` by slot."""
-        self.order.copy_(order)
-        self.cursor.zero_()
-        self.total.zero_()
-        for _ in range(len(order) // self.batch_size):
-            self._next_batch(step)
-        if rest := len(order) % self.batch_size:
-            self._train(self.order[len(order) - rest :], step)
-        return self.total.clone()
-
-    def train_full_batch(self, step: Step) -> None:
-        """Train on the next full batch, without the graph."""
-        self._train(self.order.index_select(0, self.cursor + self.offsets), step)
-
-    def _next_batch(self, step: Step) -> None:
-        if self.warms_up:
-            run_on_side_stream(lambda: self.train_full_batch(step), self.device)
-            self.warmup_steps += 1
-            return
-        self.capture(lambda: self.train_full_batch(step))
-        if self.graph is not None:
-            self.graph.replay()
-        else:
-            self.train_full_batch(step)
-
-    def _train(self, rows: Tensor, step: Step) -> None:
-        self.total.add_(step(rows).double() * len(rows))
-        self.cursor.add_(len(rows))
-
-
-class GraphedStep(_CapturedSteps):
-    """Computes the gradients of batches, from a graph where there is one.
+class GraphedStep:
+    """Computes steps, from a graph where there is one, and for a network also the gradients of its parameters.
 
     ``modules`` are the network, whose gradients are computed, and whatever else has a part in a step: the loss. Nothing
     is captured where the host has a part in a step that a replay would leave out: it draws random numbers, or a module
     counts its calls; and where launching does not take long, unless ``always``. A ``lasting`` graph serves all epochs;
     else each captures its own, because what the loss reads changes between them, or because processes are forked, which
-    must not inherit a graph. ``log`` says that a capture failed.
+    must not inherit a graph. ``log`` says that a capture failed. ``disabled`` says why steps are not replayed; None
+    where they are, or may be later. It holds no reference to what trains the steps, so that both are freed at once.
     """
 
     def __init__(
@@ -129,38 +51,42 @@ class GraphedStep(_CapturedSteps):
         batch_size: int,
         disabled: str | None = None,
         lasting: bool = False,
+        always: bool = False,
         log: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(device, batch_size, disabled)
-        self.modules, self.parameters = modules, list(modules[0].parameters())
-        self.lasting, self.log, self.always = lasting, log, False
+        self.modules, self.device, self.batch_size, self.disabled = modules, device, batch_size, disabled
+        self.parameters = [parameter for module in modules[:1] for parameter in module.parameters()]
+        self.lasting, self.always, self.log = lasting, always, log
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warmup_steps = 0
         self._stream: torch.cuda.Stream | None = None
         self._batch: tuple[Tensor, ...] = ()
         self._gradients: list[Tensor | None] = []
-        self._result: StepResult | None = None
+        self._result: Any = None
         self._chosen_kernels = torch.backends.cudnn.benchmark
 
-    def __call__(self, compute: Compute, inputs: Tensor, labels: Tensor, index: Tensor) -> StepResult:
-        """Compute the gradients of a batch; what is returned is valid until the next call."""
-        batch, full = (inputs, labels, index), len(index) == self.batch_size
+    def __call__(self, compute: Callable[..., T], *batch: Tensor) -> T:
+        """Compute a batch, of which all tensors have a row per image; the result is valid until the next call."""
+        full = len(batch[-1]) == self.batch_size
         if self.device.type == "cuda":  # cuDNN measures which kernels are fastest, for the shapes that come often
             torch.backends.cudnn.benchmark = full and not torch.backends.cudnn.deterministic
-        if full and self.warms_up:
-            first, before = self.warmup_steps == 0, host_state(self.modules)
-            result = self._warm_up(compute, *batch)
-            if not first and host_state(self.modules) != before:  # in the first, modules may set themselves up
-                self.disabled = "a step changes random numbers or numbers of modules on the host"
-            return result
         if full and self.graph is None and self.disabled is None:
+            if self.warmup_steps < WARMUP_STEPS:
+                first, before = self.warmup_steps == 0, host_state(self.modules)
+                result = self._warm_up(compute, *batch)
+                if not first and host_state(self.modules) != before:  # in the first, modules may set themselves up
+                    self.disabled = "a step changes random numbers or numbers of modules on the host"
+                return result
             self._capture(compute, *batch)
-        if not full or self.graph is None or self._result is None:
+        if not full or self.graph is None:
             return compute(*batch)
         for place, values in zip(self._batch, batch, strict=True):
             place.copy_(values)
         self.graph.replay()
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient
-        return self._result
+        replayed: T = self._result
+        return replayed
 
     def end_epoch(self) -> None:
         """Release a graph that is of one epoch only."""
@@ -176,7 +102,7 @@ class GraphedStep(_CapturedSteps):
                 parameter.grad = None
         self.graph, self._batch, self._gradients, self._result = None, (), [], None
 
-    def _warm_up(self, compute: Compute, *batch: Tensor) -> StepResult:
+    def _warm_up(self, compute: Callable[..., T], *batch: Tensor) -> T:
         """Train a batch eagerly; the last one decides whether a graph is worth it, and fits into the memory."""
         if self._stream is None:
             torch.cuda.empty_cache()
@@ -205,12 +131,14 @@ class GraphedStep(_CapturedSteps):
             return "the memory of the device is too small for a second set of activations"
         return None
 
-    def _capture(self, compute: Compute, *batch: Tensor) -> None:
-        """Capture the passes without running them; where that fails, say so and continue eagerly."""
+    def _capture(self, compute: Callable[..., Any], *batch: Tensor) -> None:
+        """Capture a step without running it; where that fails, say so and continue eagerly."""
         places = tuple(values.clone() for values in batch)
         self._clear_gradients()
-        self._result = self.capture(lambda: compute(*places))
-        if self._result is None:
+        try:
+            self.graph, self._result = capture_graph(lambda: compute(*places), self.device)
+        except RuntimeError as error:
+            self.disabled = str(error).splitlines()[0]
             self._clear_gradients()
             self.log(f"steps are launched kernel by kernel, without a CUDA graph: {self.disabled}")
             return

@@ -13,7 +13,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, loss, methods
 from labelgap.losses.base import fused
-from labelgap.losses.base.loss import ElementwiseLoss, MixtureLoss
+from labelgap.losses.base.loss import MixtureLoss
 from labelgap.losses.base.mixture import Mixture
 
 FORMULA_ONLY = {"imcl", "pr", "rml", "softmax", "warp"}
@@ -47,16 +47,6 @@ def test_the_fast_path_is_the_formula(name: str, monkeypatch: pytest.MonkeyPatch
                 torch.testing.assert_close(found / scale, wanted / scale, rtol=0, atol=TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("name", sorted(set(methods()) - FORMULA_ONLY))
-def test_the_fast_path_of_many_heads_is_the_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = {key: torch.tensor(values) for key, values in reference_of(name).heads.items() if key != "eps"}
-    batch = next(some_batches())
-    made = prepared(name, batch, {**reference_of(name).plain, **numbers}, heads=(3,))
-    fast = loss_and_gradients(made, batch, torch.float64, (3,))
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    torch.testing.assert_close(fast, loss_and_gradients(made, batch, torch.float64, (3,)), rtol=1e-9, atol=1e-11)
-
-
 def test_a_second_derivative_is_refused_with_a_remedy() -> None:
     logits = torch.zeros(2, 3, requires_grad=True)
     labels = torch.tensor([[1, 0, -1], [0, 1, -1]])
@@ -85,26 +75,6 @@ def test_only_the_slope_is_kept_between_the_passes() -> None:
     assert kept == [logits.shape]
 
 
-def test_entries_of_a_subclass_are_what_it_costs() -> None:
-    class Doubled(MixtureLoss):
-        declared = Mixture(unknown=(0.0, 1.0, 0.0))
-
-        def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
-            return 2.0 * super().entries(logits, labels)
-
-    logits, labels = torch.zeros(1, 2), torch.tensor([[1, -1]])
-    assert isinstance(Doubled(), ElementwiseLoss)
-    torch.testing.assert_close(Doubled()(logits, labels), 2.0 * loss("an")(logits, labels))
-
-
-def test_one_number_per_head_broadcasts_over_logits_without_heads() -> None:
-    logits, labels = torch.randn(4, 5), torch.randint(-1, 2, (4, 5))
-    numbers = torch.tensor([0.1, 0.3])
-    together = loss("an-ls", smoothing=numbers)(logits, labels)
-    alone = torch.stack([loss("an-ls", smoothing=float(number))(logits, labels) for number in numbers])
-    torch.testing.assert_close(together, alone)
-
-
 @pytest.mark.parametrize("name", ["an", "asl", "csl", "em", "focal", "gr", "hill", "ll-ct", "splc", "two-way"])
 def test_a_loss_on_the_cpu_does_not_depend_on_the_default_device(name: str) -> None:
     """Nor do later steps, for which the constants of a step are kept."""
@@ -116,3 +86,21 @@ def test_a_loss_on_the_cpu_does_not_depend_on_the_default_device(name: str) -> N
     with torch.device("meta"):
         elsewhere = made(logits, labels)
     torch.testing.assert_close([elsewhere, made(logits, labels)], [expected] * 2, rtol=0, atol=0)
+
+
+def test_one_number_per_head_broadcasts_over_logits_without_heads() -> None:
+    logits, labels, numbers = torch.randn(4, 5), torch.randint(-1, 2, (4, 5)), torch.tensor([0.1, 0.3])
+    together = loss("an-ls", smoothing=numbers)(logits, labels)
+    alone = torch.stack([loss("an-ls", smoothing=float(number))(logits, labels) for number in numbers])
+    torch.testing.assert_close(together, alone)
+
+
+def test_entries_of_a_subclass_are_what_it_costs() -> None:
+    class Doubled(MixtureLoss):
+        declared = Mixture(unknown=(0.0, 1.0, 0.0))
+
+        def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+            return 2.0 * super().entries(logits, labels)
+
+    logits, labels = torch.zeros(1, 2), torch.tensor([[1, -1]])
+    torch.testing.assert_close(Doubled()(logits, labels), 2.0 * loss("an")(logits, labels))

@@ -24,24 +24,8 @@ DEVICE = "cuda" if CUDA else "cpu"
 REASON = (
     None if (CUDA and find_spec("triton") is not None) or INTERPRETED else "kernels need a GPU, or TRITON_INTERPRET=1"
 )
-METHODS = [
-    "iu",
-    "bce",
-    "iun",
-    "an",
-    "bce-ls",
-    "an-ls",
-    "ls",
-    "n-ls",
-    "wan",
-    "dw",
-    "l1r",
-    "l2r",
-    "em",
-    "entmin",
-    "focal",
-]
-METHODS += ["asl", "hill", "splc", "ll-r", "ll-ct", "gr", "csl"]
+METHODS = ["iu", "bce", "iun", "an", "bce-ls", "an-ls", "ls", "n-ls", "wan", "dw", "l1r", "l2r"]
+METHODS += ["em", "entmin", "focal", "asl", "hill", "splc", "ll-r", "ll-ct", "gr", "csl"]
 """All methods that have a kernel."""
 assert set(METHODS) <= set(methods())
 

@@ -122,12 +122,6 @@ def test_where_kernels_cannot_start_the_loss_is_computed_and_said_once(monkeypat
     assert torch.equal(made(logits, labels), expected)
 
 
-def test_a_loss_on_the_cpu_takes_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_kernels, "evaluate", None)
-    logits = torch.zeros(512, 512, requires_grad=True)
-    torch.autograd.backward(loss("an")(logits, torch.zeros(512, 512, dtype=torch.int8)))
-
-
 def test_importing_labelgap_and_training_on_a_cpu_import_no_triton() -> None:
     script = """
 import sys, torch

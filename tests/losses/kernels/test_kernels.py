@@ -28,6 +28,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import UNKNOWN
 from labelgap.losses import Loss, loss
 from labelgap.losses.kernels import disabled, dispatch, triton_kernels
+from labelgap.training.cuda_graphs import capture_graph, run_on_side_stream
 
 pytestmark = [
     pytest.mark.skipif(REASON is not None, reason=str(REASON)),
@@ -36,6 +37,7 @@ pytestmark = [
 ]
 
 TOLERANCE = 1e-5
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")
 
 
 @pytest.fixture
@@ -149,14 +151,6 @@ def test_transposed_and_half_precision_logits_take_the_kernel(name: str, taken: 
         torch.testing.assert_close(found, expected, rtol=1e-5 if logits.dtype == torch.float32 else 1e-2, atol=1e-6)
 
 
-def test_labels_at_an_odd_address_are_read_rightly(taken: set[Any]) -> None:
-    batch = random_batch((8, 20))
-    made = kernel_loss("em", batch, {})
-    logits, labels = torch.from_numpy(batch.logits).float().to(DEVICE), torch.from_numpy(batch.labels).to(DEVICE)
-    shifted = torch.zeros(8 * 20 + 1, dtype=torch.int8, device=DEVICE)[1:].view(8, 20).copy_(labels)
-    assert shifted.data_ptr() % 16 and torch.equal(made(logits, shifted), made(logits, labels)) and taken
-
-
 def test_what_no_kernel_can_read_is_computed_without(taken: set[Any]) -> None:
     batch = random_batch((8, 20))
     logits, labels = torch.from_numpy(batch.logits).float().to(DEVICE), torch.from_numpy(batch.labels).to(DEVICE)
@@ -216,3 +210,58 @@ def test_a_kernel_that_fails_is_a_warning_and_the_loss_is_computed(
     for one in (found, again):
         assert torch.equal(one[0], expected[0]) and torch.equal(one[1], expected[1])
     assert not taken and dispatch._failed
+
+
+class Captured:
+    """A loss and its gradient, replayed."""
+
+    def __init__(self, made: Loss, logits: Tensor, labels: Tensor, *, warm: bool) -> None:
+        self.made, self.logits, self.labels = made, logits, labels
+        device = torch.device("cuda")
+        if warm:
+            for _ in range(3):
+                run_on_side_stream(self.step, device)
+        self.graph, (self.loss, self.gradient) = capture_graph(self.step, device)
+
+    def step(self) -> tuple[Tensor, Tensor]:
+        leaf = self.logits.detach().requires_grad_()
+        value = self.made(leaf, self.labels)
+        return value.detach(), torch.autograd.grad(value * 1.5, leaf)[0]
+
+    def replay(self) -> list[Tensor]:
+        self.graph.replay()
+        return [self.loss.clone(), self.gradient.clone()]
+
+
+def some_batch() -> tuple[Any, Tensor, Tensor]:
+    random = np.random.default_rng(0)
+    batch = batch_of(some_labels("partial", (16, 80), random), some_logits("moderate", (16, 80), random), 5)
+    return batch, torch.from_numpy(batch.logits).float().cuda(), torch.from_numpy(batch.labels).cuda()
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", METHODS)
+def test_a_replayed_step_follows_logits_labels_and_epochs(name: str, taken: set[Any]) -> None:
+    batch, logits, labels = some_batch()
+    made = kernel_loss(name, batch, {})
+    captured = Captured(made, logits, labels, warm=True)
+    assert taken, "the capture has no kernel"
+    for epoch in (1, 2, 7, 10):
+        made.set_epoch(epoch)
+        logits.copy_(logits.roll(1, dims=0))
+        labels.copy_(labels.flip(1))
+        with disabled():
+            expected = captured.step()
+        for found, wanted in zip(captured.replay(), expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=3e-6, atol=3e-6)
+
+
+@needs_cuda
+def test_a_capture_without_a_step_before_compiles_nothing(taken: set[Any]) -> None:
+    batch, logits, labels = some_batch()
+    made = kernel_loss("em", batch, {"alpha": 0.123})
+    captured = Captured(made, logits, labels, warm=False)
+    assert not taken
+    for found, wanted in zip(captured.replay(), captured.step(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=3e-6, atol=3e-6)
+    assert taken

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.losses.reference import reference_of
@@ -27,9 +26,6 @@ from torch.nn.functional import logsigmoid
 
 import labelgap as lg
 from labelgap.core.seeds import numpy_generator
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.losses.role import initial_label_logits
-from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.heads.engine import initial_head
 
@@ -105,27 +101,6 @@ def test_heads_end_where_plain_loops_end() -> None:
         torch.testing.assert_close(weight, w.detach(), rtol=0, atol=1e-9, msg=plan.method)
 
 
-def test_a_label_estimate_is_learned_as_in_a_plain_loop() -> None:
-    plans = [HeadPlan("role", {"expected_positives": 2.0}, lr, TABLE, seed=2) for lr in (1e-2, 1e-3)]
-    engine = train_together(plans, FEATURES)
-    labels = torch.from_numpy(TABLE.to_dense())
-    for lr, weight in zip((1e-2, 1e-3), engine.heads[0], strict=True):
-        start, zero = initial_head(FEATURES.shape[1], CLASSES, seed=2)
-        w, b = start.double().requires_grad_(), zero.double().requires_grad_()
-        phi = initial_label_logits(TABLE, seed=2).double().requires_grad_()
-        groups: list[dict[str, Any]] = [{"params": [w, b]}, {"params": [phi], "lr": 10 * lr}]
-        adam = torch.optim.Adam(groups, lr=lr)
-        for epoch in range(1, EPOCHS + 1):
-            for rows in torch.split(torch.from_numpy(numpy_generator(0, "order", epoch).permutation(IMAGES)), BATCH):
-                x, q, y = FEATURES[rows] @ w.T + b, phi[rows], labels[rows]
-                each = [LOSSES["bce"][1](r, y, epoch) + expected(r) for r in (x, q)]
-                taught = cross_entropy(x, q.sigmoid().detach()) + cross_entropy(q, x.sigmoid().detach())
-                adam.zero_grad()
-                torch.autograd.backward(0.5 * (sum(each) + taught))
-                adam.step()
-        torch.testing.assert_close(weight, w.detach(), rtol=0, atol=1e-9)
-
-
 def test_heads_may_have_different_labels() -> None:
     tables = [TABLE, some_labels(1), some_labels(2, unknown=0.0)]
     plans = [
@@ -189,19 +164,3 @@ def test_optimizers_are_torchs_and_loss_parameters_do_not_decay(settings: dict[s
         for epoch in range(1, EPOCHS + 1):
             single.train_epoch(epoch)
         torch.testing.assert_close(weight, single.head.weight.detach(), rtol=0, atol=1e-9)
-
-
-def test_in_single_precision_a_whole_training_scores_the_same() -> None:
-    train, test = some_labels(3, images=200), some_labels(4, images=600, unknown=0.0)
-    features, unseen = (some_features(table, torch.float32, noise=2.0) for table in (train, test))
-    sets: dict[str, dict[str, Any]] = {"role": {"expected_positives": 1.8}, "em-apl": {"warmup": 2}, "ll-ct": {}}
-    plans = [HeadPlan(name, sets.get(name, {}), lr, train) for name in ("an", "em", *sets) for lr in (1e-2,)]
-    scores = train_together(plans, features).logits(unseen)
-    for plan, found in zip(plans, scores, strict=True):
-        single = train_alone(plan, features).head(unseen).detach()
-        difference = average_precision(found, test) - average_precision(single, test)
-        assert abs(difference) < 1e-3, plan
-
-
-def test_the_codes_of_these_losses_are_those_of_the_tables() -> None:
-    assert (PRESENT, ABSENT, UNKNOWN) == (1, 0, -1) and np.unique(TABLE.to_dense()).tolist() == [-1, 0, 1]

@@ -30,8 +30,8 @@ def plans_of(method: str) -> list[HeadPlan]:
 @pytest.mark.parametrize("method", lg.methods())
 def test_captured_steps_end_where_the_cpu_ends(method: str) -> None:
     engine = train_together(plans_of(method), FEATURES, device="cuda")
-    assert engine.graph_runner is not None and engine.graph_runner.disabled is None
-    assert engine.graph_runner.graph is not None
+    assert engine.graphed_step is not None and engine.graphed_step.disabled is None
+    assert engine.graphed_step.graph is not None
     expected = train_together(plans_of(method), FEATURES)
     for found, there in zip(engine.heads, expected.heads, strict=True):
         torch.testing.assert_close(found.cpu(), there, rtol=0, atol=1e-8)
@@ -40,8 +40,8 @@ def test_captured_steps_end_where_the_cpu_ends(method: str) -> None:
 def test_captured_and_eager_steps_agree_for_all_methods_at_once() -> None:
     plans = [plan for method in lg.methods() for plan in plans_of(method)]
     engines = [train_together(plans, FEATURES, device="cuda", graphs=graphs) for graphs in (True, False)]
-    first = engines[0].graph_runner
-    assert first is not None and first.disabled is None and engines[1].graph_runner is None
+    first = engines[0].graphed_step
+    assert first is not None and first.disabled is None and engines[1].graphed_step is None
     for found, expected in zip(engines[0].heads, engines[1].heads, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 

@@ -33,7 +33,7 @@ def train_both(plans: list[HeadPlan], **settings: Any) -> list[LinearEngine]:
     settings = {"device": DEVICE, "optimizer": "sgd", **settings}
     engine = train_together(plans, FEATURES, **settings)
     if DEVICE == "cuda":
-        assert engine.graph_runner is not None and engine.graph_runner.disabled is None and engine.graph_runner.graph
+        assert engine.graphed_step is not None and engine.graphed_step.disabled is None and engine.graphed_step.graph
     with disabled():
         return [engine, train_together(plans, FEATURES, **settings)]
 

@@ -30,8 +30,8 @@ METHODS = ("an", "em", "epr", "role", "ll-r", "ll-ct-abs", "ll-cp", "em-apl", "i
 def as_on_a_device(plans: list[HeadPlan]) -> LinearEngine:
     """An engine that does on the CPU what it does on a GPU, without the capture."""
     engine = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
-    engine.host_syncs, engine.all_active, engine.graph_runner = False, False, engine.make_graph_runner()
-    engine.graph_runner.disabled = "this is a CPU"
+    engine.host_syncs, engine.all_active, engine.graphed_step = False, False, engine.make_graphed_step()
+    engine.graphed_step.disabled = "this is a CPU"
     engine.optimizer = StackedAdam(engine.optimizer.parameters, engine.active)
     return engine
 
@@ -51,10 +51,9 @@ def test_no_step_synchronizes(method: str, monkeypatch: pytest.MonkeyPatch) -> N
     plans = [HeadPlan(method, options, 1e-2, table) for options in reference_of(method).options for table in tables]
     engine = as_on_a_device(plans)
     engine.train_epoch(2)
-    assert engine.graph_runner is not None
-    engine.graph_runner.cursor.zero_()
+    rows = torch.arange(BATCH)
     with torch.no_grad(), Watch() as watch:
-        engine.graph_runner.train_full_batch(engine.train_batch)
+        engine.train_batch(rows)
     assert not watch.problems, watch.problems
 
 

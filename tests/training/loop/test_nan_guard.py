@@ -68,9 +68,3 @@ def test_a_bad_step_changes_nothing_and_needs_no_look_by_the_host(kind: type[tor
     assert torch.equal(weight, after_first), "from the bad step on nothing is taken"
     with pytest.raises(RunError, match=r"step 2 of epoch 5 \(images b, c\)"):
         guard.check(5)
-
-
-def test_a_good_training_is_not_disturbed() -> None:
-    guard = NanGuard(["a"], 1, torch.device("cpu"))
-    guard.update(torch.tensor(1.0), torch.tensor([0]), 1)
-    guard.check(1)

@@ -85,10 +85,6 @@ def test_rates_rise_in_the_warm_up_and_then_fall_along_a_cosine_step_by_step() -
     assert np.allclose(seen, [[0.1 * factor, 0.001 * factor] for factor in factors], rtol=1e-12)
 
 
-def test_constant_rates_do_not_change() -> None:
-    assert rates(RunConfig.checked(**PLAIN), steps_per_epoch=2, steps=5) == [[0.1, 0.001]] * 5
-
-
 def test_the_moving_average_is_the_weighted_mean_of_all_weights_so_far() -> None:
     network = nn.Linear(1, 1, bias=False).double()
     nn.init.constant_(network.weight, 2.0)

@@ -41,13 +41,6 @@ def resumed(folder: Path, epochs: int) -> Trace:
     return trace
 
 
-def test_an_epoch_costs_the_same_however_many_there_were(tmp_path: Path) -> None:
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 6))
-    parts = {path.name: path.stat().st_size for path in (tmp_path / "traces.parts").iterdir()}
-    assert len({size for name, size in parts.items() if name != "entries.npz"}) == 1 and len(parts) == 6
-    assert recorded(tmp_path) == [1, 2, 3, 4, 5], "it can be read before it is finished"
-
-
 def test_the_merged_file_is_what_numpy_would_have_written(tmp_path: Path) -> None:
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
     arrays: dict[str, NDArray[np.generic]] = read_trace(tmp_path)

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
+from labelgap.core.system import format_bytes
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses.base.fused import Fused, KernelForm, fused, fused_mixture, is_fusible
 from labelgap.losses.base.mixture import Mixture, mixture_entries
@@ -69,7 +70,8 @@ class Loss(nn.Module, ABC):
         reduction: "mean", "sum" or "none"; with "sum" the cost of a step is the sum of its micro-batches.
         name: the name it was created under.
         epoch: the current epoch, counted from 1.
-        epoch_tensor: the same as a tensor on the device, so that a compiled or captured step follows it.
+        epoch_tensor: the same as a tensor on the device, so that a compiled or captured step follows it; it is in the
+            ``state_dict``.
         state_bytes: memory of its per-image state once prepared; ``state_form`` says more about it.
 
     Example:
@@ -92,7 +94,7 @@ class Loss(nn.Module, ABC):
         self.name = type(self).__name__
         self.epoch = 1
         self.state_bytes, self.state_form = 0, ""
-        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64), persistent=False)
+        self.register_buffer("epoch_tensor", torch.ones((), dtype=torch.int64))
         # How many images an epoch allows, and how many are left (None before ``set_epoch``); whether the labels of one
         # batch were checked. They are no numbers of the module: a step that changes those is no CUDA graph.
         self._images: dict[str, float | None] = {"allowed": math.inf, "left": None, "checked": None}
@@ -250,14 +252,22 @@ class Loss(nn.Module, ABC):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Set the epoch of the state too, with all that follows from it; states of earlier versions have none."""
+        epoch = int(state_dict.setdefault(f"{prefix}epoch_tensor", torch.tensor(self.epoch)))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        if epoch != self.epoch:
+            self.set_epoch(epoch)
+
     def options(self, *names: str) -> dict[str, Any]:
         """Return some options by name."""
         return {name: getattr(self, name) for name in names}
 
     def extra_repr(self) -> str:
-        """Show the name the loss was created under, and its options."""
-        options = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
-        return ", ".join([self.name, *(f"{name}={getattr(self, name)!r}" for name in options)])
+        """Show the name the loss was created under, its options, and the size of its state per image."""
+        names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
+        size = [format_bytes(self.state_bytes)] if self.state_bytes else []
+        return ", ".join([self.name, *(f"{name}={getattr(self, name)!r}" for name in names), *size])
 
 
 class ReducedLoss(Loss, ABC):
@@ -357,10 +367,12 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
         return None if form is None else one_pass(form, logits, labels, self.reduction)
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Reduce the entries."""
+        """Reduce the entries, in one pass where a kernel does."""
         loss = self.one_pass(logits, labels)
-        if loss is not None:
-            return loss
+        return self.without_kernel(logits, labels) if loss is None else loss
+
+    def without_kernel(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Reduce the entries, by the form of ``fused`` where there is one."""
         parts = self.fused(logits, labels) if is_fusible(self.eps) else None
         return self.reduce(self.entries(logits, labels)) if parts is None else fused(parts, self.reduction)
 
@@ -380,13 +392,10 @@ class MixtureLoss(LogLoss, ABC):
         modified = None if mixture.modified is None else self.modified(logits, labels)
         return mixture_entries(logits, labels, mixture, modified=modified, eps=self.eps)
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+    def without_kernel(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Reduce the costs of the mixture, or the ``entries`` of a subclass that has its own."""
         if type(self).entries is not MixtureLoss.entries:
             return self.reduce(self.entries(logits, labels))
-        loss = self.one_pass(logits, labels)
-        if loss is not None:
-            return loss
         mixture = self.weights(logits.shape[-1])
         modified = None if mixture.modified is None else self.modified(logits, labels)
         return fused_mixture(logits, labels, mixture, modified=modified, eps=self.eps, reduction=self.reduction)

@@ -170,10 +170,6 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         known[torch.from_numpy(table.rows), torch.from_numpy(table.columns.astype("int64"))] = True
         return known.to(self.epoch_tensor.device)
 
-    def extra_repr(self) -> str:
-        """Show the name, and the size once prepared."""
-        return f"{self.name}, {'not prepared' if self.table is None else format_bytes(self.state_bytes)}"
-
 
 class PseudoLabelRounds(PerImageState, ABC):
     """A loss that assigns pseudo-labels to unknown labels at the end of epochs, permanently. Abstract."""

@@ -32,7 +32,7 @@ from labelgap.losses import MultiHead
 from labelgap.losses.base.state import free_memory
 from labelgap.losses.base.terms import widest_float
 from labelgap.models.heads import LinearHead
-from labelgap.training.cuda_graphs import CudaGraphRunner
+from labelgap.training.cuda_graphs import GraphedStep
 from labelgap.training.heads.grouping import HeadGroup, HeadPlan, group_plans
 from labelgap.training.heads.mixture_kernel import BatchWeights, MixtureKernel
 from labelgap.training.heads.optimizers import StackedAdam, StackedOptimizer, StackedParameter, StackedSGD
@@ -125,15 +125,6 @@ class LinearEngine:
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
         basis: the coordinates of the features, where several engines share them; else they are fitted here.
         graphs: whether to capture the step in a CUDA graph, where the device has them.
-
-    Attributes:
-        groups: heads that share a loss, in the order of their slots.
-        features: ``(N, R)`` or ``(P, N, R)`` coordinates of the training images.
-        weight, bias: ``(M · K, R)`` and ``(M · K,)``, by row.
-        active: ``(M,)`` bool by slot; False for frozen heads.
-        failed_epoch, failed_step: ``(M,)`` by slot, where the loss was not finite, counted from 1; else 0.
-        host_syncs: whether the host reads the losses; it does not where it would have to wait for the device.
-        all_active: whether no head is frozen, as far as the host knows.
     """
 
     def __init__(
@@ -176,7 +167,7 @@ class LinearEngine:
         self.weight_gradient = torch.empty_like(self.weight)
         self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
         self.epoch_tensor = torch.ones((), dtype=torch.int64, device=self.device)
-        self.graph_runner = self.make_graph_runner() if graphs and self.device.type == "cuda" else None
+        self.graphed_step = self.make_graphed_step() if graphs and self.device.type == "cuda" else None
 
     def _group_heads(self) -> None:
         """Decide which heads share a loss, and the slot and the row of every head."""
@@ -204,7 +195,8 @@ class LinearEngine:
         self.active = torch.ones(count, dtype=torch.bool, device=device)
         self.failed_epoch = torch.zeros(count, dtype=torch.int64, device=device)
         self.failed_step = torch.zeros_like(self.failed_epoch)
-        self.host_syncs = self.all_active = device.type == "cpu"
+        self.host_syncs = device.type == "cpu"  # the host reads losses, which a device would have to wait for
+        self.all_active = self.host_syncs  # no head is frozen, as far as the host knows
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
         if self.full_batch:
             present = np.stack([plan.labels.counts().present for plan in self.plans])
@@ -225,10 +217,10 @@ class LinearEngine:
         decay = [plan.weight_decay for plan in plans] if decays else ()
         return StackedParameter(values.view(len(slots), -1), [plan.lr for plan in plans], slots, decay)
 
-    def make_graph_runner(self) -> CudaGraphRunner:
-        """Return what trains an epoch without the host."""
-        disabled = "the labels do not fit on the device" if self.tables.dense is None else None
-        return CudaGraphRunner(len(self.order(1)), self.batch_size, len(self.plans), self.device, disabled)
+    def make_graphed_step(self) -> GraphedStep:
+        """Return what replays the steps: all that changes between them lies on the device."""
+        reason = "the labels do not fit on the device" if self.tables.dense is None else None
+        return GraphedStep([], self.device, batch_size=self.batch_size, disabled=reason, lasting=True, always=True)
 
     def _create_optimizer(
         self, name: str, parameters: Sequence[StackedParameter], momentum: float, nesterov: bool
@@ -329,12 +321,15 @@ class LinearEngine:
         for group in self.groups:
             group.loss_fn.set_epoch(epoch)
         order = self.order(epoch).to(self.device)
-        if self.graph_runner is not None and hook is None:
-            total = self.graph_runner.run_epoch(order, self.train_batch)
+        if (graphed := self.graphed_step) is not None and hook is None:
+            steps = ((rows, graphed(self.train_batch, rows).clone()) for rows in torch.split(order, self.batch_size))
         else:
-            losses = [(len(rows), self._step(rows, batch, hook)) for rows, batch in self._batches(order)]
-            sizes = torch.tensor([size for size, _ in losses], dtype=widest_float(self.device), device=self.device)
-            total = (torch.stack([loss for _, loss in losses], dim=1).to(sizes.dtype) * sizes).sum(dim=1)
+            steps = ((rows, self._step(rows, batch, hook)) for rows, batch in self._batches(order))
+        losses = [(len(rows), loss) for rows, loss in steps]
+        if graphed is not None:
+            graphed.end_epoch()
+        sizes = torch.tensor([size for size, _ in losses], dtype=widest_float(self.device), device=self.device)
+        total = (torch.stack([loss for _, loss in losses], dim=1).to(sizes.dtype) * sizes).sum(dim=1)
         mean: NDArray[np.float64] = (total / len(order)).index_select(0, self.slot_of_plan).cpu().numpy()
         return mean
 

@@ -227,22 +227,23 @@ def fit_logistic_path(
     return LogisticPath(tuple(map(float, penalties)), basis, weight, bias, norms, iterations, norms <= tolerance)
 
 
-class _BinaryLoss:
-    r"""Cross-entropy of a sigmoid over the known labels: :math:`\sum_n w_n (\ln(1 + e^{x_n}) - y_n x_n)`.
+class _ConvexLoss:
+    r"""Cross-entropy of logits ``(P, K, N)``: of a softmax over the classes, :math:`\sum_n (\ln \sum_k e^{x_{kn}} -
+    x_{y_n n})`, or of a sigmoid, with K = 1, over the known labels, :math:`\sum_n w_n (\ln(1 + e^{x_n}) - y_n x_n)`.
 
-    Logits have the shape ``(P, 1, N)``. All derivatives are functions of the probabilities p, which are therefore
-    computed once at each point; those along a direction of the logits need no product with the features. ``targets``
-    are 1 where the label is present, ``known`` where it is known, ``(P, 1, N)``; None where all are.
+    All derivatives are functions of the probabilities p, which are therefore computed once at each point; those along a
+    direction of the logits need no product with the features. ``targets`` y are 1 where the label is present, of one
+    problem under a softmax and of each, ``(P, 1, N)``, under a sigmoid; ``known`` is None where all labels are.
     """
 
-    def __init__(self, targets: Tensor, known: Tensor | None = None) -> None:
-        self.targets, self.known = targets, known
+    def __init__(self, targets: Tensor, known: Tensor | None = None, *, softmax: bool = False) -> None:
+        self.targets, self.known, self.softmax = targets, known, softmax
 
     def _weighted(self, values: Tensor) -> Tensor:
         return values if self.known is None else values.mul_(self.known)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        return torch.sigmoid(logits)
+        return logits.softmax(dim=1) if self.softmax else torch.sigmoid(logits)
 
     def gradient(self, p: Tensor) -> Tensor:
         """Return the derivatives in the logits, p − y."""
@@ -250,6 +251,11 @@ class _BinaryLoss:
 
     def directional(self, p: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first and second derivative along a direction, ``(P,)`` each."""
+        if self.softmax:
+            weighted = p * direction
+            mean = weighted.sum(dim=1)
+            first = (mean - (self.targets * direction).sum(dim=1)).sum(dim=1)
+            return first, (weighted.mul_(direction).sum(dim=1) - mean.square()).sum(dim=1)
         first = (self.gradient(p) * direction).sum(dim=(1, 2))
         second = self._weighted(torch.addcmul(p, p, p, value=-1)).mul_(direction) * direction
         return first, second.sum(dim=(1, 2))
@@ -258,44 +264,11 @@ class _BinaryLoss:
         """Return the sum over images of the second derivative in each logit, p (1 − p)."""
         return self._weighted(torch.addcmul(p, p, p, value=-1)).sum(dim=2)
 
-    def select(self, problems: Tensor) -> _BinaryLoss:
+    def select(self, problems: Tensor) -> _ConvexLoss:
         """Return the loss of some problems."""
-        return _BinaryLoss(self.targets[problems], None if self.known is None else self.known[problems])
-
-
-class _MultinomialLoss:
-    r"""Cross-entropy of a softmax, :math:`\sum_n (\ln \sum_k e^{x_{kn}} - x_{y_n n})`; logits are ``(P, K, N)``.
-
-    All problems have the same ``targets``, ``(N,)`` class numbers. The methods are those of ``_BinaryLoss``.
-    """
-
-    def __init__(self, targets: Tensor) -> None:
-        self.targets = targets
-
-    def _index(self, p: Tensor) -> Tensor:
-        return self.targets.expand(len(p), 1, -1)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.softmax(dim=1)
-
-    def gradient(self, p: Tensor) -> Tensor:
-        index = self._index(p)
-        return p.scatter_add(1, index, p.new_full((), -1.0).expand(index.shape))
-
-    def directional(self, p: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        weighted = p * direction
-        mean = weighted.sum(dim=1)
-        first = (mean - direction.gather(1, self._index(p))[:, 0]).sum(dim=1)
-        return first, (weighted.mul_(direction).sum(dim=1) - mean.square()).sum(dim=1)
-
-    def curvature(self, p: Tensor) -> Tensor:
-        return torch.addcmul(p, p, p, value=-1).sum(dim=2)
-
-    def select(self, problems: Tensor) -> _MultinomialLoss:
-        return self
-
-
-_ConvexLoss = _BinaryLoss | _MultinomialLoss
+        if self.softmax:
+            return self
+        return _ConvexLoss(self.targets[problems], None if self.known is None else self.known[problems])
 
 
 class _Stack(NamedTuple):
@@ -314,8 +287,9 @@ def _single_label(labels: NDArray[np.integer], classes: int | None, inputs: Tens
     if present[0] < 0 or (classes is not None and present[-1] >= classes):
         raise InputError(f"class numbers go from 0 to K - 1, not from {present[0]} to {present[-1]}.")
     bias = torch.from_numpy(np.log(np.bincount(targets) / len(targets))).to(inputs)
-    index = torch.from_numpy(targets.astype(np.int64)).to(inputs.device)
-    return _Stack(_MultinomialLoss(index), bias[None], torch.from_numpy(present.astype(np.int64)).to(inputs.device))
+    shown = torch.from_numpy(targets == np.arange(len(present))[:, None]).to(inputs)
+    index = torch.from_numpy(present.astype(np.int64)).to(inputs.device)
+    return _Stack(_ConvexLoss(shown[None], softmax=True), bias[None], index)
 
 
 def _multi_label(labels: NDArray[np.integer], inputs: Tensor) -> _Stack:
@@ -328,7 +302,7 @@ def _multi_label(labels: NDArray[np.integer], inputs: Tensor) -> _Stack:
     known = None if bool((codes != UNKNOWN).all()) else (codes != UNKNOWN).to(inputs.dtype)
     odds = torch.from_numpy(np.log(present[classes] / absent[classes])).to(inputs)
     index = torch.from_numpy(classes).to(inputs.device)
-    return _Stack(_BinaryLoss((codes == PRESENT).to(inputs.dtype), known), odds[:, None], index)
+    return _Stack(_ConvexLoss((codes == PRESENT).to(inputs.dtype), known), odds[:, None], index)
 
 
 def _solve_path(
@@ -364,17 +338,13 @@ def _solve_path(
 
 def _penalties_at_once(count: int, stack: _Stack, inputs: Tensor) -> int:
     """Return how many penalties are solved together: all of them, or as many as fit into half of the free memory."""
-    rows = stack.bias.numel()
-    needed = rows * inputs.element_size() * (6 * len(inputs) + (2 * HISTORY + 8) * inputs.shape[1])
-    free = free_memory(inputs.device)
-    if free is None or count * needed <= free // 2:
-        return count
-    if needed > free:
+    size = inputs.element_size() * (6 * len(inputs) + (2 * HISTORY + 8) * inputs.shape[1])
+    needed, free = stack.bias.numel() * size, free_memory(inputs.device)
+    if free is not None and needed > free:
         raise InputError(
-            f"{rows:,} classes × {inputs.shape[1]:,} features × {len(inputs):,} images take {format_bytes(needed)} for "
-            f"one penalty, and {format_bytes(free)} are free: take fewer images, or a machine with more memory."
+            f"one penalty takes {format_bytes(needed)}, and {format_bytes(free)} are free: take fewer images."
         )
-    return int(free // 2 // needed)
+    return count if free is None else min(count, int(free // 2 // needed))
 
 
 def _check(features: Tensor, labels: NDArray[np.integer], penalties: Sequence[float]) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,19 +48,6 @@ T = TypeVar("T")
 Autocast = Callable[[torch.device], AbstractContextManager[Any]]
 
 
-class Inputs(Protocol):
-    """Inputs of a network that can be read in any order."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
-        """Yield ``(index, inputs)`` of rows in this order; ``epoch`` turns augmentation on.
-
-        The index is on the CPU, like the labels, so that nothing waits for the device. A smaller last batch is kept.
-        """
-
-
 @dataclass(frozen=True)
 class FeatureInputs:
     """Feature vectors on the device."""
@@ -90,14 +77,21 @@ class ImageInputs:
     seed: int = 0  # of the augmentation
     workers: int = 0
     transform: str = "resize"
-    stored: bool = False  # whether "resize" mirrors on a CPU as on a GPU, where the bytes are, not in the loader
+    pixels: Tensor | None = None  # decoded, uint8 (N, C, size, size), on the device or in main memory; else from files
 
     def __len__(self) -> int:
         return len(self.images)
 
     def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
         """Yield normalized images; to a GPU, bytes are copied ahead of their use."""
-        return self.prepared(_copy_ahead(self._load(rows, batch_size, epoch), self.device), rows, batch_size, epoch)
+        if (stored := self.pixels) is None:
+            return self._prepared(
+                _copy_ahead(self._load(rows, batch_size, epoch), self.device), rows, batch_size, epoch
+            )
+        pixels: Batches = ((index, stored[there]) for index, there in _split(rows, batch_size, stored.device))
+        if stored.device.type != self.device.type:
+            pixels = _copy_ahead(((index, values.pin_memory()) for index, values in pixels), self.device)
+        return self._prepared(pixels, rows, batch_size, epoch)
 
     def _load(self, order: Rows | None, batch_size: int, epoch: int | None) -> Batches:
         """Return batches of the loader, or an error that names the images which cannot be read."""
@@ -114,26 +108,21 @@ class ImageInputs:
         return name_unreadable(loader, self.images)
 
     def transform_of(self, epoch: int | None) -> Transform:
-        """Return the transform of images: that of training if an epoch is given."""
+        """Return the transform of the loader: that of training if an epoch is given."""
         size, filter_ = self.backbone.input_spec.size, self.backbone.input_spec.interpolation
         if self.transform == "crop":
             if epoch is not None:
                 return RandomResizedCrop(size, self.seed, interpolation=filter_, flip=self.flip)
             return CenterCrop(size, round(size * 256 / 224), interpolation=filter_)
-        mirror = self.transform == "resize" and self.flip and epoch is not None and not self._mirrors_on_device
+        mirror = self._mirrors and epoch is not None and not self._mirrors_on_device
         return Resize(size, self.seed if mirror else None, interpolation=filter_)
 
-    @property
-    def augmentation(self) -> Augmentation | None:
-        """What changes training images on the device."""
-        if self.transform != "augment":
-            return None
-        return Augmentation(self.seed, self.flip, min_area=smallest_crop(self.backbone.input_spec.size))
-
-    def prepared(self, pixels: Batches, order: Rows, batch_size: int, epoch: int | None) -> Batches:
+    def _prepared(self, pixels: Batches, order: Rows, batch_size: int, epoch: int | None) -> Batches:
         """Change and normalize batches of pixels on their device; what is random is drawn for many batches at once."""
-        cuda, change = self.device.type == "cuda", self.augmentation
-        random = change is not None or (self.transform == "resize" and self.flip and self._mirrors_on_device)
+        cuda, spec, change = self.device.type == "cuda", self.backbone.input_spec, None
+        if self.transform == "augment":
+            change = Augmentation(self.seed, self.flip, min_area=smallest_crop(spec.size))
+        random = epoch is not None and (change is not None or (self._mirrors and self._mirrors_on_device))
         block = batch_size * (max(DRAWN_ROWS // batch_size, 1) if cuda else 1)
         start = 0
         drawn: tuple[Tensor, ...] = ()
@@ -154,10 +143,15 @@ class ImageInputs:
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
     @property
-    def _mirrors_on_device(self) -> bool:
-        return self.stored or self.device.type == "cuda"
+    def _mirrors(self) -> bool:
+        return self.transform == "resize" and self.flip
 
-    def in_memory(self) -> ImageInputs | DeviceInputs:
+    @property
+    def _mirrors_on_device(self) -> bool:
+        """Where the bytes are there, on a CPU as on a GPU; else the loader mirrors."""
+        return self.pixels is not None or self.device.type == "cuda"
+
+    def in_memory(self) -> ImageInputs:
         """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
 
         On a GPU they are stored there. A "crop" comes before the resize, and does not allow it.
@@ -171,7 +165,7 @@ class ImageInputs:
         free = available_memory()
         return self if free is None or needed * processes > MEMORY_SHARE * free else self.store(torch.device("cpu"))
 
-    def store(self, device: torch.device) -> DeviceInputs:
+    def store(self, device: torch.device) -> ImageInputs:
         """Return inputs with the same pixels, decoded and stored on a device."""
         spec = self.backbone.input_spec
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
@@ -179,26 +173,12 @@ class ImageInputs:
         pixels = torch.empty(shape, dtype=torch.uint8, device=device, memory_format=layout)
         for index, values in self._load(None, 32, None):
             pixels[index.to(device)] = values.to(device)
-        return DeviceInputs(pixels, replace(self, stored=True))
+        return replace(self, pixels=pixels)
 
 
-@dataclass(frozen=True)
-class DeviceInputs:
-    """Decoded images on the device, or in main memory: uint8 ``(N, C, size, size)``."""
-
-    pixels: Tensor
-    source: ImageInputs
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def batches(self, rows: Rows, *, batch_size: int, epoch: int | None = None) -> Batches:
-        """Yield normalized images; batches of main memory are copied to a GPU ahead of their use."""
-        batches = _split(rows, batch_size, self.pixels.device)
-        pixels: Batches = ((index, self.pixels[there]) for index, there in batches)
-        if self.pixels.device.type != self.source.device.type:
-            pixels = _copy_ahead(((index, values.pin_memory()) for index, values in pixels), self.source.device)
-        return self.source.prepared(pixels, rows, batch_size, epoch)
+Inputs = ImageInputs | FeatureInputs
+"""Inputs of a network. ``batches`` yields ``(index, inputs)`` of rows in any order, with a smaller last batch; an epoch
+turns augmentation on. The index is on the CPU, like the labels, so that nothing waits for the device."""
 
 
 def _split(order: Rows, batch_size: int, device: torch.device) -> Batches:

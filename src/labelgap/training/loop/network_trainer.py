@@ -41,7 +41,7 @@ from labelgap.training.loop.divergence import (
     halve_rates,
 )
 from labelgap.training.loop.inputs import (
-    DeviceInputs,
+    ImageInputs,
     Inputs,
     iterate_batches,
     iterate_logits,
@@ -82,13 +82,14 @@ class NetworkTrainer(Trainer):
         self.saved_at = time.monotonic()
         on_gpu = device.type == "cuda" and np.prod(self.table.shape) <= MAX_LABELS
         self.labels = LabelTables([self.table], device).dense if on_gpu else None
+        decoded = all(isinstance(each, ImageInputs) and each.pixels is not None for each in inputs.values())
         own_loss = "index" not in loss_fn.needs and type(loss_fn).__module__.startswith("labelgap.losses.")
         self.graphed_step = GraphedStep(
             [self.network, loss_fn],
             device,
             batch_size=config.batch_size,
             disabled=why_not_captured(loss_fn, device, config.accumulate),
-            lasting=own_loss and all(isinstance(values, DeviceInputs) for values in inputs.values()),
+            lasting=own_loss and decoded,
             log=context.reporter.log,
         )
 

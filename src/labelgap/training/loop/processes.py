@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +38,6 @@ FOLDER_SECONDS = 30.0
 """How long a network file system may take to show a new file to another machine."""
 _BLOCK_BYTES: Final = 64 << 20
 
-_host_groups: dict[Any, Any] = {}
-
 
 class ReportedError(RunError):
     """An error that another process of this machine reports."""
@@ -54,12 +53,13 @@ def init_distributed(device: torch.device) -> None:
 
 
 def _host_group() -> Any:
-    """Return the gloo group of objects and arrays; all processes make it at its first use."""
-    world = dist.group.WORLD
-    if world not in _host_groups:
-        _host_groups.clear()
-        _host_groups[world] = dist.new_group(backend="gloo", timeout=WAIT_TIMEOUT)
-    return _host_groups[world]
+    return _gloo_group(dist.group.WORLD)
+
+
+@lru_cache(maxsize=1)
+def _gloo_group(world: Any) -> Any:
+    """Return the group of objects and arrays; all processes make it at its first use."""
+    return dist.new_group(backend="gloo", timeout=WAIT_TIMEOUT)
 
 
 def barrier() -> None:
