@@ -16,6 +16,7 @@ from labelgap.data.decoding import DecodedImage, decoded
 from labelgap.data.images import FileImages
 from labelgap.data.scanning import (
     MAX_HASH_DISTANCE,
+    RECORD,
     ImageScan,
     cluster_ids,
     exact_pairs,
@@ -48,11 +49,10 @@ def saved(image: Image.Image, quality: int) -> Image.Image:
     return Image.open(buffer)
 
 
-def seen(bits: NDArray[np.uint64], color: NDArray[np.float32] | None = None) -> ImageScan:
-    count = len(bits)
-    return ImageScan(
-        ("",) * count, bits, np.ones(count, dtype=bool), np.zeros((count, 2), np.float32) if color is None else color
-    )
+def seen(bits: NDArray[np.uint64], color: Any = 0.0, textured: Any = 1) -> ImageScan:
+    records = np.zeros(len(bits), RECORD)
+    records["bits"], records["color"], records["textured"] = bits, color, textured
+    return ImageScan(("",) * len(bits), records)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -93,8 +93,7 @@ def test_other_colours_are_other_images_and_plain_sheets_are_never_alike() -> No
     bits = np.full(3, 7, dtype=np.uint64)
     red = seen(bits, np.array([[90, 0], [0, 0], [3, 0]], dtype=np.float32))
     assert set(zip(near_pairs(red).first, near_pairs(red).second, strict=True)) == {(1, 2)}
-    plain = ImageScan(("",) * 3, bits, np.array([True, False, False]), np.zeros((3, 2), np.float32))
-    assert len(near_pairs(plain)) == 0
+    assert len(near_pairs(seen(bits, textured=[1, 0, 0]))) == 0
 
 
 def test_only_the_rows_asked_for_are_compared() -> None:
@@ -160,14 +159,14 @@ def test_a_scan_is_remembered_per_file_until_it_changes(tmp_path: Path, monkeypa
     opened.clear()
     again = scan_images(FileImages(tmp_path, ["b.png", "c.png", "a.png", "bad.png"]))
     assert sorted(opened) == ["bad.png", "c.png"], "one image more costs one image more, what is broken is tried again"
-    for name in ("bits", "textured", "color"):
-        assert (getattr(again, name)[[2, 0]] == getattr(first, name)[[0, 2]]).all()
+    assert (again.records[[2, 0]] == first.records[[0, 2]]).all()
     alone = scan_images(FileImages(tmp_path / "..", [f"{tmp_path.name}/c.png"]))
-    assert alone.bits[0] == again.bits[1] and (alone.color[0] == again.color[1]).all()
+    for name in ("bits", "color"):
+        assert (alone.records[name][0] == again.records[name][1]).all()
     opened.clear()
     scene(7, (40, 50)).save(tmp_path / "b.png")
     images = FileImages(tmp_path, ["b.png", "c.png"])
-    assert scan_images(images).bits[0] != first.bits[2] and opened == ["b.png"]
+    assert scan_images(images).records["bits"][0] != first.records["bits"][2] and opened == ["b.png"]
     for file in (tmp_path / "cache" / "scans").iterdir():
         file.write_bytes(b"damaged")
     assert scan_images(images).errors == ("", "")
@@ -178,5 +177,5 @@ def test_no_two_photos_of_the_real_sample_are_taken_for_one(shared_data: Path) -
     names = sorted(file.name for file in folder.iterdir())[:400]
     images = FileImages(folder, names)
     looks = scan_images(images)
-    assert not looks.unreadable and looks.textured.mean() > 0.99
+    assert not looks.unreadable and looks.records["textured"].mean() > 0.99
     assert len(find_duplicates(images, looks, "near")) == 0

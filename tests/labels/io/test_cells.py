@@ -8,7 +8,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.dialect import parse_separator
-from labelgap.labels.io.parse import CellParser, TagLists
+from labelgap.labels.io.layout import CellParser, TagLists
 
 
 @pytest.mark.parametrize("cell", ["1", "1.0", "1.00", "1,0", "TRUE", "true", "True", "yes", "Y", "x", "X", "t"])

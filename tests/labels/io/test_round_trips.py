@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from labelgap.core.text import quote_formula
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
-from labelgap.labels.io.rewrite import rewrite_csv
+from labelgap.labels.io.formats import open_csv
+from labelgap.labels.io.rewrite import rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 
 LETTERS = "ab ,;\"'\n\r\t=+-@#é漢\U0001f600\u2028\x0b\ufeff\\0"
@@ -128,5 +129,5 @@ def test_through_a_csv_with_changed_labels(table: LabelTable, data: st.DataObjec
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "a.csv", Path(folder) / "b.csv"
         table.to_csv(source)
-        rewrite_csv(source, out, changes, TableOptions())
+        rewrite_table(open_csv(source, TableOptions()), out, changes, TableOptions())
         assert LabelTable.from_csv(out) == wanted

@@ -9,7 +9,8 @@ import pytest
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io import TableFile, TableOptions, read_csv
-from labelgap.labels.io.rewrite import rewrite_csv
+from labelgap.labels.io.formats import open_csv
+from labelgap.labels.io.rewrite import rewrite_table
 
 ROWS = "a.jpg,1,0\nb.jpg,0,1\n"
 TABLE = f"image,dog,cat\n{ROWS}"
@@ -40,7 +41,7 @@ def test_titles_and_comments_before_the_header_are_left_out_and_said(csv: Path, 
     assert f"{count} before the header {'is' if count == '1 line' else 'are'} left out" in said(file)
     first = 2 + before.count("\n")
     assert file.lines.tolist() == [first, first + 1]
-    rewrite_csv(csv, csv.with_name("new.csv"), {"b.jpg": {"dog": PRESENT}}, TableOptions())
+    rewrite_table(open_csv(csv, TableOptions()), csv.with_name("new.csv"), {"b.jpg": {"dog": PRESENT}}, TableOptions())
     assert csv.with_name("new.csv").read_bytes().decode() == before + TABLE.replace("b.jpg,0", "b.jpg,1")
 
 
@@ -61,7 +62,13 @@ def test_a_header_in_between_is_left_out_and_copied(csv: Path) -> None:
     file = read(csv, TABLE + "image,dog,cat\nc.jpg,1,1\n")
     assert file.table.images == ("a.jpg", "b.jpg", "c.jpg") and file.lines.tolist() == [2, 3, 5]
     assert "the header is repeated in line 4: left out" in said(file)
-    rewrite_csv(csv, csv.with_name("new.csv"), {"c.jpg": {"owl": PRESENT}}, TableOptions(), added=["owl"])
+    rewrite_table(
+        open_csv(csv, TableOptions()),
+        csv.with_name("new.csv"),
+        {"c.jpg": {"owl": PRESENT}},
+        TableOptions(),
+        added=["owl"],
+    )
     again = read_csv(csv.with_name("new.csv"))
     assert again.table.classes == ("dog", "cat", "owl") and again.table.to_dense()[2].tolist() == [1, 1, 1]
 
