@@ -474,9 +474,10 @@ class _RowParser:
         for name in stored or wide.values():
             self.index[name] = columns.setdefault(self.names.get(name, name), len(columns))
         ends, numbers, values, most = array("q", [0]), array("i"), array("b"), 0
-        filled, bad, invalid = Counter[int](), Counter[int](), dict[int, list[tuple[int, Cell]]]()
+        filled, bad = [0] * len(self.columns.header), Counter[int]()
+        invalid: dict[int, list[tuple[int, Cell]]] = {}
         for line, cells in rows:
-            labels: dict[int, tuple[int, str]] = {}
+            labels: dict[int, int] = {}
             for name, code, number in layout.statements(cells):
                 filled[number] += 1
                 if code is None:
@@ -493,13 +494,14 @@ class _RowParser:
                     if stored is not None:
                         raise UnknownNameError("class", name, stored)
                     column = self.index[name] = columns.setdefault(self.names.get(name, name), len(columns))
-                before, written = labels.setdefault(column, (code, name))
-                if before != code and not (wide and written == name):  # a column that is there twice is told before
+                if labels.setdefault(column, code) != code:
+                    again = [each for each, *_ in layout.statements(cells)].count(name) > 1
                     both = "present under one of its names and absent under another"
-                    both = "both under present and under absent" if written == name else both
-                    self.problems.add(line, f"'{truncate_text(self.names.get(name, name))}' is {both}")
+                    both = "both under present and under absent" if again else both
+                    if not (again and wide):  # the header's problem says it
+                        self.problems.add(line, f"'{truncate_text(self.names.get(name, name))}' is {both}")
             numbers.extend(labels)
-            values.extend(code for code, _ in labels.values())
+            values.extend(labels.values())
             ends.append(len(values))
             most = max(most, len(labels))
         for number, found in invalid.items():
