@@ -114,17 +114,6 @@ def test_revealing_undoes_observing_and_says_so() -> None:
     assert sentences(whole)[-1] == "train shows every label that is known" and len(sentences(whole)) == 2
 
 
-def test_revealing_what_was_never_hidden_changes_no_label() -> None:
-    data, _, _ = official()
-    assert data.reveal().train.labels is data.train.labels and data.reveal().train.truth is None
-
-
-def test_without_an_origin_the_split_itself_is_drawn_from() -> None:
-    labels = full_labels(30)
-    data = Dataset("plain", split("train", LabelTable.from_dense(labels)))
-    assert np.array_equal(data.observe(1, 1, seed=3).train.labels.to_dense(), papers_draw(labels, 1, 1, seed=3))
-
-
 def test_the_real_voc_labels_come_out_bit_for_bit(shared_data: Path) -> None:
     with np.load(shared_data / "voc2012_resnet50_448.npz") as stored:
         train_ids, val_ids, classes = (stored[name].tolist() for name in ("train_ids", "val_ids", "classes"))
@@ -196,13 +185,6 @@ def test_splits_must_have_the_same_classes() -> None:
     test = split("test", LabelTable.from_dense([[1, 0]], classes=["dog", "cat"]))
     with pytest.raises(InputError, match="mixed: test has other classes than train"):
         Dataset("mixed", train, None, test)
-
-
-def test_a_data_set_lists_the_splits_it_has() -> None:
-    data, _, _ = official()
-    assert [part.name for part in data.splits] == ["train", "val", "test"]
-    assert [part.name for part in Dataset("one", data.train).splits] == ["train"]
-    assert repr(data) == "Dataset(official: 40 train, 10 val, 20 test; 6 classes)"
 
 
 def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:

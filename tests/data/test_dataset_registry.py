@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.trust import TRUST_VARIABLE
@@ -42,16 +41,6 @@ def test_every_data_set_is_described() -> None:
     assert (csv.name, csv.path_to) == ("csv", "a .csv file")
     assert {"images", "seed", "unlisted", "zeros", "rename", "on_bad_image", "duplicates"} <= {*csv.options}
     assert all(each.summary for each in (digits, csv, *others)) and all(each.path_to for each in (csv, *others))
-
-
-def test_digits_are_loaded_by_name() -> None:
-    assert load("digits", **FEW).train is load("digits", **FEW).train
-
-
-def test_a_table_is_loaded_by_name_and_path(table: Path) -> None:
-    data = load("csv", table, images="photos", zeros="unknown")
-    assert data.name == "tags.csv" and sum(map(len, data.splits)) == 4
-    assert "0 absent" in sentences(data)[1]
 
 
 @pytest.mark.parametrize("text", ["tags.csv", "./tags.csv", "csv=tags.csv", "TAGS.CSV", "csv=labels.txt", "a=b.csv"])
@@ -89,15 +78,6 @@ def test_a_name_nearly_right_is_answered_with_the_right_one(table: Path, text: s
         load(text)
 
 
-def test_a_name_that_nothing_bears_is_answered_with_all(table: Path) -> None:
-    with pytest.raises(UnknownNameError, match=r"There is: .*coco2014, coco2017, .*csv, .*digits"):
-        load("zebra")
-    with pytest.raises(UnknownNameError, match="Did you mean 'voc20"):
-        load("voc1917")
-    with pytest.raises(UnknownNameError, match="No file or folder of that name is here either"):
-        load("holidays")
-
-
 @pytest.mark.parametrize("text", ["gone.csv", "csv=gone.csv", "photos/gone.csv", "photos/x=1/gone.csv"])
 def test_a_path_that_does_not_exist_is_said_to_be(table: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"gone\.csv"):
@@ -114,11 +94,6 @@ def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognized(table: Pa
     assert "What it recognizes: a CSV file, a folder with a folder of photos per tag, and" in str(caught.value)
 
 
-def test_a_folder_with_a_table_is_answered_with_the_table(table: Path) -> None:
-    with pytest.raises(InputError, match=r"Did you mean .*tags\.csv\?"):
-        load(table.parent)
-
-
 def test_an_unknown_option_is_answered_with_the_nearest(table: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"there is no csv option 'zeroes'\. Did you mean 'zeros'\?"):
         load("csv", table, zeroes="unknown")
@@ -126,10 +101,6 @@ def test_an_unknown_option_is_answered_with_the_nearest(table: Path) -> None:
         UnknownNameError, match=r"there is no digits option 'images'\. There is: seed, test, train, val\."
     ):
         load("digits", images="photos")
-
-
-def test_the_path_is_no_option(table: Path) -> None:
-    assert "path" not in {option for row in describe_datasets() for option in row.options}
 
 
 def test_data_that_needs_a_path_asks_for_it() -> None:
@@ -143,11 +114,6 @@ def test_data_that_needs_a_path_asks_for_it() -> None:
 def test_data_that_needs_no_path_refuses_one(table: Path) -> None:
     with pytest.raises(InputError, match=r"digits takes no path; 'tags\.csv' was given"):
         load("digits=tags.csv")
-
-
-def test_what_a_path_was_recognized_as_is_the_first_rule(table: Path) -> None:
-    assert sentences(load("tags.csv", images="photos"))[0] == "recognized as csv: a .csv file"
-    assert not sentences(load("csv", table, images="photos"))[0].startswith("recognized")
 
 
 @pytest.mark.parametrize("text", ["https://example.org/tags.csv", "s3://bucket/tags.csv", "csv=gs://bucket/tags.csv"])

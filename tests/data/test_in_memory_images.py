@@ -81,10 +81,6 @@ def test_pillow_images_are_rotated_by_exif_and_composed_on_white(run: Run) -> No
     assert (InMemoryImages([clear])[0] == 255).all()
 
 
-def test_no_images_give_no_rows(run: Run) -> None:
-    assert run.predict([], device="cpu").shape == run.predict(np.zeros((0, 4, 4, 3), np.uint8)).shape == (0, 3)
-
-
 def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
     on_features = make_run(tmp_path / "b", backbone="features", width=5)
     vectors = np.random.default_rng(0).normal(size=(4, 5))

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tests.data.sentences import sentences
 
-from labelgap.core.errors import InputError, ProblemsError
+from labelgap.core.errors import ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.table import load_csv
 from labelgap.data.split import hold_out_val
@@ -93,14 +93,6 @@ def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Pa
     assert len(load_csv(table, duplicates="off").splits) == 3
 
 
-def test_a_group_in_two_splits_of_the_file_is_a_leak(tmp_path: Path) -> None:
-    rows = ["a.png,train,beach,1", "b.png,test,beach,1", "c.png,val,,0", "d.png,train,,0"]
-    with pytest.raises(ProblemsError) as caught:
-        load_csv(album(tmp_path, rows, "image,split,group,cat"))
-    ((problem),) = caught.value.problems
-    assert problem.message == "b.png (test) is of one group with a.png (train, line 2)"
-
-
 def test_val_is_held_out_of_train_without_dividing_copies(tmp_path: Path) -> None:
     album(tmp_path, [f"{number}.png,train,{number % 2}" for number in range(20)])
     for number in range(20):
@@ -110,10 +102,3 @@ def test_val_is_held_out_of_train_without_dividing_copies(tmp_path: Path) -> Non
     placed = split_of(data)
     assert all(placed[f"{number}.png"] == placed[f"copy{number}.png"] for number in range(20))
     assert data.val is not None and len(data.val) == 2
-
-
-@pytest.mark.parametrize("options", [{"duplicates": "all"}, {"on_bad_image": "ignore"}])
-def test_a_word_that_is_no_choice_is_refused(tmp_path: Path, options: dict[str, str]) -> None:
-    table = album(tmp_path, ["a.png,train,1"])
-    with pytest.raises(InputError, match="it is '"):
-        load_csv(table, None, **options)  # type: ignore[arg-type]

@@ -28,17 +28,6 @@ def test_codes_are_those_of_the_dense_matrix(data: st.DataObject, rows: int, cla
     assert found.tolist() == [dense[place] for place in places]
 
 
-def test_places_may_be_asked_for_twice_and_in_any_order() -> None:
-    table = LabelTable.from_dense([[1, 0, -1], [-1, -1, 1]])
-    assert table.codes_at([1, 0, 1, 0, 1], [2, 0, 2, 2, 0]).tolist() == [1, 1, 1, -1, -1]
-    assert table.codes_at([], []).shape == (0,)
-
-
-def test_a_table_in_which_nothing_is_known_is_unknown_everywhere() -> None:
-    blank = LabelTable.from_dense(np.full((2, 3), np.nan))
-    assert (blank.codes_at([0, 1], [2, 0]) == UNKNOWN).all()
-
-
 def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
     table = LabelTable.from_dense([[-1, -1], [1, -1]])
     assert table.codes_at([0], [1]).tolist() == [UNKNOWN]

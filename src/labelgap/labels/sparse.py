@@ -261,11 +261,8 @@ def entries_from_lists(
     *,
     classes: Sequence[str] | None = None,
     images: Sequence[str] | None = None,
-    unlisted: str = "unknown",
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8], Sequence[str], Sequence[str] | int]:
     """Return the arguments of ``LabelTable.from_entries``; a name twice in one list counts once."""
-    if unlisted not in ("unknown", "absent"):
-        raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
     lengths, names = _flat_names(present)
     absent_lengths, absent_names = _flat_names(absent) if absent is not None else (np.zeros_like(lengths), [])
     count = len(lengths)
@@ -281,12 +278,6 @@ def entries_from_lists(
         row, column = divmod(int(both[0]), len(classes))
         image = images[row] if images is not None else row
         raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
-    if unlisted == "absent":
-        check_size(count, len(classes))
-        every = np.full(count * len(classes), ABSENT, dtype=np.int8)
-        every[present_places] = PRESENT
-        rows, columns = np.repeat(np.arange(count), len(classes)), np.tile(np.arange(len(classes)), count)
-        return rows, columns, every, classes, count if images is None else images
     rows, columns = np.divmod(np.concatenate([present_places, absent_places]), max(len(classes), 1))
     values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(present_places), len(absent_places)])
     return rows, columns, values, classes, count if images is None else images

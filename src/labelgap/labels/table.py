@@ -16,13 +16,14 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.labels.codes import UNKNOWN, as_codes
+from labelgap.labels.codes import ABSENT, UNKNOWN, as_codes
 from labelgap.labels.masking import Amount, check_draw, drop_mask, observe_mask
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.sparse import (
     KnownLabels,
     as_indices,
     as_row_indices,
+    check_size,
     entries_from_lists,
     entries_of_rows,
     locate_entries,
@@ -122,8 +123,10 @@ class LabelTable(KnownLabels):
             array([[ 1,  0, -1],
                    [ 1, -1,  1]], dtype=int8)
         """
-        entries = entries_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
-        return cls.from_entries(*entries)
+        if unlisted not in ("unknown", "absent"):
+            raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
+        table = cls.from_entries(*entries_from_lists(present, absent, classes=classes, images=images))
+        return table.with_unknown_absent() if unlisted == "absent" else table
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
@@ -171,6 +174,15 @@ class LabelTable(KnownLabels):
         target = np.array([place.get(name, -1) for name in self.classes], dtype=np.int64)[self.columns]
         kept = target >= 0
         return LabelTable.from_entries(self.rows[kept], target[kept], self.values[kept], classes, self.images)
+
+    def with_unknown_absent(self) -> LabelTable:
+        """Return the table in which every unknown label is absent."""
+        images, classes = self.shape
+        check_size(images, classes)
+        codes = self.to_dense().ravel()
+        codes[codes == UNKNOWN] = ABSENT
+        columns = np.tile(np.arange(classes, dtype=np.int32), images)
+        return LabelTable(np.arange(images + 1) * classes, columns, codes, self.classes, self.images)
 
     @classmethod
     def concatenate(cls, tables: Sequence[LabelTable], *, keep_names: bool = True) -> LabelTable:

@@ -109,15 +109,6 @@ def test_through_a_csv_of_lists(table: LabelTable) -> None:
 
 
 @FEW
-@given(tables(ANY_NAME))
-def test_through_a_dense_matrix(table: LabelTable) -> None:
-    dense = table.to_dense()
-    floats = np.where(dense == UNKNOWN, np.nan, dense)
-    for labels in (dense, floats, floats.astype(np.float16), dense.tolist() if dense.size else dense):
-        assert LabelTable.from_dense(labels, table.classes, table.images) == table
-
-
-@FEW
 @given(tables(CSV_NAME, rows=1, classes=1, image_names=IMAGE_NAME).filter(known), st.data())
 def test_through_a_csv_with_changed_labels(table: LabelTable, data: st.DataObject) -> None:
     states = st.sampled_from([PRESENT, ABSENT, UNKNOWN])

@@ -45,10 +45,6 @@ def test_titles_and_comments_before_the_header_are_left_out_and_said(csv: Path, 
     assert csv.with_name("new.csv").read_bytes().decode() == before + TABLE.replace("b.jpg,0", "b.jpg,1")
 
 
-def test_blank_lines_before_the_header_are_not_worth_a_word(csv: Path) -> None:
-    assert "left out" not in said(read(csv, "\n\n" + TABLE))
-
-
 @pytest.mark.parametrize(
     "text",
     ["image;tags\na.jpg;file,photo\nb.jpg;dog\n", "image\tdog\na.jpg\t1\n", "file,tags\nimage,cat\nb.jpg,photo\n"],

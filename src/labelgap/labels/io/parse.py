@@ -42,7 +42,7 @@ from labelgap.labels.io.table_file import (
     TableFile,
     TableOptions,
 )
-from labelgap.labels.sparse import check_size, is_encodable
+from labelgap.labels.sparse import is_encodable
 from labelgap.labels.table import LabelTable
 
 _IMAGE_NAMES: Final = ("img", "imagefile", "imageid", "imagename", "imagepath", "imgpath", "photo", "picture")
@@ -523,11 +523,7 @@ class _RowParser:
             classes,
             [*self.images],
         )
-        if self.options.unlisted == "absent":
-            check_size(*table.shape)
-            codes = table.to_dense()
-            return LabelTable.from_dense(np.where(codes == UNKNOWN, ABSENT, codes), classes, table.images)
-        return table
+        return table.with_unknown_absent() if self.options.unlisted == "absent" else table
 
     def report_repeated(self, labels: Callable[[int], Mapping[str, int]], row_per_tag: bool) -> None:
         """Say where an image that is listed again has other labels; ``labels`` returns the known ones of a row."""
