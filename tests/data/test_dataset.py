@@ -180,13 +180,6 @@ def test_images_and_labels_must_be_as_many() -> None:
         Split("train", pixels(5), table, table.select(range(4)))
 
 
-def test_splits_must_have_the_same_classes() -> None:
-    train = split("train", LabelTable.from_dense([[1, 0]], classes=["cat", "dog"]))
-    test = split("test", LabelTable.from_dense([[1, 0]], classes=["dog", "cat"]))
-    with pytest.raises(InputError, match="mixed: test has other classes than train"):
-        Dataset("mixed", train, None, test)
-
-
 def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:
     evil = "<img src=x>&"
     table = LabelTable.from_dense(np.array([[PRESENT, ABSENT], [UNKNOWN, UNKNOWN]], dtype=np.int8), classes=[evil, "b"])

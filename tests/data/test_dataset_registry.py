@@ -50,18 +50,6 @@ def test_a_table_is_opened_however_it_is_written(table: Path, text: str) -> None
     assert load(text, images="photos").classes == ("cat", "dog")
 
 
-def test_the_whole_path_and_the_home_folder_work(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(table.parent))
-    monkeypatch.setenv("USERPROFILE", str(table.parent))
-    for text in (str(table), "~/tags.csv", "csv=~/tags.csv"):
-        assert load(text, images="photos").classes == ("cat", "dog")
-
-
-def test_options_that_are_none_are_not_given(table: Path) -> None:
-    assert load("tags.csv", images="photos", zeros=None, seed=None).classes == ("cat", "dog")
-    assert len(load("digits", images=None, zeros=None, **FEW).train) == 6
-
-
 def test_a_name_beats_a_file_unless_it_needs_a_path(table: Path) -> None:
     (table.parent / "digits").write_text("not this")
     assert load("digits", **FEW).name == "digits"
@@ -109,11 +97,6 @@ def test_data_that_needs_a_path_asks_for_it() -> None:
     for text in ("csv", "csv="):
         with pytest.raises(InputError, match=r"csv needs a path, to a \.csv file: csv=PATH"):
             load(text)
-
-
-def test_data_that_needs_no_path_refuses_one(table: Path) -> None:
-    with pytest.raises(InputError, match=r"digits takes no path; 'tags\.csv' was given"):
-        load("digits=tags.csv")
 
 
 @pytest.mark.parametrize("text", ["https://example.org/tags.csv", "s3://bucket/tags.csv", "csv=gs://bucket/tags.csv"])

@@ -151,12 +151,6 @@ def test_transparency_is_laid_on_white(
     assert np.abs(read(tmp_path, "a.png").astype(int) - expected).max() <= 1
 
 
-def test_a_transparent_colour_of_an_opaque_mode_is_white_too(tmp_path: Path) -> None:
-    Image.new("RGB", (3, 2), (1, 2, 3)).save(tmp_path / "a.png", transparency=(1, 2, 3))
-    Image.new("L", (3, 2), 7).save(tmp_path / "b.png", transparency=7)
-    assert (read(tmp_path, "a.png") == 255).all() and (read(tmp_path, "b.png") == 255).all()
-
-
 def test_cmyk_and_one_bit_and_ycbcr_become_rgb(tmp_path: Path) -> None:
     Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)
     assert np.abs(read(tmp_path, "a.jpg").astype(int) - [255, 0, 0]).max() < 12

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelgap.core.errors import InputError
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.sparse import locate_entries, starts_from_lengths
 
 CODES = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
@@ -59,15 +59,3 @@ def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.tolist() == [PRESENT, PRESENT, UNKNOWN] and most < 100_000
-
-
-def test_revisions_know_their_places_in_a_table() -> None:
-    table = LabelTable.from_dense([[1, 0], [-1, 1]], classes=["cat", "dog"], images=["a", "b"])
-    revisions = Revisions(
-        [Revision("b", "cat", PRESENT, "m"), Revision("a", "dog", PRESENT, "m"), Revision("b", "cat", ABSENT, "m")]
-    )
-    rows, columns = revisions.indices(table)
-    assert rows.tolist() == [1, 0, 1] and columns.tolist() == [0, 1, 0]
-    assert [places.tolist() for places in Revisions().indices(table)] == [[], []]
-    with pytest.raises(InputError, match="the class 'cow', which is not in the table"):
-        Revisions([Revision("a", "cow", PRESENT, "m")]).indices(table)

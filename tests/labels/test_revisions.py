@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelgap.core.errors import InputError, RunError
-from labelgap.labels import ABSENT, HUMAN_SOURCES, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
@@ -146,12 +146,6 @@ def test_revisions_are_added_in_order_and_compared_by_what_they_hold() -> None:
         hash(revisions)
 
 
-def test_revisions_say_in_a_line_how_many_they_are_and_by_whom() -> None:
-    assert repr(several()) == "Revisions(4 by ll-cp, review)"
-    assert repr(Revisions()) == "Revisions(0)"
-    assert frozenset({"review"}) == HUMAN_SOURCES
-
-
 def test_revisions_until_an_epoch_are_those_of_models_up_to_it() -> None:
     assert list(several().until(1)) == [model("a", "owl", PRESENT)]
     assert [revision.epoch for revision in several().until(2)] == [1, 2]
@@ -202,14 +196,6 @@ def test_models_make_revisions_from_arrays() -> None:
     )
     assert [(each.value, each.epoch) for each in revisions] == [(ABSENT, 1), (PRESENT, 2)]
     assert Revisions.from_arrays(table(), rows[:0], columns[:0], source="apl", epoch=1) == Revisions()
-
-
-def test_a_soft_target_from_arrays_says_the_nearer_state_unless_told_otherwise() -> None:
-    rows, columns, targets = np.array([1, 0]), np.array([2, 0]), np.array([0.25, 0.75], np.float32)
-    revisions = Revisions.from_arrays(table(), rows, columns, targets=targets, source="apl", epoch=1)
-    assert [(each.value, each.target) for each in revisions] == [(ABSENT, 0.25), (PRESENT, 0.75)]
-    revisions = Revisions.from_arrays(table(), rows, columns, values=ABSENT, targets=targets, source="apl", epoch=1)
-    assert [each.value for each in revisions] == [ABSENT, ABSENT]
 
 
 @pytest.mark.parametrize(

@@ -128,13 +128,6 @@ def test_a_class_or_an_image_twice_is_refused() -> None:
         LabelTable.from_entries([0], [0], [1], ["cat", "cat"], 1)
 
 
-def test_codes_outside_the_three_states_are_refused() -> None:
-    with pytest.raises(InputError, match=r"labels holds 3 at \(0, 1\)"):
-        LabelTable.from_dense([[1, 3]])
-    with pytest.raises(InputError, match=r"labels holds 7 at \(0,\)"):
-        LabelTable.from_entries([0], [0], [7], ["a"], 1)
-
-
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
@@ -151,11 +144,6 @@ def test_codes_outside_the_three_states_are_refused() -> None:
 def test_entries_that_cannot_be_placed_are_refused(entries: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         LabelTable.from_entries(entries[0], entries[1], entries[2], ["cat", "dog", "owl"], 2)
-
-
-def test_an_unknown_entry_beside_a_known_one_says_nothing() -> None:
-    table = LabelTable.from_entries([0, 0], [0, 0], [UNKNOWN, PRESENT], ["a"], 1)
-    assert table.to_dense().tolist() == [[PRESENT]]
 
 
 @pytest.mark.parametrize(

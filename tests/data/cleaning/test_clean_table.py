@@ -87,12 +87,6 @@ def test_a_header_in_between_is_no_row_even_if_a_photo_has_its_name(folder: Path
     assert clean() == "My photos\nimage,cat,dog\n00.jpg,1,\n01.jpg,,1\n"
 
 
-@pytest.mark.parametrize("rows", ["00.jpg,1,\n00.jpeg,,1\n", "00.jpeg,,1\n00.jpg,1,\n"])
-def test_a_lost_photo_gives_its_labels_to_no_photo_of_another_suffix(folder: Path, rows: str) -> None:
-    fix(f"image,cat,dog\n{rows}01.jpg,0,1\n")
-    assert clean() == "image,cat,dog\n00.jpg,1,\n01.jpg,0,1\n"
-
-
 def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
     rows = [
         f"{number:02d}.jpg,{split},{cat},,a note,{dog}"

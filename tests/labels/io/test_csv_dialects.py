@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 
 import pytest
@@ -119,16 +118,6 @@ def test_a_column_that_is_no_tag_is_one_problem_with_its_way_out(csv: Path) -> N
         read(csv, "image,cat,dog\na.jpg,1,-1\nb.jpg,,-1\nc.jpg,0,-1\n")
 
 
-def test_lists_leave_out_columns_and_keep_the_tags_asked_for(csv: Path) -> None:
-    text = "image,url,present\na.jpg,x,cat;dog\nb.jpg,y,owl\n"
-    file = read(csv, text, ignore_columns=("url",), classes=("owl", "cat", "zebra"))
-    assert file.table.classes == ("owl", "cat", "zebra")
-    assert file.table.to_dense().tolist() == [[-1, 1, -1], [1, -1, -1]]
-    assert sentences(file)[-2:] == ("tags left out: dog (1 label)", "'zebra' is never listed")
-    with pytest.raises(UnknownNameError, match="there is no tag 'dgo'"):
-        read(csv, text, ignore_columns=("url",), classes=("dgo",))
-
-
 def test_tags_of_one_name_become_one(csv: Path) -> None:
     text = "image,dog,Dog,cat\na.jpg,1,,0\nb.jpg,,0,1\nc.jpg,1,1,\n"
     file = read(csv, text, rename={"dog": "Dog"})
@@ -196,9 +185,3 @@ def test_parents_follow_from_children_and_are_kept_as_revisions(csv: Path) -> No
         "parents add 1 present label; 1 label says absent where a child is present, and stays; "
         "no tags here: canine, wolf"
     )
-
-
-def test_a_name_in_composed_and_in_decomposed_letters_looks_like_one_tag(csv: Path) -> None:
-    composed, decomposed = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
-    file = read(csv, f"image,{composed},{decomposed}\na.jpg,1,\nb.jpg,,1\n")
-    assert "look like one tag" in sentences(file)[-1]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.data.sentences import sentences
 
@@ -79,16 +78,6 @@ def test_blank_lines_are_passed_over_and_still_counted(csv: Path) -> None:
     file = read(csv, '\n\nimage,"c\nat"\n\nb.jpg,1\n , \nc.jpg,0\n')
     assert file.table.images == ("b.jpg", "c.jpg") and file.table.classes == ("c\nat",)
     assert file.lines.tolist() == [6, 8]
-
-
-def test_spaces_around_cells_and_names_do_not_count(csv: Path) -> None:
-    assert read(csv, " image , cat \n a.jpg , 1 \n").table == LabelTable.from_dense([[1]], ["cat"], ["a.jpg"])
-
-
-def test_characters_that_are_no_line_ends_do_not_end_lines(csv: Path) -> None:
-    file = read(csv, "image,c\u2028at,d\x0bog,o\x85wl\na\x0c.jpg,1,0,1\n")
-    assert file.table.classes == ("c\u2028at", "d\x0bog", "o\x85wl")
-    assert file.table.images == ("a\x0c.jpg",)
 
 
 WIDE = """image,split,cat,dog
@@ -328,12 +317,6 @@ def test_a_written_table_is_plain_to_read(csv: Path) -> None:
     file = read_csv(csv)
     assert file.table == table
     assert file.splits == ("train", "val")
-
-
-def test_a_written_table_may_be_longer_than_one_block(csv: Path) -> None:
-    table = LabelTable.from_dense(np.arange(2500)[:, None] % 3 - 1)
-    table.to_csv(csv)
-    assert LabelTable.from_csv(csv) == table
 
 
 @pytest.mark.parametrize("name", [" cat", "cat\n", "", "\u3000"])

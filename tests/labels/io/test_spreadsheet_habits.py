@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.io import TableFile, TableOptions, read_csv
 from labelgap.labels.io.formats import open_csv
 from labelgap.labels.io.rewrite import rewrite_table
@@ -82,23 +82,6 @@ def test_a_column_without_a_name_is_left_out_where_it_can_be_no_tag(csv: Path) -
         assert f"columns left out: column {1 if text[0] == ',' else 3}" in said(file)
     with pytest.raises(ProblemsError, match="column 3 has no name"):
         read(csv, "image,dog,\na.jpg,1,1\nb.jpg,0,0\n")
-
-
-def test_words_for_the_three_states_are_read_and_said(csv: Path) -> None:
-    cells = ["?", "unknown", "#N/A", "<NA>", "present", "Absent", "✓"]
-    file = read(csv, "image,dog\n" + "".join(f"{number}.jpg,{cell}\n" for number, cell in enumerate(cells)))
-    assert file.table.to_dense()[:, 0].tolist() == [UNKNOWN] * 4 + [PRESENT, ABSENT, PRESENT]
-    assert "1 (or present, ✓) = present, 0 (or Absent) = absent" in said(file)
-    assert "blank (or ?, unknown, #N/A, <NA>) = unknown" in said(file)
-
-
-def test_other_names_of_the_splits_are_read_and_said(csv: Path) -> None:
-    names = ["Train", "train", "validation", "TEST"]
-    file = read(csv, "image,split,dog\n" + "".join(f"{number}.jpg,{name},1\n" for number, name in enumerate(names)))
-    assert file.splits == ("train", "train", "val", "test")
-    for written, split in (("Train", "train"), ("validation", "val"), ("TEST", "test")):
-        assert f"'{written}' under split is read as {split}" in said(file)
-    assert "'train' under split" not in said(file)
 
 
 def test_a_row_per_tag_with_a_state_is_told_how_to_become_a_table(csv: Path) -> None:
