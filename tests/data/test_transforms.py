@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from tests.data.splitmix64 import MASK, STEP, mix
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.images import FileImages
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import (
     CenterCrop,
     CounterRNG,
+    Interpolation,
     RandomResizedCrop,
     Resize,
     Transform,
@@ -172,3 +173,34 @@ def test_parts_of_images_are_not_mirrored_where_that_shows_something_else() -> N
         assert np.array_equal(free, kept) or np.array_equal(free[:, :, ::-1], kept)
         changed += not np.array_equal(free, kept)
     assert 0 < changed < 12
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90), (7, 300)])
+@pytest.mark.parametrize("size", [448, 224, 31])
+def test_bicubic_is_within_two_levels_of_pillows(height: int, width: int, size: int) -> None:
+    image = photo(height, width)
+    for channels in (3, 1):
+        shown = Image.fromarray(image if channels == 3 else image[..., 0])
+        expected = np.asarray(shown.resize((size, size), Image.Resampling.BICUBIC)).reshape(size, size, channels)
+        made = resize(image[..., :channels], size, size, "bicubic")
+        apart = np.abs(made.astype(int) - expected.transpose(2, 0, 1))
+        assert apart.max() <= 2 and apart.mean() < (0.3 if height > width else 0.01)
+
+
+FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+def test_every_transform_uses_the_filter_that_it_is_given(interpolation: Interpolation) -> None:
+    image = photo(50, 70)
+    shown, how = Image.fromarray(image), FILTERS[interpolation]
+    whole = np.asarray(shown.resize((16, 16), how)).transpose(2, 0, 1)
+    assert np.abs(Resize(16, None, interpolation)(image, 0, 1).astype(int) - whole).max() <= 2
+    middle = np.asarray(shown.resize((28, 20), how).crop((6, 2, 22, 18))).transpose(2, 0, 1)
+    assert np.abs(CenterCrop(16, 20, interpolation)(image, 0, 1).astype(int) - middle).max() <= 2
+
+
+def test_an_unknown_filter_is_refused() -> None:
+    for make in (Resize, RandomResizedCrop, CenterCrop):
+        with pytest.raises(UnknownNameError, match="bicubic"):
+            make(interpolation="bicubc")  # type: ignore[arg-type]

@@ -126,7 +126,7 @@ def test_revisions_are_a_sequence_of_what_was_put_in() -> None:
     assert model("a", "owl", PRESENT) in revisions
     assert revisions[np.int64(1)].epoch == 1  # type: ignore[call-overload]
     for number in (4, -5):
-        with pytest.raises(IndexError, match=f"there is no revision {number}, there are 4"):
+        with pytest.raises(IndexError, match="out of range"):
             revisions[number]
 
 

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import pickle
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.sparse import locate_entries, starts_from_lengths
 
 Codes = NDArray[np.int8]
 FEW = settings(max_examples=25)
@@ -223,3 +225,44 @@ def test_tables_are_equal_when_labels_and_names_are() -> None:
     assert small() != dense.tolist()
     with pytest.raises(TypeError, match="unhashable"):
         hash(small())
+
+
+@FEW
+@given(codes(), st.data())
+def test_codes_at_places_are_those_of_the_dense_matrix(dense: Codes, data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.sampled_from([*np.ndindex(*dense.shape)]), max_size=20)) if dense.size else []
+    found = LabelTable.from_dense(dense).codes_at([row for row, _ in places], [column for _, column in places])
+    assert found.dtype == np.int8 and found.tolist() == [dense[place] for place in places]
+
+
+def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
+    table = LabelTable.from_dense([[-1, -1], [1, -1]])
+    assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
+    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
+    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
+
+
+def test_places_outside_the_table_are_refused() -> None:
+    table = LabelTable.from_dense([[1, 0]])
+    with pytest.raises(InputError, match="row 1 is outside"):
+        table.codes_at([1], [0])
+    with pytest.raises(InputError, match="class number -1 is outside"):
+        table.codes_at([0], [-1])
+    with pytest.raises(InputError, match="2 rows and 1 class numbers"):
+        table.codes_at([0, 0], [0])
+
+
+def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:
+    many = 200_000
+    table = LabelTable(
+        np.arange(many + 1),
+        np.zeros(many, np.int32),
+        np.ones(many, np.int8),
+        ["a", "b"],
+        images=range(many),  # type: ignore[arg-type]
+    )
+    tracemalloc.start()
+    found = table.codes_at([5, many - 1, 5], [0, 0, 1])
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.tolist() == [PRESENT, PRESENT, UNKNOWN] and most < 100_000

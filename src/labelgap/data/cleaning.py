@@ -27,6 +27,7 @@ from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.readers.table import ImageOptions, build_dataset, image_folder
 from labelgap.data.scanning import cluster_ids, find_duplicates, scan_images
 from labelgap.data.split import leaked_rows
+from labelgap.data.writers.formats import refuse_overwriting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import fold_case, is_near_spelling, resolve_class_names
 from labelgap.labels.io.formats import OutputColumn, RawTable, open_csv, open_parquet_table
@@ -129,7 +130,7 @@ def clean_table(
     for name in options:
         if name not in (known := (*_TABLE_OPTIONS, *_IMAGE_OPTIONS, *_CSV_OPTIONS)):
             raise UnknownNameError("option", name, known)
-    table_options = TableOptions(**{name: options[name] for name in _TABLE_OPTIONS if name in options})
+    table_options = TableOptions.of(options)
     image_options = ImageOptions(**{name: options[name] for name in _IMAGE_OPTIONS if name in options})
     changes_path = out.with_name(f"{out.stem}.changes.csv")
     _check_output(path, (out, changes_path), kind, force)
@@ -169,10 +170,7 @@ def _check_output(path: Path, places: tuple[Path, Path], kind: str, force: bool)
         ends = " or ".join(suffixes)
         raise InputError(f"{places[0]}: the clean table has the format of {path}, so its name ends in {ends}.")
     for place in places:
-        if place.exists() and place.samefile(path):
-            raise InputError(f"{place} is the table itself, which is never overwritten. Write to another file.")
-        if place.exists() and not force:
-            raise InputError(f"{place} exists already. Write to another file, or replace it with --force.")
+        refuse_overwriting([path], place, force)
 
 
 @dataclass

@@ -255,8 +255,6 @@ def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 
     Gray is ``(19595 R + 38470 G + 7471 B + 32768) // 65536``, the rounding of Pillow's mode L.
     """
-    if channels not in (1, 3):
-        raise InputError(f"images have 1 or 3 channels, not {channels}.")
     if array.shape[-1] == channels:
         return array
     if channels == 3:

@@ -112,6 +112,9 @@ def _own(*files: RequiredFile, source: str = "your own", license: str = "yours")
     return DatasetLayout(source, license, files=files)
 
 
+_VOC: Final = "Everingham et al., IJCV 2010"
+_COCO: Final = "Lin et al., ECCV 2014"
+_COCO_PATH: Final = "a folder with COCO's annotations"
 _PHOTOS: Final = RequiredFile("photos/*.jpg", "any folder: --images photos")
 
 BUILTIN_READERS: Final = (
@@ -148,37 +151,19 @@ BUILTIN_READERS: Final = (
         _has_suffix(".parquet"),
         layout=_own(RequiredFile("tags.parquet", "the columns of a csv"), _PHOTOS),
     ),
-    DatasetReader(
-        "voc2012",
-        load_voc2012,
-        "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes",
-        "a VOC devkit",
-        reference="Everingham et al., IJCV 2010",
-        layout=voc_layout("2012"),
+    *(
+        DatasetReader(name, load, f"{text}: 20 classes, boxes", "a VOC devkit", None, _VOC, layout=voc_layout(name[3:]))
+        for name, load, text in (
+            ("voc2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it"),
+            ("voc2007", load_voc2007, "PASCAL VOC2007"),
+        )
     ),
-    DatasetReader(
-        "voc2007",
-        load_voc2007,
-        "PASCAL VOC2007: 20 classes, boxes",
-        "a VOC devkit",
-        reference="Everingham et al., IJCV 2010",
-        layout=voc_layout("2007"),
-    ),
-    DatasetReader(
-        "coco2014",
-        load_coco2014,
-        "COCO 2014 as the single-positive papers use it: 80 classes, boxes",
-        "a folder with COCO's annotations",
-        reference="Lin et al., ECCV 2014",
-        layout=coco_layout("2014"),
-    ),
-    DatasetReader(
-        "coco2017",
-        load_coco2017,
-        "COCO 2017: 80 classes, boxes",
-        "a folder with COCO's annotations",
-        reference="Lin et al., ECCV 2014",
-        layout=coco_layout("2017"),
+    *(
+        DatasetReader(name, load, f"{text}: 80 classes, boxes", _COCO_PATH, None, _COCO, layout=coco_layout(name[4:]))
+        for name, load, text in (
+            ("coco2014", load_coco2014, "COCO 2014 as the single-positive papers use it"),
+            ("coco2017", load_coco2017, "COCO 2017"),
+        )
     ),
     DatasetReader(
         "nuswide",

@@ -8,6 +8,7 @@ the device. What is random is a function of (seed, epoch, row) alone: a counter-
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
@@ -53,7 +54,7 @@ class CounterRNG:
     """The random numbers of one image in one epoch: those of ``uniform_rows``, one after the other."""
 
     def __init__(self, seed: int, epoch: int, row: int) -> None:
-        self._numbers = iter(uniform_rows(seed, epoch, [row], _MAX_DRAWS)[0].tolist())
+        self._numbers: Iterator[float] = iter(uniform_rows(seed, epoch, [row], _MAX_DRAWS)[0].tolist())
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
         """Return a number from ``low`` to ``high``, which is left out, of 53 bits."""

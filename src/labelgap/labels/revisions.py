@@ -158,11 +158,7 @@ class Revisions(Sequence[Revision]):
     def __getitem__(self, index: int | slice) -> Revision | Revisions:
         if isinstance(index, slice):
             return self._of(self._table.take(np.arange(len(self))[index]))
-        try:
-            row = range(len(self))[index]
-        except IndexError:
-            raise IndexError(f"there is no revision {index}, there are {len(self):,}") from None
-        (only,) = self._table.slice(row, 1).to_pylist()
+        (only,) = self._table.slice(range(len(self))[index], 1).to_pylist()
         return _revision(only)
 
     def __iter__(self) -> Iterator[Revision]:

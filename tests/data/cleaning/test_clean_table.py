@@ -267,7 +267,7 @@ def test_neither_the_original_nor_an_existing_file_is_replaced(folder: Path) -> 
         fix(text)
     Path("link.csv").symlink_to("tags.csv")
     for place in ("tags.csv", "link.csv"):
-        with pytest.raises(InputError, match="is the table itself, which is never overwritten"):
+        with pytest.raises(InputError, match="is the data itself, which is never overwritten"):
             fix(text, place, force=True)
     with pytest.raises(InputError, match=r"its name ends in \.csv or \.tsv"):
         fix(text, "clean.parquet")

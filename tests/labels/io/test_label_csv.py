@@ -94,27 +94,13 @@ g.jpg,test,1,0,1
 j.jpg",test,1,!
 """
 
-CELL = "a cell is 1 (present), 0 (absent) or blank (unknown)"
-
 
 def test_every_problem_of_a_wide_table_is_told_with_its_line(csv: Path) -> None:
-    assert problems(csv, WIDE) == [
-        (2, f"'dgo' under dog: {CELL}"),
-        (3, "'tran' under split: it is train, val or test. Did you mean 'train'?"),
-        (4, f"'yep' under cat: {CELL}"),
-        (4, "a.jpg is listed again (first in line 2)"),
-        (5, f"'da' under dog: {CELL}"),
-        (5, "no image is named"),
-        (6, "2 cells where the header has 4"),
-        (7, "'' under split: it is train, val or test"),
-        (8, f"'-1' under dog: {CELL}; -1 is absent in some files and unknown in others: write 0 or nothing"),
-        (8, f"'2' under cat: {CELL}"),
-        (8, "'Trian' under split: it is train, val or test. Did you mean 'train'?"),
-        (9, "5 cells where the header has 4"),
-        (10, "not a CSV row: ',' expected after '\"'"),
-        (11, f"'!' under dog: {CELL}"),
-        (11, r"'i\nj.jpg': the name of an image has a line break or a NUL"),
-    ]
+    found = problems(csv, WIDE)
+    assert [line for line, _ in found] == [2, 3, 4, 4, 5, 5, 6, 7, 8, 8, 8, 9, 10, 11, 11]
+    named = ["'dgo' under dog", "'train'", "'yep' under cat", "line 2", "'da' under dog", "no image", "2 cells", "''"]
+    named += ["'-1' under dog", "'2' under cat", "'train'", "5 cells", "not a CSV row", "'!' under dog", r"'i\nj.jpg'"]
+    assert all(name in message for name, (_, message) in zip(named, found, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -135,18 +121,10 @@ def test_an_image_that_is_listed_again_with_other_labels_contradicts_itself(csv:
 
 def test_every_problem_of_a_table_of_lists_is_told_with_its_line(csv: Path) -> None:
     text = "image,split,present,absent,toy\na.jpg,train,cat;dog,dog;cat,1\nb.jpg,trial,cat\na.jpg,val,cat,cat,\n"
-    assert problems(csv, text) == [
-        (
-            1,
-            "'toy' beside present: lists have image, split, group, present and absent; "
-            "--ignore-columns toy leaves it out",
-        ),
-        (2, "'cat' is both under present and under absent"),
-        (2, "'dog' is both under present and under absent"),
-        (3, "3 cells where the header has 5"),
-        (4, "'cat' is both under present and under absent"),
-        (4, "a.jpg is listed again (first in line 2)"),
-    ]
+    found = problems(csv, text)
+    assert [line for line, _ in found] == [1, 2, 2, 3, 4, 4]
+    named = ["'toy'", "'cat'", "'dog'", "3 cells", "'cat'", "line 2"]
+    assert all(name in message for name, (_, message) in zip(named, found, strict=True))
 
 
 def test_an_image_is_checked_once_and_only_if_it_has_a_name(csv: Path) -> None:

@@ -393,7 +393,11 @@ def check_target(data: Dataset, path: Path, force: bool) -> None:
     """Refuse to write to the data itself, to a folder, and to an existing file unless ``force`` is given."""
     options = data.recipe.get("options", {})
     places = (data.recipe.get("path"), options.get("val"), options.get("test"))  # of digits, val is a number
-    sources = [Path(place) for place in places if isinstance(place, str)]
+    refuse_overwriting([Path(place) for place in places if isinstance(place, str)], path, force)
+
+
+def refuse_overwriting(sources: Iterable[Path], path: Path, force: bool) -> None:
+    """Refuse to write to files that were read, to a folder, and to an existing file unless ``force`` is given."""
     if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
         raise InputError(f"{path} is the data itself, which is never overwritten. Write to another file.")
     if path.is_dir():

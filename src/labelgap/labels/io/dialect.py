@@ -184,13 +184,7 @@ def _detect_delimiter(path: Path, encoding: str, is_header: Callable[[list[str]]
     cell_counts: dict[str, int] = {}
     for delimiter in _DELIMITERS:
         with open_text(path, encoding) as file:
-            try:
-                reader = csv.reader(file, delimiter=delimiter, strict=True)
-                cells = next(
-                    (cells for row in reader if any(cells := [unquote_formula(cell.strip()) for cell in row])), []
-                )
-            except csv.Error:
-                continue
+            _, cells = next(split_records(file, delimiter, 0, ProblemList(path)), (0, []))
         if len(cells) > 1 and is_header(cells):
             return delimiter
         cell_counts[delimiter] = len(cells)

@@ -348,7 +348,8 @@ class RawTable:
     def _edited_records(self, source: TextIO, columns: Sequence[OutputColumn], edit: EditRow) -> Iterator[str]:
         """Yield the text of the edited rows; that of a row that does not change stays as it is."""
         assert self.dialect is not None
-        delimiter, header, quoting = self.dialect.delimiter, None, csv.QUOTE_MINIMAL
+        delimiter, header = self.dialect.delimiter, True
+        quoting: Literal[0, 1] = csv.QUOTE_MINIMAL
         yield from (source.readline() for _ in range(self.dialect.skip))
         for line, written, lines in read_records(source, delimiter, 0, ProblemList(self.path)):
             text = "".join(lines)
@@ -357,16 +358,19 @@ class RawTable:
                 yield text
                 continue
             body = text.rstrip("\r\n")
-            if header is None:
-                header, edited = cells, [column.name for column in columns]
+            edited: list[Cell] | None = [column.name for column in columns]
+            if header:
+                header = False
                 quoting = csv.QUOTE_ALL if _record(written, delimiter, csv.QUOTE_ALL) == body else quoting
-            elif (edited := edit(line + self.dialect.skip, [*cells])) is None:
+            else:
+                edited = edit(line + self.dialect.skip, [*cells])
+            if edited is None:
                 continue
             changed = [
                 written[column.source]
                 if not column.new and column.source < len(cells) and cell == cells[column.source]
                 else quote_formula(str(cell))
-                for cell, column in zip(edited, columns, strict=False)  # the header once more may be shorter
+                for cell, column in zip(edited, columns, strict=True)
             ]
             if changed[: len(written)] == written:  # as it is, perhaps with more cells
                 more = _record(["", *changed[len(written) :]], delimiter, quoting)

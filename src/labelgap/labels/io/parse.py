@@ -142,11 +142,11 @@ def parse_header(
     ``line`` is 0 in files without lines; ``sample`` are the cells of the first ``SAMPLE_ROWS`` rows. Problems that do
     not prevent reading the rows are added to ``problems``.
     """
-    path, names_found, ignored_names = problems.path, {*header}, {*options.ignore_columns}
+    path, known, ignored_names = problems.path, {*header}, {*options.ignore_columns}
     if not header:
         raise InputError(f"{path} is empty: it needs a header line such as image,cat,dog and a row per image.")
     for name in options.ignore_columns:
-        if name not in names_found:
+        if name not in known:
             raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
     roles = _column_roles(header, options)
     if "image" not in roles and (photo := next((name for name in header if _PHOTO_NAME.search(name)), None)):
@@ -160,25 +160,18 @@ def parse_header(
     _recognize_lists(header, roles, used, sample)
     lists = any(roles[number] == "present" for number in used)
     special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
-    position: dict[str, int] = {}
-    for number in used:
-        if roles[number] in special:
-            position.setdefault(roles[number], number)
-    left_out = (*special, UNSURE_COLUMN) if lists else special
-    rest = [number for number in used if roles[number] not in left_out]
-    beside_lists = rest if lists else []
+    position = {roles[number]: number for number in reversed(used) if roles[number] in special}
+    rest = [number for number in used if roles[number] not in (*special, *((UNSURE_COLUMN,) if lists else ()))]
     probable = None
     if "image" not in position:
         probable = _column_of_files(rest, sample)
-        if probable is None and len(beside_lists) == 1:
-            probable = beside_lists[0]
+        probable = rest[0] if probable is None and lists and len(rest) == 1 else probable
         candidates = [header[probable]] if probable is not None else header
         problems.add(line, f"no column is called 'image'. {_hint(header, candidates)}")
         rest = [number for number in rest if number != probable]
-        beside_lists = [number for number in beside_lists if number != probable]
-    chosen = _select_columns(header, rest, options, names) if not lists else []
+    chosen = [] if lists else _select_columns(header, rest, options, names)
     problems.fixable &= "image" in position and bool(chosen or lists)
-    for message in _header_problems(header, roles, used, beside_lists, special):
+    for message in _header_problems(header, roles, used, rest if lists else (), special):
         problems.add(line, message)
     if not chosen and not lists:
         problems.add(line, "no class: after 'image' comes a column per class, or 'present'")

@@ -64,7 +64,7 @@ class _LabelEditor:
         rows = (cells for _, cells in source.rows())
         self.header = [str(cell) for cell in next(rows)]
         sample = list(islice(rows, SAMPLE_ROWS))
-        rows = chain(sample, rows)
+        every_row = chain(sample, rows)
         self.names = resolve_class_names(options)
         found = parse_header(0, self.header, options, self.names, ProblemList(source.path), sample)
         assert found.image is not None  # the table was read
@@ -72,11 +72,11 @@ class _LabelEditor:
         self.columns = [OutputColumn(name, number) for number, name in enumerate(self.header)]
         self.layout: WideLayout | ListLayout
         if found.present is not None:
-            self.layout = lists = ListLayout(found.list_states, rows, options.separator)
+            self.layout = lists = ListLayout(found.list_states, every_row, options.separator)
             self._prepare_lists(lists, found.present, added)
         else:
             self.layout = wide = WideLayout(found.class_names, CellParser())
-            wide.count(rows)
+            wide.count(every_row)
             self._prepare_wide(wide, added)
 
     def _prepare_wide(self, layout: WideLayout, added: Sequence[str]) -> None:
