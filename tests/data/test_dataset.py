@@ -170,6 +170,10 @@ def test_a_split_that_is_not_there_cannot_be_observed() -> None:
     data = Dataset("plain", split("train", LabelTable.from_dense(full_labels(5))))
     with pytest.raises(InputError, match="plain has no split 'val': there is train"):
         data.observe(splits=("val",))
+    assert repr(data) == "Dataset(plain: 5 train; 6 classes)"
+    other = split("test", LabelTable.from_dense(full_labels(5), classes=list("bacdef")))
+    with pytest.raises(InputError, match="test has other classes than train"):
+        Dataset("mixed", data.train, None, other)
 
 
 def test_images_and_labels_must_be_as_many() -> None:

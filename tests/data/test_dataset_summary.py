@@ -64,6 +64,7 @@ def test_what_looks_wrong_is_found_and_named() -> None:
     train = [[1, -1, -1, -1]] * 12 + [[-1, 1, -1, -1]] * 3 + [[-1, -1, -1, -1]]
     data = Dataset("toy", split("train", train), None, split("test", [[0, 0, 1, 0], [1, 1, 0, -1]]))
     found = {finding.kind: finding for finding in summarize(data).warnings}
+    assert [row.present for row in summarize(data).rarest()] == [1, 4, 13]
     assert found["never_present"].names == ("class 3",)
     assert found["few_present"].names == ("class 1", "class 2")
     assert found["not_in_train"].names == ("class 2",)

@@ -115,8 +115,9 @@ def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
 
 
 def test_a_single_remark_is_no_tag_and_a_single_misspelled_state_is_one(folder: Path) -> None:
-    fix("path,cat,notes,dog\n00.jpg,1,nice at night,\n01.jpg,0,,yess\n")
-    assert clean() == "path,cat,dog\n00.jpg,1,\n01.jpg,0,\n"
+    fixed = fix("path,cat,notes,dog,split,split\n00.jpg,1,nice at night,,train,val\n01.jpg,0,,yess,train,\n")
+    assert clean() == "path,cat,dog,split\n00.jpg,1,,train\n01.jpg,0,,train\n"
+    assert fixed.to_json()["images"] == 2 and len(said(fixed, "columns")) == 2
 
 
 def test_a_tag_with_minus_ones_stays_and_they_are_unknown(folder: Path) -> None:

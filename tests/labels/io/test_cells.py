@@ -64,6 +64,7 @@ def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
         [],
     ]
     assert "['a', 'b']" in str(lists.findings()[0])
+    assert TagLists(None, ["['a', b]"]).names("['a', b]") == ["['a'", "b]"] and not TagLists(None, ["[{}]"]).bracketed
     assert TagLists(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]
 
 
