@@ -72,16 +72,6 @@ def test_a_path_that_does_not_exist_is_said_to_be(table: Path, text: str) -> Non
         load(text)
 
 
-@pytest.mark.parametrize(("name", "what"), [("notes.txt", "is a '.txt' file"), ("photos", "is a folder")])
-def test_a_file_of_an_unknown_kind_is_answered_with_what_is_recognized(table: Path, name: str, what: str) -> None:
-    if not (table.parent / name).exists():
-        (table.parent / name).write_text("hello")
-    with pytest.raises(InputError) as caught:
-        load(name)
-    assert what in str(caught.value)
-    assert "What it recognizes: a CSV file, a folder with a folder of photos per tag, and" in str(caught.value)
-
-
 def test_an_unknown_option_is_answered_with_the_nearest(table: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"there is no csv option 'zeroes'\. Did you mean 'zeros'\?"):
         load("csv", table, zeroes="unknown")

@@ -94,14 +94,6 @@ def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
     assert [row.measurable for row in summary.classes] == [("test",), (), ()]
 
 
-def test_the_state_that_is_missing_is_named() -> None:
-    train = split("train", [[1, 1]])
-    neither = summarize(Dataset("toy", train, split("val", [[-1, -1]]))).cannot[0]
-    assert "have no known present and no known absent there" in neither
-    mixed = summarize(Dataset("toy", train, split("val", [[1, 0]]))).cannot[0]
-    assert "lack a known present or a known absent there" in mixed
-
-
 def test_nothing_to_learn_from_means_no_next_command() -> None:
     summary = summarize(Dataset("toy", split("train", [[0, -1]])))
     assert summary.next == "" and summary.cannot[0] == "train: no class is known to be present in a train image"

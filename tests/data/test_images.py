@@ -45,17 +45,13 @@ def test_rows_that_do_not_exist_are_refused(rows: list[object]) -> None:
         ArrayImages(np.zeros((5, 2, 2), np.uint8)).select(np.array(rows))
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)])
-def test_arrays_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="images in an array"):
-        ArrayImages(np.zeros(shape, np.uint8))
-
-
-def test_arrays_of_other_types_and_wrong_names_are_refused() -> None:
-    with pytest.raises(InputError, match="uint8"):
-        ArrayImages(np.zeros((2, 4, 4)))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="3 names"):
-        ArrayImages(np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])
+def test_arrays_that_are_no_images_are_refused() -> None:
+    for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)):
+        with pytest.raises(InputError):
+            ArrayImages(np.zeros(shape, np.uint8))
+    for array, names in ((np.zeros((2, 4, 4)), None), (np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])):
+        with pytest.raises(InputError):
+            ArrayImages(array, names)  # type: ignore[arg-type]
 
 
 def test_the_fingerprint_of_an_array_follows_its_bytes_shape_and_order() -> None:

@@ -220,7 +220,7 @@ def typed_cell(cell: Cell, kind: pa.DataType) -> Any:
     """Return an edited cell as a value of a Parquet column."""
     if not isinstance(cell, str):
         return cell
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if _is_list(kind):
         return [cell] if cell else []
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return cell or None
@@ -259,7 +259,7 @@ def stored_classes(metadata: Any, path: Path) -> list[str] | None:
 def _class_names(column: pa.ChunkedArray, where: str) -> pa.Array:
     """Return all names in a column of lists, one after the other."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if not _is_list(kind):
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
     kind = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
@@ -267,6 +267,10 @@ def _class_names(column: pa.ChunkedArray, where: str) -> pa.Array:
     if names is None or names.null_count:
         raise InputError(f"{where}: it must hold lists of class names, each of them a string.")
     return names
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -379,21 +383,25 @@ class RawTable:
                 yield _record(changed, delimiter, quoting) + text[len(body) :]
 
     def _edited(self, columns: Sequence[OutputColumn], edit: EditRow, classes: Sequence[str] | None) -> pa.Table:
-        table, rows = pq.read_table(self.path), [*self.rows()][1:]
+        with open_parquet(self.path) as file:
+            stored = [file.read_row_group(number) for number in range(file.num_row_groups)]
+            table = (pa.concat_tables(stored) if stored else file.read()).cast(pq.read_schema(self.path))
+        rows = [*self.rows()][1:]
         edited = [(number - 1, cells, after) for number, cells in rows if (after := edit(number, [*cells])) is not None]
         arrays, schema_fields = [], []
         for index, column in enumerate(columns):
-            field = table.schema.field(column.source)
-            values = table.column(column.source).take([place for place, _, _ in edited])
+            field, values = table.schema.field(column.source), table.column(column.source)
             changed = {
                 row: typed_cell(after[index], field.type)
                 for row, (_, cells, after) in enumerate(edited)
                 if column.new or after[index] != cells[column.source]
             }
-            if changed or column.new:
-                cells_as_read = values.to_pylist()
-                values = pa.array([changed.get(row, value) for row, value in enumerate(cells_as_read)], field.type)
-            arrays.append(values)
+            if changed or column.new or _is_list(field.type):  # lists of several dictionaries cannot be selected from
+                before = values.to_pylist()
+                new = [changed.get(row, before[place]) for row, (place, _, _) in enumerate(edited)]
+                arrays.append(pa.array(new, field.type))
+            else:
+                arrays.append(values.take([place for place, _, _ in edited]))
             schema_fields.append(field.with_name(column.name))
         metadata: dict[bytes, bytes] = {**(table.schema.metadata or {})}
         if schema_fields != [*table.schema] or len(edited) != table.num_rows:
