@@ -156,6 +156,10 @@ def test_a_folder_around_an_album_is_answered_with_the_album(table: Path) -> Non
 
 
 def test_what_is_not_recognized_is_answered_with_what_to_do_first(table: Path) -> None:
+    with pytest.raises(InputError, match=r"Did you mean .*tags\.csv\?"):
+        load(table.parent)
+    with pytest.raises(InputError, match=r"tags\.csv --images photos"):
+        load("photos")
     (table.parent / "empty").mkdir()
     (table.parent / "tags.xlsx").write_bytes(b"PK")
     for name, hint in (

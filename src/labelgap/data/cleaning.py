@@ -155,7 +155,7 @@ def _table_format(text: str | os.PathLike[str]) -> tuple[str, Path]:
     if name in _SUFFIXES and place and not path.exists():
         path = Path(place).expanduser()
     else:
-        name = recognize_format(path) if path.exists() else ""
+        name = recognize_format(path)[0] if path.exists() else ""
     if not path.exists():
         raise InputError(f"{path} does not exist.")
     if name not in _SUFFIXES:

@@ -135,7 +135,7 @@ def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
         return load_by_name(text, **given)
     file = Path(text).expanduser()
     if file.exists():
-        name, others = _recognize(file)
+        name, others = recognize_format(file)
         loaded = load_by_name(name, file, **given)
         also = "".join(f"; {other} is there too: {other}={text}" for other in others)
         recognized = Note(f"recognized as {name}: {describe_dataset(name).path_to}{also}", "source")
@@ -152,13 +152,8 @@ def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
     raise InputError(describe_missing_path(file))
 
 
-def recognize_format(path: Path) -> str:
-    """Return the name of the data that an existing path leads to."""
-    return _recognize(path)[0]
-
-
-def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the data that a path leads to, and what else it could be read as."""
+def recognize_format(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the data that an existing path leads to, and what else it could be read as."""
     names = [reader.name for reader in describe_datasets() if reader.recognizes(path)]
     names.sort(key=lambda name: name in _GENERIC)
     if names:

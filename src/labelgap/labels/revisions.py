@@ -300,8 +300,7 @@ def write_provenance(path: Path, entries: Iterable[ProvenanceEntry]) -> None:
             revision = entry.revision
             time = "" if revision.time is None else revision.time.isoformat(timespec="seconds")
             epoch = "" if revision.epoch is None else revision.epoch
-            states = (_STATES[entry.before], _STATES[revision.value])
-            label = (revision.image, entry.split, revision.class_name, *states)
+            label = (revision.image, entry.split, revision.class_name, _STATES[entry.before], _STATES[revision.value])
             origin = (revision.source, revision.author or "", time, epoch, entry.run)
             writer.writerow(quote_formulas([*label, *origin]))
 
