@@ -114,17 +114,6 @@ def test_revealing_undoes_observing_and_says_so() -> None:
     assert sentences(whole)[-1] == "train shows every label that is known" and len(sentences(whole)) == 2
 
 
-def test_revealing_what_was_never_hidden_changes_no_label() -> None:
-    data, _, _ = official()
-    assert data.reveal().train.labels is data.train.labels and data.reveal().train.truth is None
-
-
-def test_without_an_origin_the_split_itself_is_drawn_from() -> None:
-    labels = full_labels(30)
-    data = Dataset("plain", split("train", LabelTable.from_dense(labels)))
-    assert np.array_equal(data.observe(1, 1, seed=3).train.labels.to_dense(), papers_draw(labels, 1, 1, seed=3))
-
-
 def test_the_real_voc_labels_come_out_bit_for_bit(shared_data: Path) -> None:
     with np.load(shared_data / "voc2012_resnet50_448.npz") as stored:
         train_ids, val_ids, classes = (stored[name].tolist() for name in ("train_ids", "val_ids", "classes"))
@@ -181,6 +170,10 @@ def test_a_split_that_is_not_there_cannot_be_observed() -> None:
     data = Dataset("plain", split("train", LabelTable.from_dense(full_labels(5))))
     with pytest.raises(InputError, match="plain has no split 'val': there is train"):
         data.observe(splits=("val",))
+    assert repr(data) == "Dataset(plain: 5 train; 6 classes)"
+    other = split("test", LabelTable.from_dense(full_labels(5), classes=list("bacdef")))
+    with pytest.raises(InputError, match="test has other classes than train"):
+        Dataset("mixed", data.train, None, other)
 
 
 def test_images_and_labels_must_be_as_many() -> None:
@@ -189,20 +182,6 @@ def test_images_and_labels_must_be_as_many() -> None:
         Split("train", pixels(4), table)
     with pytest.raises(InputError, match="train has 5 images and 4 rows of truth"):
         Split("train", pixels(5), table, table.select(range(4)))
-
-
-def test_splits_must_have_the_same_classes() -> None:
-    train = split("train", LabelTable.from_dense([[1, 0]], classes=["cat", "dog"]))
-    test = split("test", LabelTable.from_dense([[1, 0]], classes=["dog", "cat"]))
-    with pytest.raises(InputError, match="mixed: test has other classes than train"):
-        Dataset("mixed", train, None, test)
-
-
-def test_a_data_set_lists_the_splits_it_has() -> None:
-    data, _, _ = official()
-    assert [part.name for part in data.splits] == ["train", "val", "test"]
-    assert [part.name for part in Dataset("one", data.train).splits] == ["train"]
-    assert repr(data) == "Dataset(official: 40 train, 10 val, 20 test; 6 classes)"
 
 
 def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:

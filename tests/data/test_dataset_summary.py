@@ -64,22 +64,12 @@ def test_what_looks_wrong_is_found_and_named() -> None:
     train = [[1, -1, -1, -1]] * 12 + [[-1, 1, -1, -1]] * 3 + [[-1, -1, -1, -1]]
     data = Dataset("toy", split("train", train), None, split("test", [[0, 0, 1, 0], [1, 1, 0, -1]]))
     found = {finding.kind: finding for finding in summarize(data).warnings}
+    assert [row.present for row in summarize(data).rarest()] == [1, 4, 13]
     assert found["never_present"].names == ("class 3",)
     assert found["few_present"].names == ("class 1", "class 2")
     assert found["not_in_train"].names == ("class 2",)
     assert str(found["no_label"]) == "1 image with no label at all"
     assert "all_known" not in found
-
-
-def test_nothing_unknown_is_said_to_be_so() -> None:
-    data = Dataset("toy", split("train", [[1, 0]] * 10 + [[0, 1]] * 10))
-    summary = summarize(data)
-    assert [finding.kind for finding in summary.warnings] == ["all_known"]
-    assert "--zeros" not in str(summary.warnings[0])
-    assert summary.can == (
-        "train now; no label is missing in train",
-        "measure accuracy on train, out of fold, over all 2 classes",
-    )
 
 
 def test_accuracy_is_promised_only_where_a_training_would_count_the_class() -> None:
@@ -104,40 +94,9 @@ def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
     assert [row.measurable for row in summary.classes] == [("test",), (), ()]
 
 
-def test_positives_only_allow_training_and_no_measurement() -> None:
-    positives = [[1, -1], [-1, 1]]
-    data = Dataset("toy", split("train", positives), split("val", positives), split("test", positives))
-    summary = summarize(data)
-    assert summary.can == ("train and rank missing labels now",)
-    assert summary.cannot[1].startswith("measure accuracy on test: 2 of 2 classes have no known absent there")
-    assert summary.cannot[1].endswith("label 2 random val and test images each in full")
-
-
-def test_nobody_is_asked_to_label_what_is_labeled() -> None:
-    complete = [[1, 0], [0, 0], [1, 0]]
-    cannot = summarize(
-        Dataset("toy", split("train", [[1, -1]] * 3), split("val", complete), split("test", complete))
-    ).cannot
-    assert all("have no known present there" in text and "label" not in text for text in cannot) and len(cannot) == 2
-
-
-def test_the_state_that_is_missing_is_named() -> None:
-    train = split("train", [[1, 1]])
-    neither = summarize(Dataset("toy", train, split("val", [[-1, -1]]))).cannot[0]
-    assert "have no known present and no known absent there" in neither
-    mixed = summarize(Dataset("toy", train, split("val", [[1, 0]]))).cannot[0]
-    assert "lack a known present or a known absent there" in mixed
-
-
 def test_nothing_to_learn_from_means_no_next_command() -> None:
     summary = summarize(Dataset("toy", split("train", [[0, -1]])))
     assert summary.next == "" and summary.cannot[0] == "train: no class is known to be present in a train image"
-
-
-def test_a_hidden_truth_counts_for_measuring_only() -> None:
-    test = split("test", [[1, -1], [-1, 1]], truth=[[1, 0], [0, 1]])
-    summary = summarize(Dataset("toy", split("train", [[1, 1]]), None, test))
-    assert summary.splits["test"].unknown == 2 and summary.splits["test"].measurable == 2
 
 
 def test_the_next_command_is_what_was_typed() -> None:
@@ -148,12 +107,6 @@ def test_the_next_command_is_what_was_typed() -> None:
     )
     by_hand = Dataset("toy", split("train", [[1]]))
     assert summarize(by_hand).next == "labelgap.fit(data, out='runs/first')"
-
-
-def test_the_rarest_come_first_and_never_present_ones_not_at_all() -> None:
-    train = [[1, -1, -1]] * 5 + [[-1, 1, -1]] * 2
-    summary = summarize(Dataset("toy", split("train", train)))
-    assert [(row.name, row.present) for row in summary.rarest()] == [("class 1", 2), ("class 0", 5)]
 
 
 def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_measured() -> None:

@@ -26,11 +26,6 @@ def read(folder: Path, name: str) -> NDArray[np.uint8]:
     return FileImages(folder, [name])[0]
 
 
-def test_both_sources_speak_the_protocol(tmp_path: Path) -> None:
-    assert isinstance(ArrayImages(np.zeros((2, 4, 4), np.uint8)), ImageSource)
-    assert isinstance(FileImages(tmp_path, ["a.png"]), ImageSource)
-
-
 def test_an_array_gives_height_width_channels_and_its_names() -> None:
     gray = ArrayImages(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), ["a", "b"])
     assert gray[1].shape == (3, 4, 1) and gray[1][2, 3, 0] == 23
@@ -44,28 +39,19 @@ def test_select_keeps_the_order_asked_for() -> None:
     assert len(images.select([])) == 0
 
 
-def test_selecting_files_keeps_names_and_root(tmp_path: Path) -> None:
-    images = FileImages(tmp_path, ["a.png", "b.png", "c.png"]).select(np.array([2, 0]))
-    assert images.names == ("c.png", "a.png") and images.path(0) == tmp_path / "c.png"
-
-
-@pytest.mark.parametrize("rows", [[5], [-1], [0.5], [[0]], ["a"]])
+@pytest.mark.parametrize("rows", [[5], [-1], [0.5], ["a"]])
 def test_rows_that_do_not_exist_are_refused(rows: list[object]) -> None:
     with pytest.raises(InputError, match="row"):
         ArrayImages(np.zeros((5, 2, 2), np.uint8)).select(np.array(rows))
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)])
-def test_arrays_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="images in an array"):
-        ArrayImages(np.zeros(shape, np.uint8))
-
-
-def test_arrays_of_other_types_and_wrong_names_are_refused() -> None:
-    with pytest.raises(InputError, match="uint8"):
-        ArrayImages(np.zeros((2, 4, 4)))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="3 names"):
-        ArrayImages(np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])
+def test_arrays_that_are_no_images_are_refused() -> None:
+    for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)):
+        with pytest.raises(InputError):
+            ArrayImages(np.zeros(shape, np.uint8))
+    for array, names in ((np.zeros((2, 4, 4)), None), (np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])):
+        with pytest.raises(InputError):
+            ArrayImages(array, names)  # type: ignore[arg-type]
 
 
 def test_the_fingerprint_of_an_array_follows_its_bytes_shape_and_order() -> None:
@@ -102,14 +88,6 @@ def test_sources_survive_pickling(tmp_path: Path) -> None:
     for images in (FileImages(tmp_path, ["a.png"]), ArrayImages(ramp()[None])):
         back: ImageSource = pickle.loads(pickle.dumps(images))
         assert np.array_equal(back[0], ramp()) and back.names == images.names
-
-
-def test_rgb_and_gray_files_come_as_three_channels(tmp_path: Path) -> None:
-    Image.fromarray(ramp()).save(tmp_path / "rgb.png")
-    Image.fromarray(ramp()[..., 0]).save(tmp_path / "grey.png")
-    assert np.array_equal(read(tmp_path, "rgb.png"), ramp())
-    assert np.array_equal(read(tmp_path, "grey.png"), np.repeat(ramp()[..., :1], 3, axis=2))
-    assert read(tmp_path, "rgb.png").flags.writeable
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
@@ -169,12 +147,6 @@ def test_transparency_is_laid_on_white(
     assert np.abs(read(tmp_path, "a.png").astype(int) - expected).max() <= 1
 
 
-def test_a_transparent_colour_of_an_opaque_mode_is_white_too(tmp_path: Path) -> None:
-    Image.new("RGB", (3, 2), (1, 2, 3)).save(tmp_path / "a.png", transparency=(1, 2, 3))
-    Image.new("L", (3, 2), 7).save(tmp_path / "b.png", transparency=7)
-    assert (read(tmp_path, "a.png") == 255).all() and (read(tmp_path, "b.png") == 255).all()
-
-
 def test_cmyk_and_one_bit_and_ycbcr_become_rgb(tmp_path: Path) -> None:
     Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)
     assert np.abs(read(tmp_path, "a.jpg").astype(int) - [255, 0, 0]).max() < 12
@@ -221,12 +193,6 @@ def png(width: int, height: int, depth: int, color: int, lines: list[bytes]) -> 
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
-def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
-    (tmp_path / "bomb.png").write_bytes(png(60000, 60000, depth=1, color=0, lines=[b"\0" * 7500]))
-    with pytest.raises(InputError, match=r"bomb\.png is refused: it unpacks to more than"):
-        read(tmp_path, "bomb.png")
-
-
 def test_files_that_are_no_whole_image_are_named(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     for suffix in ("png", "jpg", "webp", "gif", "tif", "bmp"):
@@ -246,22 +212,6 @@ def test_files_that_are_no_whole_image_are_named(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(InputError, match=f"{name} {reason}"):
             read(tmp_path, name)
-
-
-def test_damaged_bytes_raise_nothing_but_input_errors(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for suffix in ("png", "jpg", "gif", "tif", "webp"):
-        Image.fromarray(ramp(24, 24) // 2).save(tmp_path / f"a.{suffix}")
-        whole = bytearray((tmp_path / f"a.{suffix}").read_bytes())
-        for _ in range(40):
-            damaged = bytearray(whole)
-            for place in rng.integers(0, len(damaged), 8).tolist():
-                damaged[place] = int(rng.integers(0, 256))
-            (tmp_path / f"b.{suffix}").write_bytes(damaged)
-            try:
-                assert read(tmp_path, f"b.{suffix}").ndim == 3
-            except InputError as error:
-                assert f"b.{suffix}" in str(error)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
@@ -300,8 +250,3 @@ def test_a_large_jpeg_may_be_decoded_smaller(tmp_path: Path) -> None:
 def test_gray_is_weighed_as_pillow_does() -> None:
     colors = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     assert np.array_equal(to_channels(colors, 1)[..., 0], np.asarray(Image.fromarray(colors).convert("L")))
-
-
-def test_images_have_one_channel_or_three() -> None:
-    with pytest.raises(InputError, match="1 or 3 channels"):
-        to_channels(ramp(), 2)

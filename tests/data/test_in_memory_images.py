@@ -72,19 +72,6 @@ def test_gray_images_in_every_form(run: Run) -> None:
     np.testing.assert_allclose(run.predict(gray[0], device="cpu"), expected[:1], atol=1e-6)
 
 
-def test_pillow_images_are_rotated_by_exif_and_composed_on_white(run: Run) -> None:
-    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8))
-    turned = image.transpose(Image.Transpose.ROTATE_90)
-    turned.getexif()[0x0112] = 6
-    np.testing.assert_array_equal(InMemoryImages([turned])[0], np.asarray(image))
-    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
-    assert (InMemoryImages([clear])[0] == 255).all()
-
-
-def test_no_images_give_no_rows(run: Run) -> None:
-    assert run.predict([], device="cpu").shape == run.predict(np.zeros((0, 4, 4, 3), np.uint8)).shape == (0, 3)
-
-
 def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
     on_features = make_run(tmp_path / "b", backbone="features", width=5)
     vectors = np.random.default_rng(0).normal(size=(4, 5))

@@ -30,7 +30,7 @@ def by_pillow(path: Path, min_size: int | None, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("orientation", [None, 1, 3, 6])
+@pytest.mark.parametrize("orientation", [None, 6])
 @pytest.mark.parametrize("progressive", [False, True])
 def test_both_give_the_same_pixels(
     image: Image.Image,
@@ -48,14 +48,6 @@ def test_both_give_the_same_pixels(
         image.convert(mode).save(path, quality=85, subsampling=subsampling, progressive=progressive, exif=exif)
         for min_size in (None, 100, 50, 20):
             assert np.array_equal(decode(path, min_size), by_pillow(path, min_size, monkeypatch))
-
-
-def test_a_jpeg_cut_short_is_refused_all_the_same(image: Image.Image, tmp_path: Path) -> None:
-    path = tmp_path / "a.jpg"
-    image.save(path)
-    path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(InputError, match="damaged or truncated"):
-        decode(path)
 
 
 def test_what_one_forgives_the_other_decides(
@@ -78,9 +70,3 @@ def test_what_one_forgives_the_other_decides(
                 decode(path)
         else:
             assert np.array_equal(decode(path), expected)
-
-
-def test_a_png_that_is_called_jpg_is_read(image: Image.Image, tmp_path: Path) -> None:
-    path = tmp_path / "a.jpg"
-    image.save(path, "PNG")
-    assert np.array_equal(decode(path), np.asarray(image))

@@ -89,14 +89,6 @@ def test_a_layout_lets_the_command_check_a_folder(tmp_path: Path, capsys: pytest
     assert "is not checked further: its data (plain)" in capsys.readouterr().out
 
 
-def test_a_function_may_take_any_options() -> None:
-    def any_options(**options: Any) -> Dataset:
-        return load("digits", **options)
-
-    register_dataset("any", any_options)
-    assert len(load("any", train=7, val=0, test=0).train) == 7
-
-
 @pytest.mark.parametrize("name", ["", "two words", "a=b", "9lives"])
 def test_a_name_has_to_fit_the_command_line(name: str) -> None:
     with pytest.raises(InputError, match="is not a name of a data set"):

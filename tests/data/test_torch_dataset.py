@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset
 
 import labelgap as lg
-from labelgap.data import FeatureVectors, FileImages, Split
+from labelgap.data import FeatureVectors, Split
 from labelgap.labels import LabelTable
 
 
@@ -48,17 +45,6 @@ def test_a_data_loader_feeds_a_loss(train: Split, workers: int) -> None:
         assert loss_fn(images.mean(dim=(1, 2, 3))[:, None].expand(-1, 10), labels).isfinite()
         seen += index.tolist()
     assert sorted(seen) == list(range(10))
-
-
-def test_a_subset_keeps_the_rows_of_the_table(train: Split) -> None:
-    assert [index for _, _, index in Subset(train, [7, 2])] == [7, 2]  # type: ignore[attr-defined]
-
-
-def test_color_files_are_channels_first(tmp_path: Path) -> None:
-    Image.new("RGB", (6, 4), (10, 20, 30)).save(tmp_path / "a.png")
-    split = Split("train", FileImages(tmp_path, ["a.png"]), LabelTable.from_dense([[1]], images=["a.png"]))
-    image, _, _ = split[0]
-    assert image.shape == (3, 4, 6) and image[:, 0, 0].tolist() == [10, 20, 30]
 
 
 def test_feature_vectors_take_the_place_of_images() -> None:

@@ -112,23 +112,6 @@ def test_the_draws_are_the_same_bits_everywhere() -> None:
     assert packed == PINNED
 
 
-@pytest.mark.parametrize("rule", ["random", "rare-overlooked", "small-overlooked"])
-def test_a_label_is_kept_in_proportion_to_its_weight_up_to_all_of_them(rule: str) -> None:
-    random = np.random.default_rng(1)
-    labels = (random.random((20_000, 4)) < (0.02, 0.1, 0.3, 0.6)).astype(np.int8)
-    sizes = np.broadcast_to([4.0, 100.0, 900.0, 1e6], labels.shape)
-    counts = labels.sum(axis=0)
-    weights = {"random": np.ones(4), "rare-overlooked": counts.astype(float)}.get(rule, sizes[0] / (sizes[0] + 96.0**2))
-    left = observed(labels, sizes, rule, 0, 5, share=0.7).counts().present
-    assert left.sum() == round(Fraction("0.7") * int(counts.sum()))
-    low, high = 0.0, 1e9  # of t, with which the expected number is that of the labels kept
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if (counts * np.minimum(1, middle * weights)).sum() < left.sum() else (low, middle)
-    expected = np.minimum(1, low * weights)
-    assert np.abs(left / counts - expected).max() < 0.04, (left / counts, expected)
-
-
 def test_every_class_has_an_annotator_who_knows_it_and_images_are_shared_evenly() -> None:
     labels = np.ones((3000, 20), dtype=np.int8)
     left = LabelTable.from_dense(labels).observe("annotators", seed=4).to_dense()

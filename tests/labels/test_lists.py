@@ -40,10 +40,6 @@ def test_a_name_twice_in_one_list_counts_once() -> None:
         assert table.to_dense().tolist() == [[PRESENT, ABSENT]]
 
 
-def test_a_semicolon_is_a_character_like_any_other() -> None:
-    assert LabelTable.from_lists([["cat;dog"], ["cat"]]).classes == ("cat", "cat;dog")
-
-
 def test_sets_tuples_and_generators_are_lists_too() -> None:
     rows: list[Any] = [{"b"}, ("a", "b"), (name for name in "ba")]
     assert LabelTable.from_lists(rows).to_dense().tolist() == [[-1, 1], [1, 1], [1, 1]]

@@ -67,11 +67,6 @@ def test_the_draw_of_the_papers_is_repeated_on_voc_bit_for_bit(voc: dict[str, An
     assert observed.counts().total == (4574, 0, 4574 * 19)
 
 
-def test_a_draw_after_the_split_gives_other_labels_than_the_papers(voc: dict[str, Any]) -> None:
-    train = LabelTable.from_dense(voc["train_truth"])
-    assert (train.observe().to_dense() != voc["train_observed"]).any()
-
-
 @pytest.mark.parametrize(("positives", "negatives"), [(1, 0), (0, 0), (1, 1), (2, 3), (0, 1), (99, 99)])
 @pytest.mark.parametrize(("seed", "block"), [(1200, 1 << 22), (0, 25), (7, 1)])
 def test_observe_is_the_draw_that_the_papers_describe(
@@ -91,20 +86,6 @@ def test_all_keeps_every_label_of_its_state_and_draws_the_other_as_before() -> N
     assert (table.observe(1, "all").to_dense() == reference(dense, 1, 99, 1200)).all()
     assert (table.observe("all", 0).to_dense() == reference(dense, 99, 0, 1200)).all()
     assert (table.observe(np.int64(1), 0).to_dense() == reference(dense, 1, 0, 1200)).all()  # type: ignore[arg-type]
-
-
-def test_negatives_use_up_random_state_even_when_none_is_kept() -> None:
-    table = LabelTable.from_dense(some_codes())
-    positives = [table.observe(1, negatives).to_dense() == PRESENT for negatives in (0, 3)]
-    assert (positives[0] == positives[1]).all()
-
-
-def test_names_stay_and_the_full_table_is_left_alone() -> None:
-    table = LabelTable.from_dense(some_codes(2, 2), classes=["a", "b"], images=["x", "y"])
-    before = table.to_dense()
-    assert table.observe().classes == ("a", "b")
-    assert table.observe().images == ("x", "y")
-    assert (table.to_dense() == before).all()
 
 
 @pytest.mark.parametrize("amount", [-1, 1.0, "some", None, True])
@@ -157,23 +138,11 @@ def test_a_share_is_read_as_the_decimal_that_was_written() -> None:
     assert table.drop(0.07).counts().unknown.tolist() == [10]
 
 
-def test_drop_depends_on_its_seed_alone() -> None:
-    table = LabelTable.from_dense(some_codes())
-    assert table.drop(0.5, seed=3) == table.drop(0.5, seed=3)
-    assert table.drop(0.5, seed=3) != table.drop(0.5, seed=4)
-
-
 def test_drop_chooses_every_label_equally_often() -> None:
     table = LabelTable.from_dense(np.ones((10, 2)))
     kept = sum((table.drop(0.5, seed).to_dense() == PRESENT).astype(int) for seed in range(400))
     assert kept.sum() == 400 * 10
     assert (abs(kept - 200) < 50).all()
-
-
-def test_less_dropped_with_one_seed_keeps_what_more_dropped_keeps() -> None:
-    table = LabelTable.from_dense(some_codes())
-    more, less = (table.drop(fraction, seed=1).to_dense() != UNKNOWN for fraction in (0.9, 0.5))
-    assert (less | ~more).all()
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])

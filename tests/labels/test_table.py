@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import pickle
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.sparse import locate_entries, starts_from_lengths
 
 Codes = NDArray[np.int8]
 FEW = settings(max_examples=25)
@@ -33,94 +35,36 @@ def small() -> LabelTable:
 
 
 @FEW
-@given(codes())
-def test_a_dense_matrix_comes_back_as_it_was(dense: Codes) -> None:
-    table = LabelTable.from_dense(dense)
-    assert table.shape == dense.shape
-    assert len(table) == len(dense)
-    assert table.to_dense().dtype == np.int8
-    assert (table.to_dense() == dense).all()
-    assert table.complete == (not (dense == UNKNOWN).any())
-
-
-@FEW
-@given(codes())
-def test_only_known_labels_are_stored_row_by_row_in_order_of_their_class(dense: Codes) -> None:
-    table = LabelTable.from_dense(dense)
-    known = [(row, column) for row in range(dense.shape[0]) for column in range(dense.shape[1])]
-    known = [place for place in known if dense[place] != UNKNOWN]
-    assert list(zip(table.rows.tolist(), table.columns.tolist(), strict=True)) == known
-    assert table.values.tolist() == [dense[place] for place in known]
-    assert table.nbytes == 8 * (len(dense) + 1) + 5 * len(known)
-
-
-@FEW
-@given(codes(), st.randoms(use_true_random=False))
-def test_entries_in_any_order_give_the_same_table(dense: Codes, random: Any) -> None:
-    entries = [(row, column, value) for (row, column), value in np.ndenumerate(dense)]
-    random.shuffle(entries)
-    rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
-    names = [str(number) for number in range(dense.shape[1])]
-    assert LabelTable.from_entries(rows, columns, values, names, len(dense)) == LabelTable.from_dense(dense)
-
-
-@FEW
-@given(codes(), st.data())
-def test_a_batch_is_the_rows_asked_for_in_their_order(dense: Codes, data: st.DataObject) -> None:
-    rows = data.draw(st.lists(st.integers(0, len(dense) - 1), max_size=8)) if len(dense) else []
-    batch = LabelTable.from_dense(dense).batch(rows)
-    assert batch.dtype == torch.int8
-    assert batch.shape == (len(rows), dense.shape[1])
-    assert (batch.numpy() == dense[rows]).all()
-
-
-@FEW
-@given(codes(), st.data())
-def test_select_takes_rows_and_their_names(dense: Codes, data: st.DataObject) -> None:
-    names = [f"{number}.jpg" for number in range(len(dense))]
-    rows = data.draw(st.permutations(range(len(dense)))) if len(dense) else []
-    rows = rows[: data.draw(st.integers(0, len(rows)))]
-    chosen = LabelTable.from_dense(dense, images=names).select(rows)
-    assert (chosen.to_dense() == dense[rows]).all()
-    assert chosen.images == tuple(names[row] for row in rows)
-
-
-@FEW
-@given(codes(), st.data())
-def test_a_mask_selects_as_row_numbers_do(dense: Codes, data: st.DataObject) -> None:
-    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(dense), max_size=len(dense))), dtype=bool)
-    table = LabelTable.from_dense(dense)
-    assert table.select(mask) == table.select(np.flatnonzero(mask))
-    assert (table.batch(torch.from_numpy(mask)).numpy() == dense[mask]).all()
-
-
-@FEW
-@given(codes())
-def test_counts_are_those_of_the_dense_matrix(dense: Codes) -> None:
-    counts = LabelTable.from_dense(dense).counts()
+@given(codes(), st.data(), st.randoms(use_true_random=False))
+def test_a_table_is_what_its_dense_matrix_is(dense: Codes, data: st.DataObject, random: Any) -> None:
+    count = len(dense)
+    names = [f"{number}.jpg" for number in range(count)]
+    table = LabelTable.from_dense(dense, images=names)
+    assert table.shape == dense.shape and len(table) == count and table.complete == (not (dense == UNKNOWN).any())
+    assert table.to_dense().dtype == np.int8 and (table.to_dense() == dense).all()
+    known = [(row, column, value) for (row, column), value in np.ndenumerate(dense) if value != UNKNOWN]
+    assert list(zip(table.rows.tolist(), table.columns.tolist(), table.values.tolist(), strict=True)) == known
+    assert table.nbytes == 8 * (count + 1) + 5 * len(known)
+    random.shuffle(known)
+    rows, columns, values = zip(*known, strict=True) if known else ((), (), ())
+    assert LabelTable.from_entries(rows, columns, values, table.classes, names) == table
+    counts = table.counts()
     for counted, state in ((counts.present, PRESENT), (counts.absent, ABSENT), (counts.unknown, UNKNOWN)):
         assert counted.tolist() == (dense == state).sum(0).tolist()
     assert counts.total == tuple(int((dense == state).sum()) for state in (PRESENT, ABSENT, UNKNOWN))
-
-
-@FEW
-@given(codes(), st.data())
-def test_parts_put_together_are_the_whole(dense: Codes, data: st.DataObject) -> None:
-    whole = LabelTable.from_dense(dense, images=[f"{number}.jpg" for number in range(len(dense))])
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(dense)), max_size=3)))
-    edges = [0, *cuts, len(dense)]
-    parts = [whole.select(range(start, end)) for start, end in itertools.pairwise(edges)]
-    assert LabelTable.concatenate(parts) == whole
-
-
-@FEW
-@given(codes(), st.data())
-def test_keep_hides_the_known_labels_that_are_not_in_the_mask(dense: Codes, data: st.DataObject) -> None:
-    known = int((dense != UNKNOWN).sum())
-    kept = np.array(data.draw(st.lists(st.booleans(), min_size=known, max_size=known)), dtype=bool)
+    chosen = data.draw(st.lists(st.integers(0, count - 1), max_size=8)) if count else []
+    assert table.batch(chosen).dtype == torch.int8 and (table.batch(chosen).numpy() == dense[chosen]).all()
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=bool)
+    part = table.select(mask)
+    assert part == table.select(np.flatnonzero(mask)) and (part.to_dense() == dense[mask]).all()
+    assert part.images == tuple(np.array(names)[mask])
+    cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=3)))
+    parts = [table.select(range(start, end)) for start, end in itertools.pairwise([0, *cuts, count])]
+    assert LabelTable.concatenate(parts) == table
+    kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(known), max_size=len(known))), dtype=bool)
     expected = dense.copy()
     expected[expected != UNKNOWN] = np.where(kept, dense[dense != UNKNOWN], UNKNOWN)
-    assert (LabelTable.from_dense(dense).keep(kept).to_dense() == expected).all()
+    assert (table.keep(kept).to_dense() == expected).all()
 
 
 def test_many_images_of_five_thousand_classes_take_the_memory_of_their_known_labels() -> None:
@@ -186,13 +130,6 @@ def test_a_class_or_an_image_twice_is_refused() -> None:
         LabelTable.from_entries([0], [0], [1], ["cat", "cat"], 1)
 
 
-def test_codes_outside_the_three_states_are_refused() -> None:
-    with pytest.raises(InputError, match=r"labels holds 3 at \(0, 1\)"):
-        LabelTable.from_dense([[1, 3]])
-    with pytest.raises(InputError, match=r"labels holds 7 at \(0,\)"):
-        LabelTable.from_entries([0], [0], [7], ["a"], 1)
-
-
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
@@ -209,11 +146,6 @@ def test_codes_outside_the_three_states_are_refused() -> None:
 def test_entries_that_cannot_be_placed_are_refused(entries: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         LabelTable.from_entries(entries[0], entries[1], entries[2], ["cat", "dog", "owl"], 2)
-
-
-def test_an_unknown_entry_beside_a_known_one_says_nothing() -> None:
-    table = LabelTable.from_entries([0, 0], [0, 0], [UNKNOWN, PRESENT], ["a"], 1)
-    assert table.to_dense().tolist() == [[PRESENT]]
 
 
 @pytest.mark.parametrize(
@@ -284,10 +216,6 @@ def test_the_arrays_of_the_caller_stay_his() -> None:
     assert table.to_dense().tolist() == [[1]]
 
 
-def test_a_table_reaches_another_process_as_it_is() -> None:
-    assert pickle.loads(pickle.dumps(small())) == small()
-
-
 def test_tables_are_equal_when_labels_and_names_are() -> None:
     dense = small().to_dense()
     assert small() == LabelTable.from_dense(dense, ["cat", "dog", "owl"], ["a.jpg", "b.jpg"])
@@ -299,5 +227,42 @@ def test_tables_are_equal_when_labels_and_names_are() -> None:
         hash(small())
 
 
-def test_a_table_says_in_a_line_what_it_holds() -> None:
-    assert repr(small()) == "LabelTable(2 images, 3 classes: 2 present, 1 absent, 3 unknown)"
+@FEW
+@given(codes(), st.data())
+def test_codes_at_places_are_those_of_the_dense_matrix(dense: Codes, data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.sampled_from([*np.ndindex(*dense.shape)]), max_size=20)) if dense.size else []
+    found = LabelTable.from_dense(dense).codes_at([row for row, _ in places], [column for _, column in places])
+    assert found.dtype == np.int8 and found.tolist() == [dense[place] for place in places]
+
+
+def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
+    table = LabelTable.from_dense([[-1, -1], [1, -1]])
+    assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
+    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
+    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
+
+
+def test_places_outside_the_table_are_refused() -> None:
+    table = LabelTable.from_dense([[1, 0]])
+    with pytest.raises(InputError, match="row 1 is outside"):
+        table.codes_at([1], [0])
+    with pytest.raises(InputError, match="class number -1 is outside"):
+        table.codes_at([0], [-1])
+    with pytest.raises(InputError, match="2 rows and 1 class numbers"):
+        table.codes_at([0, 0], [0])
+
+
+def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:
+    many = 200_000
+    table = LabelTable(
+        np.arange(many + 1),
+        np.zeros(many, np.int32),
+        np.ones(many, np.int8),
+        ["a", "b"],
+        images=range(many),  # type: ignore[arg-type]
+    )
+    tracemalloc.start()
+    found = table.codes_at([5, many - 1, 5], [0, 0, 1])
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.tolist() == [PRESENT, PRESENT, UNKNOWN] and most < 100_000

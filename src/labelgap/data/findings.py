@@ -120,7 +120,7 @@ def describe_splits(sizes: Mapping[str, int], given: bool) -> list[Finding]:
     if not given:
         return [NoSplit(sizes["train"])]
     split = Note(f"split as the file says: {format_sizes(sizes)}", "split")
-    return [split] if "val" in sizes else [split, NoValRows(sizes["train"])]
+    return [split] if sizes.get("val") else [split, NoValRows(sizes["train"])]
 
 
 def format_sizes(sizes: Mapping[str, int]) -> str:

@@ -79,17 +79,17 @@ class DataIdentity:
         splits: N names of splits.
         labels: ``(N,)`` uint64, a digest of the known labels of each image, by the names of the classes.
         content: ``(N,)`` uint64, a digest of what the network sees: the bytes of an array, the size of a file.
-        changed: whether the data have changed since the run was started, and that was accepted.
         digests: N digests of the bytes of a file or the pixels of an array, by which an image is recognized under
-            another name; None for an image that was not read. Empty where none was.
+            another name; None for an image that was not read.
+        changed: whether the data have changed since the run was started, and that was accepted.
     """
 
     images: tuple[str, ...]
     splits: tuple[str, ...]
     labels: NDArray[np.uint64]
     content: NDArray[np.uint64]
+    digests: tuple[bytes | None, ...]
     changed: bool = False
-    digests: tuple[bytes | None, ...] = ()
 
     @classmethod
     def of(cls, data: Dataset) -> DataIdentity:
@@ -99,6 +99,7 @@ class DataIdentity:
             tuple(split.name for split in data.splits for _ in range(len(split))),
             _concatenate(_label_digests(split) for split in data.splits),
             _concatenate(_content_digests(split.images) for split in data.splits),
+            (None,) * sum(map(len, data.splits)),
         )
 
     @classmethod
@@ -106,15 +107,15 @@ class DataIdentity:
         """Return what ``to_table`` made a table of."""
         images, splits = (tuple(table[name].to_pylist()) for name in ("image", "split"))
         labels, content = (table[name].to_numpy() for name in ("labels", "content"))
-        digests = tuple(table["digest"].to_pylist()) if "digest" in table.schema.names else ()
-        return cls(images, splits, labels, content, _CHANGED in (table.schema.metadata or {}), digests)
+        digests = table["digest"].to_pylist() if "digest" in table.schema.names else [None] * len(images)
+        return cls(images, splits, labels, content, tuple(digests), _CHANGED in (table.schema.metadata or {}))
 
     def to_table(self) -> pa.Table:
         """Return a table with ``COLUMNS``, and ``DIGEST_COLUMN`` where digests are known."""
         values = (self.images, self.splits, self.labels, self.content)
         arrays = [pa.array(value, kind) for value, kind in zip(values, COLUMNS.values(), strict=True)]
         table = pa.table(dict(zip(COLUMNS, arrays, strict=True)))
-        for name, kind in DIGEST_COLUMN.items() if self.digests else ():
+        for name, kind in DIGEST_COLUMN.items() if any(self.digests) else ():
             table = table.append_column(name, pa.array(self.digests, kind))
         return table.replace_schema_metadata({_CHANGED: b"1"}) if self.changed else table
 
@@ -127,10 +128,7 @@ class DataIdentity:
 
     def with_digests(self, digests: Mapping[int, bytes]) -> DataIdentity:
         """Return it with the digests of some rows."""
-        if not digests:
-            return self
-        before = self._row_digests()
-        return replace(self, digests=tuple(digests.get(row, known) for row, known in enumerate(before)))
+        return replace(self, digests=tuple(digests.get(row, known) for row, known in enumerate(self.digests)))
 
     def trained_rows(self) -> list[int]:
         """Return the rows of the images that were trained on, also before the data changed."""
@@ -146,11 +144,11 @@ class DataIdentity:
 
         The digest decides, whatever the names. Where one of the two is not known, name and content do.
         """
-        keys, digests = self.keys(), self._row_digests()
-        by_key = {keys[row]: digests[row] for row in self.trained_rows()}
+        keys = self.keys()
+        by_key = {keys[row]: self.digests[row] for row in self.trained_rows()}
         by_digest = {digest: name for (name, _), digest in reversed(by_key.items()) if digest is not None}
         found: list[str | None] = []
-        for key, digest in zip(now.keys(), now._row_digests(), strict=True):
+        for key, digest in zip(now.keys(), now.digests, strict=True):
             same_name = key in by_key and (digest is None or by_key[key] in (None, digest))
             found.append(key[0] if same_name else None if digest is None else by_digest.get(digest))
         return found
@@ -168,8 +166,8 @@ class DataIdentity:
             (*self.splits, *([TRAINED_BEFORE] * len(rows))),
             np.concatenate([self.labels, before.labels[rows]]),
             np.concatenate([self.content, before.content[rows]]),
+            (*self.digests, *(before.digests[row] for row in rows)),
             changed=True,
-            digests=(*self._row_digests(), *(before._row_digests()[row] for row in rows)) if before.digests else (),
         )
 
     def changes(self, now: DataIdentity) -> DataChanges:
@@ -186,10 +184,6 @@ class DataIdentity:
             replaced=int((self.content[old] != now.content[new]).sum()),
             reordered=bool((np.diff(new[np.argsort(old)]) < 0).any()),
         )
-
-    def _row_digests(self) -> tuple[bytes | None, ...]:
-        """Return a digest or None for every row."""
-        return self.digests or (None,) * len(self.images)
 
     def _by_name(self) -> dict[tuple[str, int], int]:
         """Return the row of every name; a name that repeats is numbered."""

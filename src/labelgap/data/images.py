@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_digest
 from labelgap.data.decoding import EncodedImage, check_file, decode
+from labelgap.labels.sparse import as_row_indices
 
 
 @runtime_checkable
@@ -67,7 +68,7 @@ class NamedRows:
 
     def select(self, rows: ArrayLike) -> Self:
         """Return these rows, in this order."""
-        chosen = check_rows(rows, len(self))
+        chosen = as_row_indices(rows, len(self))
         selected = copy(self)
         for field in ("names", *self.row_fields):
             values = getattr(self, field)
@@ -254,8 +255,6 @@ def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 
     Gray is ``(19595 R + 38470 G + 7471 B + 32768) // 65536``, the rounding of Pillow's mode L.
     """
-    if channels not in (1, 3):
-        raise InputError(f"images have 1 or 3 channels, not {channels}.")
     if array.shape[-1] == channels:
         return array
     if channels == 3:
@@ -268,19 +267,6 @@ def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
 def shuffle_rows(images: ImageSource, generator: np.random.Generator) -> NDArray[np.int64]:
     """Return every row once, in a random order that a source may choose for its speed; see ``StoredImages.shuffle``."""
     return images.shuffle(generator) if isinstance(images, StoredImages) else generator.permutation(len(images))
-
-
-def check_rows(rows: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return row numbers ``(n,)`` as int64; one outside of 0 to ``count`` - 1 is an error, also a negative one."""
-    chosen = np.asarray(rows)
-    if chosen.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-        raise InputError(f"rows are a list of whole numbers, not {chosen.dtype} of shape {chosen.shape}.")
-    low, high = int(chosen.min()), int(chosen.max())
-    if low < 0 or high >= count:
-        raise InputError(f"row {low if low < 0 else high} does not exist: there are {count:,} images, counted from 0.")
-    return chosen.astype(np.int64)
 
 
 def path_inside(folder: Path, path: Path) -> str | None:

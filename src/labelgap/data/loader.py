@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.system import cpu_count
-from labelgap.data.images import ArrayImages, ImageSource, StoredImages, check_rows, to_channels
+from labelgap.data.images import ArrayImages, ImageSource, StoredImages, to_channels
 from labelgap.data.transforms import Resize, Transform, flip_mask
+from labelgap.labels.sparse import as_row_indices
 
 Batch = tuple[Tensor, Tensor]
 
@@ -67,7 +68,7 @@ class ImageLoader:
         if channels not in (1, 3):
             raise InputError(f"images have 1 or 3 channels, not {channels}.")
         self.images = images
-        self.rows = np.arange(len(images)) if rows is None else check_rows(rows, len(images))
+        self.rows = np.arange(len(images)) if rows is None else as_row_indices(rows, len(images))
         self.transform = transform
         self.channels = channels
         self.batch_size = batch_size

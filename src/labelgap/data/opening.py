@@ -122,25 +122,25 @@ def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
         ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
     """
     text = os.fspath(data)
-    name, _, place = text.partition("=")
-    place = place if DATASET_NAME.fullmatch(name) else text
+    name, equals, place = text.partition("=")
+    named = bool(equals) and DATASET_NAME.fullmatch(name) is not None
+    place = place if named else text
     given = {option: value for option, value in options.items() if value is not None}
     if path is not None:
         return load_by_name(text, path, **given)
-    if is_shard_url(place) and (place == text or name == SHARDS):
+    if is_shard_url(place) and (not named or name == SHARDS):
         return load_by_name(SHARDS, place, **given)
     refuse_url(place)
     if text in dataset_names() and not (describe_dataset(text).path_to and Path(text).exists()):
         return load_by_name(text, **given)
     file = Path(text).expanduser()
     if file.exists():
-        name, others = _recognize(file)
+        name, others = recognize_format(file)
         loaded = load_by_name(name, file, **given)
         also = "".join(f"; {other} is there too: {other}={text}" for other in others)
         recognized = Note(f"recognized as {name}: {describe_dataset(name).path_to}{also}", "source")
         return replace(loaded, findings=(recognized, *loaded.findings))
-    name, equals, place = text.partition("=")
-    if equals and DATASET_NAME.fullmatch(name):
+    if named:
         file = Path(place).expanduser()
         if name in dataset_names() and place and not file.exists():
             raise InputError(describe_missing_path(file))
@@ -152,13 +152,8 @@ def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
     raise InputError(describe_missing_path(file))
 
 
-def recognize_format(path: Path) -> str:
-    """Return the name of the data that an existing path leads to."""
-    return _recognize(path)[0]
-
-
-def _recognize(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the data that a path leads to, and what else it could be read as."""
+def recognize_format(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the data that an existing path leads to, and what else it could be read as."""
     names = [reader.name for reader in describe_datasets() if reader.recognizes(path)]
     names.sort(key=lambda name: name in _GENERIC)
     if names:

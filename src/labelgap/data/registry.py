@@ -52,10 +52,15 @@ class DatasetReader:
     load: Callable[..., Dataset]
     summary: str
     path_to: str = ""
-    recognizes: Callable[[Path], bool] = lambda path: False
+    recognizer: Callable[[Path], bool] | None = None
     reference: str = ""
     builtin: bool = True
     layout: DatasetLayout = _NO_LAYOUT
+
+    def recognizes(self, path: Path) -> bool:
+        """Return whether an existing path leads to such data: as ``recognizer`` says, or where the layout finds it."""
+        found = self.recognizer or self.layout.find
+        return found is not None and bool(found(path))
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -102,29 +107,14 @@ def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
     return lambda path: path.is_file() and path.suffix.lower() in suffixes
 
 
-def _published(
-    name: str, load: Callable[..., Dataset], summary: str, path_to: str, reference: str, layout: DatasetLayout
-) -> DatasetReader:
-    """Return the reader of published files: a path is recognized where the layout finds its root."""
-    find = layout.find
-    recognizes = (lambda path: False) if find is None else (lambda path: find(path) is not None)
-    return DatasetReader(name, load, summary, path_to, recognizes, reference, layout=layout)
-
-
-def _voc(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
-    return _published(f"voc{year}", load, summary, "a VOC devkit", "Everingham et al., IJCV 2010", voc_layout(year))
-
-
-def _coco(year: str, load: Callable[..., Dataset], summary: str) -> DatasetReader:
-    path_to = "a folder with COCO's annotations"
-    return _published(f"coco{year}", load, summary, path_to, "Lin et al., ECCV 2014", coco_layout(year))
-
-
 def _own(*files: RequiredFile, source: str = "your own", license: str = "yours") -> DatasetLayout:
     """Return the layout of data that nobody published."""
     return DatasetLayout(source, license, files=files)
 
 
+_VOC: Final = "Everingham et al., IJCV 2010"
+_COCO: Final = "Lin et al., ECCV 2014"
+_COCO_PATH: Final = "a folder with COCO's annotations"
 _PHOTOS: Final = RequiredFile("photos/*.jpg", "any folder: --images photos")
 
 BUILTIN_READERS: Final = (
@@ -161,65 +151,75 @@ BUILTIN_READERS: Final = (
         _has_suffix(".parquet"),
         layout=_own(RequiredFile("tags.parquet", "the columns of a csv"), _PHOTOS),
     ),
-    _voc("2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it: 20 classes, boxes"),
-    _voc("2007", load_voc2007, "PASCAL VOC2007: 20 classes, boxes"),
-    _coco("2014", load_coco2014, "COCO 2014 as the single-positive papers use it: 80 classes, boxes"),
-    _coco("2017", load_coco2017, "COCO 2017: 80 classes, boxes"),
-    _published(
+    *(
+        DatasetReader(name, load, f"{text}: 20 classes, boxes", "a VOC devkit", None, _VOC, layout=voc_layout(name[3:]))
+        for name, load, text in (
+            ("voc2012", load_voc2012, "PASCAL VOC2012 as the single-positive papers use it"),
+            ("voc2007", load_voc2007, "PASCAL VOC2007"),
+        )
+    ),
+    *(
+        DatasetReader(name, load, f"{text}: 80 classes, boxes", _COCO_PATH, None, _COCO, layout=coco_layout(name[4:]))
+        for name, load, text in (
+            ("coco2014", load_coco2014, "COCO 2014 as the single-positive papers use it"),
+            ("coco2017", load_coco2017, "COCO 2017"),
+        )
+    ),
+    DatasetReader(
         "nuswide",
         load_nuswide,
         "NUS-WIDE: 81 concepts, the official split",
         "a folder with NUS-WIDE's lists",
-        "Chua et al., CIVR 2009",
-        NUSWIDE_LAYOUT,
+        reference="Chua et al., CIVR 2009",
+        layout=NUSWIDE_LAYOUT,
     ),
-    _published(
+    DatasetReader(
         "cub",
         load_cub,
         "CUB-200-2011: 312 attributes of birds, certainties, the official split, boxes",
         "a folder with CUB-200-2011",
-        "Wah et al., Caltech 2011",
-        CUB_LAYOUT,
+        reference="Wah et al., Caltech 2011",
+        layout=CUB_LAYOUT,
     ),
-    _published(
+    DatasetReader(
         "spml",
         load_spml,
         "the single-positive papers' arrays: formatted_{train,val}_{images,labels,labels_obs}.npy",
         "a folder with formatted_train_images.npy",
-        "Cole et al., CVPR 2021",
-        SPML_LAYOUT,
+        reference="Cole et al., CVPR 2021",
+        layout=SPML_LAYOUT,
     ),
-    _published(
+    DatasetReader(
         "chexpert",
         load_chexpert,
         "chest radiographs, CheXpert or MIMIC-CXR: 1, 0, -1 = uncertain, blank = unknown",
         "a folder with CheXpert's train.csv",
-        "Irvin et al., AAAI 2019; Johnson et al., 2019",
-        CHEXPERT_LAYOUT,
+        reference="Irvin et al., AAAI 2019; Johnson et al., 2019",
+        layout=CHEXPERT_LAYOUT,
     ),
-    _published(
+    DatasetReader(
         "arff",
         load_arff,
         "multi-label tables of Mulan and MEKA, sparse or dense; features, no pixels",
         "an .arff file, or a folder with NAME-train.arff",
-        "Tsoumakas et al., JMLR 2011; Read et al., JMLR 2016",
-        ARFF_LAYOUT,
+        reference="Tsoumakas et al., JMLR 2011; Read et al., JMLR 2016",
+        layout=ARFF_LAYOUT,
     ),
-    _published(
+    DatasetReader(
         "openimages",
         load_openimages,
         "Open Images V3 and V4 to V7: labels that people verified, all others unknown; boxes on request",
         "a folder with the CSV files of Open Images",
-        "Krasin et al. 2017; Kuznetsova et al., IJCV 2020",
-        OPENIMAGES_LAYOUT,
+        reference="Krasin et al. 2017; Kuznetsova et al., IJCV 2020",
+        layout=OPENIMAGES_LAYOUT,
     ),
-    _published(
+    DatasetReader(
         "huggingface",
         load_huggingface,
         "a Hugging Face data set on a disk: save_to_disk, or Parquet files as on the Hub",
         "a folder with dataset_dict.json, state.json or train-00000-of-00001.parquet",
-        "Lhoest et al., EMNLP 2021",
-        HUGGINGFACE_LAYOUT,
+        reference="Lhoest et al., EMNLP 2021",
+        layout=HUGGINGFACE_LAYOUT,
     ),
     DatasetReader(
         SHARDS,
@@ -289,8 +289,9 @@ def register_dataset(
     elif path_to or recognizes:
         raise InputError(f"{_qualified_name(load)} has no parameter 'path', so nothing can lead to it.")
     summary = summary or (inspect.getdoc(load) or "").partition("\n")[0].rstrip(".")
-    recognizes = recognizes or (lambda path: False)
-    reader = DatasetReader(name, load, summary, path_to, recognizes, reference, False, layout or DatasetLayout())
+    reader = DatasetReader(
+        name, load, summary, path_to, recognizes or (lambda path: False), reference, False, layout or _NO_LAYOUT
+    )
     _REGISTRY.add(name, reader, summary=summary, reference=reference)
     return load
 

@@ -46,9 +46,12 @@ _SIDE: Final = 32
 _DECODE_SIZE: Final = 64
 _MIN_DETAIL: Final = 2.0
 _MIN_CACHED_SECONDS: Final = 1.0
-_VERSION: Final = 4
+_VERSION: Final = 5
 _MAX_CACHED: Final = 1_000_000
-"""Images of one folder whose scan is kept: 33 bytes each."""
+"""Images of one folder whose scan is kept: 25 bytes each."""
+RECORD: Final = np.dtype([("key", "<u8"), ("bits", "<u8"), ("textured", "u1"), ("color", "<f4", 2)])
+"""What is known of an image that can be read: a key of its file, 0 where there is none; its perceptual hash, 63 bits;
+whether it has enough detail for the hash to mean something; and the means of red − green and of blue − green."""
 
 
 class ImageSignature(NamedTuple):
@@ -61,24 +64,14 @@ class ImageSignature(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImageScan:
-    """The result of scanning N images.
-
-    Attributes:
-        errors: why an image cannot be read, or "".
-        bits: ``(N,)`` uint64, the perceptual hash, 63 bits.
-        textured: ``(N,)`` whether the image has enough detail for its hash to mean something.
-        color: ``(N, 2)`` the mean of red − green and of blue − green.
-    """
+    """The result of scanning N images: why each cannot be read, or "", and its ``RECORD``."""
 
     errors: tuple[str, ...]
-    bits: NDArray[np.uint64]
-    textured: NDArray[np.bool_]
-    color: NDArray[np.float32]
+    records: NDArray[np.void]
 
     def select(self, rows: NDArray[np.int64]) -> ImageScan:
         """Return the scan of these images, in this order."""
-        errors = tuple(self.errors[row] for row in rows.tolist())
-        return ImageScan(errors, self.bits[rows], self.textured[rows], self.color[rows])
+        return ImageScan(tuple(self.errors[row] for row in rows.tolist()), self.records[rows])
 
     @property
     def unreadable(self) -> dict[int, str]:
@@ -86,53 +79,31 @@ class ImageScan:
         return {row: error for row, error in enumerate(self.errors) if error}
 
 
-class _CachedScans(NamedTuple):
-    """The scans of images that can be read, by ascending key; see ``ImageScan``."""
-
-    keys: NDArray[np.uint64]
-    bits: NDArray[np.uint64]
-    textured: NDArray[np.bool_]
-    color: NDArray[np.float32]
-
-
 def scan_images(images: StoredImages, advance: Callable[[int], object] = lambda images: None) -> ImageScan:
     """Scan every image that is not in the cache; a file that cannot be read is recorded, not raised.
 
     ``advance`` is called with the number of images that are done, as the scan proceeds.
     """
-    keys = _image_keys(images)
     folder = hashlib.sha256(f"{_VERSION} {max_pixels()} ".encode() + os.fsencode(images.root)).hexdigest()[:32]
     path = cache_folder() / "scans" / f"{folder}.npz"
-    cached = _read_cache(path)
-    known = np.isin(keys, cached.keys)
+    cached, errors, records = _read_cache(path), [""] * len(images), np.zeros(len(images), RECORD)
+    records["key"] = keys = _image_keys(images)
+    known = np.isin(keys, cached["key"])
+    records[known] = cached[np.searchsorted(cached["key"], keys[known])]
     new = np.flatnonzero(~known)
     advance(len(images) - len(new))
-    results = []
     started = time.perf_counter()
     # once for all threads: broken metadata, sizes that are large but accepted
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(cpu_count()) as threads:
-        for result in threads.map(partial(_scan_image, images), new.tolist()):
-            results.append(result)
+        for row, result in zip(new, threads.map(partial(_scan_image, images), new.tolist()), strict=True):
+            if isinstance(result, InputError):
+                errors[row] = str(result)
+            else:
+                records[row] = (keys[row], result.bits, result.detail > _MIN_DETAIL, result.color)
             advance(1)
-    scanned = _collect(results)
     if time.perf_counter() - started > _MIN_CACHED_SECONDS:
-        readable = np.array([not error for error in scanned.errors], dtype=bool) & (keys[new] != 0)
-        _add_to_cache(
-            path,
-            _CachedScans(
-                keys[new][readable], scanned.bits[readable], scanned.textured[readable], scanned.color[readable]
-            ),
-        )
-    places = np.searchsorted(cached.keys, keys[known])
-    errors = np.full(len(images), "", dtype=object)
-    errors[new] = scanned.errors
-    arrays = []
-    for name in ("bits", "textured", "color"):
-        values = getattr(scanned, name)
-        merged = np.zeros((len(images), *values.shape[1:]), dtype=values.dtype)
-        merged[known], merged[new] = getattr(cached, name)[places], values
-        arrays.append(merged)
-    return ImageScan(tuple(errors.tolist()), *arrays)
+        _add_to_cache(path, records[[row for row in new.tolist() if keys[row] and not errors[row]]])
+    return ImageScan(tuple(errors), records)
 
 
 def perceptual_hash(image: DecodedImage) -> ImageSignature:
@@ -165,17 +136,6 @@ def _scan_image(images: StoredImages, row: int) -> ImageSignature | InputError:
         return type(error)(str(error))  # without the traceback, which refers to the image
 
 
-def _collect(results: list[ImageSignature | InputError]) -> ImageScan:
-    nothing = ImageSignature(0, 0.0, (0.0, 0.0))
-    signatures = [nothing if isinstance(result, InputError) else result for result in results]
-    return ImageScan(
-        tuple(str(result) if isinstance(result, InputError) else "" for result in results),
-        np.array([each.bits for each in signatures], dtype=np.uint64),
-        np.array([each.detail > _MIN_DETAIL for each in signatures], dtype=bool),
-        np.array([each.color for each in signatures], dtype=np.float32).reshape(-1, 2),
-    )
-
-
 def _image_keys(images: StoredImages) -> NDArray[np.uint64]:
     """Return a hash of the state of every image; 0 where there is none."""
     keys = np.zeros(len(images), dtype=np.uint64)
@@ -188,34 +148,26 @@ def _image_keys(images: StoredImages) -> NDArray[np.uint64]:
     return keys
 
 
-def _read_cache(path: Path) -> _CachedScans:
-    """Read the scans of a folder; none where there is no file, or a damaged one."""
-    none = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, bool), np.zeros((0, 2), np.float32))
-    empty = _CachedScans(*none)
-    if not path.exists():
-        return empty
-    try:
-        stored = read_arrays(path)
-        found = [stored[name] for name in _CachedScans._fields]
-    except (RunError, KeyError):
-        return empty
-    expected = [(values.dtype, values.ndim, values.shape[1:]) for values in none]
-    if [(values.dtype, values.ndim, values.shape[1:]) for values in found] != expected or len({*map(len, found)}) != 1:
-        return empty
-    cached = _CachedScans(*found)  # type: ignore[arg-type]
-    return cached if (cached.keys[1:] > cached.keys[:-1]).all() else empty
+def _read_cache(path: Path) -> NDArray[np.void]:
+    """Read the records of a folder, by ascending key; none where there is no file, or a damaged one."""
+    if path.exists():
+        with suppress(RunError, KeyError):
+            stored = read_arrays(path)["records"]
+            if stored.dtype == np.uint8 and stored.ndim == 2 and stored.shape[1] == RECORD.itemsize:
+                records = stored.view(RECORD)[:, 0]
+                if (records["key"][1:] > records["key"][:-1]).all():
+                    return records
+    return np.zeros(0, RECORD)
 
 
-def _add_to_cache(path: Path, new: _CachedScans) -> None:
-    """Add scans to those of a folder; where the cache cannot be written, the next scan computes them again."""
-    before = _read_cache(path)  # once more: another process may have added to it
-    keys = np.concatenate([new.keys, before.keys])
-    kept, rows = np.unique(keys[:_MAX_CACHED], return_index=True)
-    merged = [np.concatenate([ours, theirs])[rows] for ours, theirs in zip(new[1:], before[1:], strict=True)]
+def _add_to_cache(path: Path, new: NDArray[np.void]) -> None:
+    """Add records to those of a folder; where the cache cannot be written, the next scan computes them again."""
+    records = np.concatenate([new, _read_cache(path)])[:_MAX_CACHED]  # read again: others may have added to it
+    records = records[np.unique(records["key"], return_index=True)[1]]
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
-            np.savez(temporary, **_CachedScans(kept, *merged)._asdict())
+            np.savez(temporary, records=records.view(np.uint8).reshape(-1, RECORD.itemsize))
 
 
 MAX_HASH_DISTANCE: Final = 4
@@ -295,10 +247,11 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
     Only ``rows`` (ascending) are compared; images without texture never match. Enough pairs to connect all copies are
     returned, not every pair of many equal images.
     """
-    chosen = np.arange(len(scan.bits)) if rows is None else np.asarray(rows, dtype=np.int64)
-    chosen = chosen[scan.textured[chosen]]
-    different, place = np.unique(scan.bits[chosen], return_inverse=True)
-    same = _same_bits(chosen, place, scan.color[chosen, 0])
+    bits, color = scan.records["bits"], scan.records["color"]
+    chosen = np.arange(len(bits)) if rows is None else np.asarray(rows, dtype=np.int64)
+    chosen = chosen[scan.records["textured"][chosen] > 0]
+    different, place = np.unique(bits[chosen], return_inverse=True)
+    same = _same_bits(chosen, place, color[chosen, 0])
     representative = np.zeros(len(different), dtype=np.int64)
     representative[place[::-1]] = chosen[::-1]
     found = [_close(different, first, second) for first, second in _candidates(different)]
@@ -306,7 +259,7 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
     right = representative[np.concatenate([same[0][:0], *(pair[1] for pair in found)])]
     first = np.concatenate([same[0], np.minimum(left, right)])
     second = np.concatenate([same[1], np.maximum(left, right)])
-    like = np.abs(scan.color[first] - scan.color[second]).max(axis=1, initial=0) <= _MAX_COLOR_DISTANCE
+    like = np.abs(color[first] - color[second]).max(axis=1, initial=0) <= _MAX_COLOR_DISTANCE
     return DuplicatePairs.of(np.unique(np.stack([first[like], second[like]], axis=1), axis=0), exact=False)
 
 

@@ -12,7 +12,7 @@ is present in train, as far as the table allows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.errors import InputError, Problem, ProblemsError
 from labelgap.core.findings import Finding, Note
 from labelgap.data.dataset import Dataset
-from labelgap.data.findings import LeaksAllowed, NoSplit, NoValRows, ValidationHeldOut, format_sizes
+from labelgap.data.findings import LeaksAllowed, NoSplit, NoValRows, ValidationHeldOut, describe_splits, format_sizes
 from labelgap.data.scanning import DuplicatePairs, cluster_ids
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.labels.io.table_file import SPLITS, TableFile
@@ -66,13 +66,11 @@ def assign_splits(
         return rows, groups, [NoSplit(len(table)), *_kept_together(file, pairs)]
     given = np.array(file.splits)
     rows = {name: np.flatnonzero(given == name) for name in SPLITS}
-    findings: list[Finding] = [Note(f"split as the file says: {format_sizes(_sizes(rows))}", "split")]
+    sizes = {name: len(rows[name]) for name in SPLITS}
     if not len(rows["train"]):
-        counts = format_sizes(_sizes(rows))
+        counts = format_sizes(sizes)
         raise InputError(f"{file.path}: no row has 'train' under split ({counts}), so there is nothing to learn from.")
-    findings += _leaks(file, pairs, given, allow_leaks)
-    if not len(rows["val"]):
-        findings.append(NoValRows(len(rows["train"])))
+    findings = [*describe_splits(sizes, given=True), *_leaks(file, pairs, given, allow_leaks)]
     if not len(rows["test"]):
         findings.append(Note("no test rows: nothing is measured on images that took no part", "split"))
     return rows, groups, findings
@@ -144,10 +142,6 @@ def _describe_row(file: TableFile, row: int, *, line: bool = False) -> str:
     if place and file.sources is not None:
         place = f" in {file.sources[row].name}{place}"
     return f"{file.table.images[row]} ({file.splits[row]}{place})"
-
-
-def _sizes(rows: Mapping[str, NDArray[np.int64]]) -> dict[str, int]:
-    return {name: len(rows[name]) for name in SPLITS}
 
 
 def hash_split(

@@ -8,6 +8,7 @@ the device. What is random is a function of (seed, epoch, row) alone: a counter-
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
@@ -22,6 +23,8 @@ from labelgap.core.errors import InputError, UnknownNameError
 
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
+_MAX_DRAWS: Final = 64
+"""Random numbers of one image, at most: a crop needs up to 22, a change of color 12."""
 
 
 def hash_rows(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.uint64]:
@@ -41,28 +44,21 @@ def flip_mask(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.bool_]:
 
 
 def uniform_rows(seed: int, epoch: int, rows: ArrayLike, count: int) -> NDArray[np.float64]:
-    """Return ``count`` numbers from 0 to 1 for every row, those that its ``CounterRNG`` gives first: ``(B, count)``."""
+    """Return ``count`` numbers from 0 to 1 for every row, of SplitMix64 started at ``hash_rows``: ``(B, count)``."""
     steps = np.arange(count, dtype=np.uint64) * np.uint64(_GOLDEN)
     bits = _mix(hash_rows(seed, epoch, rows)[:, None] + steps)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class CounterRNG:
-    """A stream of random numbers for one image in one epoch: SplitMix64, started at ``hash_rows``."""
+    """The random numbers of one image in one epoch: those of ``uniform_rows``, one after the other."""
 
     def __init__(self, seed: int, epoch: int, row: int) -> None:
-        self._state = int(hash_rows(seed, epoch, [row])[0])
-
-    def _bits(self) -> int:
-        self._state = (self._state + _GOLDEN) & _MASK
-        value = self._state
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-        return value ^ (value >> 31)
+        self._numbers: Iterator[float] = iter(uniform_rows(seed, epoch, [row], _MAX_DRAWS)[0].tolist())
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
         """Return a number from ``low`` to ``high``, which is left out, of 53 bits."""
-        return low + (high - low) * ((self._bits() >> 11) * 2.0**-53)
+        return low + (high - low) * next(self._numbers)
 
     def normal(self, deviation: float = 1.0) -> float:
         """Return a number around 0, by Box and Muller's transform."""

@@ -196,6 +196,15 @@ GAPS: Final[Mapping[str, Mapping[str, Any]]] = {
     "annotators": {"annotators": 5, "known": 0.5},
 }
 """The options of every rule, with their defaults."""
+_SHARE: Final = (0, 1.0, "a share is a number above 0, at most 1")
+_COUNT: Final = (0, (1 << 31) - 1, "it must be a whole number from 1")
+_LIMITS: Final[Mapping[str, tuple[int, float, str]]] = {
+    "share": _SHARE,
+    "known": _SHARE,
+    "side": (0, 999_999.0, "the side of an object is a number of pixels, above 0 and below 1e6"),
+    "per_image": _COUNT,
+    "annotators": _COUNT,
+}
 SIZE_RULES: Final = ("small-overlooked", "salient")
 """Those that draw by the size of the labelled objects."""
 
@@ -307,11 +316,7 @@ def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap 
 
 def _check_option(name: str, value: Any) -> None:
     """Raise an error for a value that an option of a rule cannot have."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name in ("share", "known") and not (number and 0 < value <= 1):
-        raise InputError(f"{name}={value!r}: a share is a number above 0, at most 1.")
-    if name == "side" and not (number and 0 < value < 1e6):
-        raise InputError(f"side={value!r}: the side of an object is a number of pixels, above 0 and below 1e6.")
-    whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
-    if name in ("per_image", "annotators") and not whole:
-        raise InputError(f"{name}={value!r}: it must be a whole number from 1.")
+    low, high, rule = _LIMITS[name]
+    number = isinstance(value, type(high)) or (isinstance(high, float) and isinstance(value, int))
+    if isinstance(value, bool) or not number or not low < value <= high:
+        raise InputError(f"{name}={value!r}: {rule}.")

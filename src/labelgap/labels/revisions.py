@@ -158,11 +158,7 @@ class Revisions(Sequence[Revision]):
     def __getitem__(self, index: int | slice) -> Revision | Revisions:
         if isinstance(index, slice):
             return self._of(self._table.take(np.arange(len(self))[index]))
-        try:
-            row = range(len(self))[index]
-        except IndexError:
-            raise IndexError(f"there is no revision {index}, there are {len(self):,}") from None
-        (only,) = self._table.slice(row, 1).to_pylist()
+        (only,) = self._table.slice(range(len(self))[index], 1).to_pylist()
         return _revision(only)
 
     def __iter__(self) -> Iterator[Revision]:
@@ -304,8 +300,7 @@ def write_provenance(path: Path, entries: Iterable[ProvenanceEntry]) -> None:
             revision = entry.revision
             time = "" if revision.time is None else revision.time.isoformat(timespec="seconds")
             epoch = "" if revision.epoch is None else revision.epoch
-            states = (_STATES[entry.before], _STATES[revision.value])
-            label = (revision.image, entry.split, revision.class_name, *states)
+            label = (revision.image, entry.split, revision.class_name, _STATES[entry.before], _STATES[revision.value])
             origin = (revision.source, revision.author or "", time, epoch, entry.run)
             writer.writerow(quote_formulas([*label, *origin]))
 

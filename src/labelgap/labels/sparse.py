@@ -255,44 +255,7 @@ class KnownLabels(ABC):
         return len(self.starts) - 1
 
 
-def entries_from_lists(
-    present: Iterable[Iterable[str]],
-    absent: Iterable[Iterable[str]] | None = None,
-    *,
-    classes: Sequence[str] | None = None,
-    images: Sequence[str] | None = None,
-    unlisted: str = "unknown",
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8], Sequence[str], Sequence[str] | int]:
-    """Return the arguments of ``LabelTable.from_entries``; a name twice in one list counts once."""
-    if unlisted not in ("unknown", "absent"):
-        raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
-    lengths, names = _flat_names(present)
-    absent_lengths, absent_names = _flat_names(absent) if absent is not None else (np.zeros_like(lengths), [])
-    count = len(lengths)
-    if len(absent_lengths) != count:
-        raise InputError(f"present lists {count} images, absent {len(absent_lengths)}: one entry per image in each.")
-    if images is not None and len(images) != count:
-        raise InputError(f"{len(images)} image names were given for {count} rows of labels.")
-    classes = sorted({*names, *absent_names}) if classes is None else unique_names(classes, "class")
-    present_places = _places(lengths, names, classes)
-    absent_places = _places(absent_lengths, absent_names, classes)
-    both = np.intersect1d(present_places, absent_places, assume_unique=True)
-    if len(both):
-        row, column = divmod(int(both[0]), len(classes))
-        image = images[row] if images is not None else row
-        raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
-    if unlisted == "absent":
-        check_size(count, len(classes))
-        every = np.full(count * len(classes), ABSENT, dtype=np.int8)
-        every[present_places] = PRESENT
-        rows, columns = np.repeat(np.arange(count), len(classes)), np.tile(np.arange(len(classes)), count)
-        return rows, columns, every, classes, count if images is None else images
-    rows, columns = np.divmod(np.concatenate([present_places, absent_places]), max(len(classes), 1))
-    values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(present_places), len(absent_places)])
-    return rows, columns, values, classes, count if images is None else images
-
-
-def _flat_names(lists: Iterable[Iterable[str]]) -> tuple[NDArray[np.int64], list[str]]:
+def flat_names(lists: Iterable[Iterable[str]]) -> tuple[NDArray[np.int64], list[str]]:
     """Return the number of names of each image, and all names in one list; no Python code runs for each image."""
     rows = list(lists)
     kinds = set(map(type, rows))
@@ -306,7 +269,7 @@ def _flat_names(lists: Iterable[Iterable[str]]) -> tuple[NDArray[np.int64], list
     return np.fromiter(map(len, listed), dtype=np.int64, count=len(listed)), names
 
 
-def _places(lengths: NDArray[np.int64], names: list[str], classes: Sequence[str]) -> NDArray[np.int64]:
+def label_places(lengths: NDArray[np.int64], names: list[str], classes: Sequence[str]) -> NDArray[np.int64]:
     """Return the unique ``row · K + class number`` of all listed names, ascending."""
     number = {name: column for column, name in enumerate(classes)}
     try:

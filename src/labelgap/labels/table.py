@@ -16,15 +16,17 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.labels.codes import UNKNOWN, as_codes
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.masking import Amount, check_draw, drop_mask, observe_mask
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.sparse import (
     KnownLabels,
     as_indices,
     as_row_indices,
-    entries_from_lists,
+    check_size,
     entries_of_rows,
+    flat_names,
+    label_places,
     locate_entries,
     sort_entries,
     starts_from_lengths,
@@ -122,8 +124,24 @@ class LabelTable(KnownLabels):
             array([[ 1,  0, -1],
                    [ 1, -1,  1]], dtype=int8)
         """
-        entries = entries_from_lists(present, absent, classes=classes, images=images, unlisted=unlisted)
-        return cls.from_entries(*entries)
+        if unlisted not in ("unknown", "absent"):
+            raise InputError(f"unlisted={unlisted!r}: a class that is not listed is 'unknown' or 'absent'.")
+        lengths, names = flat_names(present)
+        absent_lengths, absent_names = flat_names(absent) if absent is not None else (np.zeros_like(lengths), [])
+        if len(absent_lengths) != len(lengths):
+            raise InputError(f"present lists {len(lengths)} images, absent {len(absent_lengths)}: one entry for each.")
+        if images is not None and len(images) != len(lengths):
+            raise InputError(f"{len(images)} image names were given for {len(lengths)} rows of labels.")
+        classes = sorted({*names, *absent_names}) if classes is None else unique_names(classes, "class")
+        places = label_places(lengths, names, classes), label_places(absent_lengths, absent_names, classes)
+        if len(both := np.intersect1d(*places, assume_unique=True)):
+            row, column = divmod(int(both[0]), len(classes))
+            image = images[row] if images is not None else row
+            raise InputError(f"image {image} lists '{classes[column]}' as present and as absent.")
+        rows, columns = np.divmod(np.concatenate(places), max(len(classes), 1))
+        values = np.repeat(np.array([PRESENT, ABSENT], dtype=np.int8), [len(places[0]), len(places[1])])
+        table = cls.from_entries(rows, columns, values, classes, len(lengths) if images is None else images)
+        return table.with_unknown_absent() if unlisted == "absent" else table
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str], *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
@@ -171,6 +189,15 @@ class LabelTable(KnownLabels):
         target = np.array([place.get(name, -1) for name in self.classes], dtype=np.int64)[self.columns]
         kept = target >= 0
         return LabelTable.from_entries(self.rows[kept], target[kept], self.values[kept], classes, self.images)
+
+    def with_unknown_absent(self) -> LabelTable:
+        """Return the table in which every unknown label is absent."""
+        images, classes = self.shape
+        check_size(images, classes)
+        codes = self.to_dense().ravel()
+        codes[codes == UNKNOWN] = ABSENT
+        columns = np.tile(np.arange(classes, dtype=np.int32), images)
+        return LabelTable(np.arange(images + 1) * classes, columns, codes, self.classes, self.images)
 
     @classmethod
     def concatenate(cls, tables: Sequence[LabelTable], *, keep_names: bool = True) -> LabelTable:

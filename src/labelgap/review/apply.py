@@ -12,9 +12,8 @@ every label that a model changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,8 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.writers.formats import check_target, convert
 from labelgap.labels import LabelTable, Revision, Revisions
 from labelgap.labels.codes import UNKNOWN
-from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_csv, rewrite_parquet
+from labelgap.labels.io.formats import open_csv, open_parquet_table
+from labelgap.labels.io.rewrite import RewriteResult, rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, read_provenance, write_provenance
 from labelgap.review.candidates import Candidates
@@ -274,11 +274,12 @@ def _rewrite_tables(
         changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
     given: Mapping[str, Any] = data.recipe["options"]
     options = TableOptions.of(given)
-    rewrite: Callable[[Path, Path, LabelChanges, TableOptions], RewriteResult]
-    if table_format == "parquet":
-        rewrite = partial(rewrite_parquet, added=added)
-    else:
-        rewrite = partial(rewrite_csv, added=added, encoding=given.get("encoding"), delimiter=given.get("delimiter"))
+    dialect = {name: given.get(name) for name in ("encoding", "delimiter")}
+
+    def rewrite(path: Path, place: Path) -> RewriteResult:
+        source = open_parquet_table(path) if table_format == "parquet" else open_csv(path, options, **dialect)
+        return rewrite_table(source, place, changes, options, added=added)
+
     others = {
         name: out.with_name(f"{out.stem}.{name}{out.suffix}")
         for name in ("val", "test")
@@ -287,8 +288,8 @@ def _rewrite_tables(
     for place in others.values():
         check_target(data, place, force)
     for name, place in others.items():
-        rewrite(Path(given[name]), place, changes, options)
-    return rewrite(Path(data.recipe["path"]), out, changes, options), others
+        rewrite(Path(given[name]), place)
+    return rewrite(Path(data.recipe["path"]), out), others
 
 
 def decided_images(folder: ReviewFolder) -> Dataset:

@@ -23,7 +23,8 @@ from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import UNKNOWN
 from labelgap.labels.io.classes import resolve_class_names
-from labelgap.labels.io.parse import CellParser, is_reserved_name
+from labelgap.labels.io.layout import CellParser
+from labelgap.labels.io.parse import is_reserved_name
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.review.candidates import MISSING, RANDOM, CandidateColumns, Candidates, combine_hashes, hash_names
 from labelgap.review.database import MAX_CLASSES

@@ -178,7 +178,7 @@ def find_training_images(
         return None
     now = DataIdentity.of(data)
     chosen = np.array([split in ("all", name) for name in now.splits], dtype=bool)
-    if trained.digests:
+    if any(trained.digests):
         likely = np.isin(now.content, trained.content[trained.trained_rows()])
         now = _add_digests(now, data, chosen & likely, reporter)
     found = trained.find_trained(now)

@@ -87,12 +87,6 @@ def test_a_header_in_between_is_no_row_even_if_a_photo_has_its_name(folder: Path
     assert clean() == "My photos\nimage,cat,dog\n00.jpg,1,\n01.jpg,,1\n"
 
 
-@pytest.mark.parametrize("rows", ["00.jpg,1,\n00.jpeg,,1\n", "00.jpeg,,1\n00.jpg,1,\n"])
-def test_a_lost_photo_gives_its_labels_to_no_photo_of_another_suffix(folder: Path, rows: str) -> None:
-    fix(f"image,cat,dog\n{rows}01.jpg,0,1\n")
-    assert clean() == "image,cat,dog\n00.jpg,1,\n01.jpg,0,1\n"
-
-
 def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
     rows = [
         f"{number:02d}.jpg,{split},{cat},,a note,{dog}"
@@ -121,8 +115,9 @@ def test_cells_columns_and_splits_that_nobody_can_read(folder: Path) -> None:
 
 
 def test_a_single_remark_is_no_tag_and_a_single_misspelled_state_is_one(folder: Path) -> None:
-    fix("path,cat,notes,dog\n00.jpg,1,nice at night,\n01.jpg,0,,yess\n")
-    assert clean() == "path,cat,dog\n00.jpg,1,\n01.jpg,0,\n"
+    fixed = fix("path,cat,notes,dog,split,split\n00.jpg,1,nice at night,,train,val\n01.jpg,0,,yess,train,\n")
+    assert clean() == "path,cat,dog,split\n00.jpg,1,,train\n01.jpg,0,,train\n"
+    assert fixed.to_json()["images"] == 2 and len(said(fixed, "columns")) == 2
 
 
 def test_a_tag_with_minus_ones_stays_and_they_are_unknown(folder: Path) -> None:
@@ -208,13 +203,6 @@ def test_the_clean_table_is_written_as_the_original_is(folder: Path, header: str
     assert Path("clean.csv").read_bytes() == (header + "".join(rows)).encode(codec)
 
 
-def test_a_table_without_problems_is_copied(folder: Path) -> None:
-    text = "image,cat,dogs\n00.jpg,1,NA\n01.jpg,x,no\n02.jpg,0,\n"
-    fixed = fix(text)
-    assert not fixed.changes and not fixed.proposals and clean() == text
-    assert fixed.to_json()["images"] == 3 and fixed.to_json()["changes"] == []
-
-
 def test_parquet_keeps_its_types_and_its_list_of_classes(folder: Path) -> None:
     names = ["00.jpg", "gone.jpg", "01.jpg", "00.jpg", "02.jpg"]
     wide = pa.table(
@@ -280,7 +268,7 @@ def test_neither_the_original_nor_an_existing_file_is_replaced(folder: Path) -> 
         fix(text)
     Path("link.csv").symlink_to("tags.csv")
     for place in ("tags.csv", "link.csv"):
-        with pytest.raises(InputError, match="is the table itself, which is never overwritten"):
+        with pytest.raises(InputError, match="is the data itself, which is never overwritten"):
             fix(text, place, force=True)
     with pytest.raises(InputError, match=r"its name ends in \.csv or \.tsv"):
         fix(text, "clean.parquet")
@@ -289,7 +277,7 @@ def test_neither_the_original_nor_an_existing_file_is_replaced(folder: Path) -> 
     assert Path("tags.csv").read_text() == text
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_clean_table_is_read_as_it_was_understood_and_needs_no_further_change(folder: Path, seed: int) -> None:
     random = Random(seed)
     names = [f"{number:02d}.jpg" for number in range(6)] * 4 + [

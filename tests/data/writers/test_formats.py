@@ -86,16 +86,6 @@ def test_a_csv_comes_back_too(data: Dataset, tmp_path: Path) -> None:
     assert lines[0].startswith("image,split,zebra") and lines[9].startswith("val-0.jpg,val,")
 
 
-@pytest.mark.parametrize("to", ["coco", "csv", "parquet"])
-def test_what_was_hidden_stays_hidden(tmp_path: Path, to: str) -> None:
-    data = load("digits", train=20, val=5, test=5)
-    path = tmp_path / "labels"
-    convert(data, to, path)
-    back = LabelTable.from_csv(path) if to == "csv" else READERS[to](path).table
-    assert back == merge_splits(data).table
-    assert back.select(range(20)).counts().total == (20, 0, 180)
-
-
 def test_coco_has_boxes_of_known_classes_and_nothing_of_hidden_ones(tmp_path: Path) -> None:
     data = load("digits", train=20, val=5, test=5)
     convert(data, "coco", tmp_path / "a.json")
@@ -109,27 +99,6 @@ def test_coco_has_boxes_of_known_classes_and_nothing_of_hidden_ones(tmp_path: Pa
     assert [entry["bbox"] for entry in first] == expected and {entry["category_id"] for entry in first} == {column + 1}
     assert all(entry["area"] == entry["bbox"][2] * entry["bbox"][3] for entry in file["annotations"])
     assert file["images"][0]["width"] == 64 and file["images"][0]["split"] == "train"
-
-
-def test_coco_puts_every_class_of_an_image_in_one_place(data: Dataset, tmp_path: Path) -> None:
-    convert(data, "coco", tmp_path / "a.json")
-    file = json.loads((tmp_path / "a.json").read_text())
-    assert [category["name"] for category in file["categories"]] == list(CLASSES)
-    for row, image in enumerate(file["images"]):
-        annotated = [entry["category_id"] for entry in file["annotations"] if entry["image_id"] == image["id"]]
-        assert sorted(annotated + image["neg_category_ids"] + image["not_exhaustive_category_ids"]) == [1, 2, 3, 4]
-        assert all("bbox" not in entry for entry in file["annotations"])
-        with Image.open(data_file(data, row)) as opened:
-            assert (image["width"], image["height"]) == opened.size
-
-
-def data_file(data: Dataset, row: int) -> Path:
-    for split in data.splits:
-        if row < len(split):
-            assert isinstance(split.images, FileImages)
-            return split.images.path(row)
-        row -= len(split)
-    raise IndexError(row)
 
 
 def test_too_many_unknowns_are_left_out_and_still_unknown(
@@ -151,19 +120,6 @@ def test_a_class_of_several_boxes_is_present_once(tmp_path: Path) -> None:
     assert [entry.get("bbox") for entry in file["annotations"]] == [[0, 0, 4, 4], [2.5, 1, 2.5, 4], None]
     assert [entry["iscrowd"] for entry in file["annotations"]] == [0, 1, 0]
     assert read_coco(tmp_path / "a.json").table == table
-
-
-def test_fiftyone_has_the_fields_that_it_reads(data: Dataset, tmp_path: Path) -> None:
-    written = convert(data, "fiftyone", tmp_path / "a.json")
-    file = json.loads((tmp_path / "a.json").read_text())
-    assert set(file["sample_fields"]) == {"positive_labels", "negative_labels"}
-    assert file["media_type"] == "image" and file["default_classes"] == list(CLASSES)
-    for sample in file["samples"]:
-        assert set(sample) == {"filepath", "tags", "positive_labels", "negative_labels"}
-        for field in ("positive_labels", "negative_labels"):
-            assert sample[field]["_cls"] == "Classifications"
-            assert all(label["_cls"] == "Classification" for label in sample[field]["classifications"])
-    assert "from_json" in written.hint and "rel_dir" in written.hint
 
 
 def test_a_prefix_stands_before_every_name_and_goes_away_again(data: Dataset, tmp_path: Path) -> None:

@@ -8,28 +8,20 @@ from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.dialect import parse_separator
-from labelgap.labels.io.parse import CellParser, TagLists
+from labelgap.labels.io.layout import CellParser, TagLists
+
+CELLS = {
+    PRESENT: ["1", "1.0", "1.00", "1,0", "TRUE", "true", "True", "yes", "Y", "x", "X", "t", "present", "✓"],
+    ABSENT: ["0", "0.0", "0,00", "FALSE", "false", "no", "N", "f", "Absent"],
+    UNKNOWN: ["", "NA", "n/a", "NaN", "null", "None", "?", "unknown", "#N/A", "<NA>"],
+    None: ["-1", "2", "10", "01", "0.5", "1.01", "-", "dog", "¹", "yes!", "xx", "1 ", "inf"],
+}
 
 
-@pytest.mark.parametrize("cell", ["1", "1.0", "1.00", "1,0", "TRUE", "true", "True", "yes", "Y", "x", "X", "t"])
-def test_present_has_many_words(cell: str) -> None:
-    assert CellParser().code(cell) == PRESENT
-
-
-@pytest.mark.parametrize("cell", ["0", "0.0", "0,00", "FALSE", "false", "no", "N", "f"])
-def test_absent_has_many_words_and_each_can_mean_unknown(cell: str) -> None:
-    assert CellParser().code(cell) == ABSENT
-    assert CellParser(UNKNOWN).code(cell) == UNKNOWN
-
-
-@pytest.mark.parametrize("cell", ["", "NA", "n/a", "NaN", "null", "None"])
-def test_unknown_has_words_too(cell: str) -> None:
-    assert CellParser().code(cell) == UNKNOWN
-
-
-@pytest.mark.parametrize("cell", ["-1", "2", "10", "01", "0.5", "1.01", "-", "dog", "¹", "yes!", "xx", "1 ", "inf"])
-def test_nothing_else_is_a_state(cell: str) -> None:
-    assert CellParser().code(cell) is None
+@pytest.mark.parametrize("state", CELLS)
+def test_each_state_has_many_words_and_nothing_else_is_one(state: int | None) -> None:
+    assert {CellParser().code(cell) for cell in CELLS[state]} == {state}
+    assert {CellParser(UNKNOWN).code(cell) for cell in CELLS[state]} == {UNKNOWN if state == ABSENT else state}
 
 
 def test_the_words_that_were_met_are_said_once_each() -> None:
@@ -72,6 +64,7 @@ def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
         [],
     ]
     assert "['a', 'b']" in str(lists.findings()[0])
+    assert TagLists(None, ["['a', b]"]).names("['a', b]") == ["['a'", "b]"] and not TagLists(None, ["[{}]"]).bracketed
     assert TagLists(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]
 
 

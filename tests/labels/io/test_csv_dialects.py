@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from pathlib import Path
 
 import pytest
@@ -82,15 +81,6 @@ def test_tags_may_be_separated_by_what_separates_cells_elsewhere(csv: Path) -> N
     assert read(csv, "image;present\na.jpg;cat,dog\n", separator="/").table.classes == ("cat,dog",)
 
 
-def test_states_in_other_words_are_read_and_said(csv: Path) -> None:
-    file = read(csv, "image,cat,dog\na.jpg,TRUE,x\nb.jpg,no,\nc.jpg,NA,1.0\n")
-    assert file.table.to_dense().tolist() == [[1, 1], [0, -1], [-1, 1]]
-    assert sentences(file)[0] == (
-        "a column per tag; 1 (or TRUE, x) = present, 0 (or no) = absent, blank (or NA) = unknown"
-    )
-    assert read(csv, "image,cat\na.jpg,TRUE\nb.jpg,FALSE\n", zeros="unknown").table.to_dense().tolist() == [[1], [-1]]
-
-
 def test_columns_are_left_out_by_name_or_because_others_were_asked_for(csv: Path) -> None:
     text = "image,width,cat,dog\na.jpg,640,1,0\nb.jpg,512,,1\n"
     file = read(csv, text, ignore_columns=("width",))
@@ -126,21 +116,6 @@ def test_a_column_that_is_no_tag_is_one_problem_with_its_way_out(csv: Path) -> N
     ]
     with pytest.raises(ProblemsError, match=r"'-1' in line 2 and 2 more under dog: .* -1 is absent in some files"):
         read(csv, "image,cat,dog\na.jpg,1,-1\nb.jpg,,-1\nc.jpg,0,-1\n")
-
-
-def test_lists_leave_out_columns_and_keep_the_tags_asked_for(csv: Path) -> None:
-    text = "image,url,present\na.jpg,x,cat;dog\nb.jpg,y,owl\n"
-    file = read(csv, text, ignore_columns=("url",), classes=("owl", "cat", "zebra"))
-    assert file.table.classes == ("owl", "cat", "zebra")
-    assert file.table.to_dense().tolist() == [[-1, 1, -1], [1, -1, -1]]
-    assert sentences(file)[-2:] == ("tags left out: dog (1 label)", "'zebra' is never listed")
-    with pytest.raises(UnknownNameError, match="there is no tag 'dgo'"):
-        read(csv, text, ignore_columns=("url",), classes=("dgo",))
-
-
-def test_columns_with_a_meaning_are_found_under_another_name(csv: Path) -> None:
-    file = read(csv, "File Name;Tags\na.jpg;cat|dog\n", rename={"File Name": "image", "Tags": "present"})
-    assert file.table.classes == ("cat", "dog") and file.table.images == ("a.jpg",)
 
 
 def test_tags_of_one_name_become_one(csv: Path) -> None:
@@ -210,16 +185,3 @@ def test_parents_follow_from_children_and_are_kept_as_revisions(csv: Path) -> No
         "parents add 1 present label; 1 label says absent where a child is present, and stays; "
         "no tags here: canine, wolf"
     )
-
-
-def test_a_cycle_of_parents_is_refused(csv: Path) -> None:
-    parents = csv.with_name("parents.csv")
-    parents.write_text("a,b\nb,c\nc,a\n")
-    with pytest.raises(InputError, match="parents: a → b → c → a is a cycle"):
-        read(csv, "image,a\nx.jpg,1\n", parents=parents)
-
-
-def test_a_name_in_composed_and_in_decomposed_letters_looks_like_one_tag(csv: Path) -> None:
-    composed, decomposed = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
-    file = read(csv, f"image,{composed},{decomposed}\na.jpg,1,\nb.jpg,,1\n")
-    assert "look like one tag" in sentences(file)[-1]

@@ -31,12 +31,6 @@ def test_a_file_is_plain_to_read_for_others(file: Path) -> None:
     ]
 
 
-def test_a_class_of_which_nothing_is_known_keeps_its_place(file: Path) -> None:
-    table = LabelTable.from_dense([[-1, 0, -1]], ["owl", "cat", "dog"])
-    table.to_parquet(file)
-    assert LabelTable.from_parquet(file) == table
-
-
 @pytest.mark.parametrize("shape", [(0, 2), (2, 0), (0, 0)])
 def test_empty_tables_come_back(file: Path, shape: tuple[int, int]) -> None:
     table = LabelTable.from_dense(np.zeros(shape))
@@ -104,18 +98,3 @@ def test_what_is_no_parquet_is_refused(file: Path) -> None:
     file.write_text("image,cat\n")
     with pytest.raises(InputError, match=r"labels\.parquet cannot be read as Parquet"):
         LabelTable.from_parquet(file)
-
-
-def test_a_table_that_cannot_be_written_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = LabelTable.from_dense([[1]])
-    table.to_parquet(file)
-
-    def fail(table: pa.Table, path: Path) -> None:
-        path.write_bytes(b"half")
-        raise OSError("no space left")
-
-    monkeypatch.setattr("labelgap.labels.io.formats.pq.write_table", fail)
-    with pytest.raises(OSError, match="no space left"):
-        LabelTable.from_dense([[0]]).to_parquet(file)
-    assert LabelTable.from_parquet(file) == table
-    assert [path.name for path in file.parent.iterdir()] == ["labels.parquet"]

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revision, Revisions
-from labelgap.labels.io.formats import read_csv
-from labelgap.labels.io.rewrite import LabelChanges, rewrite_csv, rewrite_parquet
+from labelgap.labels.io.formats import open_csv, open_parquet_table, read_csv
+from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 
 WIDE = "image,note,cat,dog\nb.jpg,a b,1,\na.jpg,,,0\nc.jpg,x,,\n"
@@ -70,14 +70,19 @@ CSV_CASES: dict[str, tuple[str, TableOptions, LabelChanges, str]] = {
 }
 
 
+def rewrite(source: Path, out: Path, changes: LabelChanges, options: TableOptions) -> RewriteResult:
+    raw = open_parquet_table(source) if source.suffix == ".parquet" else open_csv(source, options)
+    return rewrite_table(raw, out, changes, options)
+
+
 @pytest.mark.parametrize("case", CSV_CASES)
 def test_only_the_changed_cells_of_a_csv_change(tmp_path: Path, case: str) -> None:
     text, options, changes, expected = CSV_CASES[case]
     source, out = tmp_path / "tags.csv", tmp_path / "new.csv"
     source.write_text(text, newline="")
-    rewrite_csv(source, out, {}, options)
+    rewrite(source, out, {}, options)
     assert out.read_bytes() == source.read_bytes()
-    rewrite_csv(source, out, changes, options)
+    rewrite(source, out, changes, options)
     assert out.read_bytes() == expected.encode()
     people = Revisions(
         Revision(image, name, code, "review") for image, labels in changes.items() for name, code in labels.items()
@@ -89,14 +94,14 @@ def test_only_the_changed_cells_of_a_csv_change(tmp_path: Path, case: str) -> No
 def test_the_encoding_stays(tmp_path: Path, encoding: str) -> None:
     source, out = tmp_path / "tags.csv", tmp_path / "new.csv"
     source.write_bytes("image,Café\né.jpg,1\na.jpg,\n".encode(encoding))
-    rewrite_csv(source, out, {"a.jpg": {"Café": ABSENT}}, TableOptions())
+    rewrite(source, out, {"a.jpg": {"Café": ABSENT}}, TableOptions())
     assert out.read_bytes() == "image,Café\né.jpg,1\na.jpg,0\n".encode(encoding)
 
 
 def test_zeros_that_meant_unknown_become_blank_so_that_zero_can_say_absent(tmp_path: Path) -> None:
     source, out = tmp_path / "tags.csv", tmp_path / "new.csv"
     source.write_text("image,cat,dog\na.jpg,1,0\nb.jpg,0,0\n")
-    result = rewrite_csv(source, out, {"b.jpg": {"dog": ABSENT}}, TableOptions(zeros="unknown"))
+    result = rewrite(source, out, {"b.jpg": {"dog": ABSENT}}, TableOptions(zeros="unknown"))
     assert result.zeros_cleared and out.read_text() == "image,cat,dog\na.jpg,1,\nb.jpg,,0\n"
 
 
@@ -104,7 +109,7 @@ def test_a_label_stays_where_the_lists_have_no_word_for_unknown(tmp_path: Path) 
     source, out = tmp_path / "tags.csv", tmp_path / "new.csv"
     source.write_text("image,present\na.jpg,cat;dog\nb.jpg,dog\n")
     changes = {"a.jpg": {"cat": UNKNOWN, "dog": ABSENT}}
-    result = rewrite_csv(source, out, changes, TableOptions(unlisted="absent"))
+    result = rewrite(source, out, changes, TableOptions(unlisted="absent"))
     assert result.kept == 1 and not result.absent_added
     assert out.read_text() == "image,present\na.jpg,cat\nb.jpg,dog\n"
 
@@ -121,13 +126,13 @@ def test_a_parquet_file_keeps_types_other_columns_and_metadata(tmp_path: Path) -
     options = TableOptions(ignore_columns=["taken"])
     source, out = tmp_path / "tags.parquet", tmp_path / "new.parquet"
     pq.write_table(wide, source)
-    rewrite_parquet(source, out, {}, options)
+    rewrite(source, out, {}, options)
     assert pq.read_table(out).equals(wide, check_metadata=True)
-    rewrite_parquet(source, out, {"a.jpg": {"cat": ABSENT, "dog": UNKNOWN}, "b.jpg": {"dog": PRESENT}}, options)
+    rewrite(source, out, {"a.jpg": {"cat": ABSENT, "dog": UNKNOWN}, "b.jpg": {"dog": PRESENT}}, options)
     new = pq.read_table(out)
     assert new.schema.equals(wide.schema, check_metadata=True)
     assert new["cat"].to_pylist() == [True, False] and new["dog"].to_pylist() == [1.0, None]
     pq.write_table(lists, source)
-    rewrite_parquet(source, out, {"b.jpg": {"cat": ABSENT}, "a.jpg": {"cat": PRESENT}}, TableOptions())
+    rewrite(source, out, {"b.jpg": {"cat": ABSENT}, "a.jpg": {"cat": PRESENT}}, TableOptions())
     new = pq.read_table(out)
     assert new["present"].to_pylist() == [[], ["cat"]] and new["absent"].to_pylist() == [["cat"], []]

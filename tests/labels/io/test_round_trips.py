@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from labelgap.core.text import quote_formula
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
-from labelgap.labels.io.rewrite import rewrite_csv
+from labelgap.labels.io.formats import open_csv
+from labelgap.labels.io.rewrite import rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 
 LETTERS = "ab ,;\"'\n\r\t=+-@#é漢\U0001f600\u2028\x0b\ufeff\\0"
@@ -108,15 +109,6 @@ def test_through_a_csv_of_lists(table: LabelTable) -> None:
 
 
 @FEW
-@given(tables(ANY_NAME))
-def test_through_a_dense_matrix(table: LabelTable) -> None:
-    dense = table.to_dense()
-    floats = np.where(dense == UNKNOWN, np.nan, dense)
-    for labels in (dense, floats, floats.astype(np.float16), dense.tolist() if dense.size else dense):
-        assert LabelTable.from_dense(labels, table.classes, table.images) == table
-
-
-@FEW
 @given(tables(CSV_NAME, rows=1, classes=1, image_names=IMAGE_NAME).filter(known), st.data())
 def test_through_a_csv_with_changed_labels(table: LabelTable, data: st.DataObject) -> None:
     states = st.sampled_from([PRESENT, ABSENT, UNKNOWN])
@@ -128,5 +120,5 @@ def test_through_a_csv_with_changed_labels(table: LabelTable, data: st.DataObjec
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "a.csv", Path(folder) / "b.csv"
         table.to_csv(source)
-        rewrite_csv(source, out, changes, TableOptions())
+        rewrite_table(open_csv(source, TableOptions()), out, changes, TableOptions())
         assert LabelTable.from_csv(out) == wanted

@@ -21,7 +21,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import ImagesSkipped, count_labels
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder, refuse_url
-from labelgap.data.scanning import ImageScan, find_duplicates, scan_images
+from labelgap.data.scanning import find_duplicates, scan_images
 from labelgap.data.split import assign_splits
 from labelgap.labels import LabelTable
 from labelgap.labels.io.formats import read_csv, read_parquet
@@ -166,7 +166,6 @@ def build_dataset(
     skipped: Mapping[str, str],
     options: ImageOptions,
     findings: Sequence[Finding],
-    scanner: Callable[[FileImages], ImageScan] = scan_images,
 ) -> Dataset:
     """Check the images of a table, leave out or refuse those that cannot be read, and split the rest.
 
@@ -175,7 +174,7 @@ def build_dataset(
     images = FileImages(folder, file.table.images, [files.get(name, name) for name in file.table.images])
     invalid = {row: skipped[name] for row, name in enumerate(file.table.images) if name in skipped}
     usable = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)
-    scan = scanner(images.select(usable))
+    scan = scan_images(images.select(usable))
     invalid |= {int(usable[row]): reason for row, reason in scan.unreadable.items()}
     if invalid and options.on_bad_image == "error":
         raise _unreadable_error(file, invalid)

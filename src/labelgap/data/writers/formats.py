@@ -199,12 +199,23 @@ def read_fiftyone(path: Path) -> ExchangeTable:
     except (KeyError, TypeError, AttributeError) as error:
         what = truncate_text(str(error), 200)
         raise InputError(f"{path} is not a FiftyOne data set: a sample lacks {what}.") from None
+    named = all(len(found) == 1 for found in tags)
+    return _from_lists(path, present, absent, classes, images, [found[0] for found in tags] if named else None)
+
+
+def _from_lists(
+    path: Path,
+    present: list[list[str]],
+    absent: list[list[str]],
+    classes: list[str] | None,
+    images: list[str],
+    splits: list[str] | None,
+) -> ExchangeTable:
     try:
         table = LabelTable.from_lists(present, absent, classes=classes, images=images)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    named = all(len(found) == 1 for found in tags)
-    return ExchangeTable(table, tuple(found[0] for found in tags) if named else None)
+    return ExchangeTable(table, None if splits is None else tuple(splits))
 
 
 def _classifications(names: list[str]) -> dict[str, Any]:
@@ -268,11 +279,7 @@ def read_label_studio(path: Path) -> ExchangeTable:
         raise InputError(f"{path} is not a list of Label Studio tasks: one lacks {what}.") from None
     present, absent = ([selected[state] for selected in lists] for state in _STATES)
     classes = _interface_classes(interface_path(path)) or None
-    try:
-        table = LabelTable.from_lists(present, absent, classes=classes, images=images)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    return ExchangeTable(table, None if None in splits else tuple(splits))
+    return _from_lists(path, present, absent, classes, images, None if None in splits else splits)
 
 
 def interface_path(path: Path) -> Path:
@@ -386,7 +393,11 @@ def check_target(data: Dataset, path: Path, force: bool) -> None:
     """Refuse to write to the data itself, to a folder, and to an existing file unless ``force`` is given."""
     options = data.recipe.get("options", {})
     places = (data.recipe.get("path"), options.get("val"), options.get("test"))  # of digits, val is a number
-    sources = [Path(place) for place in places if isinstance(place, str)]
+    refuse_overwriting([Path(place) for place in places if isinstance(place, str)], path, force)
+
+
+def refuse_overwriting(sources: Iterable[Path], path: Path, force: bool) -> None:
+    """Refuse to write to files that were read, to a folder, and to an existing file unless ``force`` is given."""
     if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
         raise InputError(f"{path} is the data itself, which is never overwritten. Write to another file.")
     if path.is_dir():

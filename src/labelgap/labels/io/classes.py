@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -41,25 +41,19 @@ def resolve_class_names(options: TableOptions) -> dict[str, str]:
 
 
 def apply_class_options(
-    table: LabelTable,
-    options: TableOptions,
-    names: Mapping[str, str],
-    alphabetical: bool,
-    refuse_conflicts: Callable[[Sequence[tuple[int, str]]], None],
+    table: LabelTable, options: TableOptions, names: Mapping[str, str], written: Iterable[str]
 ) -> tuple[LabelTable, Revisions, list[Finding]]:
-    """Rename classes, select those in ``options.classes``, and add the labels that the hierarchy implies.
+    """Select the classes in ``options.classes``, and add the labels that the hierarchy implies.
 
-    ``refuse_conflicts`` raises an error for labels (row, class) that are present under one name and absent under
-    another. Returned are the table, the revisions that the hierarchy added to it, and what was done.
+    ``written`` are the classes as the file has them; the table has them by their final ``names``. Returned are the
+    table, the revisions that the hierarchy added to it, and what was done.
     """
     findings: list[Finding] = []
-    classes = {*table.classes}
+    known = {*written}
     for old, new in options.rename.items():
-        if old not in classes and new.lower() not in (*RESERVED_COLUMNS, *LIST_COLUMNS):
-            raise UnknownNameError("tag", truncate_text(old), map(truncate_text, table.classes), "(--rename OLD=NEW)")
-    if renamed := [old for old in table.classes if old in names]:
-        table, conflicts = rename_classes(table, names, alphabetical=alphabetical)
-        refuse_conflicts(conflicts)
+        if old not in known and new.lower() not in (*RESERVED_COLUMNS, *LIST_COLUMNS):
+            raise UnknownNameError("tag", truncate_text(old), map(truncate_text, known), "(--rename OLD=NEW)")
+    if renamed := sorted(known.intersection(names)):
         pairs_shown = truncate_text(", ".join(f"{old} = {names[old]}" for old in renamed), 200)
         findings.append(Note(f"renamed: {pairs_shown}"))
     if options.classes is not None:
@@ -146,28 +140,6 @@ def _sorted_names(needed: Mapping[str, set[str]], where: str) -> list[str]:
         shown = [truncate_text(name) for name in (*names[first:], *names[: first + 1])]
         shown = shown if len(shown) <= _MAX_SHOWN else [*shown[: _MAX_SHOWN - 2], "…", shown[-1]]
         raise InputError(f"{where}: {' → '.join(shown)} is a cycle.") from None
-
-
-def rename_classes(
-    table: LabelTable, names: Mapping[str, str], *, alphabetical: bool = False
-) -> tuple[LabelTable, list[tuple[int, str]]]:
-    """Rename classes; those that get the same name are merged.
-
-    Present or absent replaces unknown. A label that is present in one merged class and absent in another is a conflict:
-    it is returned as (row, class) and is unknown in the table.
-    """
-    new_names = [names.get(name, name) for name in table.classes]
-    classes = sorted(set(new_names)) if alphabetical else list(dict.fromkeys(new_names))
-    number = {name: column for column, name in enumerate(classes)}
-    columns = np.array([number[name] for name in new_names], dtype=np.int64)[table.columns]
-    places = table.rows * max(len(classes), 1) + columns
-    place, first, which = np.unique(places, return_index=True, return_inverse=True)
-    value = table.values[first]
-    conflicts = np.unique(place[which[table.values != value[which]]])
-    kept = ~np.isin(place, conflicts)
-    row, column = np.divmod(place[kept], max(len(classes), 1))
-    renamed = LabelTable.from_entries(row, column, value[kept], classes, table.images)
-    return renamed, [(int(at) // len(classes), classes[int(at) % len(classes)]) for at in conflicts]
 
 
 _PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError, LabelGapError, Problem, UnknownNameError, describe_missing_path
+from labelgap.core.errors import InputError, LabelGapError, UnknownNameError, describe_missing_path
 from labelgap.core.files import atomic_path
 from labelgap.core.stored import READ_ERRORS, parse_json
-from labelgap.core.text import quote_formula
+from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.labels.io.dialect import Dialect, detect_dialect, encoding_to_write, open_text, split_records
+from labelgap.labels.io.dialect import (
+    Dialect,
+    detect_dialect,
+    encoding_to_write,
+    open_text,
+    read_records,
+    split_records,
+)
+from labelgap.labels.io.layout import Cell, CellParser
 from labelgap.labels.io.parse import (
     COLUMN_SYNONYMS,
-    Cell,
-    CellParser,
     CheckImage,
     Row,
     image_name_problem,
@@ -50,12 +56,14 @@ def read_csv(
 ) -> TableFile:
     """Read a CSV of labels, or raise one error with all its problems; encoding and delimiter are detected when None."""
     options = options or TableOptions()
-    dialect = detect_dialect(path, encoding, delimiter, lambda header: is_header(header, options))
-    problems = ProblemList(path)
-    with open_text(path, dialect.encoding) as file:
-        records = split_records(file, dialect.delimiter, dialect.skip, problems)
-        rows: Iterator[Row] = ((line, [*cells]) for line, cells in records)
-        return parse_rows(rows, options, problems, check_image=check_image, findings=dialect.findings)
+    return _parse(open_csv(path, options, encoding=encoding, delimiter=delimiter), options, check_image)
+
+
+def _parse(file: RawTable, options: TableOptions, check_image: CheckImage) -> TableFile:
+    problems = ProblemList(file.path, file.unit)
+    findings = file.dialect.findings if file.dialect else ()
+    with closing(file.rows(problems)) as rows:
+        return parse_rows(rows, options, problems, check_image=check_image, classes=file.classes, findings=findings)
 
 
 def read_csv_table(path: Path, *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
@@ -124,21 +132,16 @@ def write_table(table: LabelTable, path: Path) -> None:
 def read_table(path: Path) -> LabelTable:
     """See ``LabelTable.from_parquet``; without class names in the metadata they are those that occur, sorted."""
     file = _opened(path)
-    lists = {
-        name: _flat(file.column(name), f"{path}, column '{name}'") for name in _STATES if name in file.schema.names
-    }
-    found = {names[number] for _, numbers, names in lists.values() for number in np.unique(numbers).tolist()}
+    lists = {name: file.column(name) for name in _STATES if name in file.schema.names}
+    entries = {name: _class_names(column, f"{path}, column '{name}'") for name, column in lists.items()}
+    found = {name for names in entries.values() for name in names.unique().to_pylist()}
     classes = stored_classes(file.schema.metadata, path) or sorted(found)
-    number = {name: column for column, name in enumerate(classes)}
-    unknown = sorted(found - number.keys())
-    if unknown:
+    if unknown := sorted(found.difference(classes)):
         raise InputError(f"{path} lists the class '{unknown[0]}', which its own list of classes does not have.")
-    columns = [
-        np.asarray([number.get(name, 0) for name in names], dtype=np.int64)[numbers]
-        for _, numbers, names in lists.values()
-    ]
-    rows = [rows for rows, _, _ in lists.values()]
-    values = [np.full(len(entries), _STATES[name], dtype=np.int8) for name, (entries, _, _) in lists.items()]
+    known = pa.array(classes, pa.large_string())
+    columns = [pc.index_in(names, known).to_numpy() for names in entries.values()]
+    rows = [pc.list_parent_indices(column).to_numpy() for column in lists.values()]
+    values = [np.full(len(names), _STATES[name], dtype=np.int8) for name, names in entries.items()]
     images = pc.cast(file.column("image"), pa.large_string()).to_pylist()  # a dictionary takes 20 times as long
     try:
         return LabelTable.from_entries(
@@ -152,19 +155,7 @@ def read_parquet(
     path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name, line: None
 ) -> TableFile:
     """Read a Parquet file of labels, wide or lists, or raise one error with all its problems; rows count from 1."""
-    with open_parquet(path) as file:
-        classes = stored_classes(file.schema_arrow.metadata, path)
-        options = options or TableOptions()
-        for column in file.schema_arrow:
-            holds_images = pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0
-            if holds_images and column.name in ("image", "img"):
-                raise InputError(
-                    f"{path}: its column '{column.name}' holds images, as a Hugging Face data set does. Name its "
-                    f"folder, which is read as huggingface: {path.parent}"
-                )
-        return parse_rows(
-            rows_of_cells(file), options, ProblemList(path, "row"), check_image=check_image, classes=classes
-        )
+    return _parse(open_parquet_table(path), options or TableOptions(), check_image)
 
 
 @contextmanager
@@ -229,7 +220,7 @@ def typed_cell(cell: Cell, kind: pa.DataType) -> Any:
     """Return an edited cell as a value of a Parquet column."""
     if not isinstance(cell, str):
         return cell
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if _is_list(kind):
         return [cell] if cell else []
     if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return cell or None
@@ -265,26 +256,21 @@ def stored_classes(metadata: Any, path: Path) -> list[str] | None:
     return classes
 
 
-def _flat(column: pa.ChunkedArray, where: str) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
-    """Return the row of every entry in a column of lists, the index of its name, and all names."""
+def _class_names(column: pa.ChunkedArray, where: str) -> pa.Array:
+    """Return all names in a column of lists, one after the other."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if not _is_list(kind):
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
-    rows, numbers, names = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], list[str]()
-    before = 0
-    for chunk in column.chunks:
-        lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy()
-        rows.append(np.repeat(np.arange(before, before + len(chunk)), lengths))
-        entries = chunk.flatten()
-        if not pa.types.is_dictionary(entries.type):
-            entries = entries.dictionary_encode()
-        if entries.null_count or entries.dictionary.null_count or not _is_text(entries.type.value_type):
-            raise InputError(f"{where}: it must hold lists of class names, each of them a string.")
-        numbers.append(entries.indices.to_numpy().astype(np.int64) + len(names))
-        names += entries.dictionary.to_pylist()
-        before += len(chunk)
-    return np.concatenate(rows), np.concatenate(numbers), names
+    kind = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
+    names = pc.cast(pc.list_flatten(column), pa.large_string()) if _is_text(kind) else None
+    if names is None or names.null_count:
+        raise InputError(f"{where}: it must hold lists of class names, each of them a string.")
+    return names
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -292,102 +278,162 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 class OutputColumn(NamedTuple):
-    """A column to write: its name, and the number of the column of the file whose place and type it takes."""
+    """A column to write: its name, the number of the column of the file whose type it takes, and whether it is new."""
 
     name: str
     source: int
+    new: bool = False
+
+
+EditRow = Callable[[int, list[Cell]], list[Cell] | None]
+"""Gives the cells to write for a row, whose number (or line) and cells it takes; None leaves the row out."""
 
 
 @dataclass(frozen=True)
 class RawTable:
-    """The cells of a file.
+    """A file of labels as rows of cells: what is parsed, and what is written again in its own format.
 
-    Number and cells of every row that is not blank, and the rows that cannot be split into cells.
-
-    ``line`` is that of the header, 0 in files without lines; ``classes`` are all classes of a table of lists, where the
-    file has such a list; ``dialect`` is that of a CSV, None for Parquet.
+    ``classes`` are all classes of a table of lists, where the file has such a list; ``dialect`` is that of a CSV, None
+    for Parquet.
     """
 
     path: Path
-    line: int
-    header: list[str]
-    rows: list[Row]
-    unreadable: tuple[Problem, ...] = ()
-    classes: tuple[str, ...] | None = None
     dialect: Dialect | None = None
+    classes: tuple[str, ...] | None = None
 
     @property
     def unit(self) -> str:
         """What the numbers of rows count: "line", or "row" in files without lines."""
         return "row" if self.dialect is None else "line"
 
-    def write(
-        self, path: Path, columns: Sequence[OutputColumn], rows: Sequence[Row], renamed: Mapping[str, str]
-    ) -> None:
-        """Write other rows in the format of this file, atomically: each has the number of the row that it is made of.
+    def rows(self, problems: ProblemList | None = None) -> Generator[Row, None, None]:
+        """Yield the header, then the number and the cells of every row that is not blank.
 
-        A CSV keeps delimiter, encoding, byte order mark, line ends, the line ``sep=``, and quotes around all cells;
-        Parquet the types of the columns, and the values of those whose cells are unchanged. ``renamed`` are classes
-        that have another name now.
+        Rows that cannot be split into cells are left out, and added to ``problems``.
         """
         if self.dialect is None:
-            table = self._parquet(columns, rows, renamed)
+            with open_parquet(self.path) as file:
+                yield from rows_of_cells(file)
+            return
+        problems = ProblemList(self.path) if problems is None else problems
+        with open_text(self.path, self.dialect.encoding) as text:
+            for line, cells in split_records(text, self.dialect.delimiter, self.dialect.skip, problems):
+                yield line, [*cells]
+
+    def write(
+        self, path: Path, columns: Sequence[OutputColumn], edit: EditRow, classes: Sequence[str] | None = None
+    ) -> None:
+        """Write the table with other columns and edited rows in its own format, atomically.
+
+        A CSV keeps delimiter, encoding, byte order mark, line ends, titles and blank lines, and a row without a change
+        its text, letter by letter. Parquet keeps the types of columns and all values whose cells do not change;
+        ``classes`` replace its list of classes.
+        """
+        if self.dialect is None:
+            table = self._edited(columns, edit, classes)
             with atomic_path(path) as temporary:
                 pq.write_table(table, temporary)
             return
-        delimiter, encoding = self.dialect.delimiter, encoding_to_write(self.path, self.dialect.encoding)
-        with open_text(self.path, self.dialect.encoding) as source:
-            before = [source.readline() for _ in range(self.dialect.skip)]
-            first = source.readline()
-        line_end = next((end for end in ("\r\n", "\n", "\r") if first.endswith(end)), "\n")
-        all_quoted = first.rstrip("\r\n") == delimiter.join(f'"{name}"' for name in self.header)
-        quoting: Literal[0, 1] = csv.QUOTE_ALL if all_quoted else csv.QUOTE_MINIMAL
+        codec = encoding_to_write(self.path, self.dialect.encoding)
         try:
-            with atomic_path(path) as temporary, temporary.open("w", newline="", encoding=encoding) as file:
-                file.writelines(before)
-                writer = csv.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=line_end)
-                writer.writerow([quote_formula(column.name) for column in columns])
-                writer.writerows([quote_formula(str(cell)) for cell in cells] for _, cells in rows)
+            with (
+                open_text(self.path, self.dialect.encoding) as source,
+                atomic_path(path) as temporary,
+                temporary.open("w", newline="", encoding=codec) as target,
+            ):
+                target.writelines(self._edited_records(source, columns, edit))
         except UnicodeEncodeError as error:
-            text = error.object[error.start : error.end]
-            raise InputError(f"{text!r} cannot be written in {encoding}, the encoding of {self.path}.") from None
+            letters = truncate_text(error.object[error.start : error.end])
+            raise InputError(
+                f"{self.path} is in {codec}, which cannot write '{letters}'. Write to a .parquet file, or save the "
+                "table in UTF-8 first."
+            ) from None
 
-    def _parquet(self, columns: Sequence[OutputColumn], rows: Sequence[Row], renamed: Mapping[str, str]) -> pa.Table:
-        table, places = pq.read_table(self.path), [number - 1 for number, _ in rows]
-        arrays = []
-        for index, column in enumerate(columns):
-            cells, original = [cells[index] for _, cells in rows], table.column(column.source)
-            if cells == [self.rows[place][1][column.source] for place in places]:
-                arrays.append(original.take(places))
+    def _edited_records(self, source: TextIO, columns: Sequence[OutputColumn], edit: EditRow) -> Iterator[str]:
+        """Yield the text of the edited rows; that of a row that does not change stays as it is."""
+        assert self.dialect is not None
+        delimiter, header = self.dialect.delimiter, True
+        quoting: Literal[0, 1] = csv.QUOTE_MINIMAL
+        yield from (source.readline() for _ in range(self.dialect.skip))
+        for line, written, lines in read_records(source, delimiter, 0, ProblemList(self.path)):
+            text = "".join(lines)
+            cells: list[Cell] = [unquote_formula(cell.strip()) for cell in written]
+            if not any(cells):
+                yield text
+                continue
+            body = text.rstrip("\r\n")
+            edited: list[Cell] | None = [column.name for column in columns]
+            if header:
+                header = False
+                quoting = csv.QUOTE_ALL if _record(written, delimiter, csv.QUOTE_ALL) == body else quoting
             else:
-                arrays.append(pa.array([typed_cell(cell, original.type) for cell in cells], original.type))
+                edited = edit(line + self.dialect.skip, [*cells])
+            if edited is None:
+                continue
+            changed = [
+                written[column.source]
+                if not column.new and column.source < len(cells) and cell == cells[column.source]
+                else quote_formula(str(cell))
+                for cell, column in zip(edited, columns, strict=True)
+            ]
+            if changed[: len(written)] == written:  # as it is, perhaps with more cells
+                more = _record(["", *changed[len(written) :]], delimiter, quoting)
+                yield body + more.removeprefix('""') + text[len(body) :]
+            else:
+                yield _record(changed, delimiter, quoting) + text[len(body) :]
+
+    def _edited(self, columns: Sequence[OutputColumn], edit: EditRow, classes: Sequence[str] | None) -> pa.Table:
+        with open_parquet(self.path) as file:
+            stored = [file.read_row_group(number) for number in range(file.num_row_groups)]
+            table = (pa.concat_tables(stored) if stored else file.read()).cast(pq.read_schema(self.path))
+        rows = [*self.rows()][1:]
+        edited = [(number - 1, cells, after) for number, cells in rows if (after := edit(number, [*cells])) is not None]
+        arrays, schema_fields = [], []
+        for index, column in enumerate(columns):
+            field, values = table.schema.field(column.source), table.column(column.source)
+            changed = {
+                row: typed_cell(after[index], field.type)
+                for row, (_, cells, after) in enumerate(edited)
+                if column.new or after[index] != cells[column.source]
+            }
+            if changed or column.new or _is_list(field.type):  # lists of several dictionaries cannot be selected from
+                before = values.to_pylist()
+                new = [changed.get(row, before[place]) for row, (place, _, _) in enumerate(edited)]
+                arrays.append(pa.array(new, field.type))
+            else:
+                arrays.append(values.take([place for place, _, _ in edited]))
+            schema_fields.append(field.with_name(column.name))
         metadata: dict[bytes, bytes] = {**(table.schema.metadata or {})}
-        metadata.pop(b"pandas", None)  # the index and the columns as they were
-        if self.classes is not None:
-            classes = list(dict.fromkeys(renamed.get(name, name) for name in self.classes))
-            metadata[CLASSES_KEY] = json.dumps(classes, ensure_ascii=False).encode()
-        return pa.table(arrays, names=[column.name for column in columns]).replace_schema_metadata(metadata)
+        if schema_fields != [*table.schema] or len(edited) != table.num_rows:
+            metadata.pop(b"pandas", None)  # the index and the columns as they were
+        if self.classes is not None and classes is not None:
+            metadata[CLASSES_KEY] = json.dumps([*classes], ensure_ascii=False).encode()
+        return pa.table(arrays, schema=pa.schema(schema_fields, metadata or None))
 
 
-def read_raw_csv(
+def _record(cells: Sequence[str], delimiter: str, quoting: Literal[0, 1]) -> str:
+    """Return the text of a row, without its end."""
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter=delimiter, quoting=quoting, lineterminator="").writerow(cells)
+    return buffer.getvalue()
+
+
+def open_csv(
     path: Path, options: TableOptions, *, encoding: str | None = None, delimiter: str | None = None
 ) -> RawTable:
-    """Read the cells of a CSV; a quote that is never closed is an error, since the rest of the file is not read."""
-    dialect = detect_dialect(path, encoding, delimiter, lambda header: is_header(header, options))
-    problems = ProblemList(path)
-    with open_text(path, dialect.encoding) as file:
-        records = split_records(file, dialect.delimiter, dialect.skip, problems)
-        line, header = next(records, (0, []))
-        rows: list[Row] = [(line, [*cells]) for line, cells in records]
-    if not problems.fixable:
-        problems.refuse()
-    return RawTable(path, line, header, rows, problems.found, dialect=dialect)
+    """Return a CSV as a table of cells; encoding and delimiter are detected when None."""
+    return RawTable(path, detect_dialect(path, encoding, delimiter, lambda header: is_header(header, options)))
 
 
-def read_raw_parquet(path: Path) -> RawTable:
-    """Read the cells of a Parquet file."""
+def open_parquet_table(path: Path) -> RawTable:
+    """Return a Parquet file as a table of cells; a data set of Hugging Face is an error that says so."""
     with open_parquet(path) as file:
-        (line, header), *rows = rows_of_cells(file)
+        for column in file.schema_arrow:
+            holds_images = pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0
+            if holds_images and column.name in ("image", "img"):
+                raise InputError(
+                    f"{path}: its column '{column.name}' holds images, as a Hugging Face data set does. Name its "
+                    f"folder, which is read as huggingface: {path.parent}"
+                )
         classes = stored_classes(file.schema_arrow.metadata, path)
-    kept = None if classes is None else tuple(classes)
-    return RawTable(path, line, [str(cell) for cell in header], rows, classes=kept)
+    return RawTable(path, classes=None if classes is None else tuple(classes))

@@ -7,27 +7,31 @@ unknown. A column ``group`` says which images belong together. Blanks around a c
 
 from __future__ import annotations
 
-import ast
-import json
 import re
-import warnings
 from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain, islice
 from typing import Final
 
 import numpy as np
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError, nearest
-from labelgap.core.findings import Caution, Finding, Note
+from labelgap.core.findings import Finding, Note
 from labelgap.core.text import format_option, pluralize, truncate_text
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import apply_class_options, describe_same_names, resolve_class_names
-from labelgap.labels.io.dialect import describe_separator, parse_separator
+from labelgap.labels.io.layout import (
+    UNCERTAIN,
+    Cell,
+    CellParser,
+    ListLayout,
+    WideLayout,
+    blanks_between_tags,
+    parse_state,
+)
 from labelgap.labels.io.table_file import (
     LIST_COLUMNS,
     MAX_PROBLEMS,
@@ -40,159 +44,6 @@ from labelgap.labels.io.table_file import (
 )
 from labelgap.labels.sparse import is_encodable
 from labelgap.labels.table import LabelTable
-
-Cell = str | list[str]  # a list where the file itself has lists
-
-_SPELLINGS: Final = {
-    PRESENT: frozenset({"true", "t", "yes", "y", "x", "present", "✓", "✔"}),
-    ABSENT: frozenset({"false", "f", "no", "n", "absent"}),
-    UNKNOWN: frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "unknown"}),
-}
-_OPPOSITE: Final = {"1": "0", "1.0": "0.0", "true": "false", "t": "f", "yes": "no", "y": "n", "present": "absent"}
-_NUMBER: Final = re.compile(r"([01])(?:[.,]0*)?")
-_PLAIN: Final = frozenset({"", "0", "0.0", "1", "1.0"})
-_DETECTED: Final = (";", "|", ",")
-_MAX_BRACKETED: Final = 1 << 17
-
-
-UNCERTAIN: Final = 2
-"""The code of −1 in tables where it says that a label is uncertain, until it becomes ``TableOptions.minus_one``."""
-
-
-class CellParser:
-    """Parses the cells of a wide table, and records their spellings.
-
-    Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no, or unknown where 0 only means that nobody tagged
-    it (``zero``); unknown is blank, ?, NA, NaN or null; in any case. Anything else is no state; −1 neither, since it
-    means absent in other tools, unless it is asked for as UNCERTAIN.
-    """
-
-    def __init__(self, zero: int = ABSENT, *, uncertain: bool = False) -> None:
-        self._codes: dict[str, int | None] = dict.fromkeys(("-1", "-1.0"), UNCERTAIN) if uncertain else {}
-        self._spellings: dict[int, list[str]] = {PRESENT: [], ABSENT: [], UNKNOWN: []}
-        self._zero = zero
-
-    def code(self, cell: Cell) -> int | None:
-        """Return the code of a cell, or None where it is no state."""
-        if not isinstance(cell, str):
-            return None
-        try:
-            return self._codes[cell]
-        except KeyError:
-            code = _state(cell)
-            if code is not None and cell not in _PLAIN:
-                self._spellings[code].append(cell)
-            return self._codes.setdefault(cell, self._zero if code == ABSENT else code)
-
-    def spellings(self) -> list[list[str]]:
-        """Return the other spellings of 1, of 0 and of blank that the cells have."""
-        return list(self._spellings.values())
-
-
-def _state(cell: str) -> int | None:
-    if (number := _NUMBER.fullmatch(cell)) is not None:
-        return PRESENT if number[1] == "1" else ABSENT
-    lower = cell.casefold()
-    return next((state for state, spellings in _SPELLINGS.items() if lower in spellings), None)
-
-
-def choose_spellings(counts: Mapping[int | None, Counter[str]]) -> dict[int, str]:
-    """Return how a table writes each state, given its cells: the most frequent way, or one that fits the others."""
-    present, absent, unknown = (
-        next(iter(dict(counts.get(state, Counter[str]()).most_common(1))), None) for state in (PRESENT, ABSENT, UNKNOWN)
-    )
-    inverse = {no: yes for yes, no in _OPPOSITE.items()}
-    return {
-        PRESENT: _matching(absent, inverse, "1") if present is None else present,
-        ABSENT: _matching(present, _OPPOSITE, "0") if absent is None else absent,
-        UNKNOWN: unknown or "",
-    }
-
-
-def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> str:
-    """Return the opposite of a spelling, in the same case."""
-    if known is None or known.lower() not in opposite:
-        return default
-    word = opposite[known.lower()]
-    return word.upper() if known.isupper() else word.capitalize() if known[0].isupper() else word
-
-
-class TagLists:
-    """Cells that list classes, ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``: read and written.
-
-    The separator is detected from all cells when None is given; never a blank, since class names contain blanks.
-    """
-
-    def __init__(self, separator: str | None, cells: Iterable[Cell] = ()) -> None:
-        self._texts = [cell for cell in cells if cell and isinstance(cell, str)]
-        self.detected = self.bracketed = False
-        if separator is not None:
-            self.separator = parse_separator(separator, "separator")
-            return
-        found: set[str] = set()
-        for cell in self._texts:
-            self.bracketed |= _parse_bracketed(cell) is not None
-            found.update(mark for mark in _DETECTED if sum(map(bool, map(str.strip, cell.split(mark)))) > 1)
-        self.separator = next((mark for mark in _DETECTED if mark in found), ";")
-        self.detected = bool(found)
-
-    def names(self, cell: Cell) -> list[str]:
-        """Return the names that a cell lists, without the blanks around them."""
-        if not isinstance(cell, str):
-            return list(cell)
-        if self.bracketed and (names := _parse_bracketed(cell)) is not None:
-            return names
-        return [name for part in cell.split(self.separator) if (name := part.strip())]
-
-    def cell(self, names: list[str], like: Cell) -> Cell:
-        """Return a cell that lists classes, in the notation of the cell that it replaces."""
-        if not isinstance(like, str):
-            return names
-        if self.bracketed:
-            json_lists = any(text.startswith('["') for text in self._texts)
-            return json.dumps(names, ensure_ascii=False) if json_lists else repr(names)
-        return self._joint.join(names)
-
-    @cached_property
-    def _joint(self) -> str:
-        """The separator with the blanks that most cells have around it."""
-        pattern = re.compile(rf"\s*{re.escape(self.separator)}\s*")
-        joints = Counter(joint for text in self._texts for joint in pattern.findall(text))
-        return next(iter(dict(joints.most_common(1))), self.separator)
-
-    def findings(self) -> list[Note]:
-        """Return what was detected, unless it is what labelgap itself writes."""
-        if self.bracketed:
-            return [Note("lists written as ['a', 'b'] are read as such (--separator says otherwise)", "source")]
-        if not self.detected or self.separator == ";":
-            return []
-        separator = describe_separator(self.separator)
-        return [Note(f"{separator} between tags, as it seems (--separator says otherwise)", "source")]
-
-
-def blanks_between_tags(classes: Sequence[str]) -> list[Caution]:
-    """Find names whose words are all classes of their own: a blank may separate the tags of a list."""
-    known = {*classes}
-    found = [name for name in classes if len(words := name.split()) > 1 and all(word in known for word in words)]
-    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-    each = f"{more}: each word of {'them' if more else 'it'} is a tag, too. --separator space if these are lists"
-    return [Caution(f"'{truncate_text(name)}'{each}") for name in found[:1]]
-
-
-def _parse_bracketed(cell: str) -> list[str] | None:
-    """Return the names in a list as Python or JSON writes it, or None when the cell is no such list."""
-    if not (cell.startswith("[") and cell.endswith("]")) or len(cell) > _MAX_BRACKETED:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about backslashes in names
-            values = ast.literal_eval(cell)
-        if not isinstance(values, list) or not all(isinstance(value, str | int | float) for value in values):
-            return None
-        return [name for value in values if (name := str(value).strip())]
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
-
 
 _IMAGE_NAMES: Final = ("img", "imagefile", "imageid", "imagename", "imagepath", "imgpath", "photo", "picture")
 COLUMN_SYNONYMS: Final[Mapping[str, frozenset[str]]] = {
@@ -241,6 +92,17 @@ class HeaderColumns:
         return self.probable_image if self.image is None else self.image
 
     @property
+    def class_names(self) -> dict[int, str]:
+        """The columns with a class each, and their names."""
+        return {number: self.header[number] for number in self.class_columns}
+
+    @property
+    def list_states(self) -> dict[int, int]:
+        """The columns of lists, and the state of the classes in them."""
+        listed = ((self.present, PRESENT), (self.absent, ABSENT))
+        return {number: state for number, state in listed if number is not None}
+
+    @property
     def lists(self) -> bool:
         """Whether the table has lists of classes, rather than a column per class."""
         return self.present is not None
@@ -280,11 +142,11 @@ def parse_header(
     ``line`` is 0 in files without lines; ``sample`` are the cells of the first ``SAMPLE_ROWS`` rows. Problems that do
     not prevent reading the rows are added to ``problems``.
     """
-    path, names_found, ignored_names = problems.path, {*header}, {*options.ignore_columns}
+    path, known, ignored_names = problems.path, {*header}, {*options.ignore_columns}
     if not header:
         raise InputError(f"{path} is empty: it needs a header line such as image,cat,dog and a row per image.")
     for name in options.ignore_columns:
-        if name not in names_found:
+        if name not in known:
             raise UnknownNameError("column", truncate_text(name), map(truncate_text, header))
     roles = _column_roles(header, options)
     if "image" not in roles and (photo := next((name for name in header if _PHOTO_NAME.search(name)), None)):
@@ -298,25 +160,18 @@ def parse_header(
     _recognize_lists(header, roles, used, sample)
     lists = any(roles[number] == "present" for number in used)
     special = (*RESERVED_COLUMNS, *(LIST_COLUMNS if lists else ()))
-    position: dict[str, int] = {}
-    for number in used:
-        if roles[number] in special:
-            position.setdefault(roles[number], number)
-    left_out = (*special, UNSURE_COLUMN) if lists else special
-    rest = [number for number in used if roles[number] not in left_out]
-    beside_lists = rest if lists else []
+    position = {roles[number]: number for number in reversed(used) if roles[number] in special}
+    rest = [number for number in used if roles[number] not in (*special, *((UNSURE_COLUMN,) if lists else ()))]
     probable = None
     if "image" not in position:
         probable = _column_of_files(rest, sample)
-        if probable is None and len(beside_lists) == 1:
-            probable = beside_lists[0]
+        probable = rest[0] if probable is None and lists and len(rest) == 1 else probable
         candidates = [header[probable]] if probable is not None else header
         problems.add(line, f"no column is called 'image'. {_hint(header, candidates)}")
         rest = [number for number in rest if number != probable]
-        beside_lists = [number for number in beside_lists if number != probable]
-    chosen = _select_columns(header, rest, options, names) if not lists else []
+    chosen = [] if lists else _select_columns(header, rest, options, names)
     problems.fixable &= "image" in position and bool(chosen or lists)
-    for message in _header_problems(header, roles, used, beside_lists, special):
+    for message in _header_problems(header, roles, used, rest if lists else (), special):
         problems.add(line, message)
     if not chosen and not lists:
         problems.add(line, "no class: after 'image' comes a column per class, or 'present'")
@@ -347,7 +202,7 @@ def _recognize_lists(
     if "present" in roles or len(candidates) != 1 or roles[candidates[0]] != header[candidates[0]]:
         return
     for number in open_columns:
-        codes = [_code(cell) for cell in _column(number, sample)]
+        codes = [parse_state(cell) for cell in _column(number, sample)]
         states, others = sum(code in (PRESENT, ABSENT) for code in codes), codes.count(None)
         if (others <= states) if number in candidates else (states > others):
             return
@@ -356,17 +211,13 @@ def _recognize_lists(
 
 def _holds_no_states(number: int, sample: Sequence[Sequence[Cell]]) -> bool:
     """Return whether a column is blank, or most of its cells are no states, e.g. the numbers of the rows."""
-    codes = [_code(cell) for cell in _column(number, sample)]
+    codes = [parse_state(cell) for cell in _column(number, sample)]
     return not codes or 2 * codes.count(None) > len(codes)
 
 
 def _column(number: int, sample: Sequence[Sequence[Cell]]) -> list[Cell]:
     """Return the cells of a column that are not blank."""
     return [row[number] for row in sample if number < len(row) and row[number]]
-
-
-def _code(cell: Cell) -> int | None:
-    return _state(cell) if isinstance(cell, str) else None
 
 
 def holds_file_names(cells: Sequence[Cell]) -> bool:
@@ -476,18 +327,25 @@ def parse_rows(
     rows = chain(sample, rows)
     cells = [cells for _, cells in sample]
     columns = parse_header(line, [str(cell) for cell in header], options, names, problems, cells)
-    parser = _RowParser(options, check_image, columns, problems)
+    if columns.lists and options.zeros != "absent":
+        raise InputError(f"{path}: --zeros is for tables with a column per class; this has lists. See --unlisted.")
+    if not columns.lists and options.unlisted != "unknown":
+        raise InputError(f"{path}: --unlisted is for lists; this is a table with a column per class. See --zeros.")
+    parser = _RowParser(options, check_image, columns, problems, names)
     checked = parser.checked(rows)
-    table, cell_findings = parser.parse_lists(checked, classes) if columns.lists else parser.parse_wide(checked)
-    lines = np.fromiter(parser.images.values(), dtype=np.int64, count=len(table))
-
-    def refuse_conflicts(conflicts: Sequence[tuple[int, str]]) -> None:
-        for row, name in conflicts:
-            text = f"'{truncate_text(name)}' is present under one of its names and absent under another"
-            problems.add(int(lines[row]), text)
-        problems.refuse()
-
-    table, revisions, class_findings = apply_class_options(table, options, names, columns.lists, refuse_conflicts)
+    if columns.lists:
+        listed = [*checked]  # all of them say what separates their names
+        lists = ListLayout(columns.list_states, (cells for _, cells in listed), options.separator)
+        table = parser.parse(listed, lists, classes)
+        joined = blanks_between_tags(table.classes) if options.separator is None else []
+        rule = Note(f"lists of tags; a tag that is not listed is {options.unlisted}")
+        cell_findings: list[Finding] = [rule, *lists.notation.findings(), *joined]
+    else:
+        zero = ABSENT if options.zeros == "absent" else UNKNOWN
+        cell_parser = CellParser(zero, uncertain=options.minus_one is not None)
+        table = parser.parse(checked, WideLayout(columns.class_names, cell_parser), None)
+        cell_findings = [Note(f"a column per tag; {_describe_states(cell_parser, options.zeros)}")]
+    table, revisions, class_findings = apply_class_options(table, options, names, parser.index)
     if not len(table.values):
         raise InputError(f"{path}: no label is known, all of its {len(table)} rows are blank. Tag a few images.")
     if not columns.lists and table.complete and options.zeros == "absent":
@@ -509,12 +367,19 @@ def parse_rows(
         table=table,
         splits=tuple(parser.splits) if columns.split is not None else None,
         groups=tuple(parser.groups) if columns.group is not None else None,
-        lines=lines,
+        lines=np.fromiter(parser.images.values(), dtype=np.int64, count=len(table)),
         findings=(*cell_findings, *class_findings, *findings),
         unit=problems.unit,
         revisions=revisions,
         uncertain=parser.uncertain,
     )
+
+
+def _describe_states(parser: CellParser, zeros: str) -> str:
+    present, absent, unknown = (
+        f" (or {', '.join(spellings[:_SPELLINGS_SHOWN])})" if spellings else "" for spellings in parser.spellings()
+    )
+    return f"1{present} = present, 0{absent} = {zeros}, blank{unknown} = unknown"
 
 
 def is_no_class(bad: int, filled: int) -> bool:
@@ -537,13 +402,16 @@ def image_name_problem(name: str) -> str | None:
 class _RowParser:
     """The columns, and the images, splits, groups, lines and problems so far; of repeated images both lines.
 
-    ``split_names`` are other names of the splits, ``headers`` the lines in which the header is repeated.
+    ``names`` are the final names of classes, ``index`` the column of a class in the table by its name as written,
+    ``split_names`` other names of the splits, ``headers`` the lines in which the header is repeated.
     """
 
     options: TableOptions
     check_image: CheckImage
     columns: HeaderColumns
     problems: ProblemList
+    names: Mapping[str, str]
+    index: dict[str, int] = field(default_factory=dict)
     images: dict[str, int] = field(default_factory=dict)
     splits: list[str] = field(default_factory=list)
     split_names: dict[str, str] = field(default_factory=dict)
@@ -552,20 +420,6 @@ class _RowParser:
     lines: array[int] = field(default_factory=lambda: array("q"))
     repeated: list[tuple[int, int, int]] = field(default_factory=list)
     uncertain: int = 0
-
-    def refuse_problems(self, counts: Mapping[str, int]) -> None:
-        """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
-        try:
-            self.problems.refuse()
-        except ProblemsError as error:
-            names, merged = resolve_class_names(self.options), Counter[str]()
-            for name, count in counts.items():
-                merged[names.get(name, name)] += count
-            if (note := describe_same_names(merged)) is not None:
-                error.add_note(note)
-            raise
-        if not self.images:
-            raise InputError(f"{self.problems.path} has a header and no rows: there is no image to learn from.")
 
     def checked(self, rows: Iterator[Row]) -> Iterator[Row]:
         """Check the length, image and split of every row, and yield the rows of the right length."""
@@ -606,7 +460,65 @@ class _RowParser:
             self.lines.append(line)
             yield line, cells
 
-    def report_contradictions(self, labels: Callable[[int], Mapping[str, int]]) -> None:
+    def parse(self, rows: Iterable[Row], layout: WideLayout | ListLayout, stored: Sequence[str] | None) -> LabelTable:
+        """Collect the labels of checked rows; ``stored`` are the names of all classes, where the file has these."""
+        columns: dict[str, int] = {}  # of the table, by the final name of a class
+        wide = layout.columns if isinstance(layout, WideLayout) else {}
+        for name in stored or wide.values():
+            self.index[name] = columns.setdefault(self.names.get(name, name), len(columns))
+        ends, numbers, values, most = array("q", [0]), array("i"), array("b"), 0
+        filled, bad = [0] * len(self.columns.header), Counter[int]()
+        invalid: dict[int, list[tuple[int, Cell]]] = {}
+        for line, cells in rows:
+            labels: dict[int, int] = {}
+            for name, code, number in layout.statements(cells):
+                filled[number] += 1
+                if code is None:
+                    bad[number] += 1
+                    if bad[number] <= MAX_PROBLEMS:
+                        invalid.setdefault(number, []).append((line, cells[number]))
+                    continue
+                if code == UNCERTAIN:
+                    self.uncertain += 1
+                    code = UNKNOWN if self.options.minus_one is None else self.options.minus_one
+                if code == UNKNOWN:
+                    continue
+                if (column := self.index.get(name)) is None:
+                    if stored is not None:
+                        raise UnknownNameError("class", name, stored)
+                    column = self.index[name] = columns.setdefault(self.names.get(name, name), len(columns))
+                if labels.setdefault(column, code) != code:
+                    again = [each for each, *_ in layout.statements(cells)].count(name) > 1
+                    both = "present under one of its names and absent under another"
+                    both = "both under present and under absent" if again else both
+                    if not (again and wide):  # the header's problem says it
+                        self.problems.add(line, f"'{truncate_text(self.names.get(name, name))}' is {both}")
+            numbers.extend(labels)
+            values.extend(labels.values())
+            ends.append(len(values))
+            most = max(most, len(labels))
+        for number, found in invalid.items():
+            self.report_invalid_cells(wide[number], found, bad[number], filled[number])
+        names = [*columns]
+        self.report_repeated(
+            lambda row: {names[numbers[at]]: values[at] for at in range(ends[row], ends[row + 1])},
+            row_per_tag=not wide and most == 1,
+        )
+        self.refuse_problems(dict(zip(names, np.bincount(numbers, minlength=len(names)).tolist(), strict=True)))
+        keep_order = wide or (stored is not None and not self.names.keys() & {*stored})
+        classes = names if keep_order else sorted(names)
+        place = {name: column for column, name in enumerate(classes)}
+        order = np.array([place[name] for name in names], dtype=np.int64)
+        table = LabelTable.from_entries(
+            np.repeat(np.arange(len(ends) - 1), np.diff(ends)),
+            order[np.asarray(numbers)],
+            values,
+            classes,
+            [*self.images],
+        )
+        return table.with_unknown_absent() if self.options.unlisted == "absent" else table
+
+    def report_repeated(self, labels: Callable[[int], Mapping[str, int]], row_per_tag: bool) -> None:
         """Say where an image that is listed again has other labels; ``labels`` returns the known ones of a row."""
         for number, line, first in self.repeated:
             here, before = (labels(bisect_left(self.lines, each)) for each in (line, first))
@@ -614,53 +526,24 @@ class _RowParser:
                 more = f" and {pluralize(len(names) - 1, 'more tag')}" if len(names) > 1 else ""
                 verb = "contradict" if more else "contradicts"
                 self.problems.extend(number, f"; '{truncate_text(names[0])}'{more} {verb} it")
+        if len(self.repeated) > 1 and row_per_tag:
+            hint = "a row per tag? A clean copy (--fix) has a row per image"
+            if self.columns.absent is None:  # no row can contradict another: the other problems matter more
+                again = f"this and {pluralize(len(self.repeated) - 1, 'other row')} list an image again"
+                self.problems.merge([number for number, *_ in self.repeated], f"{again}: {hint}")
+            else:
+                self.problems.extend(self.repeated[0][0], f"; {hint}")
 
-    def parse_wide(self, rows: Iterator[Row]) -> tuple[LabelTable, list[Finding]]:
-        if self.options.unlisted != "unknown":
-            raise InputError(
-                f"{self.problems.path}: --unlisted is for lists; this is a table with a column per class. See --zeros."
-            )
-        class_columns = self.columns.class_columns
-        minus_one = self.options.minus_one
-        cell_parser = CellParser(ABSENT if self.options.zeros == "absent" else UNKNOWN, uncertain=minus_one is not None)
-        ends, numbers, values = array("q", [0]), array("i"), array("b")
-        filled, bad_counts = [0] * len(class_columns), [0] * len(class_columns)
-        invalid: list[list[tuple[int, Cell]]] = [[] for _ in class_columns]
-        for line, cells in rows:
-            for column, number in enumerate(class_columns):
-                if cell := cells[number]:
-                    filled[column] += 1
-                    value = cell_parser.code(cell)
-                    if value is None:
-                        bad_counts[column] += 1
-                        if bad_counts[column] <= MAX_PROBLEMS:
-                            invalid[column].append((line, cell))
-                    elif value != UNKNOWN:
-                        numbers.append(column)
-                        values.append(value)
-            ends.append(len(values))
-        names = [self.columns.header[number] for number in class_columns]
-        for name, bad, share in zip(names, invalid, zip(bad_counts, filled, strict=True), strict=True):
-            self.report_invalid_cells(name, bad, *share)
-
-        def labels(row: int) -> dict[str, int]:
-            span = slice(ends[row], ends[row + 1])
-            return {names[column]: value for column, value in zip(numbers[span], values[span], strict=True)}
-
-        self.report_contradictions(labels)
-        self.refuse_problems(dict(zip(names, filled, strict=True)))
-        codes = np.array(values, dtype=np.int8)
-        if minus_one is not None:
-            self.uncertain = int((codes == UNCERTAIN).sum())
-            codes[codes == UNCERTAIN] = minus_one
-        table = LabelTable(np.asarray(ends), np.asarray(numbers), codes, names, list(self.images))
-        table = table.keep(codes != UNKNOWN) if minus_one == UNKNOWN else table
-        present, absent, unknown = (
-            f" (or {', '.join(spellings[:_SPELLINGS_SHOWN])})" if spellings else ""
-            for spellings in cell_parser.spellings()
-        )
-        rule = f"1{present} = present, 0{absent} = {self.options.zeros}, blank{unknown} = unknown"
-        return table, [Note(f"a column per tag; {rule}")]
+    def refuse_problems(self, counts: Mapping[str, int]) -> None:
+        """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
+        try:
+            self.problems.refuse()
+        except ProblemsError as error:
+            if (note := describe_same_names(counts)) is not None:
+                error.add_note(note)
+            raise
+        if not self.images:
+            raise InputError(f"{self.problems.path} has a header and no rows: there is no image to learn from.")
 
     def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
         """Report cells that are no state: each of them, or the column where most of its cells are."""
@@ -689,36 +572,3 @@ class _RowParser:
         if all(str(cell) == "-1" for _, cell in bad):
             text = f"{example} under {truncate_text(name)}: {_CELL_FORMAT}{_MINUS_ONE}"
         self.problems.add(self.columns.line, text)
-
-    def parse_lists(self, rows: Iterator[Row], classes: Sequence[str] | None) -> tuple[LabelTable, list[Finding]]:
-        if self.options.zeros != "absent":
-            raise InputError(
-                f"{self.problems.path}: --zeros is for tables with a column per class; this has lists. See --unlisted."
-            )
-        numbers = (self.columns.present, self.columns.absent)
-        cells = [(line, ["" if number is None else row[number] for number in numbers]) for line, row in rows]
-        parser = TagLists(self.options.separator, (cell for _, both in cells for cell in both))
-        present, absent = list[list[str]](), list[list[str]]()
-        for line, both in cells:
-            listed, excluded = map(parser.names, both)
-            present.append(listed)
-            absent.append(excluded)
-            for name in sorted({*listed} & {*excluded}):
-                self.problems.add(line, f"'{truncate_text(name)}' is both under present and under absent")
-        self.report_contradictions(
-            lambda row: {**dict.fromkeys(present[row], PRESENT), **dict.fromkeys(absent[row], ABSENT)}
-        )
-        if len(self.repeated) > 1 and max(map(len, chain(present, absent))) == 1:
-            hint = "a row per tag? A clean copy (--fix) has a row per image"
-            if self.columns.absent is None:  # no row can contradict another: the other problems matter more
-                again = f"this and {pluralize(len(self.repeated) - 1, 'other row')} list an image again"
-                self.problems.merge([number for number, *_ in self.repeated], f"{again}: {hint}")
-            else:
-                self.problems.extend(self.repeated[0][0], f"; {hint}")
-        self.refuse_problems(Counter(chain.from_iterable(present)) + Counter(chain.from_iterable(absent)))
-        table = LabelTable.from_lists(
-            present, absent, classes=classes, images=list(self.images), unlisted=self.options.unlisted
-        )
-        rule = Note(f"lists of tags; a tag that is not listed is {self.options.unlisted}")
-        joined = blanks_between_tags(table.classes) if self.options.separator is None else []
-        return table, [rule, *parser.findings(), *joined]

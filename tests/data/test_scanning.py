@@ -1,4 +1,4 @@
-"""Copies of images: found by bytes and by looks, without comparing everything with everything."""
+"""Scans: copies of images are found by bytes and by looks, and files that cannot be read are all named."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelgap.data import scanning
+from labelgap.core.errors import ProblemsError
+from labelgap.data import Dataset, Split, scanning
 from labelgap.data.decoding import DecodedImage, decoded
 from labelgap.data.images import FileImages
 from labelgap.data.scanning import (
     MAX_HASH_DISTANCE,
+    RECORD,
     ImageScan,
     cluster_ids,
     exact_pairs,
     find_duplicates,
+    find_unreadable,
     near_pairs,
     perceptual_hash,
+    refuse_unreadable,
     scan_images,
 )
+from labelgap.labels import LabelTable
 
 
 def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
@@ -48,11 +53,10 @@ def saved(image: Image.Image, quality: int) -> Image.Image:
     return Image.open(buffer)
 
 
-def seen(bits: NDArray[np.uint64], color: NDArray[np.float32] | None = None) -> ImageScan:
-    count = len(bits)
-    return ImageScan(
-        ("",) * count, bits, np.ones(count, dtype=bool), np.zeros((count, 2), np.float32) if color is None else color
-    )
+def seen(bits: NDArray[np.uint64], color: Any = 0.0, textured: Any = 1) -> ImageScan:
+    records = np.zeros(len(bits), RECORD)
+    records["bits"], records["color"], records["textured"] = bits, color, textured
+    return ImageScan(("",) * len(bits), records)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -93,13 +97,7 @@ def test_other_colours_are_other_images_and_plain_sheets_are_never_alike() -> No
     bits = np.full(3, 7, dtype=np.uint64)
     red = seen(bits, np.array([[90, 0], [0, 0], [3, 0]], dtype=np.float32))
     assert set(zip(near_pairs(red).first, near_pairs(red).second, strict=True)) == {(1, 2)}
-    plain = ImageScan(("",) * 3, bits, np.array([True, False, False]), np.zeros((3, 2), np.float32))
-    assert len(near_pairs(plain)) == 0
-
-
-def test_only_the_rows_asked_for_are_compared() -> None:
-    found = near_pairs(seen(np.zeros(4, dtype=np.uint64)), [1, 3])
-    assert (found.first.tolist(), found.second.tolist()) == ([1], [3])
+    assert len(near_pairs(seen(bits, textured=[1, 0, 0]))) == 0
 
 
 def test_the_same_bytes_are_found_under_any_name(tmp_path: Path) -> None:
@@ -160,14 +158,14 @@ def test_a_scan_is_remembered_per_file_until_it_changes(tmp_path: Path, monkeypa
     opened.clear()
     again = scan_images(FileImages(tmp_path, ["b.png", "c.png", "a.png", "bad.png"]))
     assert sorted(opened) == ["bad.png", "c.png"], "one image more costs one image more, what is broken is tried again"
-    for name in ("bits", "textured", "color"):
-        assert (getattr(again, name)[[2, 0]] == getattr(first, name)[[0, 2]]).all()
+    assert (again.records[[2, 0]] == first.records[[0, 2]]).all()
     alone = scan_images(FileImages(tmp_path / "..", [f"{tmp_path.name}/c.png"]))
-    assert alone.bits[0] == again.bits[1] and (alone.color[0] == again.color[1]).all()
+    for name in ("bits", "color"):
+        assert (alone.records[name][0] == again.records[name][1]).all()
     opened.clear()
     scene(7, (40, 50)).save(tmp_path / "b.png")
     images = FileImages(tmp_path, ["b.png", "c.png"])
-    assert scan_images(images).bits[0] != first.bits[2] and opened == ["b.png"]
+    assert scan_images(images).records["bits"][0] != first.records["bits"][2] and opened == ["b.png"]
     for file in (tmp_path / "cache" / "scans").iterdir():
         file.write_bytes(b"damaged")
     assert scan_images(images).errors == ("", "")
@@ -178,5 +176,67 @@ def test_no_two_photos_of_the_real_sample_are_taken_for_one(shared_data: Path) -
     names = sorted(file.name for file in folder.iterdir())[:400]
     images = FileImages(folder, names)
     looks = scan_images(images)
-    assert not looks.unreadable and looks.textured.mean() > 0.99
+    assert not looks.unreadable and looks.records["textured"].mean() > 0.99
     assert len(find_duplicates(images, looks, "near")) == 0
+
+
+def encoded(kind: str) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> list[str]:
+    """Files of all formats, those of some with more bytes at their end."""
+    for kind in FORMATS:
+        (tmp_path / f"{kind}.jpg").write_bytes(encoded(kind))
+    (tmp_path / "movie.jpg").write_bytes(encoded("JPEG") + b"a movie of the phone" * 50)
+    (tmp_path / "padded.jpg").write_bytes(encoded("GIF") + bytes(9))
+    return sorted(path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_truncated_files_and_files_that_are_no_images_are_found(tmp_path: Path, sound: list[str], decode: bool) -> None:
+    for kind in FORMATS[:4]:
+        (tmp_path / f"short {kind}.jpg").write_bytes(encoded(kind)[:-200])
+    (tmp_path / "text.jpg").write_text("not a photo")
+    (tmp_path / "page.png").write_text("<!DOCTYPE html>")
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    bad = sorted(path.name for path in tmp_path.iterdir() if path.name not in sound)
+    names = [*sound, *bad, "gone.jpg"]
+    found = find_unreadable(FileImages(tmp_path, names), decode=decode)
+    assert [names[row] for row in found] == [*bad, "gone.jpg"]
+    reasons = {names[row]: reason for row, reason in found.items()}
+    assert f"{tmp_path / 'short JPEG.jpg'} is damaged or truncated" in reasons["short JPEG.jpg"]
+    assert "page.png is a web page" in reasons["page.png"] and "empty.jpg is empty" in reasons["empty.jpg"]
+    assert "gone.jpg does not exist" in reasons["gone.jpg"]
+
+
+def test_damage_in_the_middle_is_found_where_all_are_decoded(tmp_path: Path) -> None:
+    content = bytearray(encoded("PNG"))
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "a.png").write_bytes(content)
+    images = FileImages(tmp_path, ["a.png"])
+    assert find_unreadable(images, decode=False) == {} and [*find_unreadable(images, decode=True)] == [0]
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_one_error_names_those_of_all_splits_and_every_image_is_counted(
+    tmp_path: Path, sound: list[str], decode: bool
+) -> None:
+    splits = {}
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.jpg").write_text("not a photo")
+        images = FileImages(tmp_path, [*sound, f"{name}.jpg"])
+        table = LabelTable.from_dense(np.ones((len(images), 1), np.int8), ["a"], images.names)
+        splits[name] = Split(name, images, table)
+    done: list[int] = []
+    with pytest.raises(ProblemsError, match="2 images cannot be read") as told:
+        refuse_unreadable(Dataset("photos", splits["train"], splits["val"]), done.append, decode=decode)
+    assert ["train.jpg is not" in str(told.value), "val.jpg is not" in str(told.value)] == [True, True]
+    assert sum(done) == 2 * len(sound) + 2
