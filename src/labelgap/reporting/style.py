@@ -64,8 +64,16 @@ def make_figure(
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.05, hspace=0.07)  # type: ignore[union-attr,call-arg]
     figure.patch.set_alpha(0)
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in panels:
-        style_axes(axis)
+    for axis in panels:  # without the frame and ticks that carry no information
+        axis.patch.set_alpha(0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.spines["bottom"].set_color(MUTED_COLOR)
+        axis.grid(True, axis="y", color=GRID_COLOR, linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.tick_params(colors=MUTED_COLOR, labelcolor=MUTED_COLOR, labelsize=_SIZE - 1, length=0, pad=6)
+        for label in (axis.xaxis.label, axis.yaxis.label):
+            label.set(color=MUTED_COLOR, fontsize=_SIZE - 1)
+        axis.set_title("", loc="left", fontsize=_SIZE, color=TEXT_COLOR)
     return figure, panels
 
 
@@ -83,19 +91,6 @@ def make_panels(
     for axis in axes[count:]:
         axis.set_visible(False)
     return figure, axes[:count], columns
-
-
-def style_axes(axis: Axes) -> None:
-    """Remove the frame and ticks that carry no information."""
-    axis.patch.set_alpha(0)
-    axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.spines["bottom"].set_color(MUTED_COLOR)
-    axis.grid(True, axis="y", color=GRID_COLOR, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(colors=MUTED_COLOR, labelcolor=MUTED_COLOR, labelsize=_SIZE - 1, length=0, pad=6)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set(color=MUTED_COLOR, fontsize=_SIZE - 1)
-    axis.set_title("", loc="left", fontsize=_SIZE, color=TEXT_COLOR)
 
 
 def set_epoch_axis(axis: Axes, epochs: int, first: int = 1) -> None:
@@ -201,19 +196,12 @@ def draw_value(axis: Axes, text: str, x: float, y: float, *, offset: float = 9, 
     axis.annotate(text, (x, y), (offset, 0), textcoords="offset points", va="center", color=color, fontsize=_SIZE - 1)
 
 
-def add_legend(
-    figure: Figure,
-    lines: Sequence[Line2D],
-    names: Iterable[str],
-    columns: int | None = None,
-    position: tuple[float, float] | None = None,
-) -> None:
-    """Put a legend above the panels, at the left, or at a position of the figure; by default in up to four columns."""
+def add_legend(figure: Figure, lines: Sequence[Line2D], names: Iterable[str], columns: int | None = None) -> None:
+    """Put a legend above the panels, at the left; by default in up to four columns."""
     legend = figure.legend(
         lines,
         names,
-        loc="outside upper left" if position is None else "upper left",
-        bbox_to_anchor=position,
+        loc="outside upper left",
         ncols=columns or (1 if figure.get_figwidth() <= NARROW else max(min(len(lines), 4), 1)),
         frameon=False,
         fontsize=_SIZE,

@@ -26,7 +26,7 @@ from labelgap.reporting.formatting import (
     format_measure,
     format_options,
 )
-from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
+from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
 from labelgap.reporting.sections.curves import epoch_scores_section
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.compare.results import BASELINE, Comparison, MethodResult
@@ -48,24 +48,18 @@ def ranking_summary(comparison: Comparison) -> str:
     measured = [row for row in comparison.competitors if row.mean is not None]
     if not measured:
         return ""
-    best, name = measured[0], comparison.metric.name
-    value = f"{name} {format_measure(best.mean)}"
-    if len(measured) == 1:
+    best, second = measured[0], measured[1] if len(measured) > 1 else None
+    value = f"{comparison.metric.name} {format_measure(best.mean)}"
+    if second is None:
         return f"`{best.name}`: {value}. There is nothing to compare it with."
     if len(best.seeds) == 1:
-        return (
-            f"`{best.name}` is highest ({value}), but with one seed no difference can be claimed: repeat it with more."
-        )
-    second = measured[1]
+        return f"`{best.name}` is highest ({value}), but with one seed no difference can be claimed: take more."
     if comparison.winner is not None and second.gap is not None:
-        lead = f"{100 * second.gap.mean:.1f} ± {100 * (second.gap.half_width or 0.0):.1f}"
-        over = f"by {lead} points over `{second.name}`, the next"
-        return f"`{best.name}` is significantly better than all others: {over}."
+        lead = f"{100 * second.gap.mean:.1f} ± {100 * (second.gap.half_width or 0.0):.1f} points over `{second.name}`"
+        return f"`{best.name}` is significantly better than all others: by {lead}, the next."
     near = join_names([f"`{row.name}`" for row in comparison.tied[1:]], _MAX_METHODS)
-    return (
-        f"`{best.name}` has the highest mean ({value}), but the difference is within the uncertainty: {near} may be as "
-        "good."
-    )
+    mean = f"`{best.name}` has the highest mean ({value}), but the difference is within the uncertainty"
+    return f"{mean}: {near} may be as good."
 
 
 def missing_label_cost(comparison: Comparison) -> str:
@@ -123,12 +117,13 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
 def comparison_rows(comparison: Comparison) -> list[ResultRow]:
     """Return the measures of every method in order; the best and those that may be as good are bold."""
     tied, rows = {row.name for row in comparison.tied}, []
+
+    def spread(mean: float | None, half: float | None) -> str:
+        return format_measure(mean, 2) + ("" if half is None else f" ± {100 * half:.2f}")
+
     for row in comparison.methods:
-        value = format_measure(row.mean, 2) + ("" if row.deviation is None else f" ± {100 * row.deviation:.2f}")
-        behind = ""
-        if row.gap is not None and row.gap.mean != 0:
-            half = "" if row.gap.half_width is None else f" ± {100 * row.gap.half_width:.2f}"
-            behind = f"{100 * row.gap.mean:.2f}{half}"
+        value, gap = spread(row.mean, row.deviation), row.gap
+        behind = "" if gap is None or gap.mean == 0 else spread(gap.mean, gap.half_width)
         others = (format_measure(row.mean_of(_MEASURES[name]), 2) for name in _measures(comparison))
         bold = row.name in tied and not row.extra_labels
         rows.append(ResultRow(row.name, (value, behind, *others), bold, row.extra_labels))
@@ -137,14 +132,14 @@ def comparison_rows(comparison: Comparison) -> list[ResultRow]:
 
 def setting_columns(comparison: Comparison) -> dict[str, list[str]]:
     """Return the cells of every setting, by its header; "weight decay" and "options" only if a method has any."""
-    columns = dict[str, list[str]]()
-    for row in comparison.methods:
-        marks = {name: "*" if name in row.at_edge else "" for name in ("weight_decay", "lr")}
+    columns, rows = dict[str, list[str]](), comparison.methods
+    for row in rows:
+        marks = {name: "°" if name == "epoch" else "*" for name in row.at_edge}
         newton = row.optimizer == "newton"
         rate = "newton" if newton else format_learning_rate(row.lr)
         cells = {
-            "weight decay": f"{row.weight_decay:.2g}{marks['weight_decay']}",
-            "lr": f"{rate}{marks['lr']}{'°' if 'epoch' in row.at_edge else ''}",
+            "weight decay": f"{row.weight_decay:.2g}{marks.get('weight_decay', '')}",
+            "lr": f"{rate}{marks.get('lr', '')}{marks.get('epoch', '')}",
             "batch": "all" if newton else str(row.batch_size),
             "options": format_options(row.options),
             "tried": str(row.settings_tried),
@@ -153,8 +148,7 @@ def setting_columns(comparison: Comparison) -> dict[str, list[str]]:
         }
         for name, cell in cells.items():
             columns.setdefault(name, []).append(cell)
-    used = {"weight decay": any(row.weight_decay for row in comparison.methods)}
-    used["options"] = any(row.options for row in comparison.methods)
+    used = {"weight decay": any(row.weight_decay for row in rows), "options": any(row.options for row in rows)}
     return {name: cells for name, cells in columns.items() if used.get(name, True)}
 
 
@@ -215,10 +209,8 @@ def comparison_table(comparison: Comparison) -> Table:
     several = len({row.batch_size for row in comparison.methods if row.optimizer != "newton"}) > 1
     shown = ("weight decay", "lr", "batch") if several else ("weight decay", "lr")
     settings = {name: cells for name, cells in setting_columns(comparison).items() if name in shown}
-    rows = [
-        ResultRow(row.label, (*row.cells, *cells), row.bold, row.apart)
-        for row, cells in zip(comparison_rows(comparison), zip(*settings.values(), strict=True), strict=True)
-    ]
+    each = zip(comparison_rows(comparison), zip(*settings.values(), strict=True), strict=True)
+    rows = [row._replace(cells=(*row.cells, *cells)) for row, cells in each]
     return ResultTable(comparison.title, (*comparison_columns(comparison), *settings), rows, notes).for_terminal()
 
 
@@ -255,9 +247,8 @@ def _draw_values(axis: Axes, rows: Mapping[float, MethodResult], name: str, lowe
     axis.set_xlim(max(low - 2 * pad, 0.0), min(high + 3.5 * pad, 100 + 3 * pad))
     style.swap_grid(axis)
     for place, row in rows.items():
-        color, value_color, face = style.BLUE, style.TEXT_COLOR, style.BLUE
-        if row.extra_labels:
-            color, value_color, face = style.MUTED_COLOR, style.MUTED_COLOR, style.BACKGROUND_COLOR
+        muted = (style.MUTED_COLOR, style.MUTED_COLOR, style.BACKGROUND_COLOR)
+        color, value_color, face = muted if row.extra_labels else (style.BLUE, style.TEXT_COLOR, style.BLUE)
         mean, seeds = means[place], [100 * value for value in row.values]
         if mean < axis.get_xlim()[0]:
             edge = blended_transform_factory(axis.transAxes, axis.transData)
@@ -294,7 +285,7 @@ def _draw_gaps(axis: Axes, rows: Mapping[float, MethodResult], lowest: float) ->
     axis.set_xlabel("points from the best, 95 %")
 
 
-def comparison_page(comparison: Comparison, figures: FigureRenderer) -> Markup:
+def comparison_page(comparison: Comparison, page: Page) -> Markup:
     """Return the page."""
     rows, settings = comparison_rows(comparison), setting_columns(comparison)
     measured = [row for row in comparison.competitors if row.mean is not None]
@@ -305,45 +296,41 @@ def comparison_page(comparison: Comparison, figures: FigureRenderer) -> Markup:
         comparison=comparison,
         metadata=comparison.metadata,
         summary=[text for text in (ranking_summary(comparison), missing_label_cost(comparison)) if text],
-        figure=_figure(comparison, figures),
+        figure=_figure(comparison, page),
         columns=comparison_columns(comparison),
         rows=rows,
         notes=comparison_notes(comparison),
-        sections=[parameter_effects_section(comparison, figures), epoch_scores_section(comparison, figures)],
+        sections=[parameter_effects_section(comparison, page), epoch_scores_section(comparison, page)],
         selection=_FOLDS if comparison.metadata.get("folds") else SELECTION_RULES[comparison.rule],
         has_train_map=any(row.mean_of("train_map") is not None for row in comparison.methods),
         command=method_command(comparison, measured[0], whole_path=False) if measured else "",
         review_commands=review_commands(comparison, whole_path=False),
         setting_columns=list(settings),
-        setting_rows=[ResultRow(row.label, each, row.bold, row.apart) for row, each in zip(rows, cells, strict=True)],
+        setting_rows=[row._replace(cells=each) for row, each in zip(rows, cells, strict=True)],
         methods=[(name, _describe(name)) for name in dict.fromkeys(row.method for row in comparison.methods)],
         classes=join_names(comparison.metadata["classes"], 12),
         has_images=False,
     )
 
 
-def _figure(comparison: Comparison, figures: FigureRenderer) -> ResponsiveFigure | None:
+def _figure(comparison: Comparison, page: Page) -> ResponsiveFigure | None:
     rows = [row for row in comparison.methods if row.mean is not None]
     if not rows:
         return None
-    values = "; ".join(f"{row.name} {format_measure(row.mean)}" for row in rows)
     columns = {
-        row.name: table_columns(
-            seed=[seed.seed for seed in row.seeds],
-            value=row.values,
-            mean=row.mean,
-            gap=None if row.gap is None else row.gap.mean,
-            gap_half_width=None if row.gap is None else row.gap.half_width,
-            extra_labels=row.extra_labels,
-        )
+        row.name: {
+            "seed": [seed.seed for seed in row.seeds],
+            "value": row.values,
+            "mean": row.mean,
+            "gap": None if row.gap is None else row.gap.mean,
+            "gap_half_width": None if row.gap is None else row.gap.half_width,
+            "extra_labels": row.extra_labels,
+        }
         for row in rows
     }
-    return figures.render(
-        lambda width: comparison_figure(comparison, width=width),
-        f"{comparison.metric.name}: {values}.",
-        name="comparison",
-        data=stack_columns("method", columns),
-    )
+    values = "; ".join(f"{row.name} {format_measure(row.mean)}" for row in rows)
+    description, data = f"{comparison.metric.name}: {values}.", stack_columns("method", columns)
+    return page.figure("comparison", description, data, comparison_figure, comparison)
 
 
 def _describe(method: str) -> str:

@@ -21,7 +21,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import decoded
 from labelgap.data.images import StoredImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.page import render_template
+from labelgap.reporting.page import Page, render_template
 from labelgap.training import Run
 from labelgap.training.run_folder import read_predictions
 
@@ -72,16 +72,16 @@ def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6
     return _examples(test, order, {label: (scores[order], each) for label, (scores, each) in models.items()})
 
 
-def examples_section(run: Run, data: Dataset | None) -> Markup:
+def examples_section(run: Run, page: Page) -> Markup:
     """Return random images with the predictions of a run; nothing without the data."""
-    examples = [] if data is None else random_examples(run, data)
+    examples = random_examples(run, page.data) if page.data is not None and page.images else []
     tested = run.metrics.get("test") is not None or not run.config.folds
     return render_template("sections/examples.html", examples=examples, contrasts=False, tested=tested)
 
 
-def disagreements_section(runs: Mapping[str, Run], data: Dataset | None) -> Markup:
+def disagreements_section(runs: Mapping[str, Run], page: Page) -> Markup:
     """Return the images that runs disagree about; nothing without the data."""
-    examples = [] if data is None else disagreement_examples(runs, data)
+    examples = disagreement_examples(runs, page.data) if page.data is not None and page.images else []
     return render_template("sections/examples.html", examples=examples, contrasts=True)
 
 
@@ -157,17 +157,17 @@ def _examples(
 def _prediction(
     scores: NDArray[np.float32], thresholds: NDArray[np.float64], labels: NDArray[np.int8], classes: Sequence[str]
 ) -> dict[str, Any]:
-    predicted = scores >= thresholds
-    order = [int(column) for column in np.argsort(-scores, kind="stable")]
+    predicted, order = scores >= thresholds, np.argsort(-scores, kind="stable").tolist()
 
     def probability(column: int) -> str:  # rounded down, so that none reads 100 % by rounding
         return f"{int(100 * float(scores[column]))} %" if scores[column] >= 0.01 else "< 1 %"
 
     columns = [column for column in order if predicted[column] or labels[column] == PRESENT]
-    shown = []
-    for column in columns[:_MAX_CLASSES]:
-        outcome = _OUTCOMES[int(labels[column])] if predicted[column] else "missed"
-        shown.append({"name": classes[column], "probability": probability(column), "outcome": outcome})
+    outcomes = {column: _OUTCOMES[int(labels[column])] if predicted[column] else "missed" for column in columns}
+    shown = [
+        {"name": classes[column], "probability": probability(column), "outcome": outcomes[column]}
+        for column in columns[:_MAX_CLASSES]
+    ]
     closest = "" if predicted.any() else f"{classes[order[0]]} {probability(order[0])}"
     return {"classes": shown, "omitted": len(columns) - len(shown), "closest": closest}
 

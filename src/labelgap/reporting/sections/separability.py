@@ -23,8 +23,8 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_count, format_measure, format_number
-from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.formatting import divide, format_measure, format_number
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.training import Run
 from labelgap.training.history import unseen_splits
 from labelgap.training.run_folder import read_predictions
@@ -61,10 +61,9 @@ class ClassSeparability:
 
     def mean(self) -> tuple[float, float]:
         """Return the mean AUC and the mean overlap of the counted classes; NaN if none is."""
-        counted = self.counted
-        if not len(counted):
-            return np.nan, np.nan
-        return float(self.auc[counted].mean()), float(self.overlap[counted].mean())
+        means = (values[self.counted].mean() if len(self.counted) else np.nan for values in (self.auc, self.overlap))
+        auc, overlap = map(float, means)
+        return auc, overlap
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +82,7 @@ class UnknownPositives:
     @property
     def share(self) -> NDArray[np.float64]:
         """``(K,)`` of the unknown labels that are truly present; NaN where no label is unknown."""
-        return np.where(self.unknown > 0, self.present / np.maximum(self.unknown, 1), np.nan)
+        return divide(self.present, self.unknown)
 
 
 def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None) -> ClassSeparability:
@@ -115,14 +114,14 @@ def separability_from_trace(
     if not trace or len(trace["logit"]) == 0:
         return None
     logits = trace["logit"][recorded_epoch(trace, epoch) - 1]
-    entries = np.flatnonzero((trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN) & ~np.isnan(logits))
-    if not len(entries):
+    known = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN) & ~np.isnan(logits)
+    if not known.any():
         return None
-    entries = entries[np.argsort(trace["column"][entries], kind="stable")]
-    starts = np.searchsorted(trace["column"][entries], np.arange(1, len(classes)))
-    scores, truth = expit(logits[entries].astype(np.float64)), trace["truth"][entries]
-    each = zip(np.split(scores, starts), np.split(truth, starts), strict=True)
-    return _separability(each, classes, len(np.unique(trace["row"][entries])))
+    column, scores, truth = trace["column"][known], expit(logits[known].astype(np.float64)), trace["truth"][known]
+    order = np.argsort(column, kind="stable")
+    starts = np.searchsorted(column[order], np.arange(1, len(classes)))
+    each = zip(np.split(scores[order], starts), np.split(truth[order], starts), strict=True)
+    return _separability(each, classes, len(np.unique(trace["row"][known])))
 
 
 def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
@@ -131,11 +130,11 @@ def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
     return epochs if epoch is None else min(max(epoch, 1), epochs)
 
 
-def separability_on_unseen(run: Run, data: Dataset | None) -> tuple[str, ClassSeparability] | None:
+def separability_on_unseen(run: Run, data: Dataset | None) -> dict[str, ClassSeparability]:
     """Measure how separable a run's scores of unseen images are: of test, else of the best evidence that there is.
 
-    Returns what the images are ("test", "val", "out of fold"), and the measures over their known labels; None where
-    the run has no predictions of them, or no label of both states of a class is known.
+    The key is what the images are ("test", "val", "out of fold"); empty where the run has no predictions of them, or no
+    label of both states of a class is known.
     """
     splits = {} if data is None else {split.name: split for split in data.splits if len(split)}
     for name, heading in unseen_splits(run.metrics).items():
@@ -149,16 +148,16 @@ def separability_on_unseen(run: Run, data: Dataset | None) -> tuple[str, ClassSe
         if scores is not None:
             found = class_separability(scores, split.evaluation_labels.batch(rows).numpy(), run.config.classes)
             if np.isfinite(found.auc).any():
-                return heading, found
-    return None
+                return {heading: found}
+    return {}
 
 
 def separability_of_run(run: Run, data: Dataset | None) -> dict[str, ClassSeparability]:
     """Return the measures on unseen images and on unknown training labels, those that are supported."""
-    unseen = separability_on_unseen(run, data) if run.finished else None
+    found = separability_on_unseen(run, data) if run.finished else {}
     train = separability_from_trace(run.trace, run.config.classes, run.metrics.get("best_epoch"))
-    found = [*([] if unseen is None else [unseen]), *([] if train is None else [(TRAIN, train)])]
-    return {name: values for name, values in found if len(values.counted)}
+    found |= {} if train is None else {TRAIN: train}
+    return {name: values for name, values in found.items() if len(values.counted)}
 
 
 def count_unknown_positives(observed: LabelTable, truth: LabelTable) -> UnknownPositives:
@@ -179,12 +178,9 @@ def unknown_positives_from_run(run: Run, data: Dataset | None = None) -> Unknown
     if data is not None and data.train.truth is not None:
         found = count_unknown_positives(data.train.labels, data.train.truth)
     elif run.config.trace == "all" and trace:
-        hidden = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN)
-        counts = [
-            np.bincount(trace["column"][chosen], minlength=len(run.config.classes))
-            for chosen in (hidden, hidden & (trace["truth"] == PRESENT))
-        ]
-        found = UnknownPositives(tuple(run.config.classes), *counts)
+        hidden, classes = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN), run.config.classes
+        columns = (trace["column"][chosen] for chosen in (hidden, hidden & (trace["truth"] == PRESENT)))
+        found = UnknownPositives(classes, *(np.bincount(each, minlength=len(classes)) for each in columns))
     return found if found is not None and found.unknown.any() else None
 
 
@@ -270,41 +266,37 @@ def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE)
     return figure
 
 
-def separability_section(
-    run: Run, data: Dataset | None, measured: Mapping[str, ClassSeparability], figures: FigureRenderer
-) -> Markup:
+def separability_section(run: Run, measured: Mapping[str, ClassSeparability], page: Page) -> Markup:
     """Return densities and measures per class of a run, and the share of unknown positives; nothing without either.
 
     ``measured`` is what ``separability_of_run`` returns.
     """
-    positives = unknown_positives_from_run(run, data)
+    positives = unknown_positives_from_run(run, page.data)
     if not measured and positives is None:
         return Markup("")
-    name, first = next(iter(measured.items()), ("", None))
+    densities, rows = None, list[tuple[str, list[Any]]]()
+    if measured:
+        text = "; ".join(f"{name}: mean AUC {values.mean()[0]:.2f}" for name, values in measured.items())
+        description = f"Densities of the scores of present and absent labels per class. {text}."
+        columns = stack_columns("labels", {name: _columns(values) for name, values in measured.items()})
+        densities = page.figure("score-densities", description, columns, score_density_figure, measured)
+        first = next(iter(measured.values()))
+        for number in style.outermost(first.counted[::-1].tolist(), MAX_CLASSES):
+            measures = [format_number(each[number]) for each in (first.auc, first.overlap)]
+            rows.append((first.classes[number], [int(first.present[number]), int(first.absent[number]), *measures]))
     return render_template(
         "sections/separability.html",
-        densities=_densities(measured, figures) if measured else None,
-        first=name,
-        images=None if first is None else format_count(first.images),
+        densities=densities,
+        measured=measured,
         means=[(name, *map(format_number, values.mean()), len(values.counted)) for name, values in measured.items()],
         minimum=MIN_KNOWN_LABELS,
         class_count=len(run.config.classes),
-        rows=[] if first is None else _rows(first),
-        positives=None if positives is None else _unknown_positives(positives, data, figures),
+        rows=rows,
+        positives=None if positives is None else _unknown_positives(positives, page),
     )
 
 
-def _densities(measured: Mapping[str, ClassSeparability], figures: FigureRenderer) -> ResponsiveFigure:
-    means = "; ".join(f"{name}: mean AUC {values.mean()[0]:.2f}" for name, values in measured.items())
-    return figures.render(
-        lambda width: score_density_figure(measured, width=width),
-        f"Densities of the scores of present and absent labels per class. {means}.",
-        name="score-densities",
-        data=stack_columns("labels", {name: _columns(values) for name, values in measured.items()}),
-    )
-
-
-def _columns(values: ClassSeparability) -> Columns:
+def _columns(values: ClassSeparability) -> dict[str, Any]:
     """Return every class: its counts and measures, and the shares of its labels from each probability on."""
     columns: dict[str, Any] = {"class": values.classes}
     columns |= {name: getattr(values, name) for name in ("present", "absent", "auc", "overlap")}
@@ -313,24 +305,11 @@ def _columns(values: ClassSeparability) -> Columns:
     return columns
 
 
-def _rows(values: ClassSeparability) -> list[tuple[str, list[str]]]:
-    rows = []
-    for number in style.outermost(values.counted[::-1].tolist(), MAX_CLASSES):
-        counts = [format_count(int(each[number])) for each in (values.present, values.absent)]
-        measures = [format_number(each[number]) for each in (values.auc, values.overlap)]
-        rows.append((values.classes[number], counts + measures))
-    return rows
-
-
-def _unknown_positives(found: UnknownPositives, data: Dataset | None, figures: FigureRenderer) -> dict[str, Any]:
+def _unknown_positives(found: UnknownPositives, page: Page) -> dict[str, Any]:
     missing, unknown = int(found.present.sum()), int(found.unknown.sum())
     share = format_measure(missing / unknown)
-    figure = figures.render(
-        lambda width: unknown_positive_bars(found, width=width),
-        f"Unknown labels that are truly present, by class; of all classes {share} percent.",
-        name="unknown-positives",
-        data={"class": found.classes, "unknown": found.unknown, "truly_present": found.present, "share": found.share},
-    )
-    partly = data is not None and data.train.labels.counts().total[2] > unknown
-    counts = {"missing": format_count(missing), "unknown": format_count(unknown)}
-    return {"figure": figure, **counts, "share": share, "partly": partly}
+    description = f"Unknown labels that are truly present, by class; of all classes {share} percent."
+    columns = {"class": found.classes, "unknown": found.unknown, "truly_present": found.present, "share": found.share}
+    figure = page.figure("unknown-positives", description, columns, unknown_positive_bars, found)
+    partly = page.data is not None and page.data.train.labels.counts().total[2] > unknown
+    return {"figure": figure, "missing": missing, "unknown": unknown, "share": share, "partly": partly}
