@@ -28,10 +28,7 @@ _DATASETS = {name: _NAMES[name] for name in PAPER_DATASETS}
 
 
 def find_method(name: str) -> Method | None:
-    """Return a method; None for somebody's own one, which is not installed or imported here.
-
-    No module is imported for a description.
-    """
+    """Return a method; None for somebody's own one, which is not installed, or whose module is not imported yet."""
     if is_class_path(name) and name.partition(":")[0] not in sys.modules:
         return None
     try:
@@ -69,7 +66,7 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
     ``size`` is the image size of the backbone, if it is known.
     """
     first = config.linear_phase() if config.protocol == "linear-init" else None
-    phase = first and f"the head alone: {first.epochs} epochs of Adam at {first.lr:g}, batches of {first.batch_size}"
+    adam = "" if first is None else f"{first.epochs} epochs of Adam at {first.lr:g}, batches of {first.batch_size}"
     stops = f"; stops {100 * (config.stop_below or 0):g} points below the best val score"
     options = {**(defaults(config.method) if find_method(config.method) is not None else {}), **config.options}
     one_rate = config.protocol == "linear" or config.backbone_lr == config.lr
@@ -78,15 +75,15 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
     precision = "bfloat16 autocast" if config.precision == "bf16" else "float32"
     if config.precision != "float32" and not config.trains_backbone:
         precision = f"features in {config.feature_precision}, the head in float32"
-    rows: list[tuple[str, str | None, str]] = [  # name, text, and the text of a default, "" for none
+    rows = [  # name, text, and the text of a default, "" for none
         ("method", config.method, ""),
         ("options", format_value(options), "none"),
-        ("preset", config.preset and f"{config.preset}: the paper's settings unless stated otherwise", "none"),
+        ("preset", f"{config.preset}: the paper's settings unless stated otherwise" if config.preset else "", "none"),
         ("backbone", config.backbone + (", random weights" if config.weights == "none" else stored), ""),
         ("head", config.head, "linear"),
         ("images", _images(config, size), ""),
         ("protocol", f"{config.protocol}: {PROTOCOLS[config.protocol]}", ""),
-        ("first phase", phase, ""),
+        ("first phase", adam and f"the head alone: {adam}", ""),
         ("epochs", f"at most {config.epochs}{stops}" if config.stop_below else str(config.epochs), ""),
         ("batch size", f"{config.batch_size}", ""),
         ("gradient accumulation", f"over {config.accumulate} batches" if config.accumulate > 1 else "", "none"),
@@ -94,8 +91,8 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("learning rate", rates, ""),
         ("warmup", f"{config.warmup:g} epochs" if config.warmup else "", "none"),
         ("schedule", config.schedule, "constant"),
-        ("gradient clipping", config.clip and f"to a norm of {config.clip:g}", "none"),
-        ("weight averaging", config.ema and f"exponential, decay {config.ema:g}", "none"),
+        ("gradient clipping", "" if config.clip is None else f"to a norm of {config.clip:g}", "none"),
+        ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
         ("batch normalization", config.batchnorm, "local"),
         ("precision", precision, ""),
         ("logits", "averaged over an image and its mirror image" if config.average_flips else "", ""),

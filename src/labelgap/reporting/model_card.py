@@ -1,8 +1,4 @@
-"""The model card of a run: what to know before using its weights.
-
-The text is in ``templates/model_card.md``; this module computes its values. Only numbers that the known labels support
-are shown.
-"""
+"""The model card of a run: what to know before using its weights; only numbers that the known labels support."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ def write_figures(figures: Iterable[ResponsiveFigure], folder: Path) -> list[Pat
         for path in paths.values():
             if path.is_symlink():
                 raise RunError(f"{path} is a link, which is not followed: remove it.")
-        settings: Any = {"svg.fonttype": "path", "svg.hashsalt": figure.name, "pdf.fonttype": 42}
-        with matplotlib.rc_context({**settings, "font.family": _fonts()}):
+        settings: Any = {"svg.fonttype": "path", "pdf.fonttype": 42, "font.family": _fonts()}
+        with matplotlib.rc_context({**settings, "svg.hashsalt": figure.name}):
             drawn = figure.draw(width=WIDE)
             drawn.patch.set(alpha=1, facecolor="white")
             for suffix, save in _SAVE.items():

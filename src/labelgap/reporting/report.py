@@ -92,10 +92,7 @@ def write_report(
 
 
 def check_figure_folder(folder: Path, result: Path, data: Dataset | None = None) -> None:
-    """Raise an error unless figures of a result may be written into a folder; it is created where it does not exist.
-
-    The folder of a result and the images of the data are no places for figures.
-    """
+    """Create a folder for figures; refuse one with a result or with images of the data, and one outside by a link."""
     other = "choose a folder of their own with --figures"
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file and figures need a folder: {other}.")

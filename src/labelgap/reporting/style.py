@@ -7,10 +7,8 @@ In a page every color is a CSS variable, so a figure follows the reader's light 
 from __future__ import annotations
 
 import io
-import re
 import warnings
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from xml.etree import ElementTree
 
@@ -80,10 +78,9 @@ def make_figure(
 def make_panels(
     count: int, *, width: float, each: float, extra: float = 0.0, wide: int | None = None, narrow: int = 1
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure of so many panels, their axes, and how many are side by side.
+    """Return a figure of so many panels, their axes, and how many are side by side: at most ``wide``, or ``narrow``.
 
-    At most ``wide`` of them (all, by default) are side by side on a desktop, ``narrow`` on a phone. The height is
-    ``each`` for a row of panels, and ``extra``.
+    The height is ``each`` for a row of panels, and ``extra``.
     """
     columns = max(min(count, narrow if width <= NARROW else wide or count), 1)
     rows = max(-(-count // columns), 1)
@@ -235,25 +232,6 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
     root.set("role", "img")
     root.set("aria-label", single_line(description))
     return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def svg_document(figure: Figure, description: str) -> str:
-    """Return a figure as the text of an SVG file, in the colors and the two themes of the pages.
-
-    An SVG file in a web page or in Markdown follows the reader's theme, and has a background of its own. Coordinates
-    are rounded to a tenth of a pixel, so that the file is small and the same on every machine.
-    """
-    css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
-    theme = css[: css.index("\n* {")]  # the color variables, light and dark
-    rules = f"{theme}\nsvg {{ color: var(--ink); background: var(--paper); font-family: system-ui, sans-serif; }}"
-
-    def rounded(attribute: re.Match[str]) -> str:
-        return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0]).replace("  ", " ")
-
-    text = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', rounded, inline_svg(figure, "f", description))
-    opening, rest = re.sub(r"\n *(<g />)?", "\n", text).split(">", 1)
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return f"{opening.replace('<svg', f'<svg {spaces}')}>\n<style>{rules}</style>{rest}\n"
 
 
 def _simplify(element: ElementTree.Element, prefix: str) -> None:

@@ -131,7 +131,7 @@ def test_scores_and_probabilities_are_compared_on_the_classes_that_have_both() -
     probabilities = bin_probabilities(np.array([[0.8, np.nan], [0.2, np.nan]]), codes)
     compared, drawn = comparable_curves(scores, probabilities)
     assert drawn.tolist() == [True, False]
-    errors = {name: curves.overall.error[0] for name, curves in compared.items()}
+    errors = {name: curves.error[0] for name, curves in compared.items()}
     assert errors == pytest.approx({"score": 0.1, "probability": 0.2}), "0.5 and 0.2 with the other class"
 
 
@@ -139,4 +139,4 @@ def test_bins_leave_out_what_has_no_probability() -> None:
     curves = bin_probabilities(np.array([[0.95, np.nan], [1.0, 0.2]]), np.array([[1, 1], [0, 1]], dtype=np.int8))
     assert curves.count.sum(axis=1).tolist() == [2, 1] and curves.count[0, 9] == 2
     assert curves.error == pytest.approx([0.475, 0.8])
-    assert curves.overall.error == pytest.approx([(0.95 + 0.8) / 3])
+    assert curves.overall().error == pytest.approx([(0.95 + 0.8) / 3])

@@ -26,7 +26,7 @@ from labelgap.reporting.formatting import (
     format_measure,
     format_options,
 )
-from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.reporting.sections.curves import epoch_scores_section
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.compare.results import BASELINE, Comparison, MethodResult
@@ -88,10 +88,7 @@ def review_commands(comparison: Comparison, *, whole_path: bool = True) -> tuple
 
 
 def method_command(comparison: Comparison, row: MethodResult, *, whole_path: bool = True) -> str:
-    """Return the command that trains a method with its selected setting.
-
-    ``whole_path``: whether the path of the data has its folders; not in a report, because reports are shared.
-    """
+    """Return the command that trains a method with its selected setting; with folders in its paths only on request."""
     metadata, method = comparison.metadata, "an" if row.baseline else row.method
     recipe = metadata.get("recipe") or {}
     words = ["labelgap", "train", *(data_arguments(recipe if whole_path else strip_directories(recipe)) or ["DATA"])]
@@ -215,11 +212,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def comparison_figure(comparison: Comparison, *, width: float = style.WIDE) -> Figure:
-    """Draw the measure of every method and, on a wide screen and with several seeds, the 95 % interval of its gap.
-
-    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow, at the bottom. There must
-    be at least one mean.
-    """
+    """Draw the measure of every method and, where a screen is wide, the interval of its gap to the best."""
     rows = {
         number + (0.6 if row.extra_labels else 0.0): row
         for number, row in enumerate(row for row in comparison.methods if row.mean is not None)
@@ -289,14 +282,29 @@ def comparison_page(comparison: Comparison, page: Page) -> Markup:
     """Return the page."""
     rows, settings = comparison_rows(comparison), setting_columns(comparison)
     measured = [row for row in comparison.competitors if row.mean is not None]
-    cells = zip(*settings.values(), strict=True)
+    cells, figure = zip(*settings.values(), strict=True), None
+    if columns := {
+        row.name: {
+            "seed": [seed.seed for seed in row.seeds],
+            "value": row.values,
+            "mean": row.mean,
+            "gap": None if row.gap is None else row.gap.mean,
+            "gap_half_width": None if row.gap is None else row.gap.half_width,
+            "extra_labels": row.extra_labels,
+        }
+        for row in comparison.methods
+        if row.mean is not None
+    }:
+        values = "; ".join(f"{name} {format_measure(each['mean'])}" for name, each in columns.items())
+        text = f"{comparison.metric.name}: {values}."
+        figure = page.figure("comparison", text, stack_columns("method", columns), comparison_figure, comparison)
     return render_template(
         "pages/comparison.html",
         title=comparison.title,
         comparison=comparison,
         metadata=comparison.metadata,
         summary=[text for text in (ranking_summary(comparison), missing_label_cost(comparison)) if text],
-        figure=_figure(comparison, page),
+        figure=figure,
         columns=comparison_columns(comparison),
         rows=rows,
         notes=comparison_notes(comparison),
@@ -311,26 +319,6 @@ def comparison_page(comparison: Comparison, page: Page) -> Markup:
         classes=join_names(comparison.metadata["classes"], 12),
         has_images=False,
     )
-
-
-def _figure(comparison: Comparison, page: Page) -> ResponsiveFigure | None:
-    rows = [row for row in comparison.methods if row.mean is not None]
-    if not rows:
-        return None
-    columns = {
-        row.name: {
-            "seed": [seed.seed for seed in row.seeds],
-            "value": row.values,
-            "mean": row.mean,
-            "gap": None if row.gap is None else row.gap.mean,
-            "gap_half_width": None if row.gap is None else row.gap.half_width,
-            "extra_labels": row.extra_labels,
-        }
-        for row in rows
-    }
-    values = "; ".join(f"{row.name} {format_measure(row.mean)}" for row in rows)
-    description, data = f"{comparison.metric.name}: {values}.", stack_columns("method", columns)
-    return page.figure("comparison", description, data, comparison_figure, comparison)
 
 
 def _describe(method: str) -> str:

@@ -72,7 +72,13 @@ def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True
         entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
         columns, values = table.columns[entries], table.values[entries]
         present, absent = ([table.classes[each] for each in columns[values == state]] for state in (PRESENT, ABSENT))
-        item = {"image": table.images[row], "split": split.name, "thumbnail": "", "error": "", "present": present}
+        item: dict[str, Any] = {
+            "image": table.images[row],
+            "split": split.name,
+            "thumbnail": "",
+            "error": "",
+            "present": present,
+        }
         item |= {"absent": absent[:_MAX_ABSENT], "more_absent": max(len(absent) - _MAX_ABSENT, 0)}
         try:
             item["thumbnail"] = thumbnail_data_url(split, row) if images else ""

@@ -49,10 +49,7 @@ def linear_eval_table(evaluation: LinearEvaluation) -> Table:
 
 
 def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -> Figure:
-    """Draw the score on val, and on test where it is known, against the penalty; the chosen penalty is dashed.
-
-    A dot is the best of a curve: of val the chosen penalty, of test the paper's choice.
-    """
+    """Draw the score on val, and on test where it is known, against the penalty; a dot is the best of a curve."""
     results, best = evaluation.results, evaluation.best_on_test
     figure, (axis,) = style.make_figure(width=width, height=3.2)
     penalties = [result.penalty for result in results]

@@ -49,25 +49,20 @@ def reproduction_table(reproduction: Reproduction, table: str) -> Table:
 
 
 def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
+    """Return the cells of a row; the last is what val chose: rates, and the options that the paper searched."""
     paper = difference = NO_VALUE
     if cell.published is not None:
         value = cell.published.value
         paper = f"{value:.1f}" if round(value, 1) == value and cell.column.metric != "epoch" else f"{value:g}"
         difference = f"{round(result.mean - value, 2) + 0.0:+.2f}"
-    ours = f"{result.mean:.2f}", format_number(result.deviation)
-    return cell.column.name, *ours, paper, difference, _setting(cell, result)
-
-
-def _setting(cell: Cell, result: CellResult) -> str:
-    """Return what val chose: rates, and the options that the paper searched."""
-    setting = result.setting
+    ours, setting = (f"{result.mean:.2f}", format_number(result.deviation)), result.setting
     options = {name: value for name, value in setting["options"].items() if name in cell.training.search}
     parts = [f"penalty {setting['penalty']:.2g}"] if "penalty" in setting else []
     parts += [f"lr {format_learning_rate(setting['lr'])}"] if "lr" in setting else []
     parts += [f"batch {setting['batch_size']}"] if "batch_size" in setting else []
     parts += [format_options(options)] if options else []
     parts += [] if result.known_absent is None else [f"{result.known_absent:,} known absent"]
-    return ", ".join(parts)
+    return cell.column.name, *ours, paper, difference, ", ".join(parts)
 
 
 def reproduction_page(reproduction: Reproduction, page: Page) -> Markup:

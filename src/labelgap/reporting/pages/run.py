@@ -39,6 +39,17 @@ def run_page(run: Run, page: Page) -> Markup:
         sources = pc.value_counts(run.revisions.to_table()["source"]).to_pylist()
         by = ", ".join(f"{item['counts']:,} by {item['values']}" for item in sources)
         revisions = f"{count:,} labels were revised ({by}); the observed labels are kept, see revisions.parquet."
+    counts: dict[str, tuple[int, ...]] = {}
+    if page.data is not None:
+        counts = {split.name: (len(split), *split.labels.counts().total) for split in page.data.splits}
+    elif config.trace == "all" and run.trace:  # those of train, which are all there
+        observed = run.trace["observed"]
+        found = [int((observed == state).sum()) for state in (PRESENT, ABSENT, UNKNOWN)]
+        counts = {"train": (len(observed) // len(config.classes), *found)}
+    label_counts = [
+        (name, [images, *states[:2], f"{states[2]:,} ({100 * states[2] / max(sum(states), 1):.0f} %)"])
+        for name, (images, *states) in counts.items()
+    ]
     return render_template(
         "pages/run.html",
         title=run.path.resolve().name,
@@ -56,7 +67,7 @@ def run_page(run: Run, page: Page) -> Markup:
             label_changes_section(run, page),
         ],
         findings=[] if page.data is None else [str(finding) for finding in page.data.findings],
-        label_counts=_label_counts(run, page),
+        label_counts=label_counts,
         data=describe_data(config),
         method=describe_method_choice(config),
         revisions=revisions,
@@ -78,18 +89,3 @@ def _learning_section(run: Run, page: Page) -> Markup:
         folds=run.config.folds,
         unsupported=any(measured["map"] is None for measured in splits),
     )
-
-
-def _label_counts(run: Run, page: Page) -> list[tuple[str, list[int | str]]]:
-    """Count the observed labels of each split; without the data set, those of train if the trace has them all."""
-    counts: dict[str, tuple[int, ...]] = {}
-    if page.data is not None:
-        counts = {split.name: (len(split), *split.labels.counts().total) for split in page.data.splits}
-    elif run.config.trace == "all" and run.trace:
-        observed = run.trace["observed"]
-        found = [int((observed == state).sum()) for state in (PRESENT, ABSENT, UNKNOWN)]
-        counts = {"train": (len(observed) // len(run.config.classes), *found)}
-    return [
-        (name, [images, present, absent, f"{unknown:,} ({100 * unknown / max(present + absent + unknown, 1):.0f} %)"])
-        for name, (images, present, absent, unknown) in counts.items()
-    ]

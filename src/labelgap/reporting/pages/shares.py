@@ -14,7 +14,7 @@ from rich.table import Table
 
 from labelgap.reporting import style
 from labelgap.reporting.formatting import SELECTION_RULES, ResultRow, ResultTable, format_spread, truncate_label
-from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.reporting.sections.parameter_effects import LOG_RATIO
 from labelgap.studies.shares import ShareComparison
 
@@ -43,18 +43,14 @@ def label_budget(found: ShareComparison) -> dict[str, LabelBudget]:
             table[:, shares.index(point.share), seeds.index(point.seed)] = np.array(values, dtype=np.float64)
         counts = {point.share: point.images for point in points}
         images, labels = np.array([counts[share] for share in shares]), np.nanmean(table[2], axis=1)
-        budgets[name] = LabelBudget(np.array(shares), images, labels, *table[:2], points[0].extra_labels)
+        budgets[name] = LabelBudget(np.array(shares), images, labels, table[0], table[1], points[0].extra_labels)
     return budgets
 
 
 def label_budget_figure(
     methods: Mapping[str, LabelBudget], name: str = "test mAP", *, width: float = style.WIDE
 ) -> Figure:
-    """Draw the metric of every method against the number of labels that it saw, on a logarithmic axis.
-
-    Dots are means over seeds, bars their standard deviation. Methods that saw more labels are dashed. ``name`` is that
-    of the metric.
-    """
+    """Draw the metric, called ``name``, of every method against the number of labels that it saw."""
     narrow = width <= style.NARROW
     figure, (axis,) = style.make_figure(width=width, height=3.8 + (0.22 * len(methods) if narrow else 0))
     lines = []
@@ -75,20 +71,16 @@ def label_budget_figure(
 
 
 def label_budget_finding(methods: Mapping[str, LabelBudget]) -> str:
-    """Say what all images with few labels are worth in images with all labels, where both were measured.
-
-    It is the sentence of the paper: a share of fully labeled images, and the method that reaches it with fewer labels.
-    """
+    """Return what all images with few labels are worth in fully labeled images, where both were measured."""
     full = [values for values in methods.values() if values.extra_labels and np.isfinite(values.value).any()]
-    weak = {
-        float(np.nanmean(values.value[-1])): (name, values)
-        for name, values in reversed(methods.items())
+    weak = [
+        (float(np.nanmean(values.value[-1])), name, values)
+        for name, values in methods.items()
         if not values.extra_labels and np.isfinite(values.value[-1]).any()
-    }
+    ]
     if len(full) != 1 or not weak:
         return ""
-    upper, mean = full[0], max(weak)
-    best, values = weak[mean]
+    upper, (mean, best, values) = full[0], max(weak, key=lambda each: each[0])
     reached = np.flatnonzero(np.nanmean(upper.value, axis=1) >= mean)
     reaches = f"With {100 * values.share[-1]:g} % of the images {best} reaches {100 * mean:.1f}"
     if not len(reached):
@@ -124,37 +116,34 @@ def share_table(found: ShareComparison) -> Table:
 
 def shares_page(found: ShareComparison, page: Page) -> Markup:
     """Return the page."""
-    methods, table = label_budget(found), _result_table(found)
+    methods, table, figure = label_budget(found), _result_table(found), None
+    measured = {method: values for method, values in methods.items() if np.isfinite(values.value).any()}
+    if measured:
+        columns = {
+            method: {
+                "share": values.share[:, None],
+                "seed": np.arange(values.value.shape[1]),
+                "images": values.images[:, None],
+                "known_labels": values.known_labels[:, None],
+                "value": values.value,
+                "val": values.score,
+                "extra_labels": values.extra_labels,
+            }
+            for method, values in measured.items()
+        }
+        shown = "; ".join(f"{row.label}: {', '.join(row.cells)}" for row in table.rows)
+        text = f"{found.metric.name} against the number of observed labels. {shown}"
+        given = label_budget_figure, measured, found.metric.name
+        figure = page.figure("label-budget", text, stack_columns("method", columns), *given)
     return render_template(
         "pages/shares.html",
         title=table.title,
         seeds=len({point.seed for point in found.points}),
         finding=label_budget_finding(methods),
         found=found,
-        figure=_figure(methods, found.metric.name, table, page),
+        figure=figure,
         table=table,
         labels=[(method, values.known_labels.round().astype(int).tolist()) for method, values in methods.items()],
         selection=SELECTION_RULES[found.rule],
         has_images=False,
     )
-
-
-def _figure(methods: Mapping[str, LabelBudget], name: str, table: ResultTable, page: Page) -> ResponsiveFigure | None:
-    measured = {method: values for method, values in methods.items() if np.isfinite(values.value).any()}
-    if not measured:
-        return None
-    columns = {
-        method: {
-            "share": values.share[:, None],
-            "seed": np.arange(values.value.shape[1]),
-            "images": values.images[:, None],
-            "known_labels": values.known_labels[:, None],
-            "value": values.value,
-            "val": values.score,
-            "extra_labels": values.extra_labels,
-        }
-        for method, values in measured.items()
-    }
-    shown = "; ".join(f"{row.label}: {', '.join(row.cells)}" for row in table.rows)
-    description, data = f"{name} against the number of observed labels. {shown}", stack_columns("method", columns)
-    return page.figure("label-budget", description, data, label_budget_figure, measured, name)

@@ -175,7 +175,11 @@ def study_page(study: Study, page: Page) -> Markup:
         extra_labels=join_names([row.member.label for row in rows if row.member.extra_labels]),
         columns=STUDY_COLUMNS,
         rows=[row.shown for row in rows],
-        links={row.member.label: _report_address(study, row.member) for row in rows},
+        links={
+            member.label: quote(f"{member.folder}/{REPORT_FILE}".replace("\\", "/"), safe="/")
+            for member in study.members
+            if (study.path / member.folder / REPORT_FILE).is_file()
+        },
         notes=study_notes(rows),
         selection=SELECTION_RULES[rules.pop()] if len(rules) == 1 else "",
         sections=[
@@ -209,13 +213,6 @@ def _finding(rows: Sequence[StudyRow]) -> str:
     if gain <= 0:
         recovered = ", and no method of this study recovers any of them."
     return f"Taking every unknown label as absent costs {cost:.1f} points of mAP here{recovered}"
-
-
-def _report_address(study: Study, member: StudyMember) -> str:
-    """Return the relative URL of a run's report, or nothing if it has none."""
-    if not (study.path / member.folder / REPORT_FILE).is_file():
-        return ""
-    return quote(f"{member.folder}/{REPORT_FILE}".replace("\\", "/"), safe="/")
 
 
 def _settings(runs: Mapping[str, Run]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

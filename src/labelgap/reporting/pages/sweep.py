@@ -84,10 +84,7 @@ def describe_retraining(sweep: Sweep) -> str:
 
 
 def best_command(sweep: Sweep, *, whole_path: bool = True) -> str:
-    """Return the command that trains the best settings, or Python where the commands cannot; "" before they are known.
-
-    ``whole_path``: whether paths have their folders; not in a report, because reports are shared.
-    """
+    """Return the command that trains the best settings, or Python where none can; "" before they are known."""
     run = sweep.best_run()
     if run is None:
         return ""
@@ -150,8 +147,7 @@ def importance_figure(sweep: Sweep, *, width: float = style.WIDE) -> Figure:
 def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> Figure:
     """Draw every trial with a score as a line over an axis for each setting, and one for the score.
 
-    The best trial is thick, with markers; the best tenth is blue, the others are thin and gray. A green mark beside the
-    axis of the score is ``auto``.
+    The best trial is thick, the best tenth blue; a green mark beside the axis of the score is ``auto``.
     """
     trials = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
     figure, (axis,) = style.make_figure(width=width, height=4.2)

@@ -59,7 +59,7 @@ def bin_probabilities(probabilities: NDArray[np.floating[Any]], codes: NDArray[n
     values = probabilities[known].astype(np.float64)
     column = np.broadcast_to(np.arange(classes), codes.shape)[known]
     place = column * BINS + np.clip((values * BINS).astype(np.int64), 0, BINS - 1)
-    sums = [
+    sums: list[NDArray[Any]] = [
         np.bincount(place, weights, minlength=classes * BINS).reshape(classes, BINS)
         for weights in (None, codes[known] == PRESENT, values)
     ]
@@ -69,10 +69,9 @@ def bin_probabilities(probabilities: NDArray[np.floating[Any]], codes: NDArray[n
 def calibration_figure(
     scores: CalibrationCurves, probabilities: CalibrationCurves | None = None, *, width: float = style.WIDE
 ) -> Figure:
-    """Draw the share of present labels against the mean score of ten bins, over all classes.
+    """Draw the share of present labels against the mean score of ten bins, over all classes, and the labels in a bin.
 
-    ``scores`` are the plain ones, ``probabilities`` the calibrated ones, if there are any. On the dashed line, as many
-    labels are present as the score says. The other panel has the number of labels in a bin.
+    ``scores`` are the plain ones, ``probabilities`` the calibrated ones, if there are any.
     """
     figure, (curve, sizes), columns = style.make_panels(2, width=width, each=2.5, extra=0.6)
     kinds = [("score", scores, style.VERMILLION, "s"), ("calibrated probability", probabilities, style.BLUE, "o")]
@@ -110,10 +109,7 @@ def sparklines(curves: CalibrationCurves) -> list[Markup]:
 def comparable_curves(
     scores: CalibrationCurves, probabilities: CalibrationCurves | None
 ) -> tuple[dict[str, CalibrationCurves], NDArray[np.bool_]]:
-    """Return the curves of both kinds, each over all classes that have both, and which these are, ``(K,)``.
-
-    A class that is not calibrated has no probabilities in a run with a calibration.
-    """
+    """Return the curves of both kinds over all classes that have both, and which these are, ``(K,)``."""
     kinds = {"score": scores} if probabilities is None else {"score": scores, "probability": probabilities}
     drawn = list(kinds.values())[-1].count.sum(axis=1) > 0
     return {name: curves.overall(drawn) for name, curves in kinds.items()}, drawn

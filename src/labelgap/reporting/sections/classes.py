@@ -24,7 +24,7 @@ from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import describe_thresholds
 from labelgap.reporting.formatting import NO_VALUE, chosen_by_val, format_class_count, format_measure
-from labelgap.reporting.page import Page, ResponsiveFigure, render_template
+from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.calibration import (
     CalibrationCurves,
     bin_probabilities,
@@ -176,10 +176,9 @@ def average_precision_bars(
     *,
     width: float = style.WIDE,
 ) -> Figure:
-    """Draw the average precision of every class that counts, the highest on top; of many, the lowest and the highest.
+    """Draw the average precision, 0 to 1, of every class that counts, with its interval; of many, both ends.
 
-    A value is 0 to 1; a class that the known labels cannot support has NaN and is not drawn. The mean is a dashed line,
-    an interval (ends, 0 to 1; NaN or left out for none) a thin line over the bar.
+    A class that the known labels cannot support has NaN and is not drawn. The mean is a dashed line.
     """
     counted = sorted(((value, name) for name, value in average_precision.items() if value == value), reverse=True)
     shown = style.outermost(counted, MAX_BARS)
@@ -214,12 +213,20 @@ def classes_section(run: Run, table: ClassTable, page: Page) -> Markup:
         )
         for row in (run.metrics.get(table.split) or {}).get("groups", [])
     ]
-    curves = table.scores, table.probabilities, table.calibration_images
+    curves, bars = (table.scores, table.probabilities, table.calibration_images), None
+    values, mean, label = table.average_precision, (run.metrics.get(table.split) or {}).get("map"), "average precision"
+    if not table.measured:
+        values, mean, label = table.estimated_precision, None, "estimated average precision"
+    if not np.isnan(values).all():
+        ends = zip(table.low.tolist(), table.high.tolist(), strict=True)
+        shown, intervals = (dict(zip(names, each, strict=True)) for each in (values.tolist(), ends))
+        given = f"The {label} of every class that counts.", table.columns(), average_precision_bars
+        bars = page.figure("average-precision", *given, shown, mean, intervals, label)
     return render_template(
         "sections/classes.html",
         split=table.split,
         where=_SPLITS.get(table.split, ""),
-        bars=_bars(run, table, page),
+        bars=bars,
         estimated=not table.measured,
         intervals=not np.isnan(table.low).all(),
         unmeasured=join_names(unmeasured) if table.split and table.measured else "",
@@ -260,17 +267,3 @@ def _columns(table: ClassTable) -> dict[str, list[str]]:
         errors = zip(table.calibration.error.tolist(), sparklines(table.calibration), strict=True)
         columns["calibration error"] = [Markup("{} {}").format(format_measure(error), curve) for error, curve in errors]
     return columns
-
-
-def _bars(run: Run, table: ClassTable, page: Page) -> ResponsiveFigure | None:
-    """Draw the average precision of the classes, or the estimated one where no class has any."""
-    values, mean, label = table.average_precision, (run.metrics.get(table.split) or {}).get("map"), "average precision"
-    if not table.measured:
-        values, mean, label = table.estimated_precision, None, "estimated average precision"
-    if np.isnan(values).all():
-        return None
-    ends = zip(table.low.tolist(), table.high.tolist(), strict=True)
-    shown, intervals = (dict(zip(table.classes, each, strict=True)) for each in (values.tolist(), ends))
-    description = f"The {label} of every class that counts."
-    given = shown, mean, intervals, label
-    return page.figure("average-precision", description, table.columns(), average_precision_bars, *given)

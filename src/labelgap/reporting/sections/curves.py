@@ -37,10 +37,9 @@ def learning_curves(
     *,
     width: float = style.WIDE,
 ) -> Figure:
-    """Draw the training loss ``(E,)``, and the score that epochs are chosen by, 0 to 1, per epoch.
+    """Draw the training loss ``(E,)``, and the score that chooses epochs (``rule``), 0 to 1; ``chosen`` is marked.
 
-    There is no score when the last epoch is kept unseen; ``rule`` is its name. The epoch that was kept is marked. The
-    first one is 0 where it is the linear head before the training, which has no loss.
+    The first epoch is 0 where it is the linear head before the training, which has no loss.
     """
     losses = np.asarray(loss, dtype=np.float64)
     figure, axes, columns = style.make_panels(1 if score is None else 2, width=width, each=2.7)
@@ -121,10 +120,7 @@ class EpochScores:
 
 
 def epoch_scores(what: Comparison | Study | Mapping[str, Run]) -> dict[str, EpochScores]:
-    """Return the score of val after each epoch, by label; trainings that were not scored by val are left out.
-
-    Of a comparison every method has its selected setting.
-    """
+    """Return the score of val after each epoch, by label; of a comparison every method has its selected setting."""
     found: dict[str, EpochScores | None] = {}
     if isinstance(what, Comparison):
         for row in what.methods:
@@ -156,10 +152,9 @@ def scores_of_seeds(
 
 
 def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = style.WIDE) -> Figure:
-    """Draw the score of val after each epoch, the mean over seeds, with a mark at the epoch that was kept.
+    """Draw the score of val after each epoch, the mean over seeds; of many, the ``MAX_CURVES`` that reach the highest.
 
-    A band is the range of the seeds, where there are few curves. Of more than ``MAX_CURVES`` those with the highest
-    scores are drawn.
+    A mark is the epoch that was kept, a band the range of the seeds, where there are few curves.
     """
     narrow = width <= style.NARROW
     highest = sorted(curves, key=lambda label: -float(np.nanmax(curves[label].mean)))[:MAX_CURVES]

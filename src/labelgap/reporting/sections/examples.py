@@ -39,10 +39,7 @@ wrong or unknown; one that is present and was not predicted is missed."""
 
 
 def random_examples(run: Run, data: Dataset, count: int = 12) -> list[Example]:
-    """Return random test images with the predictions of a run; empty without a test split or predictions.
-
-    Without a test split, training images with their out-of-fold predictions.
-    """
+    """Return random test images with the predictions of a run, else training images with those out of fold."""
     test = data.train if data.test is None and run.config.folds else data.test
     if test is None:
         return []
@@ -52,10 +49,7 @@ def random_examples(run: Run, data: Dataset, count: int = 12) -> list[Example]:
 
 
 def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6) -> list[Example]:
-    """Return the test images with the most classes that some runs predict present and others do not.
-
-    ``runs`` are by label; fewer than two finished ones give no examples.
-    """
+    """Return the test images with the most classes that some runs, by label, predict present and others do not."""
     test = data.test
     if test is None or len(runs) < 2:
         return []

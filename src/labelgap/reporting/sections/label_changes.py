@@ -173,8 +173,7 @@ def _labels_of_image(split: Split, changed: _Changed, place: int) -> tuple[NDArr
 def label_change_figure(changes: LabelChanges, images: bool = True, *, width: float = style.WIDE) -> Figure:
     """Draw the labels of every image as lines over the epochs; an epoch that trained with a changed label is filled.
 
-    Green: the label truly has the state that it was taken for; vermillion, with a cross: it has not; blue: the truth is
-    not known. A name in bold was given as present. Without ``images`` only their names and labels are drawn.
+    Green: rightly changed; vermillion, with a cross: wrongly; blue: the truth is not known; bold: given as present.
     """
     groups = {row: np.flatnonzero(changes.rows == row) for row in dict.fromkeys(changes.rows.tolist())}
     each = max(0.27 * max(map(len, groups.values())) + 0.55, 1.4)
@@ -218,10 +217,7 @@ def _draw(axis: Axes, changes: LabelChanges, group: NDArray[np.int64]) -> None:
 
 
 def label_changes_section(run: Run, page: Page) -> Markup:
-    """Return some training images with their given, changed and true labels; nothing where no label was changed.
-
-    Names and labels of the images are in it even where the images may not be.
-    """
+    """Return some training images with their given, changed and true labels; nothing where no label was changed."""
     changes = None if page.data is None else label_changes(run, page.data)
     if changes is None:
         return Markup("")
@@ -256,10 +252,7 @@ def label_changes_section(run: Run, page: Page) -> Markup:
 
 
 def _label(changes: LabelChanges, place: int) -> dict[str, Any]:
-    """Return what a label was taken for and whether rightly: "right", "wrong", "unknown", "missed" or "given".
-
-    ``spans`` are the first epoch, from 1, and the length of every run of epochs with the changed label.
-    """
+    """Return what a label was taken for, whether rightly, and when: the first epoch and the length of every span."""
     given, taken, truth = (int(each[place]) for each in (changes.observed, changes.taken_for, changes.truth))
     if given != UNKNOWN:
         outcome, state = "given", given

@@ -118,10 +118,9 @@ def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figu
 
 
 def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
-    """Draw the absolute logit of unknown positives and negatives per epoch (Zhou et al. 2022, figure 8).
+    """Draw the absolute logit of unknown positives and negatives per epoch (Zhou et al. 2022, figure 8), a panel each.
 
-    Each method has a panel, all on one scale, in which a line is the median and a band the middle half of the labels.
-    Where the truth is not known, observed positives and all unknown labels are drawn.
+    A line is the median, a band the middle half of the labels; without the truth, of observed and of unknown labels.
     """
     longest = max(len(scores.loss) for kinds in methods.values() for scores in kinds.values())
 
@@ -139,10 +138,9 @@ def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Fig
 
 
 def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
-    """Draw the distribution of the scores of observed and unknown positives (Zhou et al. 2022, figure 9).
+    """Draw the distribution of the scores of observed and unknown positives (Zhou et al. 2022, figure 9), a panel each.
 
-    Each method has a panel, all on one scale: percent of the labels of a kind in intervals of 0.05; a dashed line
-    with a marker is the mean. Where the truth is not known, observed positives and all unknown labels are drawn.
+    It is percent of the labels of a kind in intervals of 0.05; a dashed line with a marker is the mean.
     """
     edges = np.linspace(0, 1, BINS + 1)
 
@@ -179,18 +177,14 @@ def _panels(
         style.set_top(axis, top)
         axis.tick_params(labelleft=place % columns == 0)
     style.label_panels(axes, columns, *names, methods if len(methods) > 1 else ())
-    labels, *looks = zip(*(_KINDS[kind] for kind in kinds), strict=True)
-    lines = [Line2D([], [], color=c, marker=m, linestyle=d, linewidth=2) for c, m, d in zip(*looks, strict=True)]
-    style.add_legend(figure, lines, labels, 2 if width > style.NARROW else 1)
+    looks = [_KINDS[kind] for kind in kinds]
+    lines = [Line2D([], [], color=c, marker=marker, linestyle=dash, linewidth=2) for _, c, marker, dash in looks]
+    style.add_legend(figure, lines, [name for name, *_ in looks], 2 if width > style.NARROW else 1)
     return figure
 
 
 def label_scores_section(runs: Mapping[str, Run], page: Page) -> Markup:
-    """Return figures and a table of the scores of labels, of runs by label.
-
-    A page of one run also has the section on the separability of classes. Where the truth of unknown labels is not
-    known, observed positives are shown beside all unknown labels, and nothing is called separable.
-    """
+    """Return figures and a table of the scores of labels; of a single run also how separable classes are."""
     found = {label: label_scores(run.trace, run.metrics.get("best_epoch")) for label, run in runs.items()}
     hidden = {label: kinds for label, kinds in found.items() if kinds.keys() - {"observed"}}
     separable = {label: separability_of_run(run, page.data) for label, run in runs.items()}
@@ -222,33 +216,29 @@ def label_scores_section(runs: Mapping[str, Run], page: Page) -> Markup:
 
 def _figures(methods: Methods, hidden: Methods, page: Page) -> dict[str, ResponsiveFigure | None]:
     """Draw losses of every method, and logits and scores of those that left labels unknown."""
+    losses = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
+    columns = {label: {"epoch": np.arange(1, len(each) + 1), "loss": each} for label, each in losses.items()}
+    ends = "; ".join(f"{label} {values[0]:.2f} to {values[-1]:.2f}" for label, values in losses.items())
+    text = f"Mean loss of the observed positives in the first and the last epoch: {ends}."
+    data = stack_columns("run", columns) if losses else {}
+    loss = page.figure("observed-positive-loss", text, data, positive_loss_figure, methods) if losses else None
+    names = ("lower_quartile", "median", "upper_quartile")
+    quartiles = _stack(
+        hidden,
+        lambda each: {"epoch": np.arange(1, len(each.loss) + 1), **dict(zip(names, each.magnitude.T, strict=True))},
+    )
+    shares = _stack(hidden, lambda each: {"from": np.arange(BINS) / BINS, "share": each.shares})
     text = "; ".join(
         f"{label}, {_KINDS[kind][0]}: absolute logit {values.magnitude[-1, 1]:.1f}, score {values.mean_probability:.2f}"
         for label, kinds in hidden.items()
         for kind, values in kinds.items()
     )
-    losses = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
-    ends = "; ".join(f"{label} {values[0]:.2f} to {values[-1]:.2f}" for label, values in losses.items())
-    loss = None
-    if losses:
-        columns = {label: {"epoch": np.arange(1, len(each) + 1), "loss": each} for label, each in losses.items()}
-        description = f"Mean loss of the observed positives in the first and the last epoch: {ends}."
-        loss = page.figure(
-            "observed-positive-loss", description, stack_columns("run", columns), positive_loss_figure, methods
-        )
-    quartiles = ("epoch", "lower_quartile", "median", "upper_quartile")
-    logits = _stack(
-        hidden,
-        lambda each: dict(zip(quartiles, (np.arange(1, len(each.loss) + 1), *each.magnitude.T), strict=True)),
-    )
-    shares = _stack(hidden, lambda each: {"from": np.arange(BINS) / BINS, "share": each.shares})
-    description = f"Median absolute logit in the last epoch, and mean score. {text}."
+    medians = f"Median absolute logit in the last epoch, and mean score. {text}."
+    scores = f"Distribution of the scores. {text}."
     return {
         "loss": loss,
-        "logits": page.figure("absolute-logits", description, logits, absolute_logit_panels, hidden),
-        "probabilities": page.figure(
-            "positive-probabilities", f"Distribution of the scores. {text}.", shares, probability_panels, hidden
-        ),
+        "logits": page.figure("absolute-logits", medians, quartiles, absolute_logit_panels, hidden),
+        "probabilities": page.figure("positive-probabilities", scores, shares, probability_panels, hidden),
     }
 
 

@@ -33,7 +33,7 @@ from labelgap.labels import PRESENT
 from labelgap.metrics.localization import pointing_hits
 from labelgap.reporting import style
 from labelgap.reporting.formatting import divide, format_measure, truncate_label
-from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.reporting.sections.examples import data_url, diverse_sample, thumbnail_data_url, thumbnail_image
 from labelgap.training import Run
 
@@ -97,10 +97,7 @@ def activation_examples(
 
 
 def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.WIDE) -> Figure:
-    """Draw the hit rate of every class, and the mean over the classes as a dashed line; up to six runs differ in color.
-
-    Of more than ``MAX_CLASSES`` classes those with the most images are shown.
-    """
+    """Draw the hit rate of every class, or of the ``MAX_CLASSES`` with the most images; the mean is dashed."""
     first = next(iter(games.values()))
     counts = first.class_counts
     columns = np.argsort(-counts, kind="stable")[: min(MAX_CLASSES, int((counts > 0).sum()))]
@@ -129,10 +126,7 @@ def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.W
 
 
 def activation_figure(examples: Sequence[ActivationExample], *, width: float = style.WIDE) -> Figure:
-    """Draw images × runs: the image with the boxes of its class, and the map of every run over it.
-
-    A cross marks where a map is highest. The heat is what is above the average of the map.
-    """
+    """Draw images × runs: the image with the boxes of its class, and the map of every run over it, with its maximum."""
     labels = list(examples[0].maps) if examples else []
     side = min(width / (len(labels) + 1), 2.4)
     shape = (max(len(examples), 1), len(labels) + 1)
@@ -176,16 +170,18 @@ def localization_section(runs: Mapping[str, Run], page: Page) -> Markup:
         return Markup("")
     linear = all(run.config.protocol == "linear" for run in finished.values())
     split = unseen_split(page.data if linear else hold_out_val(page.data))
-    games, examples = dict[str, PointingGame](), list[ActivationExample]()
+    games, examples, (least, middle, most) = dict[str, PointingGame](), list[ActivationExample](), _SAMPLE
     for label, run in list(shown.items())[:MAX_RUNS]:
         try:
-            game = _play(run, split)
+            if split.boxes is not None and len(split.boxes.rows):
+                count = round(middle * (224 / run.model.backbone.input_spec.size) ** 2)  # the fewer the larger they are
+                game = pointing_game(run, split, images=min(max(count, least), most))
+                games |= {label: game} if len(game.rows) else {}
             found = activation_examples({label: run}, split) if page.images else []
         except (LabelGapError, OSError) as error:
             if "no class activation maps" in str(error):  # else no network, or an unreadable image: a path is private
                 reasons[label] = str(error).removesuffix(".")
             continue
-        games |= {} if game is None else {label: game}
         for example, other in zip(examples, found, strict=False):  # all runs have the same images
             example.maps.update(other.maps)
             example.points.update(other.points)
@@ -205,6 +201,15 @@ def localization_section(runs: Mapping[str, Run], page: Page) -> Markup:
         }
         description = f"Class activation maps of {join_names([each.class_name for each in examples])}."
         page.figure("activation-maps", description, columns, activation_figure, examples, shown=False)
+    figure, rates = None, {label: format_measure(game.hit_rate) for label, game in games.items()}
+    if games:
+        columns = {
+            label: {"class": game.classes, "images": game.class_counts, "hits": game.class_hits}
+            | {"hit_rate": divide(game.class_hits, game.class_counts)}
+            for label, game in games.items()
+        }
+        text = f"Hit rate per class, and the mean over classes: {'; '.join(map(' '.join, rates.items()))}."
+        figure = page.figure("pointing-game", text, stack_columns("run", columns), pointing_figure, games)
     return render_template(
         "sections/localization.html",
         reasons=reasons,
@@ -212,37 +217,9 @@ def localization_section(runs: Mapping[str, Run], page: Page) -> Markup:
         split=split.name,
         several=len(runs) > 1,
         games=games,
-        rows=[
-            (label, [format_measure(game.hit_rate), f"{game.hits.sum():,} of {len(game.hits):,}"])
-            for label, game in games.items()
-        ],
-        figure=_pointing(games, page) if games else None,
+        rows=[(label, [rates[label], f"{each.hits.sum():,} of {len(each.hits):,}"]) for label, each in games.items()],
+        figure=figure,
         examples=examples,
         thumbnail=lambda each: thumbnail_data_url(each.split, each.row),
         heat=lambda each, label: data_url(heat_map_png(each.maps[label], each.size, _HEAT_SIDE)),
     )
-
-
-def _play(run: Run, split: Split) -> PointingGame | None:
-    """Play the pointing game on fewer images the larger they are."""
-    if split.boxes is None or not len(split.boxes.rows):
-        return None
-    least, middle, most = _SAMPLE
-    count = round(middle * (224 / run.model.backbone.input_spec.size) ** 2)
-    game = pointing_game(run, split, images=min(max(count, least), most))
-    return game if len(game.rows) else None
-
-
-def _pointing(games: Mapping[str, PointingGame], page: Page) -> ResponsiveFigure:
-    columns = {
-        label: {
-            "class": game.classes,
-            "images": game.class_counts,
-            "hits": game.class_hits,
-            "hit_rate": divide(game.class_hits, game.class_counts),
-        }
-        for label, game in games.items()
-    }
-    rates = "; ".join(f"{label} {format_measure(game.hit_rate)}" for label, game in games.items())
-    description = f"Hit rate per class, and the mean over classes: {rates}."
-    return page.figure("pointing-game", description, stack_columns("run", columns), pointing_figure, games)

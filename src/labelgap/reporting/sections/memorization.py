@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.text import join_names
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
 from labelgap.reporting.formatting import divide, format_measure, format_number
@@ -85,10 +86,7 @@ def _losses(trace: Mapping[str, NDArray[Any]], entries: NDArray[np.int64], name:
 
 
 def memorization_panels(methods: Mapping[str, Losses], *, width: float = style.WIDE) -> Figure:
-    """Draw the mean loss of true and false negatives among the unknown labels, one panel a method.
-
-    The panels share axes, unless the highest losses differ by more than ``MAX_SCALE_RATIO``: then each has its scale.
-    """
+    """Draw the mean loss of true and false negatives, a panel a method, on one scale unless they differ very much."""
     figure, axes, columns = style.make_panels(len(methods), width=width, each=2.4, extra=0.5, wide=4, narrow=2)
     means = [np.stack([losses[kind].mean for kind in _LINES]) for losses in methods.values()]
     tops = [float(each[np.isfinite(each)].max(initial=0.0)) for each in means]
@@ -142,9 +140,21 @@ def memorization_section(runs: Mapping[str, Run], page: Page) -> Markup:
     for name, losses in (single or {}).items():
         ends = [format_number(value, 3) for value in losses.mean[[0, -1]].tolist()]
         rows.append((_KINDS[name], [losses.count, *ends, format_measure(losses.first_epoch)]))
+    negatives, means = {label: found for label, found in kinds.items() if found.keys() >= _LINES.keys()}, None
+    if negatives:
+        columns = {
+            label: {
+                "epoch": np.arange(1, len(found["TN"].mean) + 1),
+                "false_negative_loss": found["FN"].mean,
+                "true_negative_loss": found["TN"].mean,
+            }
+            for label, found in negatives.items()
+        }
+        text = f"Mean loss of the unknown labels of {join_names(list(negatives))} per epoch, by their truth."
+        means = page.figure("memorization", text, stack_columns("run", columns), memorization_panels, negatives)
     return render_template(
         "sections/memorization.html",
-        means=_means({label: found for label, found in kinds.items() if found.keys() >= _LINES.keys()}, page),
+        means=means,
         known=any("unknown" not in found for found in unseen.values()),
         recorded=bool(unseen),
         off=hidden and all(each.trace == "off" and each.optimizer != "newton" and not each.folds for each in configs),
@@ -154,30 +164,8 @@ def memorization_section(runs: Mapping[str, Run], page: Page) -> Markup:
     )
 
 
-def _means(found: Mapping[str, Losses], page: Page) -> ResponsiveFigure | None:
-    if not found:
-        return None
-    columns = {
-        label: {
-            "epoch": np.arange(1, len(losses["TN"].mean) + 1),
-            "false_negative_loss": losses["FN"].mean,
-            "true_negative_loss": losses["TN"].mean,
-        }
-        for label, losses in found.items()
-    }
-    text = "; ".join(
-        f"{label}: false negatives {fn[0]:.2f} to {fn[-1]:.2f}, true negatives {tn[0]:.2f} to {tn[-1]:.2f}"
-        for label, (_, fn, tn) in ((label, each.values()) for label, each in columns.items())
-    )
-    description = f"Mean loss in the first and the last epoch. {text}."
-    return page.figure("memorization", description, stack_columns("run", columns), memorization_panels, found)
-
-
 def _single_labels(kinds: Losses, classes: NDArray[np.str_], page: Page) -> ResponsiveFigure:
-    """Draw unknown labels by their truth, or observed present beside unknown ones where that is not known.
-
-    The numbers have a row for every single label and epoch; the image is its row number in the training set.
-    """
+    """Draw unknown labels by their truth, or observed present beside unknown ones where that is not known."""
     names = ("FN", "TN") if "unknown" not in kinds else ("present", "unknown")
     shown = {_KINDS[name].partition(" (")[0]: kinds[name] for name in names if name in kinds}
     counts = ", ".join(f"{losses.single.shape[1]} {name}" for name, losses in shown.items())

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
@@ -145,13 +146,10 @@ def _measures(methods: Mapping[str, ModifiedLabels]) -> list[str]:
 def modified_label_panels(
     methods: Mapping[str, ModifiedLabels], state: str = "present", *, width: float = style.WIDE
 ) -> Figure:
-    """Draw share, precision and recall of the labels taken for a state; a measure that no method has, is left out.
-
-    Up to six methods differ in color and marker.
-    """
+    """Draw share, precision and recall of the labels taken for a state; a measure that no method has, is left out."""
     names = _measures(methods)
     figure, axes, columns = style.make_panels(len(names), width=width, each=2.2, extra=0.7)
-    lines = []
+    lines = list[Line2D]()
     for axis, name in zip(axes, names, strict=True):
         lines = []
         for number, values in enumerate(methods.values()):

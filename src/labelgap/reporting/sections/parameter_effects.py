@@ -141,10 +141,7 @@ def _effects(method: str, settings: Sequence[Setting], names: Iterable[str], val
 
 
 def parameter_effect_figure(effect: ParameterEffect, *, width: float = style.WIDE) -> Figure:
-    """Draw the score of val and the test mAP against the values of a parameter, and beside them the best epoch.
-
-    Dots are means over seeds, bars their standard deviation.
-    """
+    """Draw the score of val and the test mAP against the values of a parameter, and beside them the best epoch."""
     figure, axes, _ = style.make_panels(2, width=width, each=2.6, extra=0.4)
     places = np.array(effect.values, dtype=np.float64) if effect.numeric else np.arange(len(effect.values), dtype=float)
     connected = len(places) <= _MAX_VALUES or bool((effect.tried == 1).all() and len(places) <= 3 * _MAX_VALUES)
@@ -180,10 +177,7 @@ def _value_axis(axis: Axes, effect: ParameterEffect, places: NDArray[np.float64]
 
 
 def _label_values(axis: Axes, effect: ParameterEffect, places: NDArray[Any], along: NDArray[Any]) -> None:
-    """Label the ticks at places without overlap: numbers that have no room are left out, names are turned.
-
-    ``along`` are the places on a linear scale.
-    """
+    """Label places, ``along`` on a linear scale: numbers that have no room are left out, names are turned."""
     inches = axis.get_figure(root=True).get_figwidth() * axis.get_position().width  # type: ignore[union-attr]
     centers = inches * (along - along.min()) / max(float(np.ptp(along)), 1e-12)
     if not effect.numeric:

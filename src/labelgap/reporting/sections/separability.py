@@ -41,7 +41,7 @@ class ClassSeparability:
     """How separable the scores of present and absent labels are, for each of K classes.
 
     The AUC is 1 for separate scores, 0.5 for chance; the overlap, the sum over the intervals of the smaller share, 0
-    for separate scores, 1 for equal densities. Both are NaN where a class has no present or no absent label.
+    for separate scores, 1 for equal densities. Both are NaN where a class has no label of a state.
     """
 
     classes: tuple[str, ...]
@@ -95,9 +95,7 @@ def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[s
     """
     values, codes = np.asarray(scores), np.asarray(labels)
     if values.ndim != 2 or values.shape != codes.shape:
-        raise InputError(
-            f"scores of shape {values.shape} and labels of shape {codes.shape}: both are images × classes."
-        )
+        raise InputError(f"scores {values.shape} and labels {codes.shape}: both are images × classes, of one shape.")
     if values.size and not (values.min() >= 0 and values.max() <= 1):  # NaN as well
         raise InputError("a score is not between 0 and 1: give probabilities, not logits.")
     names = list(map(str, range(codes.shape[1]))) if classes is None else classes
@@ -162,10 +160,8 @@ def separability_of_run(run: Run, data: Dataset | None) -> dict[str, ClassSepara
 
 def count_unknown_positives(observed: LabelTable, truth: LabelTable) -> UnknownPositives:
     """Count the unknown labels, and those of them that are truly present, per class; in blocks of rows."""
-    size = max(1, _BLOCK // max(len(observed.classes), 1))
     unknown, present = np.zeros((2, len(observed.classes)), dtype=np.int64)
-    for start in range(0, len(observed), size):
-        rows = np.arange(start, min(start + size, len(observed)))
+    for rows in np.array_split(np.arange(len(observed)), -(-len(observed) * len(observed.classes) // _BLOCK) or 1):
         hidden, true = observed.batch(rows).numpy() == UNKNOWN, truth.batch(rows).numpy()
         unknown += (hidden & (true != UNKNOWN)).sum(axis=0)
         present += (hidden & (true == PRESENT)).sum(axis=0)
@@ -185,10 +181,7 @@ def unknown_positives_from_run(run: Run, data: Dataset | None = None) -> Unknown
 
 
 def probability_shares(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return the shares of probabilities in ``BINS`` equal intervals from 0 to 1, ``(BINS,)``; NaN without any.
-
-    An interval contains its lower end; the last one also contains 1.
-    """
+    """Return the shares of probabilities in ``BINS`` intervals with their lower ends, ``(BINS,)``; NaN without any."""
     if not len(probabilities):
         return np.full(BINS, np.nan)
     places = np.minimum((probabilities.astype(np.float64) * BINS).astype(np.int64), BINS - 1)
@@ -215,9 +208,8 @@ def _separability(
 def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: float = style.WIDE) -> Figure:
     """Draw the densities of the scores of every class, present up and absent down (Zhou et al. 2022, figure 11).
 
-    Each density is as high as its own highest value. The AUC is written beside them. ``splits`` are by the name of the
-    images, with the same classes; the first orders the classes, the most separable on top. Of more than ``MAX_CLASSES``
-    the most and the least separable are drawn.
+    ``splits`` are by the name of the images; the first orders the classes. Of many the most and the least separable
+    are drawn.
     """
     first = next(iter(splits.values()))
     order = first.counted[::-1]
@@ -246,10 +238,7 @@ def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: floa
 
 
 def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE) -> Figure:
-    """Draw the percentage of the unknown labels of a class that are truly present (Zhou et al. 2022, figure 10).
-
-    The highest is on top; of more than ``MAX_CLASSES`` classes the highest and the lowest are drawn.
-    """
+    """Draw the percentage of the unknown labels of a class that are truly present (Zhou et al. 2022, figure 10)."""
     share = 100 * found.share
     counted = np.flatnonzero(np.isfinite(share))
     order = counted[np.argsort(-share[counted], kind="stable")]
@@ -267,10 +256,7 @@ def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE)
 
 
 def separability_section(run: Run, measured: Mapping[str, ClassSeparability], page: Page) -> Markup:
-    """Return densities and measures per class of a run, and the share of unknown positives; nothing without either.
-
-    ``measured`` is what ``separability_of_run`` returns.
-    """
+    """Return what ``separability_of_run`` measured, and the share of unknown positives; nothing without either."""
     positives = unknown_positives_from_run(run, page.data)
     if not measured and positives is None:
         return Markup("")
@@ -278,8 +264,16 @@ def separability_section(run: Run, measured: Mapping[str, ClassSeparability], pa
     if measured:
         text = "; ".join(f"{name}: mean AUC {values.mean()[0]:.2f}" for name, values in measured.items())
         description = f"Densities of the scores of present and absent labels per class. {text}."
-        columns = stack_columns("labels", {name: _columns(values) for name, values in measured.items()})
-        densities = page.figure("score-densities", description, columns, score_density_figure, measured)
+        columns = {
+            name: {"class": values.classes}
+            | {each: getattr(values, each) for each in ("present", "absent", "auc", "overlap")}
+            | {f"present_from_{place / BINS:.2f}": each for place, each in enumerate(values.present_shares.T)}
+            | {f"absent_from_{place / BINS:.2f}": each for place, each in enumerate(values.absent_shares.T)}
+            for name, values in measured.items()
+        }
+        densities = page.figure(
+            "score-densities", description, stack_columns("labels", columns), score_density_figure, measured
+        )
         first = next(iter(measured.values()))
         for number in style.outermost(first.counted[::-1].tolist(), MAX_CLASSES):
             measures = [format_number(each[number]) for each in (first.auc, first.overlap)]
@@ -294,15 +288,6 @@ def separability_section(run: Run, measured: Mapping[str, ClassSeparability], pa
         rows=rows,
         positives=None if positives is None else _unknown_positives(positives, page),
     )
-
-
-def _columns(values: ClassSeparability) -> dict[str, Any]:
-    """Return every class: its counts and measures, and the shares of its labels from each probability on."""
-    columns: dict[str, Any] = {"class": values.classes}
-    columns |= {name: getattr(values, name) for name in ("present", "absent", "auc", "overlap")}
-    for state, table in (("present", values.present_shares), ("absent", values.absent_shares)):
-        columns |= {f"{state}_from_{place / BINS:.2f}": column for place, column in enumerate(table.T)}
-    return columns
 
 
 def _unknown_positives(found: UnknownPositives, page: Page) -> dict[str, Any]:
