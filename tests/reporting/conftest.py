@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from labelgap.audit.candidates import COLUMNS
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
@@ -59,7 +63,7 @@ def make_data(classes: tuple[str, ...] = ("cat", "dog", "owl", "yak"), images: i
 
 
 def make_trace(data: Dataset, recipe: Recipe) -> dict[str, NDArray[Any]]:
-    """A trace in which false negatives are memorised, unless the method rejects them."""
+    """A trace in which false negatives are memorized, unless the method rejects them."""
     assert data.train.truth is not None
     observed, truth = data.train.labels.to_dense(), data.train.truth.to_dense()
     rows, columns = np.divmod(np.arange(observed.size), observed.shape[1])
@@ -118,6 +122,13 @@ def summary_of(folder: Path, data: Dataset, recipe: Recipe) -> dict[str, Any]:
         scores[split.name] = (split.labels.images, logits)
     write_predictions(folder, scores, data.classes)
     return summary
+
+
+def write_audit(run: Run, estimate: dict[str, Any]) -> None:
+    """Write what an audit of a run expects to be missing."""
+    metadata = {"format": 1, "runs": [], "data": {}, "unknown_total": 9, "unknown_per_class": {}, "method": "x"}
+    schema = pa.schema(list(COLUMNS.items()), {"labelgap": json.dumps({**metadata, "estimate": estimate})})
+    pq.write_table(schema.empty_table(), run.path / "candidates.parquet")
 
 
 def make_study(folder: Path, data: Dataset, **recipes: Recipe) -> Study:

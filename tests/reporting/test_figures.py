@@ -136,12 +136,12 @@ def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
 
 def test_scores_of_labels_are_drawn_by_kind_and_without_truth_as_observed_and_unknown() -> None:
     known = {"observed": some_scores(0.6), "unknown_present": some_scores(), "unknown_absent": some_scores()}
-    loss = positive_loss_figure({"an": known, "complete": {"observed": some_scores()}})  # type: ignore[dict-item]
+    loss = positive_loss_figure({"an": known, "complete": {"observed": some_scores()}})
     assert [drawn(loss, 0, line) for line in range(2)] == [[2, 1]] * 2
     for kinds in (known, {"observed": some_scores(0.6), "unknown": some_scores()}):
-        logits = absolute_logit_panels({"an": kinds, "ll-r": kinds})  # type: ignore[dict-item]
+        logits = absolute_logit_panels({"an": kinds, "ll-r": kinds})
         assert [drawn(logits, axis, line) for axis in range(2) for line in range(2)] == [[2, 4]] * 4
-        probabilities = probability_panels({"an": kinds})  # type: ignore[dict-item]
+        probabilities = probability_panels({"an": kinds})
         axis = probabilities.axes[0]
         assert [np.asarray(line.get_xdata()).tolist() for line in axis.lines] == [[0.6, 0.6], [0.3, 0.3]]
         assert axis.get_ylim()[1] == pytest.approx(106) and axis.get_xlabel() == "score"

@@ -61,12 +61,8 @@ def plan_chunks(sizes: Sequence[int], classes: int, batch_size: int) -> list[Chu
         [(0, 0, 1024), (0, 1024, 1500), (1, 0, 10)]
     """
     length = chunk_length(classes, batch_size)
-    spans = [
-        (source, start, min(start + length, size))
-        for source, size in enumerate(sizes)
-        for start in range(0, size, length)
-    ]
-    return [Chunk(number, *span) for number, span in enumerate(spans)]
+    spans = ((source, start, size) for source, size in enumerate(sizes) for start in range(0, size, length))
+    return [Chunk(number, source, at, min(at + length, size)) for number, (source, at, size) in enumerate(spans)]
 
 
 def adjacent_chunks(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
@@ -215,10 +211,6 @@ class ChunkStore:
             if sorted(errors) != unreadable.tolist():
                 raise ValueError("its errors are not those of its rows")
         return logits.numpy(), errors
-
-    def errors(self, chunk: Chunk) -> dict[int, str]:
-        """Return row → why the image cannot be read."""
-        return self.read(chunk)[1]
 
     def discard(self, chunk: Chunk) -> None:
         """Remove a chunk, so that it is computed again."""

@@ -196,8 +196,8 @@ def gradient_figure(
         ("unknown", regimes.unknown, {"color": style.TEXT_COLOR, "linewidth": 1.6, "linestyle": DASHES[1]}),
     ]
     if revised is not None:
-        look = {"color": style.GREEN, "linewidth": 3, "linestyle": (0, (0.7, 1.5))}
-        curves.append(("revised", revised.unknown, look))
+        dotted: dict[str, Any] = {"color": style.GREEN, "linewidth": 3, "linestyle": (0, (0.7, 1.5))}
+        curves.append(("revised", revised.unknown, dotted))
     height = max(np.abs(values).max() for _, values, _ in curves[2:])
     small = 0 < height < SMALL * np.abs(regimes.present).max()
     figure, axes = style.make_figure(1, 2 if small else 1, width=width, height=3.1)

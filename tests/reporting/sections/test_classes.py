@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
+from tests.reporting.conftest import write_audit
 
-from labelgap.audit.candidates import COLUMNS
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
@@ -117,10 +114,7 @@ def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: Calla
 def test_groups_and_the_audit_of_the_folder_are_in_it(run_of: Callable[..., Run], data: Dataset) -> None:
     run = run_of()
     run.metrics["class_groups"] = [1, 2, 2, 5]
-    estimate = {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 5, "cat": 2}}
-    metadata = {"format": 1, "runs": [], "data": {}, "unknown_total": 9, "unknown_per_class": {}, "method": "x"}
-    schema = pa.schema(list(COLUMNS.items()), {"labelgap": json.dumps({**metadata, "estimate": estimate})})
-    pq.write_table(schema.empty_table(), run.path / "candidates.parquet")
+    write_audit(run, {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 5, "cat": 2}})
     columns = class_table(run, data).columns()
     assert columns["group"].tolist() == [1, 2, 2, 5] and columns["missing"].tolist() == [2, 5, 0, 0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -283,7 +283,7 @@ def comparison_page(comparison: Comparison, page: Page) -> Markup:
     rows, settings = comparison_rows(comparison), setting_columns(comparison)
     measured = [row for row in comparison.competitors if row.mean is not None]
     cells, figure = zip(*settings.values(), strict=True), None
-    if columns := {
+    columns: dict[str, Any] = {
         row.name: {
             "seed": [seed.seed for seed in row.seeds],
             "value": row.values,
@@ -294,7 +294,8 @@ def comparison_page(comparison: Comparison, page: Page) -> Markup:
         }
         for row in comparison.methods
         if row.mean is not None
-    }:
+    }
+    if columns:
         values = "; ".join(f"{name} {format_measure(each['mean'])}" for name, each in columns.items())
         text = f"{comparison.metric.name}: {values}."
         figure = page.figure("comparison", text, stack_columns("method", columns), comparison_figure, comparison)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -31,14 +31,7 @@ _MAX_SCORES: Final = 4_000_000  # how many scores of each run are searched for d
 _OUTCOMES: Final = {PRESENT: "right", ABSENT: "wrong", UNKNOWN: "unknown"}
 
 
-Example: TypeAlias = dict[str, Any]
-"""An image as the template shows it: image, thumbnail, present (classes), complete (whether every label is known), and
-predictions: of each model its label, classes (name, probability, outcome; the most probable first), how many are
-omitted, and the closest class where none was predicted present. The outcome of a class predicted present is right,
-wrong or unknown; one that is present and was not predicted is missed."""
-
-
-def random_examples(run: Run, data: Dataset, count: int = 12) -> list[Example]:
+def random_examples(run: Run, data: Dataset, count: int = 12) -> list[dict[str, Any]]:
     """Return random test images with the predictions of a run, else training images with those out of fold."""
     test = data.train if data.test is None and run.config.folds else data.test
     if test is None:
@@ -48,7 +41,7 @@ def random_examples(run: Run, data: Dataset, count: int = 12) -> list[Example]:
     return [] if scores is None else _examples(test, rows, {"": (scores, run.thresholds.values)})
 
 
-def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6) -> list[Example]:
+def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6) -> list[dict[str, Any]]:
     """Return the test images with the most classes that some runs, by label, predict present and others do not."""
     test = data.test
     if test is None or len(runs) < 2:
@@ -123,8 +116,8 @@ def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: i
 
 def _examples(
     test: Split, rows: Sequence[int], models: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float64]]]
-) -> list[Example]:
-    """Combine thumbnails, labels and predictions; an image that cannot be read is left out."""
+) -> list[dict[str, Any]]:
+    """Combine thumbnails, labels and predictions of every model; an image that cannot be read is left out."""
     codes = test.evaluation_labels.batch(rows).numpy() if len(rows) else np.zeros((0, 0), dtype=np.int8)
     classes, examples = test.labels.classes, []
     for place, row in enumerate(rows):
@@ -151,6 +144,10 @@ def _examples(
 def _prediction(
     scores: NDArray[np.float32], thresholds: NDArray[np.float64], labels: NDArray[np.int8], classes: Sequence[str]
 ) -> dict[str, Any]:
+    """Return what a model predicts: classes with their probability and outcome, and the closest one if it has none.
+
+    A class predicted present is right, wrong or unknown; one that is present and was not predicted is missed.
+    """
     predicted, order = scores >= thresholds, np.argsort(-scores, kind="stable").tolist()
 
     def probability(column: int) -> str:  # rounded down, so that none reads 100 % by rounding

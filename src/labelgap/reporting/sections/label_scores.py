@@ -32,7 +32,7 @@ from labelgap.reporting.sections.separability import (
 )
 from labelgap.training import Run
 
-_KINDS: Final = {
+_KINDS: Final[Mapping[str, tuple[str, str, str, Any]]] = {
     "observed": ("observed present", style.GREEN, "^", "-"),
     "unknown_present": ("unknown, truly present", style.VERMILLION, "o", "-"),
     "unknown_absent": ("unknown, truly absent", style.BLUE, "s", "--"),
@@ -126,7 +126,7 @@ def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Fig
 
     def draw(axis: Axes, shown: Mapping[str, LabelScores], _: float) -> None:
         for kind, scores in shown.items():
-            _, color, marker, dash = _KINDS[kind]
+            color, marker, dash = _KINDS[kind][1:]
             low, median, high = scores.magnitude.T
             epochs = np.arange(1, len(median) + 1)
             axis.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
@@ -146,7 +146,7 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
 
     def draw(axis: Axes, shown: Mapping[str, LabelScores], top: float) -> None:
         for kind, scores in shown.items():
-            _, color, marker, dash = _KINDS[kind]
+            color, marker, dash = _KINDS[kind][1:]
             axis.stairs(100 * scores.shares, edges, color=color, alpha=0.18, fill=True, linewidth=0)
             axis.stairs(100 * scores.shares, edges, color=color, linewidth=1.8, linestyle=dash)
             mean = [scores.mean_probability] * 2

@@ -33,7 +33,7 @@ from labelgap.labels import PRESENT
 from labelgap.metrics.localization import pointing_hits
 from labelgap.reporting import style
 from labelgap.reporting.formatting import divide, format_measure, truncate_label
-from labelgap.reporting.page import Page, render_template, stack_columns
+from labelgap.reporting.page import Columns, Page, render_template, stack_columns
 from labelgap.reporting.sections.examples import data_url, diverse_sample, thumbnail_data_url, thumbnail_image
 from labelgap.training import Run
 
@@ -203,13 +203,13 @@ def localization_section(runs: Mapping[str, Run], page: Page) -> Markup:
         page.figure("activation-maps", description, columns, activation_figure, examples, shown=False)
     figure, rates = None, {label: format_measure(game.hit_rate) for label, game in games.items()}
     if games:
-        columns = {
+        tables: dict[str, Columns] = {
             label: {"class": game.classes, "images": game.class_counts, "hits": game.class_hits}
             | {"hit_rate": divide(game.class_hits, game.class_counts)}
             for label, game in games.items()
         }
         text = f"Hit rate per class, and the mean over classes: {'; '.join(map(' '.join, rates.items()))}."
-        figure = page.figure("pointing-game", text, stack_columns("run", columns), pointing_figure, games)
+        figure = page.figure("pointing-game", text, stack_columns("run", tables), pointing_figure, games)
     return render_template(
         "sections/localization.html",
         reasons=reasons,
