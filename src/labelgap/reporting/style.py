@@ -36,16 +36,9 @@ SKY: Final = "#2d94cf"
 COLOR_CYCLE: Final = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"))
 """A color and a marker for each of several methods."""
 CSS_VARIABLES: Final = {
-    TEXT_COLOR: "currentColor",
-    MUTED_COLOR: "var(--faint)",
-    GRID_COLOR: "var(--grid)",
-    BACKGROUND_COLOR: "var(--paper)",
-    BLUE: "var(--blue)",
-    VERMILLION: "var(--vermillion)",
-    GREEN: "var(--green)",
-    PURPLE: "var(--purple)",
-    ORANGE: "var(--orange)",
-    SKY: "var(--sky)",
+    **{TEXT_COLOR: "currentColor", MUTED_COLOR: "var(--faint)", GRID_COLOR: "var(--grid)"},
+    **{BACKGROUND_COLOR: "var(--paper)", BLUE: "var(--blue)", VERMILLION: "var(--vermillion)", GREEN: "var(--green)"},
+    **{PURPLE: "var(--purple)", ORANGE: "var(--orange)", SKY: "var(--sky)"},
 }
 WIDE: Final = 10.0  # width of a figure on a desktop, in inches of 72 CSS pixels
 NARROW: Final = 5.0  # and on a phone

@@ -171,10 +171,8 @@ def comparison_notes(comparison: Comparison) -> list[str]:
         notes.append(f"{metric.name} is over {metric.classes_counted:,} of {classes:,} classes: {counted}.")
     seeds = max((len(row.seeds) for row in rows), default=0)
     if seeds > 1:
-        notes.append(
-            f"± is the standard deviation over {seeds} seeds; under behind best, half the 95 % interval of the "
-            "difference."
-        )
+        half = "under behind best, half the 95 % interval of the difference"
+        notes.append(f"± is the standard deviation over {seeds} seeds; {half}.")
     chances = [row.mean_of("chance") for row in rows]
     if metric.is_accuracy and chances and chances[0] is not None:
         notes.append(f"Random scores reach a test mAP of {format_measure(chances[0], 2)}.")
@@ -183,16 +181,12 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     if any("epoch" in row.at_edge for row in rows):
         notes.append("° the last epoch was the best one: more (--epochs) may be better.")
     if any(row.baseline for row in rows):
-        notes.append(
-            f"{BASELINE} is the baseline: scikit-learn's LogisticRegression of every class with unknown labels as "
-            "absent, C searched, solved by labelgap."
-        )
-    extra: dict[str, list[str]] = {}
-    for row in rows:
-        if row.extra_labels:
-            extra.setdefault(row.label_view, []).append(row.name)
-    if extra:
-        views = "; ".join(f"{join_names(names)} saw {saw}" for saw, names in extra.items())
+        regression = "scikit-learn's LogisticRegression of every class with unknown labels as absent, C searched"
+        notes.append(f"{BASELINE} is the baseline: {regression}, solved by labelgap.")
+    above = [row for row in rows if row.extra_labels]
+    if above:
+        names = {saw: [row.name for row in above if row.label_view == saw] for saw in (row.label_view for row in above)}
+        views = "; ".join(f"{join_names(each)} saw {saw}" for saw, each in names.items())
         others = join_names(list(dict.fromkeys(row.label_view for row in rows if not row.extra_labels)))
         notes.append(f"Below the line: {views}. The others saw {others}." if others else f"{views}.")
     return notes
