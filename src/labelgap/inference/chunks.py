@@ -102,10 +102,7 @@ def _remove_chunks(folder: Path) -> None:
 
 
 def describe_prediction(run: Path, sources: Sequence[ImageSource], classes: int, batch_size: int) -> dict[str, Any]:
-    """Return what identifies a prediction: only the same one may resume its chunks.
-
-    Image files are identified by their names alone: to read the size of a million files takes minutes.
-    """
+    """Return what identifies a prediction, which may resume its chunks; image files by their names, which is quick."""
     weights = hashlib.blake2b(digest_size=16)
     for name in (CONFIG_FILE, BEST):
         with (run / name).open("rb") as file:
@@ -152,8 +149,7 @@ class _ChunkMetadata(BaseModel, extra="forbid", frozen=True):
 class ChunkStore:
     """The folder ``FILE.partial`` of a prediction; the caller holds its lock.
 
-    A chunk carries a digest of its content and the identity of its prediction (``describe_prediction``), so a damaged
-    or foreign one is found.
+    A chunk carries a digest of its content and the identity of its prediction: a damaged or foreign one is found.
     """
 
     def __init__(self, out: Path, description: Mapping[str, Any], classes: int) -> None:

@@ -1,8 +1,7 @@
 """Export of a run: an ONNX file, a JSON file with its preprocessing, and a script that uses both.
 
-The network takes uint8 pixels and normalizes them itself, so that a caller only decodes and resizes. The metadata hold
-the names of the classes, the thresholds and their marks. Where onnxruntime is installed, its scores are compared with
-PyTorch's before anything is written.
+The network normalizes uint8 pixels itself, so that a caller only decodes and resizes. Where onnxruntime is installed,
+its scores are compared with PyTorch's before anything is written.
 """
 
 from __future__ import annotations
@@ -90,6 +89,7 @@ class _Graph(nn.Module):
         self.network = network
         self.spec = network.backbone.input_spec
         self.on_features = isinstance(network.backbone, IdentityBackbone)
+        self.input_name = "features" if self.on_features else "images"
         self.image_mean, self.image_std = (
             nn.Buffer(torch.tensor(each).view(1, -1, 1, 1)) for each in (self.spec.mean, self.spec.std)
         )
@@ -100,11 +100,6 @@ class _Graph(nn.Module):
             values = (values.to(torch.float32) / 255 - self.image_mean) / self.image_std
         logits = self.network(values)
         return logits, torch.sigmoid(logits)
-
-    @property
-    def input_name(self) -> str:
-        """The name of the input."""
-        return "features" if self.on_features else "images"
 
     def example(self, count: int, seed: int = 0) -> Tensor:
         """Return an input of random numbers."""

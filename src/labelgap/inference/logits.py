@@ -85,10 +85,7 @@ class _Batches(Dataset[ReadBatch]):
 
 
 class CachedLogits:
-    """Logits from features that another command has cached: no image is read, and nothing is stored.
-
-    A prediction may be of millions of images that are never seen again, so it does not fill the cache.
-    """
+    """Logits from features that another command has cached; nothing is stored, as images may never be seen again."""
 
     def __init__(self, run: Run, device: torch.device) -> None:
         self.network, self.device = run.model.to(device), device

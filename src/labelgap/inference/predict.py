@@ -250,10 +250,7 @@ class _Prediction:
         )
 
     def write(self, path: Path, force: bool) -> PredictionSummary:
-        """Write the file from the chunks, a bounded number of entries at a time.
-
-        Without ``force`` only the same file is replaced: then the command was killed after it had written it.
-        """
+        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced."""
         counts = np.zeros(3, dtype=np.int64)
         with atomic_path(path) as temporary:
             is_csv = path.suffix.lower() == ".csv"
