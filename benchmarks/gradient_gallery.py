@@ -8,12 +8,14 @@ the batch of ``labelgap.reporting.example_context``; nothing is random. It takes
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import labelgap as lg
 from labelgap.losses import describe_method
@@ -23,8 +25,9 @@ from labelgap.reporting import (
     gradient_comparison_figure,
     gradient_figure,
     gradient_regimes,
+    page,
 )
-from labelgap.reporting.style import svg_document
+from labelgap.reporting.style import inline_svg
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "csl": {"likelihood_topk": 1},
@@ -121,6 +124,25 @@ CONTRASTS: Mapping[str, tuple[str, str]] = {
         "gr epoch 1 6 10",
     ),
 }
+
+
+def svg_document(figure: Figure, description: str) -> str:
+    """Return a figure as the text of an SVG file, in the colors and the two themes of the pages.
+
+    An SVG file in a web page or in Markdown follows the reader's theme, and has a background of its own. Coordinates
+    are rounded to a tenth of a pixel, so that the file is small and the same on every machine.
+    """
+    css = (Path(page.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    theme = css[: css.index("\n* {")]  # the color variables, light and dark
+    rules = f"{theme}\nsvg {{ color: var(--ink); background: var(--paper); font-family: system-ui, sans-serif; }}"
+
+    def rounded(attribute: re.Match[str]) -> str:
+        return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0]).replace("  ", " ")
+
+    text = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', rounded, inline_svg(figure, "f", description))
+    opening, rest = re.sub(r"\n *(<g />)?", "\n", text).split(">", 1)
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f"{opening.replace('<svg', f'<svg {spaces}')}>\n<style>{rules}</style>{rest}\n"
 
 
 def contrast(recipe: str) -> dict[str, GradientRegimes]:

@@ -96,13 +96,8 @@ def test_the_metadata_describe_the_output_and_not_the_machine(run: Run, exported
     preprocess = json.loads(exported.preprocess.read_text(encoding="utf-8"))
     assert metadata["preprocess"].items() <= preprocess.items()
     assert (preprocess["size"], preprocess["channels"], preprocess["interpolation"]) == (64, 1, "bilinear")
-    assert preprocess["classes"][0] == {
-        "name": "cat",
-        "threshold": 0.4,
-        "mark": "measured",
-        "scale": 2.0,
-        "offset": -0.5,
-    }
+    expected = {"name": "cat", "threshold": 0.4, "mark": "measured", "scale": 2.0, "offset": -0.5}
+    assert preprocess["classes"][0] == expected
     assert preprocess["classes"][1]["scale"] == 2.0 and preprocess["classes"][1]["offset"] is None
     graph_input = model.graph.input[0]
     assert graph_input.type.tensor_type.elem_type == onnx.TensorProto.UINT8
@@ -155,10 +150,6 @@ def check_script(run: Run, exported: ExportedFiles, photos: list[Path]) -> None:
     np.testing.assert_allclose(probability, 1 / (1 + np.exp(0.5 - 2 * logits[:, 2])), atol=1e-4)
 
 
-def test_the_script_predicts_like_the_run_without_torch(run: Run, exported: ExportedFiles, photos: list[Path]) -> None:
-    check_script(run, exported, photos)
-
-
 def test_the_script_takes_folders_and_goes_on_after_a_bad_image(exported: ExportedFiles, tmp_path: Path) -> None:
     for name in ("b.jpg", "in/c.PNG", "in/.hidden.png", ".thumbnails/d.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -181,12 +172,6 @@ def test_the_script_takes_folders_and_goes_on_after_a_bad_image(exported: Export
     assert done.returncode == 1 and f"there is no image in {tmp_path / 'empty'}" in done.stderr
 
 
-def test_the_script_says_which_packages_it_needs(exported: ExportedFiles) -> None:
-    without = WITHOUT_TORCH.replace('"labelgap"]', '"labelgap"] = sys.modules["onnxruntime"]')
-    done = subprocess.run([sys.executable, "-I", "-c", without, str(exported.script)], capture_output=True, text=True)
-    assert done.returncode == 1 and "pip install onnxruntime pillow" in done.stderr and "Traceback" not in done.stderr
-
-
 def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ghostscript = GhostscriptTrace(tmp_path, monkeypatch)
     (tmp_path / "photo.jpg").write_bytes(POSTSCRIPT)
@@ -195,9 +180,11 @@ def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, m
     assert not ghostscript.started
 
 
-def test_the_script_crops_like_the_run(exported: ExportedFiles, photos: list[Path], tmp_path: Path) -> None:
-    """The network and its file are the same; only the preprocessing differs."""
-    run = make_run(tmp_path / "run", calibration=CALIBRATION, transform="crop", **NETWORK)
+def test_the_script_predicts_and_crops_like_the_run_without_torch(
+    run: Run, exported: ExportedFiles, photos: list[Path], tmp_path: Path
+) -> None:
+    check_script(run, exported, photos)
+    run = make_run(tmp_path / "run", calibration=CALIBRATION, transform="crop", **NETWORK)  # else the same network
     preprocess = export_module._preprocess(run, export_module._Graph(run.model))
     assert (preprocess["size"], preprocess["resize"]) == (64, 73)
     copied = ExportedFiles(tmp_path / "model.onnx", tmp_path / "preprocess.json", tmp_path / "predict_onnx.py", None)
@@ -207,16 +194,20 @@ def test_the_script_crops_like_the_run(exported: ExportedFiles, photos: list[Pat
     check_script(run, copied, photos)
 
 
-def test_damaged_files_beside_the_script_are_one_message(exported: ExportedFiles, tmp_path: Path) -> None:
+def test_damaged_files_beside_the_script_and_missing_packages_are_one_message(
+    exported: ExportedFiles, tmp_path: Path
+) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "x.png")
     for file in (exported.model, exported.preprocess, exported.script):
         shutil.copy(file, tmp_path)
     spec = exported.preprocess.read_bytes()
-    for content in (b"", b"[]", b"{}", spec[: len(spec) // 2], spec.replace(b'"classes"', b'"clases"')):
+    without = WITHOUT_TORCH.replace('"labelgap"]', '"labelgap"] = sys.modules["onnxruntime"]')
+    for content, remedy in ((spec[: len(spec) // 2], "export again"), (b"{}", "export again"), (spec, "pip install")):
         (tmp_path / exported.preprocess.name).write_bytes(content)
-        command = [sys.executable, str(tmp_path / exported.script.name), str(tmp_path / "x.png")]
+        program = ["-I", "-c", without] if content == spec else []
+        command = [sys.executable, *program, str(tmp_path / exported.script.name), str(tmp_path / "x.png")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 1 and "export again" in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 1 and remedy in done.stderr and "Traceback" not in done.stderr
 
 
 def test_existing_files_are_not_replaced_without_force(run: Run, tmp_path: Path) -> None:
@@ -228,14 +219,12 @@ def test_existing_files_are_not_replaced_without_force(run: Run, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["preprocess.json"]
 
 
-def test_a_missing_package_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnxscript" else True)
-    with pytest.raises(InputError, match=r"onnxscript: pip install 'labelgap\[onnx\]'"):
+def test_a_missing_package_is_named_and_without_onnxruntime_nothing_is_verified(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name.startswith("onnx") else True)
+    with pytest.raises(InputError, match=r"labelgap\[onnx\]"):
         export_onnx(run, tmp_path / "model.onnx")
-
-
-def test_without_onnxruntime_nothing_is_verified(exported: ExportedFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert export_module._verify(None, b"") is None  # type: ignore[arg-type]
 
 

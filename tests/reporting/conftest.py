@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from markupsafe import Markup
 from numpy.typing import NDArray
 
+from labelgap.audit.candidates import COLUMNS
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
@@ -29,30 +34,17 @@ EPOCHS = 6
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a run made by hand should look like.
-
-    Attributes:
-        method: of its config.
-        skill: how far its test logits are from noise.
-        select: the rule of its epochs.
-        test: whether it was measured on test.
-        val: whether it was measured on val.
-        truth: whether its trace knows the truth.
-        trace: as in the config.
-        finished: whether its summary is written.
-        seed: of its noise.
-        options: of the method.
-    """
+    """What a run made by hand should look like."""
 
     method: str = "ll-r"
-    skill: float = 2.0
+    skill: float = 2.0  # how far its test logits are from noise
     select: str = "clean"
-    test: bool = True
+    test: bool = True  # whether it was measured there
     val: bool = True
-    truth: bool = True
+    truth: bool = True  # whether its trace knows the truth
     trace: Any = "all"
     finished: bool = True
-    seed: int = 0
+    seed: int = 0  # of its noise
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -71,7 +63,7 @@ def make_data(classes: tuple[str, ...] = ("cat", "dog", "owl", "yak"), images: i
 
 
 def make_trace(data: Dataset, recipe: Recipe) -> dict[str, NDArray[Any]]:
-    """A trace in which false negatives are memorised, unless the method rejects them."""
+    """A trace in which false negatives are memorized, unless the method rejects them."""
     assert data.train.truth is not None
     observed, truth = data.train.labels.to_dense(), data.train.truth.to_dense()
     rows, columns = np.divmod(np.arange(observed.size), observed.shape[1])
@@ -88,29 +80,22 @@ def make_trace(data: Dataset, recipe: Recipe) -> dict[str, NDArray[Any]]:
 def make_run(folder: Path, data: Dataset, recipe: Recipe) -> Run:
     """Write the folder of a run and open it."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = RunConfig.checked(
-        data={"name": data.name, "path": "/somewhere/private/tags.csv", "options": {}, "steps": []},
-        classes=data.classes,
-        method=recipe.method,
-        options=recipe.options,
-        why=None,
-        backbone="small-cnn",
-        protocol="end-to-end",
-        epochs=EPOCHS,
-        lr=3e-3,
-        backbone_lr=3e-3,
-        batch_size=64,
-        flip=False,
-        seed=recipe.seed,
-        select=recipe.select,
-        trace=recipe.trace,
-    )
-    write_config(folder, config)
+    source = {"name": data.name, "path": "/somewhere/private/tags.csv", "options": {}, "steps": []}
+    settings: dict[str, Any] = {
+        "epochs": EPOCHS,
+        "lr": 3e-3,
+        "backbone_lr": 3e-3,
+        "batch_size": 64,
+        "flip": False,
+        "seed": recipe.seed,
+    }
+    settings |= {"select": recipe.select, "trace": recipe.trace, "method": recipe.method, "options": recipe.options}
+    network = {"backbone": "small-cnn", "protocol": "end-to-end", "why": None}
+    write_config(folder, RunConfig.checked(data=source, classes=data.classes, **network, **settings))
     scored = {} if recipe.select == "last" else {"select": recipe.select, "classes_counted": len(data.classes)}
     history = [
         {"epoch": epoch, "loss": 0.7 / epoch, "seconds": 1.5}
-        | scored
-        | ({"score": 0.5 + 0.05 * epoch - 0.008 * epoch**2} if scored else {})
+        | (scored and {**scored, "score": 0.5 + 0.05 * epoch - 0.008 * epoch**2})
         for epoch in range(1, EPOCHS + 1)
     ]
     write_history(folder, history, summary_of(folder, data, recipe) if recipe.finished else None)
@@ -124,15 +109,9 @@ def summary_of(folder: Path, data: Dataset, recipe: Recipe) -> dict[str, Any]:
     random = np.random.default_rng(recipe.seed + 1)
     marks: list[ThresholdMark] = ["measured"] * len(data.classes)
     cuts = Thresholds(np.full(len(data.classes), 0.5), tuple(marks))
-    summary: dict[str, Any] = {
-        "best_epoch": 3,
-        "epochs": EPOCHS,
-        "interrupted": False,
-        "seconds": 1.5 * EPOCHS,
-        "select": recipe.select,
-        "score": None,
-        "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
-    }
+    summary: dict[str, Any] = {"best_epoch": 3, "epochs": EPOCHS, "interrupted": False, "seconds": 1.5 * EPOCHS}
+    summary |= {"select": recipe.select, "score": None}
+    summary["thresholds"] = {"values": cuts.values.tolist(), "marks": list(cuts.marks)}
     scores: dict[str, tuple[Sequence[str], NDArray[np.float32]]] = {}
     for split in data.splits:
         if split.name == "train" or not getattr(recipe, split.name):
@@ -145,6 +124,13 @@ def summary_of(folder: Path, data: Dataset, recipe: Recipe) -> dict[str, Any]:
     return summary
 
 
+def write_audit(run: Run, estimate: dict[str, Any]) -> None:
+    """Write what an audit of a run expects to be missing."""
+    metadata = {"format": 1, "runs": [], "data": {}, "unknown_total": 9, "unknown_per_class": {}, "method": "x"}
+    schema = pa.schema(list(COLUMNS.items()), {"labelgap": json.dumps({**metadata, "estimate": estimate})})
+    pq.write_table(schema.empty_table(), run.path / "candidates.parquet")
+
+
 def make_study(folder: Path, data: Dataset, **recipes: Recipe) -> Study:
     """Write a study of runs by label; ``all_labels`` is the ceiling."""
     members = []
@@ -154,6 +140,19 @@ def make_study(folder: Path, data: Dataset, **recipes: Recipe) -> Study:
     study = Study(folder, "What do missing labels cost?", members)
     study.write()
     return study
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For tests whose pages shall have their figures."""
+
+
+@pytest.fixture(autouse=True)
+def figure_descriptions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the description of a figure in its place: drawing takes most of the time of a page."""
+    if "drawn" not in request.fixturenames:
+        described = "labelgap.reporting.page.both_screens"
+        monkeypatch.setattr(described, lambda _, __, text: (Markup.escape(text), Markup("")))
 
 
 @pytest.fixture(scope="session")
@@ -181,16 +180,6 @@ def study(tmp_path: Path, data: Dataset) -> Study:
         an=Recipe(method="an", skill=1.0),
         ll=Recipe(method="ll-r", skill=2.0, seed=3),
     )
-
-
-@pytest.fixture
-def study_on(tmp_path: Path) -> Callable[[Dataset], Study]:
-    """Make a study of one run on other data."""
-
-    def made(on: Dataset) -> Study:
-        return make_study(tmp_path / "other", on, an=Recipe(method="an", select="last", val=False))
-
-    return made
 
 
 @pytest.fixture

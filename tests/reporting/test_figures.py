@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 
 import labelgap.reporting
-from labelgap.reporting.pages.study import StudyRow, method_map_figure
+from labelgap.reporting import EpochScores, LabelBudget, ParameterEffect
+from labelgap.reporting.pages.shares import label_budget_figure
+from labelgap.reporting.pages.study import method_map_figure
 from labelgap.reporting.sections.classes import MAX_BARS, average_precision_bars
-from labelgap.reporting.sections.curves import learning_curves, selection_score_name
+from labelgap.reporting.sections.curves import MAX_CURVES, epoch_scores_figure, learning_curves
 from labelgap.reporting.sections.label_scores import (
     LabelScores,
     absolute_logit_panels,
@@ -21,6 +25,7 @@ from labelgap.reporting.sections.label_scores import (
 )
 from labelgap.reporting.sections.memorization import LabelLosses, Losses, memorization_panels, single_label_panels
 from labelgap.reporting.sections.modified_labels import ModifiedLabels, modified_label_panels
+from labelgap.reporting.sections.parameter_effects import parameter_effect_figure
 from labelgap.reporting.sections.separability import (
     BINS,
     UnknownPositives,
@@ -28,7 +33,7 @@ from labelgap.reporting.sections.separability import (
     score_density_figure,
     unknown_positive_bars,
 )
-from labelgap.reporting.style import NARROW, inline_svg
+from labelgap.reporting.style import NARROW, WIDE, inline_svg
 
 
 def drawn(figure: Figure, axis: int, line: int = 0) -> list[float]:
@@ -72,23 +77,8 @@ def test_learning_curves_start_at_epoch_0_where_the_linear_head_was_scored() -> 
     figure = learning_curves([float("nan"), 0.5, 0.4], [0.7, 0.6, 0.5], chosen=0, first=0)
     assert [np.asarray(axis.lines[0].get_xdata()).tolist() for axis in figure.axes] == [[0, 1, 2]] * 2
     assert texts(figure, 1) == ["epoch 0: 70.0"] and figure.axes[0].get_xlim()[0] < 0
-
-
-def test_learning_curves_without_a_score_have_one_panel() -> None:
     assert len(learning_curves([0.9, 0.5]).axes) == 1
-
-
-def test_a_score_that_is_missing_in_some_epochs_leaves_a_gap() -> None:
-    figure = learning_curves([0.9, 0.5], [float("nan"), 0.5], chosen=1)
-    assert np.isnan(drawn(figure, 1)[0])
-
-
-@pytest.mark.parametrize(
-    ("rule", "name"),
-    [("clean", "val mAP"), ("known", "val mAP, 3 of 4 classes"), ("observed", "observed ranking (not an accuracy)")],
-)
-def test_only_a_measured_score_is_called_an_accuracy(rule: str, name: str) -> None:
-    assert selection_score_name(rule, 4 if rule == "clean" else 3, 4) == name
+    assert np.isnan(drawn(learning_curves([0.9, 0.5], [float("nan"), 0.5], chosen=1), 1)[0])
 
 
 def test_memorisation_draws_false_and_true_negatives_of_each_method_on_shared_axes() -> None:
@@ -99,11 +89,8 @@ def test_memorisation_draws_false_and_true_negatives_of_each_method_on_shared_ax
         assert drawn(figure, axis, 1) == pytest.approx([scale * value for value in (0.6, 0.3, 0.1)])
         assert figure.axes[axis].get_ylim()[0] == 0 and figure.axes[axis].get_ylim()[1] > 4
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["an", "ll-r"]
-
-
-def test_panels_that_fill_no_row_leave_no_empty_axes_in_sight() -> None:
-    figure = memorization_panels({str(number): some_memorization() for number in range(5)}, width=NARROW)
-    assert sum(axis.get_visible() for axis in figure.axes) == 5
+    narrow = memorization_panels({str(number): some_memorization() for number in range(5)}, width=NARROW)
+    assert sum(axis.get_visible() for axis in narrow.axes) == 5, "no empty panel is in sight"
 
 
 def test_single_labels_are_drawn_beside_the_mean_of_their_kind_on_a_shared_scale() -> None:
@@ -119,14 +106,8 @@ def test_modified_labels_are_drawn_in_percent_beside_what_chance_would_hit() -> 
     assert np.isnan(drawn(figure, 1)[0])
     assert drawn(figure, 1)[1] == 80
     assert drawn(figure, 1, 1) == [25, 25]
-
-
-def test_a_measure_of_modified_labels_that_nobody_knows_has_no_panel() -> None:
-    figure = modified_label_panels({"ll-r": some_modified(precision=np.nan, recall=np.nan)}, width=NARROW)
-    assert [axis.get_title(loc="left") for axis in figure.axes] == [
-        "modified, % of unknown",
-        "recall, % of truly present",
-    ]
+    unknown = modified_label_panels({"ll-r": some_modified(precision=np.nan, recall=np.nan)}, width=NARROW)
+    assert [axis.get_title(loc="left")[:6] for axis in unknown.axes] == ["modifi", "recall"], "known in one epoch"
 
 
 def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
@@ -134,29 +115,14 @@ def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
     bars = [patch.get_width() for patch in figure.axes[0].patches]  # type: ignore[attr-defined]
     assert bars == pytest.approx([90, 20])
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["owl", "cat"]
-
-
-def test_of_very_many_classes_the_best_and_the_worst_are_drawn_and_the_rest_is_counted() -> None:
-    figure = average_precision_bars({f"class {number}": number / 1000 for number in range(1000)})
-    widths = [patch.get_width() for patch in figure.axes[0].patches]  # type: ignore[attr-defined]
-    assert len(widths) == MAX_BARS
-    assert (max(widths), min(widths)) == pytest.approx((99.9, 0))
-    assert "… 940 more classes between …" in texts(figure)
-
-
-def study_row(label: str, value: float | None, extra_labels: bool = False) -> StudyRow:
-    return StudyRow(label, "", extra_labels, False, True, value, 2, 2, "", ())
+    many = average_precision_bars({f"class {number}": number / 1000 for number in range(1000)})
+    widths = [patch.get_width() for patch in many.axes[0].patches]  # type: ignore[attr-defined]
+    assert len(widths) == MAX_BARS and (max(widths), min(widths)) == pytest.approx((99.9, 0))
+    assert "… 940 more classes between …" in texts(many)
 
 
 def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
-    figure = method_map_figure(
-        [
-            study_row("an", 0.6),
-            study_row("unmeasured", None),
-            study_row("ll-r", 0.7),
-            study_row("all labels", 0.9, True),
-        ]
-    )
+    figure = method_map_figure({"an": 0.6, "ll-r": 0.7}, {"all labels": 0.9})
     dots, ceiling = figure.axes[0].lines
     assert list(np.asarray(dots.get_xdata())) == pytest.approx([60, 70])
     assert list(np.asarray(ceiling.get_xdata())) == pytest.approx([90, 90])
@@ -166,12 +132,12 @@ def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
 
 def test_scores_of_labels_are_drawn_by_kind_and_without_truth_as_observed_and_unknown() -> None:
     known = {"observed": some_scores(0.6), "unknown_present": some_scores(), "unknown_absent": some_scores()}
-    loss = positive_loss_figure({"an": known, "complete": {"observed": some_scores()}})  # type: ignore[dict-item]
+    loss = positive_loss_figure({"an": known, "complete": {"observed": some_scores()}})
     assert [drawn(loss, 0, line) for line in range(2)] == [[2, 1]] * 2
     for kinds in (known, {"observed": some_scores(0.6), "unknown": some_scores()}):
-        logits = absolute_logit_panels({"an": kinds, "ll-r": kinds})  # type: ignore[dict-item]
+        logits = absolute_logit_panels({"an": kinds, "ll-r": kinds})
         assert [drawn(logits, axis, line) for axis in range(2) for line in range(2)] == [[2, 4]] * 4
-        probabilities = probability_panels({"an": kinds})  # type: ignore[dict-item]
+        probabilities = probability_panels({"an": kinds})
         axis = probabilities.axes[0]
         assert [np.asarray(line.get_xdata()).tolist() for line in axis.lines] == [[0.6, 0.6], [0.3, 0.3]]
         assert axis.get_ylim()[1] == pytest.approx(106) and axis.get_xlabel() == "score"
@@ -199,11 +165,94 @@ def test_bars_of_unknown_positives_are_in_percent_and_sorted() -> None:
     assert "dashed: all classes, 25.0" in figure.axes[0].get_xlabel()
 
 
+def effect(values: tuple[object, ...], test: bool = True) -> ParameterEffect:
+    count = len(values)
+    val = np.stack([np.linspace(0.5, 0.6, count), np.linspace(0.6, 0.7, count)], 1)
+    measured = val - 0.1 if test else np.full_like(val, np.nan)
+    epochs = np.stack([np.arange(count) + 1.0, np.arange(count) + 3.0], 1)
+    return ParameterEffect("ll-ct", "delta_rel", values, val, measured, epochs, np.ones(count, dtype=int), "val mAP")
+
+
+def test_the_effect_of_numbers_has_means_bars_and_a_tick_for_each_value() -> None:
+    figure = parameter_effect_figure(effect((0.1, 0.2, 0.5)))
+    scores = figure.axes[0]
+    assert drawn(figure, 0) == pytest.approx([55, 60, 65]) and drawn(figure, 0, 1) == pytest.approx([45, 50, 55])
+    low, high = np.asarray(scores.collections[0].get_segments())[0][:, 1]  # type: ignore[attr-defined]
+    assert (low, high) == pytest.approx((55 - 10 / np.sqrt(2), 55 + 10 / np.sqrt(2)))
+    assert drawn(figure, 1) == [2, 3, 4] and scores.get_xscale() == "linear"
+    assert [text.get_text() for text in scores.get_xticklabels()] == ["0.1", "0.2", "0.5"]
+
+
+def test_wide_ranges_are_logarithmic_names_are_places_and_an_unmeasured_test_has_no_line() -> None:
+    wide = parameter_effect_figure(effect((1e-4, 1e-3, 1e-2), test=False), width=NARROW)
+    assert wide.axes[0].get_xscale() == "log" and len(wide.axes[0].lines) == 1
+    named = parameter_effect_figure(effect(("all", "unknown", True)))
+    assert [text.get_text() for text in named.axes[0].get_xticklabels()] == ["all", "unknown", "True"]
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+@pytest.mark.parametrize(
+    "values",
+    [
+        (1e-4, 0.00012345678, 3e-4, 0.00034, 1e-3, 0.0012, 0.0013, 0.01),
+        (1, 2, 4, 8, 16, 32, 64, 1024),
+        tuple(f"a long name {number}" for number in range(8)),
+    ],
+)
+def test_labels_of_many_values_do_not_overlap(width: float, values: tuple[object, ...]) -> None:
+    figure = parameter_effect_figure(effect(values), width=width)
+    figure.draw_without_rendering()
+    for axis in figure.axes:
+        texts = [text for text in axis.get_xticklabels() if text.get_text()]
+        boxes = [text.get_window_extent() for text in texts]
+        if texts[0].get_rotation():
+            assert len(texts) == len(values)
+            step = np.diff([box.x1 for box in boxes]).min()
+            assert step * np.sin(np.radians(texts[0].get_rotation())) > texts[0].get_fontsize()
+        else:
+            assert len(texts) >= 4 and all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_of_very_many_curves_the_highest_are_drawn_each_with_its_color_and_dash() -> None:
+    curves = {
+        f"method {number}": EpochScores(np.array([[0.1, number / 50]]), np.array([2]), np.array([np.nan]), "val mAP")
+        for number in range(20)
+    }
+    figure = epoch_scores_figure(curves)
+    lines = [line for line in figure.axes[0].lines if len(np.asarray(line.get_xdata())) == 2]
+    ends = sorted(drawn(figure, 0, 2 * number)[-1] for number in range(12))
+    assert len(lines) == MAX_CURVES and ends == pytest.approx([2.0 * number for number in range(8, 20)])
+    styles = {(*to_rgba_array(line.get_color())[0], str(line.get_linestyle())) for line in lines}
+    assert len(styles) == MAX_CURVES
+
+
+def test_the_axis_holds_the_band_of_seeds_that_differ_more_than_the_curves() -> None:
+    scores = np.array([[0.22, 0.23, 0.22], [0.31, 0.31, 0.30]])
+    curves = {
+        name: EpochScores(scores + step, np.array([1, 1]), np.full(2, np.nan), "val mAP")
+        for name, step in (("an", 0.0), ("role", 0.001))
+    }
+    (axis,) = epoch_scores_figure(curves).axes
+    bottom, top = axis.get_ylim()
+    assert bottom < 22.0 and top > 31.1
+
+
+def test_labels_are_on_a_logarithmic_axis_and_more_labels_are_dashed() -> None:
+    value = np.array([[0.5, 0.6], [0.7, 0.8]])
+    few = LabelBudget(np.array([0.1, 1]), np.array([9, 90]), np.array([9.0, 90.0]), value, value, False)
+    full = LabelBudget(few.share, few.images, 20 * few.known_labels, value, value, True)
+    figure = label_budget_figure({"an": few, "bce": full})
+    (axis,) = figure.axes
+    assert axis.get_xscale() == "log" and drawn(figure, 0) == pytest.approx([55, 75])
+    assert np.asarray(axis.lines[1].get_xdata()).tolist() == [180, 1800]
+    assert axis.lines[0].get_linestyle() == "-" and axis.lines[1].get_linestyle() == "--"
+
+
 def test_any_name_can_be_drawn() -> None:
     names = ("$\\frac{$", "<b>&", "a\nb\x00c", "日本 🦉", "x" * 300)
     for figure in (
         average_precision_bars(dict.fromkeys(names, 0.5)),
-        method_map_figure([study_row(name, 0.5 + 0.1 * extra, extra) for name in names for extra in (False, True)]),
+        method_map_figure(dict.fromkeys(names, 0.5), dict.fromkeys(names, 0.6)),
         memorization_panels({name: some_memorization() for name in names}),
         modified_label_panels(dict.fromkeys(names, some_modified())),
         probability_panels({name: {"observed": some_scores(), "unknown": some_scores()} for name in names}),

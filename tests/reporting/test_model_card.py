@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 from PIL import Image
 
 import labelgap as lg
@@ -49,17 +48,10 @@ def rows(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in lines}
 
 
-def test_write_report_writes_the_card_with_every_section(
-    run: lg.Run, digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing = Markup(""), Markup("")
-    monkeypatch.setattr(
-        "labelgap.reporting.page.both_screens", lambda *arguments: nothing
-    )  # drawing takes most of the time
+def test_write_report_writes_the_card_with_every_section(run: lg.Run, digits: Dataset) -> None:
     path = run.path / "MODEL_CARD.md"
     assert not path.exists()
     lg.write_report(run)
-    assert "not available when this card was written" in path.read_text(encoding="utf-8")
     lg.write_report(run, data=digits)
     text = path.read_text(encoding="utf-8")
     assert text == render_model_card(run, digits) and text.endswith(".\n") and "\n\n\n" not in text
@@ -83,21 +75,16 @@ def test_the_numbers_are_those_of_the_run(run: lg.Run, digits: Dataset) -> None:
     assert {name for name in found if name.endswith("*")} == {rf"{k} \*" for k in np.flatnonzero(few)}
 
 
-def test_the_means_say_what_chance_would_reach_and_where_they_flatter(run: lg.Run, digits: Dataset) -> None:
-    said = sections(render_model_card(run, digits))["Results"]
+def test_chance_what_flatters_and_the_states_of_the_labels_are_told(run: lg.Run, digits: Dataset) -> None:
+    card = sections(render_model_card(run, digits))
     assert digits.test is not None
     counts = digits.test.labels.counts()
     chance = expected_random_precision(counts.present, counts.absent).mean()
-    assert f"an mAP of about {100 * chance:.1f}." in said
-    assert "The epoch and the thresholds were selected on val, so the numbers on val are slightly optimistic." in said
-    assert f"Epoch {run.metrics['best_epoch']} of 2 was kept. It has the highest val mAP" in said
-
-
-def test_the_states_of_the_labels_stand_in_a_table(run: lg.Run, digits: Dataset) -> None:
-    said = sections(render_model_card(run, digits))["Data"]
-    assert rows(said)["train"] == ["96", "96", "0", "864 (90 %)"]
-    assert all(f"- {escape_markdown(str(finding))}\n" in said for finding in digits.findings)
-    assert "The hidden labels of train are known" in said
+    assert f"an mAP of about {100 * chance:.1f}." in card["Results"]
+    assert "The epoch and the thresholds were selected on val" in card["Results"]
+    assert f"Epoch {run.metrics['best_epoch']} of 2 was kept." in card["Results"]
+    assert rows(card["Data"])["train"] == ["96", "96", "0", "864 (90 %)"]
+    assert all(f"- {escape_markdown(str(finding))}\n" in card["Data"] for finding in digits.findings)
 
 
 def test_revisions_are_counted_and_judged_where_the_truth_is_known(run: lg.Run, digits: Dataset) -> None:
@@ -105,28 +92,23 @@ def test_revisions_are_counted_and_judged_where_the_truth_is_known(run: lg.Run, 
     said = sections(render_model_card(run, digits))["Method"]
     assert quality["revised"] > 0 and f"It made {len(run.revisions)} revisions" in said
     assert f"{100 * quality['precision']:.1f} % of them are correct ({quality['correct']} of " in said
-    unjudged = sections(render_model_card(again(run, revisions=None), digits))["Method"]
-    assert "revisions" in unjudged and "are correct" not in unjudged and "found" not in unjudged
+    stopped = render_model_card(again(run, revisions=None, interrupted=True, epochs=1), digits)
+    assert "are correct" not in sections(stopped)["Method"] and "interrupted after 1 of 2 epochs.**" in stopped
 
 
 def test_method_paper_reason_and_settings_are_told(run: lg.Run, digits: Dataset) -> None:
     text = render_model_card(run, digits)
     said = sections(text)
-    assert (
-        'Kim et al., "Large Loss Matters in Weakly Supervised' in said["Method"]
-        and "requested by name" in said["Method"]
-    )
+    assert 'Kim et al., "Large Loss Matters' in said["Method"] and "requested by name" in said["Method"]
     settings = rows(said["Settings"])
-    assert settings["options"] == [r"delta\_rel 20, base unknown"]
-    assert settings["images"] == ["resized to 64 × 64 pixels"]
-    assert settings["precision"] == ["float32"] and settings["head"] == ["linear"] and settings["preset"] == ["none"]
+    assert settings["options"] == [r"delta\_rel 20, base unknown"] and settings["preset"] == ["none"]
+    assert settings["images"] == ["resized to 64 × 64 pixels"] and settings["head"] == ["linear"]
     assert "data = lg.load('digits', train=96, val=40, test=40)" in said["Reproduce"]
-    assert "labelgap" in said["Reproduce"] and re.search(r"torch \d", said["Reproduce"])
 
 
 def test_licenses_of_weights_and_data_are_those_that_were_recorded(run: lg.Run, digits: Dataset) -> None:
     found = sections(render_model_card(run, digits))["Licenses"]
-    assert "backbone: none, starts at random; none needed." in found and "license unknown to labelgap" in found
+    assert "license unknown to labelgap" in found
     weights = {"source": "a friend", "license": "MIT"}
     assert "a friend; MIT." in sections(render_model_card(again(run, weights=weights), digits))["Licenses"]
     licensed = replace(digits, recipe={**digits.recipe, "license": "cc-by-4.0"})
@@ -144,12 +126,6 @@ def test_the_hub_can_read_the_front_matter(run: lg.Run, digits: Dataset) -> None
     assert result["metrics"][0]["value"] == pytest.approx(run.metrics["test"]["map"], abs=1e-4)
 
 
-def test_the_hubs_own_library_finds_the_result_in_the_card(run: lg.Run, digits: Dataset) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    found = hub.ModelCard(render_model_card(run, digits), ignore_metadata_errors=False).data
-    assert found.model_name == run.path.name and found.eval_results[0].metric_name == "mAP over 10 of 10 classes"
-
-
 def test_positives_alone_have_no_number_anywhere(digits: Dataset, tmp_path: Path) -> None:
     assert digits.val is not None
     val = lg.Split("val", digits.val.images, digits.val.labels.observe(1, 0))
@@ -158,18 +134,10 @@ def test_positives_alone_have_no_number_anywhere(digits: Dataset, tmp_path: Path
     text = render_model_card(run, blind)
     said = sections(text)
     assert "support no accuracy, so none is claimed" in said[""] and "model-index" not in text
-    assert "val" not in rows(said["Results"]), "no row of dashes"
-    assert "the rule *observed*" in said["Results"] and "its value is not given" in said["Results"]
-    assert "There is no test split" in said["Results"] and "random ranking" not in said["Results"]
+    assert "val" not in rows(said["Results"]) and "random ranking" not in said["Results"]
+    assert "the rule *observed*" in said["Results"]
     score = run.history[run.metrics["best_epoch"] - 1]["score"]
     assert f"{100 * score:.1f}" not in said["Results"].replace("train", "")
-    assert "to be filled in" not in text and "data = ...  # your own" in said["Reproduce"]
-
-
-def test_what_was_stopped_says_so_in_bold(run: lg.Run, digits: Dataset) -> None:
-    assert "**Training was interrupted after 1 of 2 epochs.**" in render_model_card(
-        again(run, interrupted=True, epochs=1), digits
-    )
 
 
 def test_a_card_without_val_and_test_measures_nothing(digits: Dataset, tmp_path: Path) -> None:

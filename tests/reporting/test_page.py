@@ -1,38 +1,41 @@
-"""The figures of a page: each has a name of its own and the numbers behind it."""
+"""The figures of a page: their names and numbers, their SVG, and their files for a paper."""
 
 from __future__ import annotations
 
+import csv
+import os
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from labelgap.reporting.page import FigureData, FigureRenderer, stack_columns, table_columns
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import FileImages
+from labelgap.reporting import write_report
+from labelgap.reporting.page import FigureData, Page, stack_columns, write_figures
+from labelgap.reporting.report import check_figure_folder
+from labelgap.reporting.sections.classes import average_precision_bars
 from labelgap.reporting.sections.curves import learning_curves
+from labelgap.reporting.style import BLUE, TEXT_COLOR, inline_svg
+from labelgap.training import Run
 
 
-def draw(renderer: FigureRenderer, name: str, data: dict[str, Any]) -> None:
-    renderer.render(lambda width: learning_curves([2.0, 1.0], width=width), "loss", name=name, data=data)
-
-
-def test_a_renderer_keeps_its_figures_with_their_numbers_and_refuses_a_name_twice() -> None:
-    renderer = FigureRenderer()
-    draw(renderer, "loss", {"epoch": [1, 2], "loss": [2.0, 1.0]})
-    draw(renderer, "loss-2", {"epoch": [1]})
-    assert [figure.name for figure in renderer.figures] == ["loss", "loss-2"]
-    assert 'id="f1w-' in renderer.figures[0].wide and 'id="f2n-' in renderer.figures[1].narrow
-    assert renderer.figures[0].draw(3.0).get_size_inches()[0] == 3.0
-    with pytest.raises(ValueError, match="already has a figure 'loss'"):
-        draw(renderer, "loss", {"epoch": [1]})
-
-
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [("../a", {"a": [1]}), ("A b", {"a": [1]}), ("a", {"x": [1], "y": []})],
-)
-def test_a_figure_without_a_file_name_or_with_uneven_columns_is_refused(name: str, data: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        draw(FigureRenderer(), name, data)
+def test_a_page_keeps_its_figures_with_their_numbers_and_refuses_a_name_twice(drawn: None) -> None:
+    page = Page()
+    for name in ("loss", "loss-2"):
+        page.figure(name, "loss", {"epoch": [1, 2], "loss": [2.0, 1.0]}, learning_curves, [2.0, 1.0])
+    assert [figure.name for figure in page.figures] == ["loss", "loss-2"]
+    assert 'id="f1w-' in page.figures[0].wide and 'id="f2n-' in page.figures[1].narrow
+    assert page.figures[0].draw(width=3.0).get_size_inches()[0] == 3.0
+    for name in ("loss", "../a", "A b"):
+        with pytest.raises(ValueError, match=re.escape(repr(name))):
+            page.figure(name, "loss", {"epoch": [1]}, learning_curves, [2.0, 1.0])
 
 
 def test_numbers_are_short_unknown_ones_empty_and_names_harmless() -> None:
@@ -44,18 +47,93 @@ def test_numbers_are_short_unknown_ones_empty_and_names_harmless() -> None:
     assert FigureData(columns).csv == "class,value,mixed\n'=1+1,0.1,1\na b,,3\n,-2.0,\n"
 
 
-def test_series_are_stacked_with_their_names() -> None:
-    stacked = stack_columns("run", {"a": {"x": np.array([1, 2]), "y": [None, 5]}, "b": {"x": [3], "y": [4]}})
-    assert stacked == {"run": ["a", "a", "b"], "x": [1, 2, 3], "y": [None, 5, 4]}
+def test_columns_broadcast_and_series_are_stacked_with_their_names() -> None:
+    table = {"seed": np.arange(2)[:, None], "epoch": [1, 2, 3], "score": np.arange(6).reshape(2, 3), "extra": None}
+    assert FigureData(table).rows == [[seed, epoch, 3 * seed + epoch - 1, ""] for seed in (0, 1) for epoch in (1, 2, 3)]
+    stacked = stack_columns("run", {"a": {"x": np.array([1, 2]), "y": [None, 5]}, "b": {"x": [3], "y": 4}})
+    assert FigureData(stacked).rows == [["a", 1, ""], ["a", 2, 5], ["b", 3, 4]]
 
 
-def test_a_table_becomes_columns_with_a_row_for_every_cell() -> None:
-    columns = table_columns(seed=np.arange(2)[:, None], epoch=[1, 2, 3], score=np.arange(6).reshape(2, 3), extra=None)
-    assert FigureData(columns).rows == [
-        [0, 1, 0, ""],
-        [0, 2, 1, ""],
-        [0, 3, 2, ""],
-        [1, 1, 3, ""],
-        [1, 2, 4, ""],
-        [1, 3, 5, ""],
-    ]
+def test_an_inline_figure_has_the_colors_of_the_page_no_address_no_font_and_ids_of_its_own() -> None:
+    text = inline_svg(learning_curves([3.0, 2.0], [0.1, 0.2], chosen=1), "f7", "loss")
+    for word in ("http", "xmlns", "DejaVu", "font-family", "<metadata", "<style", "<?xml", TEXT_COLOR, BLUE):
+        assert word not in text
+    assert "currentColor" in text and "var(--blue)" in text
+    ids, used = re.findall(r'id="([^"]+)"', text), re.findall(r'(?:href="#|url\(#)([^")]+)', text)
+    assert used and set(used) <= set(ids)
+    assert all(name.startswith("f7-") for name in ids) and len(ids) == len(set(ids))
+    assert text == inline_svg(learning_curves([3.0, 2.0], [0.1, 0.2], chosen=1), "f7", "loss")
+
+
+def test_names_and_descriptions_are_escaped() -> None:
+    text = inline_svg(average_precision_bars({"<script>alert(1)</script>": 0.5}), "f1", '"><script>')
+    assert "<script>" not in text and "&lt;script&gt;" in text
+
+
+def test_every_figure_of_a_page_is_written_for_a_paper_with_its_numbers(
+    run_of: Callable[..., Run], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formats = {name: lambda figure, path: None for name in ("svg", "png", "pdf")}
+    monkeypatch.setattr("labelgap.reporting.page._SAVE", formats)  # the next test looks into the files
+    run, folder = run_of(select="last", method="an"), tmp_path / "new" / "figures"
+    page = write_report(run, data=data, figures=folder).read_text(encoding="utf-8")
+    names = re.findall(r'download="([\w-]+)\.csv"', page)
+    assert {"learning-curves", "average-precision", "memorization"} <= set(names)
+    ends = ("csv", "pdf", "png", "svg")
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{end}" for name in names for end in ends}
+    with (folder / "learning-curves.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [record["epoch"] for record in run.history]
+    assert [float(row["loss"]) for row in rows] == pytest.approx([record["loss"] for record in run.history])
+
+
+def test_files_are_seven_inches_wide_on_white_with_fonts_and_the_same_every_time(tmp_path: Path) -> None:
+    page = Page()
+    page.figure("loss", "loss", {"epoch": [1, 2], "loss": [2.0, 1.0]}, learning_curves, [2.0, 1.0])
+    paths = write_figures(page.figures, tmp_path)
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in write_figures(page.figures, tmp_path)] == before
+    svg = (tmp_path / "loss.svg").read_text(encoding="utf-8")
+    assert 'width="7in"' in svg and "var(" not in svg and "<text" not in svg and "currentColor" not in svg
+    with Image.open(tmp_path / "loss.png") as image:
+        assert image.width == 2100 and image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+        assert image.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+    pdf = (tmp_path / "loss.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf and b"/FontFile2" in pdf and b"/Type3" not in pdf, "TrueType fonts are embedded"
+    assert re.search(rb"/MediaBox \[ 0 0 504 ", pdf), "7 inches of 72 points"
+    content = re.search(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+    assert content is not None
+    operators = zlib.decompress(content[1])
+    assert b"0.7 0 0 0.7 0 0 cm" in operators
+    assert max(float(x) for x in re.findall(rb"([\d.]+) [\d.]+ l\b", operators)) > 690, (
+        "no line is cut at the old width"
+    )
+
+
+def test_figures_are_refused_where_they_would_harm_before_anything_is_written(
+    run_of: Callable[..., Run], data: Dataset, tmp_path: Path
+) -> None:
+    run, page = run_of(), tmp_path / "first" / "report.html"
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (run.path / "figures").symlink_to(tmp_path / "elsewhere")
+    for folder in (tmp_path / "file", run.path, run.path / "figures", tmp_path / "file" / "below"):
+        with pytest.raises(LabelGapError, match=re.escape(str(folder))):
+            write_report(run, data=data, figures=folder)
+    assert not page.exists() and (tmp_path / "file").read_text() == "mine"
+    images = FileImages(tmp_path / "photos", data.train.labels.images)
+    photos = Dataset("pets", Split("train", images, data.train.labels), None, None)
+    with pytest.raises(InputError, match="photos"):
+        check_figure_folder(tmp_path / "photos" / "new", run.path, photos)
+    (tmp_path / "elsewhere" / "learning-curves.png").symlink_to(tmp_path / "file")
+    with pytest.raises(RunError, match=r"learning-curves\.png"):
+        write_report(run, data=data, figures=tmp_path / "elsewhere")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_named(run_of: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(LabelGapError, match="locked"):
+        write_report(run_of(), figures=tmp_path / "locked")

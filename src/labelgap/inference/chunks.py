@@ -61,12 +61,8 @@ def plan_chunks(sizes: Sequence[int], classes: int, batch_size: int) -> list[Chu
         [(0, 0, 1024), (0, 1024, 1500), (1, 0, 10)]
     """
     length = chunk_length(classes, batch_size)
-    spans = [
-        (source, start, min(start + length, size))
-        for source, size in enumerate(sizes)
-        for start in range(0, size, length)
-    ]
-    return [Chunk(number, *span) for number, span in enumerate(spans)]
+    spans = ((source, start, size) for source, size in enumerate(sizes) for start in range(0, size, length))
+    return [Chunk(number, source, at, min(at + length, size)) for number, (source, at, size) in enumerate(spans)]
 
 
 def adjacent_chunks(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
@@ -106,10 +102,7 @@ def _remove_chunks(folder: Path) -> None:
 
 
 def describe_prediction(run: Path, sources: Sequence[ImageSource], classes: int, batch_size: int) -> dict[str, Any]:
-    """Return what identifies a prediction: only the same one may resume its chunks.
-
-    Image files are identified by their names alone: to read the size of a million files takes minutes.
-    """
+    """Return what identifies a prediction, which may resume its chunks; image files by their names, which is quick."""
     weights = hashlib.blake2b(digest_size=16)
     for name in (CONFIG_FILE, BEST):
         with (run / name).open("rb") as file:
@@ -156,8 +149,7 @@ class _ChunkMetadata(BaseModel, extra="forbid", frozen=True):
 class ChunkStore:
     """The folder ``FILE.partial`` of a prediction; the caller holds its lock.
 
-    A chunk carries a digest of its content and the identity of its prediction (``describe_prediction``), so a damaged
-    or foreign one is found.
+    A chunk carries a digest of its content and the identity of its prediction: a damaged or foreign one is found.
     """
 
     def __init__(self, out: Path, description: Mapping[str, Any], classes: int) -> None:
@@ -215,10 +207,6 @@ class ChunkStore:
             if sorted(errors) != unreadable.tolist():
                 raise ValueError("its errors are not those of its rows")
         return logits.numpy(), errors
-
-    def errors(self, chunk: Chunk) -> dict[int, str]:
-        """Return row → why the image cannot be read."""
-        return self.read(chunk)[1]
 
     def discard(self, chunk: Chunk) -> None:
         """Remove a chunk, so that it is computed again."""

@@ -69,6 +69,11 @@ def labels_from_scores(
     return labels.astype(np.int8)
 
 
+def unsure_within() -> dict[str, float | None]:
+    """Return ``UNSURE_WITHIN`` for JSON, which has no infinity."""
+    return {mark: None if np.isinf(odds) else odds for mark, odds in UNSURE_WITHIN.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class PredictionColumns:
     """The columns of a prediction file."""
@@ -108,10 +113,8 @@ class PredictionColumns:
             "classes": list(self.classes),
             "thresholds": self.thresholds.values.tolist(),
             "marks": list(self.thresholds.marks),
-            "unsure_within_odds": {mark: None if np.isinf(odds) else odds for mark, odds in UNSURE_WITHIN.items()},
-            "calibration": None
-            if line is None
-            else {"scale": line.scale, "offset": list(line.offset), "known": line.known},
+            "unsure_within_odds": unsure_within(),
+            "calibration": line and {"scale": line.scale, "offset": list(line.offset), "known": line.known},
         }
 
     def table(self, images: Sequence[str], logits: NDArray[np.float32], bad: NDArray[np.bool_]) -> pa.Table:

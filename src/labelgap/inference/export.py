@@ -1,8 +1,7 @@
 """Export of a run: an ONNX file, a JSON file with its preprocessing, and a script that uses both.
 
-The network takes uint8 pixels and normalizes them itself, so that a caller only decodes and resizes. The metadata hold
-the names of the classes, the thresholds and their marks. Where onnxruntime is installed, its scores are compared with
-PyTorch's before anything is written.
+The network normalizes uint8 pixels itself, so that a caller only decodes and resizes. Where onnxruntime is installed,
+its scores are compared with PyTorch's before anything is written.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import os
 import warnings
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder, remove_partials_of, write_bytes, write_json, write_text
 from labelgap.data.images import ArrayImages
 from labelgap.data.transforms import CenterCrop, Resize
-from labelgap.inference.columns import UNSURE_WITHIN
+from labelgap.inference.columns import unsure_within
 from labelgap.inference.export_script import SCRIPT
 from labelgap.models import Classifier
 from labelgap.training.loop.inputs import ImageInputs
@@ -79,7 +78,7 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     write_json(files.preprocess, {"format": 1, "model": model.name, **preprocess})
     write_text(files.script, SCRIPT)
     write_bytes(model, content)
-    return ExportedFiles(files.model, files.preprocess, files.script, difference)
+    return replace(files, difference=difference)
 
 
 class _Graph(nn.Module):
@@ -90,10 +89,10 @@ class _Graph(nn.Module):
         self.network = network
         self.spec = network.backbone.input_spec
         self.on_features = isinstance(network.backbone, IdentityBackbone)
-        self.image_mean: Tensor
-        self.image_std: Tensor
-        self.register_buffer("image_mean", torch.tensor(self.spec.mean).view(1, -1, 1, 1))
-        self.register_buffer("image_std", torch.tensor(self.spec.std).view(1, -1, 1, 1))
+        self.input_name = "features" if self.on_features else "images"
+        self.image_mean, self.image_std = (
+            nn.Buffer(torch.tensor(each).view(1, -1, 1, 1)) for each in (self.spec.mean, self.spec.std)
+        )
 
     def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and scores."""
@@ -101,11 +100,6 @@ class _Graph(nn.Module):
             values = (values.to(torch.float32) / 255 - self.image_mean) / self.image_std
         logits = self.network(values)
         return logits, torch.sigmoid(logits)
-
-    @property
-    def input_name(self) -> str:
-        """The name of the input."""
-        return "features" if self.on_features else "images"
 
     def example(self, count: int, seed: int = 0) -> Tensor:
         """Return an input of random numbers."""
@@ -188,9 +182,8 @@ def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
         }
         for column, name in enumerate(run.config.classes)
     ]
-    unsure = {mark: None if np.isinf(odds) else odds for mark, odds in UNSURE_WITHIN.items()}
     images = _preprocess_images(run, graph)
-    return {"input": graph.input_name, **images, "unsure_within_odds": unsure, "classes": classes}
+    return {"input": graph.input_name, **images, "unsure_within_odds": unsure_within(), "classes": classes}
 
 
 def _preprocess_images(run: Run, graph: _Graph) -> dict[str, Any]:
@@ -224,13 +217,10 @@ def _verify(graph: _Graph, content: bytes) -> float | None:
         with torch.no_grad():
             expected = [output.numpy() for output in graph(values)]
         outputs = session.run(["logits", "scores"], {graph.input_name: values.numpy()})
-        difference = [
-            float(np.abs(output - each).max() / max(1.0, float(np.abs(each).max())))
-            for output, each in zip(outputs, expected, strict=True)
-        ]
+        pairs = zip(outputs, expected, strict=True)
+        difference = [float(np.abs(got - each).max() / max(1.0, float(np.abs(each).max()))) for got, each in pairs]
         if not max(difference) <= TOLERANCE:
-            raise RunError(
-                f"onnxruntime returns other scores than PyTorch (by {max(difference):.2g}): nothing was written."
-            )
+            by = f"{max(difference):.2g}"
+            raise RunError(f"onnxruntime returns other scores than PyTorch (by {by}): nothing was written.")
         largest = max(largest, difference[1])
     return largest

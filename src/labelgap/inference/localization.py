@@ -200,10 +200,7 @@ def _to_image(shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[
 
 
 def heat_map_png(activations: NDArray[np.float32], size: tuple[int, int], side: int = 256) -> bytes:
-    """Return a map ``(h, w)`` as one color whose opacity grows with the activation, a transparent PNG.
-
-    Its average and what is below is transparent. The PNG has the shape of the image, ``side`` is its longer side.
-    """
+    """Return a map ``(h, w)`` as a PNG in the shape of the image; its opacity grows with what is above the average."""
     above = np.clip(activations - activations.mean(), 0, None)
     share = above / max(float(above.max()), 1e-12)
     width, height = (max(1, round(side * length / max(size))) for length in size)

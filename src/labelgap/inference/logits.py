@@ -33,12 +33,7 @@ class ReadBatch:
 
     rows: NDArray[np.int64]  # (B,)
     values: Tensor  # (B, C, size, size) uint8, or (B, D) features; zeros for unreadable images
-    errors: dict[int, str] = field(default_factory=dict)  # position in the batch → why the image cannot be read
-
-    @property
-    def errors_by_row(self) -> dict[int, str]:
-        """Row → why the image cannot be read."""
-        return {int(self.rows[position]): error for position, error in self.errors.items()}
+    errors: dict[int, str] = field(default_factory=dict)  # row → why the image cannot be read
 
 
 def read_batches(
@@ -77,25 +72,20 @@ class _Batches(Dataset[ReadBatch]):
             return ReadBatch(rows, self._read(rows))
         values = torch.zeros(len(rows), self.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
         errors: dict[int, str] = {}
-        for position in range(len(rows)):
+        for position, row in enumerate(rows.tolist()):
             try:
                 values[position] = self._read(rows[position : position + 1])[0]
             except LabelGapError as error:
-                errors[position] = str(error)
+                errors[row] = str(error)
         return ReadBatch(rows, values, errors)
 
     def _read(self, rows: NDArray[np.int64]) -> Tensor:
-        loader = ImageLoader(
-            self.images, rows, transform=self.transform, channels=self.channels, batch_size=max(len(rows), 1)
-        )
-        return next(iter(loader))[1]
+        settings: dict[str, Any] = {"transform": self.transform, "channels": self.channels}
+        return next(iter(ImageLoader(self.images, rows, batch_size=max(len(rows), 1), **settings)))[1]
 
 
 class CachedLogits:
-    """Logits from features that another command has cached: no image is read, and nothing is stored.
-
-    A prediction may be of millions of images that are never seen again, so it does not fill the cache.
-    """
+    """Logits from features that another command has cached; nothing is stored, as images may never be seen again."""
 
     def __init__(self, run: Run, device: torch.device) -> None:
         self.network, self.device = run.model.to(device), device
@@ -138,5 +128,5 @@ def iterate_logits(
             logits: NDArray[np.float32] = scorer(inputs).float().cpu().numpy().copy()
         if not np.isfinite(logits).all():
             raise InputError("the run gives scores that are not finite: its training has diverged.")
-        logits[list(batch.errors)] = np.nan
+        logits[np.isin(batch.rows, list(batch.errors))] = np.nan
         yield batch, logits

@@ -122,10 +122,8 @@ def predict_to_file(
     except LabelGapError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"{path} cannot be written ({reason}). What was computed is kept: the same command resumes there."
-        ) from error
+        kept = "What was computed is kept: the same command resumes there."
+        raise InputError(f"{path} cannot be written ({error.strerror or error}). {kept}") from error
     finally:
         with suppress(OSError):
             if is_main_process():
@@ -216,7 +214,7 @@ class _Prediction:
         errors: dict[int, str] = {}
         for batch, values in iterate_logits(self.run, images, chunk.start + np.flatnonzero(~found), **options):
             logits[batch.rows - chunk.start] = values
-            errors |= batch.errors_by_row
+            errors |= batch.errors
         reporter.advance(len(chunk))
         self.store.write(chunk, logits, errors)
         return int(np.count_nonzero(found))
@@ -229,7 +227,7 @@ class _Prediction:
         errors: dict[int, str] = {}
         for batch, values in iterate_logits(self.run, self.sources[group[0].source], rows, **options):
             logits.append(values)
-            errors |= batch.errors_by_row
+            errors |= batch.errors
             reporter.advance(len(batch.rows))
             if (chunk := by_stop.get(int(batch.rows[-1]) + 1)) is not None:
                 self.store.write(chunk, np.concatenate(logits), errors)
@@ -237,7 +235,7 @@ class _Prediction:
 
     def refuse_unreadable(self, path: Path) -> None:
         """Raise an error that names unreadable images, and discard their chunks: they are computed again."""
-        unreadable = {chunk: errors for chunk in self.chunks if (errors := self.store.errors(chunk))}
+        unreadable = {chunk: errors for chunk in self.chunks if (errors := self.store.read(chunk)[1])}
         if not unreadable:
             return
         for chunk in unreadable:
@@ -252,18 +250,12 @@ class _Prediction:
         )
 
     def write(self, path: Path, force: bool) -> PredictionSummary:
-        """Write the file from the chunks, a bounded number of entries at a time.
-
-        Without ``force`` only the same file is replaced: then the command was killed after it had written it.
-        """
+        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced."""
         counts = np.zeros(3, dtype=np.int64)
         with atomic_path(path) as temporary:
-            is_csv, schema = path.suffix.lower() == ".csv", self.columns.schema
-            with (
-                CsvWriter(temporary, csv_schema(self.columns))
-                if is_csv
-                else pq.ParquetWriter(temporary, schema) as writer
-            ):
+            is_csv = path.suffix.lower() == ".csv"
+            open_writer, schema = (CsvWriter, csv_schema) if is_csv else (pq.ParquetWriter, lambda each: each.schema)
+            with open_writer(temporary, schema(self.columns)) as writer:
                 for names, logits in self._tables():
                     bad = np.isnan(logits[:, 0])
                     writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
@@ -287,7 +279,7 @@ class _Prediction:
 
     def _write_errors(self, path: Path) -> tuple[int, tuple[str, ...], Path | None]:
         """Write a CSV of unreadable images beside the file; return their number, the first errors, and the CSV."""
-        unreadable = [chunk for chunk in self.chunks if self.store.errors(chunk)]
+        unreadable = [chunk for chunk in self.chunks if self.store.read(chunk)[1]]
         if not unreadable:
             return 0, (), None
         count, first = 0, list[str]()
@@ -295,7 +287,7 @@ class _Prediction:
             rows = csv.writer(file)
             rows.writerow(["image", "reason"])
             for chunk in unreadable:
-                errors, named = self.store.errors(chunk), self.sources[chunk.source].names
+                errors, named = self.store.read(chunk)[1], self.sources[chunk.source].names
                 rows.writerows(quote_formulas([named[row], error]) for row, error in errors.items())
                 count += len(errors)
                 first += list(errors.values())[: _MAX_ERRORS - len(first)]

@@ -13,7 +13,7 @@ from labelgap.reporting.gradients import (
 from labelgap.reporting.pages.comparison import comparison_table
 from labelgap.reporting.pages.reproduction import reproduction_table
 from labelgap.reporting.pages.shares import LabelBudget, label_budget, label_budget_figure, share_table
-from labelgap.reporting.pages.study import study_figure, study_rows, study_table
+from labelgap.reporting.pages.study import study_table
 from labelgap.reporting.report import write_report
 from labelgap.reporting.sections.calibration import calibration_figure
 from labelgap.reporting.sections.classes import ClassTable, class_table
@@ -37,14 +37,11 @@ from labelgap.reporting.sections.modified_labels import modified_labels_from_run
 from labelgap.reporting.sections.parameter_effects import ParameterEffect, parameter_effect_figure, parameter_effects
 from labelgap.reporting.sections.separability import (
     ClassSeparability,
-    UnknownPositives,
     class_separability,
-    count_unknown_positives,
     score_density_figure,
     separability_from_trace,
     unknown_positive_bars,
 )
-from labelgap.reporting.sections.summary import PartialEvidence, partial_evidence
 
 __all__ = [
     "ActivationExample",
@@ -57,9 +54,7 @@ __all__ = [
     "LabelChanges",
     "LabelScores",
     "ParameterEffect",
-    "PartialEvidence",
     "PointingGame",
-    "UnknownPositives",
     "absolute_logit_panels",
     "activation_examples",
     "activation_figure",
@@ -67,7 +62,6 @@ __all__ = [
     "class_separability",
     "class_table",
     "comparison_table",
-    "count_unknown_positives",
     "epoch_scores",
     "epoch_scores_figure",
     "example_context",
@@ -84,7 +78,6 @@ __all__ = [
     "modified_labels_from_run",
     "parameter_effect_figure",
     "parameter_effects",
-    "partial_evidence",
     "pointing_figure",
     "pointing_game",
     "positive_loss_figure",
@@ -93,8 +86,6 @@ __all__ = [
     "score_density_figure",
     "separability_from_trace",
     "share_table",
-    "study_figure",
-    "study_rows",
     "study_table",
     "unknown_positive_bars",
     "write_report",

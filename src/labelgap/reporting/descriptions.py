@@ -28,10 +28,7 @@ _DATASETS = {name: _NAMES[name] for name in PAPER_DATASETS}
 
 
 def find_method(name: str) -> Method | None:
-    """Return a method; None for somebody's own one, which is not installed or imported here.
-
-    No module is imported for a description.
-    """
+    """Return a method; None for somebody's own one, which is not installed, or whose module is not imported yet."""
     if is_class_path(name) and name.partition(":")[0] not in sys.modules:
         return None
     try:
@@ -69,38 +66,43 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
     ``size`` is the image size of the backbone, if it is known.
     """
     first = config.linear_phase() if config.protocol == "linear-init" else None
-    accumulate, stop = config.accumulate, config.stop_below
-    preset = "" if config.preset is None else f"{config.preset}: the paper's settings unless stated otherwise"
-    phase = "" if first is None else f"the head alone: {first.epochs} epochs of Adam at {first.lr:g}, batches of "
-    stops = "" if stop is None else f"; stops {100 * stop:g} points below the best val score"
+    adam = "" if first is None else f"{first.epochs} epochs of Adam at {first.lr:g}, batches of {first.batch_size}"
+    stops = f"; stops {100 * (config.stop_below or 0):g} points below the best val score"
     options = {**(defaults(config.method) if find_method(config.method) is not None else {}), **config.options}
-    rates = f"head {config.lr:g}, backbone {config.backbone_lr:g}"
     one_rate = config.protocol == "linear" or config.backbone_lr == config.lr
-    rows = [
+    rates = f"{config.lr:g}" if one_rate else f"head {config.lr:g}, backbone {config.backbone_lr:g}"
+    stored = "" if config.weights is None else f", weights of {format_value(config.weights)}"
+    precision = "bfloat16 autocast" if config.precision == "bf16" else "float32"
+    if config.precision != "float32" and not config.trains_backbone:
+        precision = f"features in {config.feature_precision}, the head in float32"
+    rows = [  # name, text, and the text of a default, "" for none
         ("method", config.method, ""),
         ("options", format_value(options), "none"),
-        ("preset", preset, "none"),
-        ("backbone", _backbone(config), ""),
-        ("head", "" if config.head == "linear" else config.head, "linear"),
-        ("images", "" if config.backbone == FEATURES else _images(config, size), ""),
+        ("preset", f"{config.preset}: the paper's settings unless stated otherwise" if config.preset else "", "none"),
+        ("backbone", config.backbone + (", random weights" if config.weights == "none" else stored), ""),
+        ("head", config.head, "linear"),
+        ("images", _images(config, size), ""),
         ("protocol", f"{config.protocol}: {PROTOCOLS[config.protocol]}", ""),
-        ("first phase", "" if first is None else f"{phase}{first.batch_size}", ""),
-        ("epochs", f"at most {config.epochs}{stops}" if stops else str(config.epochs), ""),
+        ("first phase", adam and f"the head alone: {adam}", ""),
+        ("epochs", f"at most {config.epochs}{stops}" if config.stop_below else str(config.epochs), ""),
         ("batch size", f"{config.batch_size}", ""),
-        ("gradient accumulation", "" if accumulate == 1 else f"over {accumulate} batches", "none"),
+        ("gradient accumulation", f"over {config.accumulate} batches" if config.accumulate > 1 else "", "none"),
         ("optimizer", _optimizer(config), ""),
-        ("learning rate", f"{config.lr:g}" if one_rate else rates, ""),
+        ("learning rate", rates, ""),
         ("warmup", f"{config.warmup:g} epochs" if config.warmup else "", "none"),
-        ("schedule", "" if config.schedule == "constant" else config.schedule, "constant"),
+        ("schedule", config.schedule, "constant"),
         ("gradient clipping", "" if config.clip is None else f"to a norm of {config.clip:g}", "none"),
         ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
-        ("batch normalization", "" if config.batchnorm == "local" else config.batchnorm, "local"),
-        ("precision", _precision(config), ""),
+        ("batch normalization", config.batchnorm, "local"),
+        ("precision", precision, ""),
         ("logits", "averaged over an image and its mirror image" if config.average_flips else "", ""),
         ("epoch selection", config.select, ""),
         ("seed", str(config.seed), ""),
     ]
-    return [(name, single_line(text or default)) for name, text, default in rows if text or (everything and default)]
+    if config.backbone == FEATURES:
+        rows[3:6] = [("backbone", "none, the data are features", ""), rows[4]]
+    shown = [(name, single_line(text or default), default) for name, text, default in rows]
+    return [(name, text) for name, text, default in shown if text and (everything or text != default)]
 
 
 def describe_thresholds(run: Run) -> list[str]:
@@ -108,20 +110,6 @@ def describe_thresholds(run: Run) -> list[str]:
     marks, where = run.thresholds.marks, "out of fold" if run.config.folds else "on val"
     sources = ((marks.count(mark), text) for mark, text in _THRESHOLD_SOURCES.items() if mark in marks)
     return [f"{count} {text.format(where=where)}" for count, text in sources]
-
-
-def _precision(config: RunConfig) -> str:
-    if config.precision == "float32" or config.trains_backbone:
-        return "bfloat16 autocast" if config.precision == "bf16" else "float32"
-    return f"features in {config.feature_precision}, the head in float32"
-
-
-def _backbone(config: RunConfig) -> str:
-    if config.backbone == FEATURES:
-        return "none, the data are features"
-    if config.weights == "none":
-        return f"{config.backbone}, random weights"
-    return config.backbone + ("" if config.weights is None else f", weights of {format_value(config.weights)}")
 
 
 def _images(config: RunConfig, backbone_size: int | None) -> str:
@@ -136,11 +124,9 @@ def _images(config: RunConfig, backbone_size: int | None) -> str:
 
 
 def _optimizer(config: RunConfig) -> str:
-    names = {"adam": "Adam", "adamw": "AdamW", "newton": "Newton's method, all images in a step"}
-    parts = ["SGD", f"momentum {config.momentum:g}"] if config.optimizer == "sgd" else [names[config.optimizer]]
-    if config.optimizer == "sgd" and config.nesterov:
-        parts.append("Nesterov")
-    return ", ".join([*parts, *([f"weight decay {config.weight_decay:g}"] if config.weight_decay else [])])
+    sgd = f"SGD, momentum {config.momentum:g}" + (", Nesterov" if config.nesterov else "")
+    names = {"adam": "Adam", "adamw": "AdamW", "newton": "Newton's method, all images in a step", "sgd": sgd}
+    return names[config.optimizer] + (f", weight decay {config.weight_decay:g}" if config.weight_decay else "")
 
 
 def methods_markdown() -> str:

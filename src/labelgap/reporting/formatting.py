@@ -7,10 +7,10 @@ import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from rich.table import Table
 from rich.text import Text
 
@@ -47,9 +47,9 @@ def format_spread(values: ArrayLike, digits: int = 2) -> str:
     return f"{known.mean():.{digits}f}" + (f" ± {known.std(ddof=1):.{digits}f}" if len(known) > 1 else "")
 
 
-def format_count(value: int) -> str:
-    """Return a whole number with separators."""
-    return f"{value:,}"
+def divide(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
+    """Return part / whole, and NaN where the whole is 0."""
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan)
 
 
 def format_elapsed(seconds: float | None) -> str:
@@ -59,9 +59,9 @@ def format_elapsed(seconds: float | None) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes == 0:
-        return f"{rest} s"
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def format_class_count(count: int | None, classes: int | None) -> str:
@@ -116,8 +116,7 @@ def wrapped_command(command: str) -> str:
     return " \\\n  ".join(map(shlex.join, lines))
 
 
-@dataclass(frozen=True)
-class ResultRow:
+class ResultRow(NamedTuple):
     """A row of a table of results."""
 
     label: str
@@ -137,26 +136,16 @@ class ResultTable:
 
     def for_terminal(self) -> Table:
         """Return it with the notes below. In a narrow terminal headers and cells take two lines; labels stay whole."""
-        table = Table(
-            title=Text(single_line(self.title)),
-            caption=Text("\n".join(self.notes)) if self.notes else None,
-            title_justify="left",
-            caption_justify="left",
-            box=None,
-            pad_edge=False,
-            header_style="dim",
-            caption_style="dim",
-            title_style="bold",
-        )
+        table = Table(title=Text(single_line(self.title)), title_justify="left", title_style="bold", box=None)
+        table.caption = Text("\n".join(self.notes)) if self.notes else None
+        table.caption_justify, table.caption_style, table.header_style, table.pad_edge = "left", "dim", "dim", False
         longest = max((len(row.label) for row in self.rows), default=0)
         table.add_column("", no_wrap=True, min_width=min(_LABEL_WIDTH, longest))
         for name in self.columns:
             table.add_column(Text(name), justify="right", overflow="fold")
-        before = True
-        for row in self.rows:
-            if row.apart and not before:
+        for before, row in zip([None, *self.rows], self.rows, strict=False):
+            if row.apart and before is not None and not before.apart:
                 table.add_row()
-            before = row.apart
             style = "dim" if row.apart else "bold" if row.bold else ""
             table.add_row(Text(single_line(row.label)), *map(Text, row.cells), style=style)
         return table

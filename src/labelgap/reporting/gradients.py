@@ -38,8 +38,7 @@ DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 
 class BatchContext:
     """The batch and the epoch in which the gradient of one entry is taken: that of image 0 and class 0.
 
-    Each earlier epoch is one step on the same batch, in which only the state of the loss changes: the logits stay, and
-    no optimizer moves a parameter of the loss.
+    Each earlier epoch is one step on the same batch, in which the state of the loss changes, and nothing else.
     """
 
     logits: NDArray[np.float64]  # (B, K) of all entries; that of the entry itself is replaced
@@ -63,8 +62,7 @@ class BatchContext:
 class GradientRegimes:
     """The gradient of a loss against P values of the logit of one entry, for each state of its label.
 
-    It is the derivative of the mean loss times the number of entries of the batch, so that binary cross-entropy has
-    p − 1 where the entry is present.
+    It is that of the mean loss times the number of entries: binary cross-entropy has p − 1 where the entry is present.
     """
 
     method: str
@@ -75,11 +73,6 @@ class GradientRegimes:
     depends_on_batch: bool  # whether other logits or labels of the rest of the batch change it
     depends_on_epoch: bool  # whether it is another in the first or in the last epoch
     context: BatchContext  # the rest of the batch and the epoch
-
-    def rows(self) -> list[dict[str, float]]:
-        """Return the numbers as rows of a table: logit, present, absent, unknown."""
-        table = np.stack([self.logits, self.present, self.absent, self.unknown], axis=1)
-        return [dict(zip(("logit", *STATES), row, strict=True)) for row in table.tolist()]
 
 
 def example_context(
@@ -93,10 +86,9 @@ def example_context(
     if images < 2 or classes < 4:
         raise InputError(f"a batch of {images} × {classes}: at least 2 images and 4 classes are needed.")
     labels = np.full((images, classes), UNKNOWN, dtype=np.int8)
-    for image in range(images):
-        first = (image + 1) % classes if image + 1 < images else 0  # the last image has class 0
-        labels[image, first] = PRESENT
-        labels[image, (first + classes // 2) % classes] = ABSENT
+    rows = np.arange(images)
+    first = np.where(rows + 1 < images, (rows + 1) % classes, 0)  # the last image has class 0
+    labels[rows, first], labels[rows, (first + classes // 2) % classes] = PRESENT, ABSENT
     logits = np.where(labels == PRESENT, 2.0, -3.0) + 1.5 * _normal_quantiles(images, classes)
     return BatchContext(logits, labels, _normal_quantiles(images, FEATURES), epoch, epochs, earlier_logit)
 
@@ -135,9 +127,7 @@ def gradient_regimes(
         return np.stack([_gradients(create, np.linspace(-6, 6, 17), state, where) for state in STATES.values()])
 
     base, labels = sample(context), context.labels.copy()
-    labels[0, 1:] = np.where(
-        np.arange(1, labels.shape[1]) % 2, PRESENT, ABSENT
-    )  # all others of the entry's image known
+    labels[0, 1::2], labels[0, 2::2] = PRESENT, ABSENT  # all others of the entry's image are known
     other_batch = replace(context, logits=context.logits + SHIFT, labels=labels)
     ends = [replace(context, epoch=epoch) for epoch in (1, context.epochs)]
     return GradientRegimes(
@@ -168,8 +158,13 @@ def _gradients(
     loss_fn.prepare(table, epochs=context.epochs, seed=0)
     scale = 1 if loss_fn.reduction == "sum" else batch.numel()
 
+    def logits_with(value: float) -> Tensor:
+        logits = batch.clone()
+        logits[0, 0] = value
+        return logits
+
     def gradient(value: float) -> float:
-        logits = _with_entry(batch, value).requires_grad_()
+        logits = logits_with(value).requires_grad_()
         cost = loss_fn(logits, labels, index=index, features=features)
         (slopes,) = torch.autograd.grad(cost.mean(), logits, allow_unused=True)
         return 0.0 if slopes is None else scale * float(slopes[0, 0])
@@ -178,7 +173,7 @@ def _gradients(
         loss_fn.set_epoch(epoch)
         gradient(context.earlier_logit)
         loss_fn.after_step()
-        loss_fn.end_epoch(lambda: iter([(index, _with_entry(batch, context.earlier_logit))]))
+        loss_fn.end_epoch(lambda: iter([(index, logits_with(context.earlier_logit))]))
     found = []
     for value in points.tolist():
         loss_fn.set_epoch(context.epoch)
@@ -187,33 +182,22 @@ def _gradients(
     return np.array(found)
 
 
-def _with_entry(batch: Tensor, value: float) -> Tensor:
-    """Return a copy of the logits with another value for the entry."""
-    logits = batch.clone()
-    logits[0, 0] = value
-    return logits
-
-
 def gradient_figure(
     regimes: GradientRegimes, revised: GradientRegimes | None = None, *, title: str = "", width: float = style.NARROW
 ) -> Figure:
-    """Draw the gradient against the logit of a present, an absent and an unknown label.
+    """Draw the gradient against the logit of a present, an absent and an unknown label; below zero it raises the logit.
 
-    Above zero, training lowers the logit; below zero it raises it. A gradient that depends on the rest of the batch or
-    on the epoch says in which it was taken. A second panel shows an unknown label whose gradient is small.
-
-    ``revised`` is the same after the method has revised the unknown label in an earlier epoch; its unknown label is
-    drawn as well. The title is the name of the method when not given.
+    An unknown label whose gradient is small has a panel of its own, too. ``revised`` adds the unknown label after the
+    method has revised it in an earlier epoch.
     """
-    curves = [
+    curves: list[tuple[str, NDArray[np.float64], dict[str, Any]]] = [
         ("present", regimes.present, {"color": style.BLUE, "linewidth": 2}),
         ("absent", regimes.absent, {"color": style.VERMILLION, "linewidth": 3.2, "alpha": 0.75}),
         ("unknown", regimes.unknown, {"color": style.TEXT_COLOR, "linewidth": 1.6, "linestyle": DASHES[1]}),
     ]
     if revised is not None:
-        curves.append(
-            ("revised", revised.unknown, {"color": style.GREEN, "linewidth": 3, "linestyle": (0, (0.7, 1.5))})
-        )
+        dotted: dict[str, Any] = {"color": style.GREEN, "linewidth": 3, "linestyle": (0, (0.7, 1.5))}
+        curves.append(("revised", revised.unknown, dotted))
     height = max(np.abs(values).max() for _, values, _ in curves[2:])
     small = 0 < height < SMALL * np.abs(regimes.present).max()
     figure, axes = style.make_figure(1, 2 if small else 1, width=width, height=3.1)
@@ -235,14 +219,14 @@ def gradient_comparison_figure(regimes: Mapping[str, GradientRegimes], *, width:
     """Draw the gradients of several methods or settings, in a panel for each state of the label."""
     figure, axes, columns = style.make_panels(3, width=width, each=2.3, extra=0.6)
     lines = []
-    for place, (axis, state) in enumerate(zip(axes, ("present", "absent", "unknown"), strict=True)):
+    for axis, state in zip(axes, STATES, strict=True):
         for number, each in enumerate(regimes.values()):
             color, dash = style.cycle(number)[0], DASHES[number % len(DASHES)]
-            drawn = axis.plot(each.logits, getattr(each, state), color=color, linewidth=1.8, linestyle=dash)
-            lines += drawn if place == 0 else []
+            lines += axis.plot(each.logits, getattr(each, state), color=color, linewidth=1.8, linestyle=dash)
         _finish_axis(axis, state)
     axes[0].set_ylabel("gradient")
-    style.add_legend(figure, lines, [truncate_label(name, 40) for name in regimes], columns=4 if columns > 1 else 1)
+    names = [truncate_label(name, 40) for name in regimes]
+    style.add_legend(figure, lines[: len(names)], names, columns=4 if columns > 1 else 1)
     return figure
 
 

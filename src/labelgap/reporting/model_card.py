@@ -1,25 +1,21 @@
-"""The model card of a run: what to know before using its weights.
-
-The text is in ``templates/model_card.md``; this module computes its values. Only numbers that the known labels support
-are shown.
-"""
+"""The model card of a run: what to know before using its weights; only numbers that the known labels support."""
 
 from __future__ import annotations
 
 import platform
 import re
 import shlex
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from labelgap.core.files import write_text
-from labelgap.data.dataset import Dataset, Split
+from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.labels import LabelTable
 from labelgap.reporting.descriptions import describe_settings, describe_thresholds, find_method, revises_labels
 from labelgap.reporting.formatting import wrapped_command
 from labelgap.reporting.page import render_template
+from labelgap.reporting.style import outermost
 from labelgap.training import Run
 from labelgap.training.history import describe_estimated, describe_kept_epoch, unseen_splits
 from labelgap.training.rerun import run_review_commands, train_command, train_script, without_directories
@@ -29,13 +25,6 @@ MODEL_CARD_FILE: Final = "MODEL_CARD.md"
 
 RARE_CLASS_LIMIT: Final = 10  # with fewer known present labels, the average precision of a class is unreliable
 _ENDS: Final = 5
-
-
-def write_model_card(run: Run, data: Dataset | None = None) -> Path:
-    """Write the card of a finished run into its folder and return the path."""
-    path = run.path / MODEL_CARD_FILE
-    write_text(path, render_model_card(run, data))
-    return path
 
 
 def render_model_card(run: Run, data: Dataset | None = None) -> str:
@@ -49,21 +38,19 @@ def render_model_card(run: Run, data: Dataset | None = None) -> str:
 
 def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
     """Return what the template takes from the run; whether the data have unknown labels decides about commands."""
-    config, metrics, name = run.config, run.metrics, run.path.resolve().name
+    config, metrics, method = run.config, run.metrics, find_method(run.config.method)
     splits = {split: metrics[split] for split in ("test", "val", "train") if metrics.get(split)}
     supported = [split for split, measured in splits.items() if measured["map"] is not None]
     unseen = unseen_splits(metrics)
     headline = next((split for split in unseen if split in supported), None)
     shareable = without_directories(config)
     command = train_command(shareable)
-    thresholds = run.thresholds
     val_selected = ["the epoch"] if config.select != "last" else []
-    val_selected += ["the thresholds"] if set(thresholds.marks) != {"default"} else []
-    vectors = config.backbone == FEATURES
-    method = find_method(config.method)
+    val_selected += ["the thresholds"] if set(run.thresholds.marks) != {"default"} else []
     weights = metrics.get("weights") or {"source": "not recorded", "license": "not recorded"}
     return {
-        "name": name,
+        "name": run.path.resolve().name,
+        "folder": shlex.quote(run.path.resolve().name),
         "config": config,
         "metrics": metrics,
         "kept_epoch": describe_kept_epoch(metrics),
@@ -75,11 +62,10 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "headline_split": "training images, scored out of fold" if headline == "train" else f"{headline} images",
         "out_of_fold": "train" in unseen,
         "val_selected": val_selected,
-        "vectors": vectors,
-        "things": "feature vectors" if vectors else "images",
-        "folder": shlex.quote(name),
+        "vectors": config.backbone == FEATURES,
+        "things": "feature vectors" if config.backbone == FEATURES else "images",
         "threshold_sources": describe_thresholds(run),
-        "threshold_range": (float(thresholds.values.min()), float(thresholds.values.max())),
+        "threshold_range": (float(run.thresholds.values.min()), float(run.thresholds.values.max())),
         "protocol": PROTOCOLS[config.protocol],
         "summary": method.summary if method else "",
         "citation": method.citation if method else "",
@@ -103,28 +89,26 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
     if data is None:
         name = str(run.config.data.get("name") or "unnamed data")
         nothing = ("unmeasured", "never_present", "rarely_present", "findings", "label_counts", "hidden_splits")
-        return {
-            **dict.fromkeys(nothing, ()),
-            **{"data_name": name, "data_kind": name, "data_license": None, "train_images": 0, "unknown_share": 0.0},
-            **{"class_rows": (), "class_split": "", "classes_omitted": False},
-        }
-    counts = data.train.labels.counts()
-    present = dict(zip(data.classes, counts.present, strict=True))
-    label_counts = [_label_counts(split) for split in data.splits]
+        more = dict.fromkeys(
+            (*nothing, "class_rows", "class_split", "data_license", "train_images", "unknown_share"), ()
+        )
+        return {**more, "data_name": name, "data_kind": name, "classes_omitted": False}
+    present = dict(zip(data.classes, data.train.labels.counts().present, strict=True))
     measured = [split for split in data.splits if (run.metrics.get(split.name) or {}).get("map") is not None]
+    unmeasured = {split.name: _unknown_share(split.evaluation_labels) for split in reversed(measured)}
     return {
         "data_name": data.name,
         "data_kind": str(data.recipe.get("name", "own")),
         "data_license": data.recipe.get("license"),
         "train_images": len(data.train),
-        "unknown_share": label_counts[0]["unknown_share"],
-        "unmeasured": {
-            split.name: share for split in reversed(measured) if (share := _unknown_share(split.evaluation_labels))
-        },
+        "unknown_share": _unknown_share(data.train.labels),
+        "unmeasured": {name: share for name, share in unmeasured.items() if share},
         "never_present": [name for name, count in present.items() if count == 0],
         "rarely_present": [name for name, count in present.items() if 0 < count < RARE_CLASS_LIMIT],
         "findings": [str(finding) for finding in data.findings],
-        "label_counts": label_counts,
+        "label_counts": [
+            (split.name, len(split), split.labels.counts().total, _unknown_share(split.labels)) for split in data.splits
+        ],
         "hidden_splits": [split.name for split in data.splits if split.truth is not None and not split.labels.complete],
         **_class_values(run, data),
     }
@@ -133,35 +117,27 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
 def _class_values(run: Run, data: Dataset) -> dict[str, Any]:
     """Return the rows of the best and the worst classes, of all where they are few."""
     split = data.test or data.val or (data.train if run.config.folds else None)
-    measured = None if split is None else run.metrics.get(split.name)
-    each = {} if measured is None else measured["average_precision"]
+    each = {} if split is None else (run.metrics.get(split.name) or {}).get("average_precision", {})
     order = sorted((name for name, value in each.items() if value is not None), key=lambda name: -each[name])
     if split is None or len(order) < 2:
         return {"class_rows": (), "class_split": "", "classes_omitted": False}
-    omitted = len(order) > 2 * _ENDS
     present, train_present = split.evaluation_labels.counts().present, data.train.labels.counts().present
-    found = run.thresholds
     rows = [
         {
             "name": name,
             "average_precision": each[name],
             "present": int(present[column]),
             "train_present": int(train_present[column]),
-            "threshold": float(found.values[column]),
-            "threshold_source": found.marks[column],
+            "threshold": float(run.thresholds.values[column]),
+            "threshold_source": run.thresholds.marks[column],
             "rare": present[column] < RARE_CLASS_LIMIT,
         }
-        for name in ([*order[:_ENDS], *order[-_ENDS:]] if omitted else order)
+        for name in outermost(order, 2 * _ENDS)
         for column in [data.classes.index(name)]
     ]
-    return {"class_rows": rows, "class_split": split.name, "classes_omitted": omitted}
+    return {"class_rows": rows, "class_split": split.name, "classes_omitted": len(rows) < len(order)}
 
 
-def _label_counts(split: Split) -> dict[str, Any]:
-    counts = dict(zip(("present", "absent", "unknown"), split.labels.counts().total, strict=True))
-    return {"split": split.name, "images": len(split), "unknown_share": _unknown_share(split.labels), **counts}
-
-
-def _unknown_share(labels: Any) -> float:
+def _unknown_share(labels: LabelTable) -> float:
     total = labels.counts().total
     return float(total[2] / max(sum(total), 1))

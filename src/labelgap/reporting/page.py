@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,11 +24,11 @@ from markupsafe import Markup, escape
 from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import atomic_path, write_text
 from labelgap.core.text import join_names, pluralize
+from labelgap.data.dataset import Dataset
 from labelgap.reporting.formatting import format_elapsed, format_measure, single_line
 from labelgap.reporting.style import NARROW, WIDE, inline_svg
 from labelgap.studies.study import csv_text
@@ -40,28 +40,21 @@ _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SCALE: Final = 7.0 / WIDE
 _RESOLUTION: Final = 300
 _OTHER_SCRIPTS: Final = (
-    "Noto Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "WenQuanYi Zen Hei",
-    "Arial Unicode MS",
-    "Microsoft YaHei",
-    "PingFang SC",
+    *("Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei"),
+    *("Arial Unicode MS", "Microsoft YaHei", "PingFang SC"),
 )
 """Fonts for names that matplotlib's own font cannot write, where they are installed."""
-Columns = Mapping[str, Sequence[Any] | NDArray[Any]]  # the columns of a table by name, all of the same length
+Columns = Mapping[str, Any]  # a table: arrays, lists or single values that broadcast, by the name of the column
 
 
 class FigureData:
-    """The numbers behind a figure: named columns of equal length; what is not known (None, NaN) is an empty cell."""
+    """The numbers behind a figure: named columns that broadcast to one table; None and NaN are empty cells."""
 
     def __init__(self, columns: Columns) -> None:
+        arrays = [each if isinstance(each, np.ndarray) else np.array(each, dtype=object) for each in columns.values()]
+        cells = [np.ravel(each).tolist() for each in np.broadcast_arrays(*arrays)]
         self.names = [single_line(name) for name in columns]
-        self.rows = [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.rows)
+        self.rows = [[_cell(value) for value in row] for row in zip(*cells, strict=True)]
 
     @property
     def csv(self) -> str:
@@ -77,29 +70,18 @@ class FigureData:
 
 def _cell(value: Any) -> Any:
     """Return a number with eight significant digits, a text on one line, or "" for what is not known."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or (isinstance(value, float) and not np.isfinite(value)):
-        return ""
-    if isinstance(value, bool):
-        return int(value)
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float):
-        return float(f"{value:.8g}")
-    return value if isinstance(value, int) else single_line(str(value))
+        return float(f"{value:.8g}") if np.isfinite(value) else ""
+    return "" if value is None else int(value) if isinstance(value, int) else single_line(str(value))
 
 
-def table_columns(**columns: ArrayLike | None) -> Columns:
-    """Return arrays that broadcast to one table as columns, with a row for every cell of it."""
-    cells = np.broadcast_arrays(*(np.asarray(values) for values in columns.values()))
-    return {name: values.ravel() for name, values in zip(columns, cells, strict=True)}
-
-
-def stack_columns(key: str, parts: Mapping[str, Columns]) -> dict[str, list[Any]]:
-    """Put the columns of several series, which are the same ones, below each other, after the name of the series."""
-    names = next(iter(parts.values())).keys()
-    stacked = {name: [value for columns in parts.values() for value in columns[name]] for name in names}
-    lengths = {label: len(next(iter(columns.values()))) for label, columns in parts.items()}
-    return {key: [label for label, length in lengths.items() for _ in range(length)], **stacked}
+def stack_columns(key: str, parts: Mapping[str, Columns]) -> Columns:
+    """Put tables of the same columns below each other, after the name of each."""
+    tables = {label: FigureData({key: label, **columns}) for label, columns in parts.items()}
+    rows = [row for table in tables.values() for row in table.rows]
+    names = [key, *next(iter(parts.values()))]
+    return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,37 +91,36 @@ class ResponsiveFigure:
     wide: Markup
     narrow: Markup
     name: str  # of its files, unique in the page
-    description: str  # the alternative text
     data: FigureData
-    draw: Callable[[float], Figure]  # makes the figure for a width in inches
+    draw: Callable[..., Figure]  # makes the figure for a ``width`` in inches
 
 
-class FigureRenderer:
-    """Renders the figures of one page, and keeps them, so that they can be written as files too."""
+class Page:
+    """A page in the making: the data set, whether images may be in it, and the figures that its sections drew."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: Dataset | None = None, *, images: bool = True) -> None:
+        self.data, self.images = data, images
         self.figures: list[ResponsiveFigure] = []
 
-    def render(
-        self, draw: Callable[[float], Figure], description: str, *, name: str, data: Columns, shown: bool = True
+    def figure(
+        self, name: str, description: str, data: Columns, draw: Callable[..., Figure], *given: Any, shown: bool = True
     ) -> ResponsiveFigure:
-        """Render a figure for both screens; with ``shown=False`` it is kept for its files alone.
+        """Draw a figure for both screens; with ``shown=False`` it is kept for its files alone.
 
         Its name is unique in the page: lower-case words with hyphens. The data have a row per point; shares are 0 to 1,
-        also where the figure shows percent.
+        also where the figure shows percent. It is drawn by ``draw(*given, width=…)``.
         """
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"a figure is named by lower-case words with hyphens, not {name!r}")
-        if any(each.name == name for each in self.figures):
-            raise ValueError(f"the page already has a figure {name!r}: its files would overwrite each other")
-        screens = both_screens(draw, f"f{len(self.figures) + 1}", description) if shown else (Markup(""), Markup(""))
-        self.figures.append(ResponsiveFigure(*screens, name, description, FigureData(data), draw))
+        if not _NAME.fullmatch(name) or any(each.name == name for each in self.figures):
+            raise ValueError(f"{name!r}: a figure has a name of its own, in lower-case words with hyphens")
+        drawn = partial(draw, *given)
+        screens = both_screens(drawn, f"f{len(self.figures) + 1}", description) if shown else (Markup(""), Markup(""))
+        self.figures.append(ResponsiveFigure(*screens, name, FigureData(data), drawn))
         return self.figures[-1]
 
 
-def both_screens(draw: Callable[[float], Figure], prefix: str, description: str) -> tuple[Markup, Markup]:
+def both_screens(draw: Callable[..., Figure], prefix: str, description: str) -> tuple[Markup, Markup]:
     """Draw a figure for a wide and for a narrow screen; ids begin with ``prefix``."""
-    wide, narrow = draw(WIDE), draw(NARROW)
+    wide, narrow = draw(width=WIDE), draw(width=NARROW)
     return inline_svg(wide, f"{prefix}w", description), inline_svg(narrow, f"{prefix}n", description)
 
 
@@ -205,9 +186,9 @@ def write_figures(figures: Iterable[ResponsiveFigure], folder: Path) -> list[Pat
         for path in paths.values():
             if path.is_symlink():
                 raise RunError(f"{path} is a link, which is not followed: remove it.")
-        settings: Any = {"svg.fonttype": "path", "svg.hashsalt": figure.name, "pdf.fonttype": 42}
-        with matplotlib.rc_context({**settings, "font.family": _fonts()}):
-            drawn = figure.draw(WIDE)
+        settings: Any = {"svg.fonttype": "path", "pdf.fonttype": 42, "font.family": _fonts()}
+        with matplotlib.rc_context({**settings, "svg.hashsalt": figure.name}):
+            drawn = figure.draw(width=WIDE)
             drawn.patch.set(alpha=1, facecolor="white")
             for suffix, save in _SAVE.items():
                 with atomic_path(paths[suffix]) as temporary:

@@ -11,8 +11,8 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder, write_text
 from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
-from labelgap.reporting.model_card import MODEL_CARD_FILE, write_model_card
-from labelgap.reporting.page import REPORT_FILE, FigureRenderer, write_figures
+from labelgap.reporting.model_card import MODEL_CARD_FILE, render_model_card
+from labelgap.reporting.page import REPORT_FILE, Page, write_figures
 from labelgap.reporting.pages.comparison import comparison_page
 from labelgap.reporting.pages.linear_eval import linear_eval_page
 from labelgap.reporting.pages.reproduction import reproduction_page
@@ -22,34 +22,25 @@ from labelgap.reporting.pages.study import study_page
 from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
-from labelgap.studies.compare.results import is_comparison
-from labelgap.studies.linear_eval import LinearEvaluation, is_linear_evaluation
+from labelgap.studies.linear_eval import LinearEvaluation
 from labelgap.studies.reproduce import Reproduction
-from labelgap.studies.reproduce.results import is_reproduction
-from labelgap.studies.shares import ShareComparison, is_share_comparison
+from labelgap.studies.shares import ShareComparison
 from labelgap.studies.study import FILE as STUDY_FILE
 from labelgap.studies.study import study_of_runs
 from labelgap.studies.sweep import Sweep
-from labelgap.studies.sweep.results import is_sweep
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.run_folder import is_run_folder, sweep_run
 
 Result = Run | Study | Comparison | LinearEvaluation | Reproduction | ShareComparison | Sweep
-_FOLDERS: Final[tuple[tuple[Callable[[Path], bool], Callable[[Path], Result]], ...]] = (
-    (is_reproduction, Reproduction.open),
-    (is_linear_evaluation, LinearEvaluation.open),
-    (is_comparison, Comparison.open),
-    (is_share_comparison, ShareComparison.open),
-    (is_sweep, Sweep.open),
-)
-"""How the folder of a result is recognized and opened; a study and a run have checks of their own."""
-_PAGES: Final[dict[type, Callable[[Any, FigureRenderer], str]]] = {
-    Comparison: comparison_page,
-    LinearEvaluation: linear_eval_page,
+_PAGES: Final[dict[Any, Callable[[Any, Page], str]]] = {
     Reproduction: reproduction_page,
+    LinearEvaluation: linear_eval_page,
+    Comparison: comparison_page,
     ShareComparison: shares_page,
     Sweep: sweep_page,
+    Study: study_page,
+    Run: run_page,
 }
 
 
@@ -73,67 +64,48 @@ def write_report(
         figures: a folder that gets every figure as NAME.svg, NAME.png and NAME.pdf for a paper, and its numbers as
             NAME.csv; not the folder of a result.
     """
-    opened, renderer = open_result(what), FigureRenderer()
-    data = None if data is None else _as_trained(opened, data)
+    opened = open_result(what)
+    runs = [opened] if isinstance(opened, Run) else [run for _, run in opened.runs] if isinstance(opened, Study) else []
+    if data is not None:
+        network = next((run for run in runs if run.config.protocol != "linear"), None)
+        data = data if network is None else network.with_val(data)  # it held images out: they were not trained on
     if figures is not None:
         check_figure_folder(Path(figures), opened.path, data)
-    page = _page(opened, data, renderer, images)
+    for run in runs:
+        if data is not None and data.classes != run.config.classes:
+            raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
+    page = Page(data, images=images)
+    text = _PAGES[type(opened)](opened, page)
     if isinstance(opened, Run) and opened.finished:
         sweep_run(opened.path, interrupted=opened.metrics["interrupted"])
         if data is not None or not (opened.path / MODEL_CARD_FILE).exists():
             with replacing(opened.path, [MODEL_CARD_FILE]):
-                write_model_card(opened, data)
+                write_text(opened.path / MODEL_CARD_FILE, render_model_card(opened, data))
     path = opened.path / REPORT_FILE
     if not isinstance(opened, Run) and not path.resolve().is_relative_to(opened.path.resolve()):
         raise RunError(f"{path} is a link out of its folder: remove it.")
     with replacing(opened.path, [REPORT_FILE]):
-        write_text(path, page)
+        write_text(path, text)
     if figures is not None:
-        write_figures(renderer.figures, Path(figures))
+        write_figures(page.figures, Path(figures))
     return path
 
 
-def _page(opened: Result, data: Dataset | None, figures: FigureRenderer, images: bool) -> str:
-    if not isinstance(opened, Run | Study):
-        return _PAGES[type(opened)](opened, figures)
-    for run in [run for _, run in opened.runs] if isinstance(opened, Study) else [opened]:
-        if data is not None and data.classes != run.config.classes:
-            raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
-    if isinstance(opened, Study):
-        return study_page(opened, data, figures, images=images)
-    return run_page(opened, data, figures, images=images)
-
-
 def check_figure_folder(folder: Path, result: Path, data: Dataset | None = None) -> None:
-    """Raise an error unless figures of a result may be written into a folder; it is created where it does not exist.
-
-    The folder of a result and the images of the data are no places for figures.
-    """
+    """Create a folder for figures; refuse one with a result or with images of the data, and one outside by a link."""
+    other = "choose a folder of their own with --figures"
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: figures need a folder. Choose another with --figures.")
+        raise InputError(f"{folder} is a file and figures need a folder: {other}.")
     resolved = folder.resolve()
     if folder.absolute().is_relative_to(result.absolute()) and not resolved.is_relative_to(result.resolve()):
-        raise RunError(f"{folder} is a link out of {result}: remove it, or choose another folder with --figures.")
-    tests = (is_run_folder, *(recognizes for recognizes, _ in _FOLDERS))
-    if (resolved / STUDY_FILE).exists() or any(recognizes(resolved) for recognizes in tests):
-        raise InputError(
-            f"{folder} is the folder of a result, whose files figures could replace: choose a folder of their own with "
-            f"--figures, such as {folder / 'figures'}."
-        )
+        raise RunError(f"{folder} is a link out of {result}: remove it, or {other}.")
+    if is_run_folder(resolved) or any(kind.is_in(resolved) for kind in _PAGES if kind is not Run):
+        raise InputError(f"{folder} is the folder of a result, whose files figures could replace: {other}.")
     for split in () if data is None else data.splits:
         root = getattr(split.images, "root", None)
         if isinstance(root, Path) and resolved.is_relative_to(root.resolve()):
-            raise InputError(
-                f"{folder} is inside the images of the data ({root}): choose another folder with --figures."
-            )
+            raise InputError(f"{folder} is inside the images of the data ({root}): {other}.")
     make_folder(folder)
-
-
-def _as_trained(opened: Result, data: Dataset) -> Dataset:
-    """Return the data with the val that a network held out: its images were not trained on."""
-    runs = [run for _, run in opened.runs] if isinstance(opened, Study) else [opened]
-    network = next((run for run in runs if isinstance(run, Run) and run.config.protocol != "linear"), None)
-    return data if network is None else network.with_val(data)
 
 
 def open_result(what: Result | str | os.PathLike[str]) -> Result:
@@ -141,10 +113,11 @@ def open_result(what: Result | str | os.PathLike[str]) -> Result:
     if isinstance(what, Result):
         return what
     folder = Path(what)
-    for recognizes, open_folder in _FOLDERS:
-        if recognizes(folder):
-            return open_folder(folder)
-    if (folder / STUDY_FILE).exists():
+    for kind in _PAGES:
+        if kind not in (Run, Study) and kind.is_in(folder):
+            opened: Result = kind.open(folder)
+            return opened
+    if Study.is_in(folder):
         return open_study(folder)
     if (folder / CONFIG_FILE).exists():
         return open_run(folder)

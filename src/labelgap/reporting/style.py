@@ -7,10 +7,8 @@ In a page every color is a CSS variable, so a figure follows the reader's light 
 from __future__ import annotations
 
 import io
-import re
 import warnings
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from xml.etree import ElementTree
 
@@ -38,16 +36,9 @@ SKY: Final = "#2d94cf"
 COLOR_CYCLE: Final = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "P"))
 """A color and a marker for each of several methods."""
 CSS_VARIABLES: Final = {
-    TEXT_COLOR: "currentColor",
-    MUTED_COLOR: "var(--faint)",
-    GRID_COLOR: "var(--grid)",
-    BACKGROUND_COLOR: "var(--paper)",
-    BLUE: "var(--blue)",
-    VERMILLION: "var(--vermillion)",
-    GREEN: "var(--green)",
-    PURPLE: "var(--purple)",
-    ORANGE: "var(--orange)",
-    SKY: "var(--sky)",
+    **{TEXT_COLOR: "currentColor", MUTED_COLOR: "var(--faint)", GRID_COLOR: "var(--grid)"},
+    **{BACKGROUND_COLOR: "var(--paper)", BLUE: "var(--blue)", VERMILLION: "var(--vermillion)", GREEN: "var(--green)"},
+    **{PURPLE: "var(--purple)", ORANGE: "var(--orange)", SKY: "var(--sky)"},
 }
 WIDE: Final = 10.0  # width of a figure on a desktop, in inches of 72 CSS pixels
 NARROW: Final = 5.0  # and on a phone
@@ -64,18 +55,25 @@ def make_figure(
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.05, hspace=0.07)  # type: ignore[union-attr,call-arg]
     figure.patch.set_alpha(0)
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axis in panels:
-        style_axes(axis)
+    for axis in panels:  # without the frame and ticks that carry no information
+        axis.patch.set_alpha(0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.spines["bottom"].set_color(MUTED_COLOR)
+        axis.grid(True, axis="y", color=GRID_COLOR, linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.tick_params(colors=MUTED_COLOR, labelcolor=MUTED_COLOR, labelsize=_SIZE - 1, length=0, pad=6)
+        for label in (axis.xaxis.label, axis.yaxis.label):
+            label.set(color=MUTED_COLOR, fontsize=_SIZE - 1)
+        axis.set_title("", loc="left", fontsize=_SIZE, color=TEXT_COLOR)
     return figure, panels
 
 
 def make_panels(
     count: int, *, width: float, each: float, extra: float = 0.0, wide: int | None = None, narrow: int = 1
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure of so many panels, their axes, and how many are side by side.
+    """Return a figure of so many panels, their axes, and how many are side by side: at most ``wide``, or ``narrow``.
 
-    At most ``wide`` of them (all, by default) are side by side on a desktop, ``narrow`` on a phone. The height is
-    ``each`` for a row of panels, and ``extra``.
+    The height is ``each`` for a row of panels, and ``extra``.
     """
     columns = max(min(count, narrow if width <= NARROW else wide or count), 1)
     rows = max(-(-count // columns), 1)
@@ -83,19 +81,6 @@ def make_panels(
     for axis in axes[count:]:
         axis.set_visible(False)
     return figure, axes[:count], columns
-
-
-def style_axes(axis: Axes) -> None:
-    """Remove the frame and ticks that carry no information."""
-    axis.patch.set_alpha(0)
-    axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.spines["bottom"].set_color(MUTED_COLOR)
-    axis.grid(True, axis="y", color=GRID_COLOR, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(colors=MUTED_COLOR, labelcolor=MUTED_COLOR, labelsize=_SIZE - 1, length=0, pad=6)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set(color=MUTED_COLOR, fontsize=_SIZE - 1)
-    axis.set_title("", loc="left", fontsize=_SIZE, color=TEXT_COLOR)
 
 
 def set_epoch_axis(axis: Axes, epochs: int, first: int = 1) -> None:
@@ -201,19 +186,12 @@ def draw_value(axis: Axes, text: str, x: float, y: float, *, offset: float = 9, 
     axis.annotate(text, (x, y), (offset, 0), textcoords="offset points", va="center", color=color, fontsize=_SIZE - 1)
 
 
-def add_legend(
-    figure: Figure,
-    lines: Sequence[Line2D],
-    names: Iterable[str],
-    columns: int | None = None,
-    position: tuple[float, float] | None = None,
-) -> None:
-    """Put a legend above the panels, at the left, or at a position of the figure; by default in up to four columns."""
+def add_legend(figure: Figure, lines: Sequence[Line2D], names: Iterable[str], columns: int | None = None) -> None:
+    """Put a legend above the panels, at the left; by default in up to four columns."""
     legend = figure.legend(
         lines,
         names,
-        loc="outside upper left" if position is None else "upper left",
-        bbox_to_anchor=position,
+        loc="outside upper left",
         ncols=columns or (1 if figure.get_figwidth() <= NARROW else max(min(len(lines), 4), 1)),
         frameon=False,
         fontsize=_SIZE,
@@ -247,25 +225,6 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
     root.set("role", "img")
     root.set("aria-label", single_line(description))
     return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def svg_document(figure: Figure, description: str) -> str:
-    """Return a figure as the text of an SVG file, in the colors and the two themes of the pages.
-
-    An SVG file in a web page or in Markdown follows the reader's theme, and has a background of its own. Coordinates
-    are rounded to a tenth of a pixel, so that the file is small and the same on every machine.
-    """
-    css = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
-    theme = css[: css.index("\n* {")]  # the color variables, light and dark
-    rules = f"{theme}\nsvg {{ color: var(--ink); background: var(--paper); font-family: system-ui, sans-serif; }}"
-
-    def rounded(attribute: re.Match[str]) -> str:
-        return re.sub(r"\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", attribute[0]).replace("  ", " ")
-
-    text = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', rounded, inline_svg(figure, "f", description))
-    opening, rest = re.sub(r"\n *(<g />)?", "\n", text).split(">", 1)
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return f"{opening.replace('<svg', f'<svg {spaces}')}>\n<style>{rules}</style>{rest}\n"
 
 
 def _simplify(element: ElementTree.Element, prefix: str) -> None:

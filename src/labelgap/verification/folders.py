@@ -116,10 +116,9 @@ class Verification:
 
 
 def verify_run(path: str | os.PathLike[str]) -> Verification:
-    """Compare the files of a folder with the digests in ``manifest.json``, and read each.
+    """Compare the files of a run, a study, a review or another result, and of all runs in it, with their digests.
 
-    It is that of a run, a study or a sweep with its runs, a comparison, a linear evaluation, the tables of papers with
-    all that was trained for them, or a review.
+    Each is read as well.
     """
     folder = Path(path)
     kind = _kind(folder)
@@ -144,10 +143,7 @@ def verify_run(path: str | os.PathLike[str]) -> Verification:
 def accept_changes(path: str | os.PathLike[str]) -> None:
     """Write the manifest of a finished folder again, and those of the results in it, from the files as they are.
 
-    An unfinished run has no manifest: among the tables of papers it is left as it is, to be resumed.
-
-    Raises:
-        RunError: the folder is an unfinished run, or a study with one; its manifest is as it was.
+    An unfinished run has none: it is refused, and among the tables of papers left as it is, to be resumed.
     """
     folder = Path(path)
     kind = _kind(folder)
@@ -162,38 +158,41 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
 
 def trust_folder(path: str | os.PathLike[str]) -> list[str]:
     """Sign the documents of a folder that somebody else made, and return what they name, which is used from now on."""
-    folder, named = Path(path), named_by(path)
-    refuse_links(folder)
-    kind = _kind(folder)
-    for _, member in _members(folder, kind):
-        trust_folder(member())
-    if kind in _SIGNED:
-        with replacing(folder, [_SIGNED[kind]]):
-            sign_file(folder / _SIGNED[kind])
+    named, folders = named_by(path), _results(Path(path))
+    for folder, _ in folders:
+        refuse_links(folder)
+    for folder, document in folders:
+        if document:
+            with replacing(folder, [document]):
+                sign_file(folder / document)
     return named
 
 
 def foreign_names(path: str | os.PathLike[str]) -> list[str]:
     """Return what the documents of a folder name that this user has neither made nor signed."""
-    folder = Path(path)
-    kind = _kind(folder)
-    named = [each for _, member in _members(folder, kind) for each in foreign_names(member())]
-    with suppress(RunError):  # damage, which verify tells
-        if kind in _SIGNED and not is_trusted(folder / _SIGNED[kind]):
-            named += named_by(folder)
+    named = []
+    for folder, document in _results(Path(path)):
+        with suppress(RunError):  # damage, which verify tells
+            named += _names(folder, document) if document and not is_trusted(folder / document) else []
     return named
 
 
 def named_by(path: str | os.PathLike[str]) -> list[str]:
     """Return the data, classes, weights and links that the documents of a folder name."""
-    folder = Path(path)
+    return [each for folder, document in _results(Path(path)) if document for each in _names(folder, document)]
+
+
+def _results(folder: Path) -> list[tuple[Path, str]]:
+    """Return the results in a folder, then itself, each with its document that names something; "" where none does."""
     kind = _kind(folder)
-    named = [each for _, member in _members(folder, kind) for each in named_by(member())]
-    if kind not in _SIGNED:
-        return named
-    config = read_config(folder) if kind == "run" else None
+    members = [each for _, member in _members(folder, kind) for each in _results(member())]
+    return [*members, (folder, _SIGNED.get(kind, ""))]
+
+
+def _names(folder: Path, document: str) -> list[str]:
+    config = read_config(folder) if document == CONFIG_FILE else None
     recipe = config.data if config is not None else open_review_folder(folder).recipe
-    named += [f"the data {each}" for each in (Recipe.checked(recipe).paths if recipe else ())]
+    named = [f"the data {each}" for each in (Recipe.checked(recipe).paths if recipe else ())]
     if config is not None:
         named += [f"the class {each}" for each in (config.method, config.backbone) if is_class_path(each)]
         named += [f"the weights {config.weights}"] if config.weights not in (None, NO_WEIGHTS) else []
@@ -294,11 +293,8 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
         config = read_config(folder)
     except RunError:
         return  # the other files are read by what it says
-    predicted = {
-        "image": pa.string(),
-        "split": pa.string(),
-        **{f"score.{name}": pa.float32() for name in config.classes},
-    }
+    scores = {f"score.{name}": pa.float32() for name in config.classes}
+    predicted = {"image": pa.string(), "split": pa.string(), **scores}
     readers: dict[str, Callable[[], object]] = {
         METRICS_FILE: partial(read_history, folder, config.classes),
         BEST: partial(_check_weights, folder, config),
@@ -308,9 +304,7 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
         PREDICTIONS_FILE: partial(read_table, folder / PREDICTIONS_FILE, predicted),
         DATA_FILE: partial(read_data_identity, folder),
     }
-    for name, read in readers.items():
-        if (folder / name).exists():
-            yield name, read
+    yield from ((name, read) for name, read in readers.items() if (folder / name).exists())
 
 
 def _check_weights(folder: Path, config: RunConfig) -> None:

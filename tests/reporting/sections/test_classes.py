@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
+from tests.reporting.conftest import write_audit
 
-from labelgap.audit.candidates import COLUMNS
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
@@ -117,10 +114,7 @@ def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: Calla
 def test_groups_and_the_audit_of_the_folder_are_in_it(run_of: Callable[..., Run], data: Dataset) -> None:
     run = run_of()
     run.metrics["class_groups"] = [1, 2, 2, 5]
-    estimate = {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 5, "cat": 2}}
-    metadata = {"format": 1, "runs": [], "data": {}, "unknown_total": 9, "unknown_per_class": {}, "method": "x"}
-    schema = pa.schema(list(COLUMNS.items()), {"labelgap": json.dumps({**metadata, "estimate": estimate})})
-    pq.write_table(schema.empty_table(), run.path / "candidates.parquet")
+    write_audit(run, {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 5, "cat": 2}})
     columns = class_table(run, data).columns()
     assert columns["group"].tolist() == [1, 2, 2, 5] and columns["missing"].tolist() == [2, 5, 0, 0]
 
@@ -131,7 +125,7 @@ def test_scores_and_probabilities_are_compared_on_the_classes_that_have_both() -
     probabilities = bin_probabilities(np.array([[0.8, np.nan], [0.2, np.nan]]), codes)
     compared, drawn = comparable_curves(scores, probabilities)
     assert drawn.tolist() == [True, False]
-    errors = {name: curves.overall.error[0] for name, curves in compared.items()}
+    errors = {name: curves.error[0] for name, curves in compared.items()}
     assert errors == pytest.approx({"score": 0.1, "probability": 0.2}), "0.5 and 0.2 with the other class"
 
 
@@ -139,4 +133,4 @@ def test_bins_leave_out_what_has_no_probability() -> None:
     curves = bin_probabilities(np.array([[0.95, np.nan], [1.0, 0.2]]), np.array([[1, 1], [0, 1]], dtype=np.int8))
     assert curves.count.sum(axis=1).tolist() == [2, 1] and curves.count[0, 9] == 2
     assert curves.error == pytest.approx([0.475, 0.8])
-    assert curves.overall.error == pytest.approx([(0.95 + 0.8) / 3])
+    assert curves.overall().error == pytest.approx([(0.95 + 0.8) / 3])

@@ -24,19 +24,6 @@ def opened(address: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(address.partition("base64,")[2])))
 
 
-def test_a_thumbnail_is_small_and_carries_no_metadata(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x010E] = "taken at home"
-    Image.new("RGB", (900, 600), "teal").save(tmp_path / "a.jpg", exif=exif, comment=b"private")
-    table = LabelTable.from_dense([[1]], ["cat"], ["a.jpg"])
-    address = thumbnail_data_url(Split("test", FileImages(tmp_path, ["a.jpg"]), table), 0)
-    picture = opened(address)
-    assert picture.size == (224, 149)
-    assert len(picture.getexif()) == 0
-    assert b"private" not in base64.b64decode(address.partition("base64,")[2])
-    assert b"taken at home" not in base64.b64decode(address.partition("base64,")[2])
-
-
 def test_a_small_grey_picture_keeps_its_pixels() -> None:
     pixels = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
     table = LabelTable.from_dense([[1]], ["cat"])
@@ -80,18 +67,16 @@ def test_where_nothing_is_called_present_the_nearest_class_is_told(data: Dataset
     assert [(chip["name"], chip["outcome"]) for chip in answer["classes"]] == [("cat", "missed")]
 
 
-def test_a_picture_that_cannot_be_read_is_left_out(run_of: Callable[..., Run], data: Dataset, tmp_path: Path) -> None:
+def test_images_that_cannot_be_read_or_were_not_predicted_are_left_out(
+    run_of: Callable[..., Run], data: Dataset, tmp_path: Path
+) -> None:
     run = run_of()
     assert data.test is not None
     lost = replace(data.test, images=FileImages(tmp_path, data.test.labels.images))
     assert random_examples(run, replace(data, test=lost)) == []
-
-
-def test_predictions_of_other_images_are_not_shown(run_of: Callable[..., Run], data: Dataset) -> None:
-    run = run_of()
-    assert data.test is not None
     table = LabelTable.from_dense(data.test.labels.to_dense(), data.classes)
     assert random_examples(run, replace(data, test=Split("test", data.test.images, table))) == []
+    assert disagreement_examples({"only": run}, data) == []
 
 
 def test_contrasts_are_where_the_methods_disagree_about_the_most_classes(study: Study, data: Dataset) -> None:
@@ -106,7 +91,3 @@ def test_contrasts_are_where_the_methods_disagree_about_the_most_classes(study: 
     shown = disagreement_examples(runs, data, 3)
     assert [apart[example["image"]] for example in shown] == sorted(apart.values(), reverse=True)[:3]
     assert [answer["label"] for answer in shown[0]["predictions"]] == ["an", "ll"]
-
-
-def test_one_run_alone_has_nothing_to_differ_from(run_of: Callable[..., Run], data: Dataset) -> None:
-    assert disagreement_examples({"only": run_of()}, data) == []

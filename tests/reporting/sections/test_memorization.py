@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.sections.memorization import SINGLE_LABELS, label_losses, memorization_by_label
+from labelgap.reporting.sections.memorization import SINGLE_LABELS, label_losses
 
 Trace = dict[str, NDArray[Any]]
 KINDS = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}
@@ -34,7 +34,9 @@ def members(trace: Trace, kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mean_and_share_are_over_the_labels_of_a_kind_that_were_seen(trace: Trace, kind: str) -> None:
+def test_mean_and_share_are_over_the_labels_of_a_kind_that_were_seen_and_single_ones_are_among_them(
+    trace: Trace, kind: str
+) -> None:
     found, losses = label_losses(trace)[kind], trace["loss"].tolist()
     assert found.count == len(members(trace, kind))
     for epoch in range(5):
@@ -47,10 +49,6 @@ def test_mean_and_share_are_over_the_labels_of_a_kind_that_were_seen(trace: Trac
         highest_first += bool(values) and max(values)[1] == 0
     assert found.first_epoch == pytest.approx(highest_first / visited)
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_single_labels_are_different_ones_of_the_kind_with_their_own_losses(trace: Trace, kind: str) -> None:
-    found = label_losses(trace)[kind]
     numbers = (found.row * 7 + found.column).tolist()
     assert len(set(numbers)) == SINGLE_LABELS and set(numbers) <= set(members(trace, kind))
     np.testing.assert_array_equal(found.single, trace["loss"][:, numbers])
@@ -64,7 +62,6 @@ def test_without_truth_the_kinds_are_those_observed_and_nothing_is_called_memori
         for name, state in zip(("present", "absent", "unknown"), (PRESENT, ABSENT, UNKNOWN), strict=True)
     }
     assert {name: losses.count for name, losses in found.items()} == expected
-    assert memorization_by_label({"a": found}) == {}
     assert label_losses({}) == {}
 
 
@@ -76,7 +73,7 @@ def test_one_epoch_has_no_share_and_an_epoch_that_saw_nothing_no_mean() -> None:
         "truth": np.array([PRESENT, ABSENT], dtype=np.int8),
         "loss": np.full((1, 2), np.nan, dtype=np.float32),
     }
-    (found,) = memorization_by_label({"a": label_losses(blank)}).values()
+    found = label_losses(blank)
     assert found.keys() == {"TN", "FN"} and len(found["TN"].mean) == 1
     assert math.isnan(found["FN"].mean[0]) and found["FN"].first_epoch is None
     twice = label_losses(blank | {"loss": np.full((2, 2), np.nan, dtype=np.float32)})

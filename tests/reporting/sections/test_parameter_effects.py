@@ -1,4 +1,4 @@
-"""The effect of a hyperparameter: val, test and best epoch of every value, from rows, trials and runs made by hand."""
+"""Curves and the effect of a hyperparameter: val, test and best epoch, from rows, trials and runs made by hand."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.conftest import undraw
-from tests.reporting.conftest import Recipe, make_study
-from tests.reporting.pages.test_comparison_page import BEST, comparison
+from tests.reporting.conftest import EPOCHS, Recipe, make_run, make_study
+from tests.reporting.pages.test_comparison_page import BEST, comparison, method
 
 from labelgap.data.dataset import Dataset
-from labelgap.reporting import parameter_effects, write_report
+from labelgap.reporting import epoch_scores, parameter_effects, write_report
+from labelgap.reporting.sections.curves import scores_of_seeds
 from labelgap.reporting.sections.parameter_effects import _study_effects
 from labelgap.studies.compare.results import Comparison, GapToBest, MethodResult, SeedResult
 from labelgap.studies.sweep.results import Sweep, SweepTrial
 from labelgap.studies.sweep.search_space import Parameter
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without the drawings of their figures, which take seconds."""
-    undraw(monkeypatch)
 
 
 def row(variant: dict[str, Any], val: list[float], test: list[float], epochs: list[int]) -> MethodResult:
@@ -56,7 +50,7 @@ def test_a_value_is_shown_with_its_best_setting_on_val_whatever_test_says(tmp_pa
     assert parameter_effects(comparison(tmp_path, BEST)) == [], "nothing varies"
 
 
-def test_the_page_of_a_comparison_has_the_effect_and_the_epochs(tmp_path: Path, undrawn: None) -> None:
+def test_the_page_of_a_comparison_has_the_effect_and_the_epochs(tmp_path: Path) -> None:
     varied(tmp_path).write()
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "ll-ct: delta_rel" in page and "81.00 ± 1.41" in page and "71.00 ± 1.41" in page and "5.5 ± 0.7" in page
@@ -79,9 +73,7 @@ def test_the_trials_of_a_sweep_have_no_test_and_pruned_ones_do_not_count(tmp_pat
     assert np.isnan(delta.test).all() and delta.val_name == "observed ranking of val"
 
 
-def test_runs_that_differ_in_one_option_and_in_seeds_show_its_effect(
-    tmp_path: Path, data: Dataset, undrawn: None
-) -> None:
+def test_runs_that_differ_in_one_option_and_in_seeds_show_its_effect(tmp_path: Path, data: Dataset) -> None:
     recipes = {
         f"d{delta}-{seed}": Recipe(options={"delta_rel": delta}, skill=skill, seed=seed)
         for delta, skill in ((0.2, 3.0), (0.1, 1.0))
@@ -107,3 +99,27 @@ def test_runs_that_differ_in_two_settings_show_no_effect(tmp_path: Path, data: D
     for number, run in enumerate(runs):  # the same settings on other data
         run.config = runs[0].config.model_copy(update={"data": {"name": "csv", "path": f"{number}.csv"}})
     assert _study_effects(runs) == []
+
+
+def test_runs_have_the_scores_of_their_history_and_test_once(tmp_path: Path, data: Dataset) -> None:
+    study = make_study(tmp_path / "s", data, an=Recipe(method="an"), last=Recipe(select="last"))
+    found = epoch_scores(study)
+    assert list(found) == ["an"], "under `last` val is not scored"
+    expected = [[0.5 + 0.05 * epoch - 0.008 * epoch**2 for epoch in range(1, EPOCHS + 1)]]
+    assert found["an"].scores.tolist() == expected and found["an"].epochs.tolist() == [1, 2, 3, 4, 5, 6]
+    assert found["an"].best.tolist() == [3] and found["an"].name == "val mAP"
+    run = study.run(study.members[0])
+    assert found["an"].test.tolist() == [run.metrics["test"]["map"]]
+    assert not epoch_scores({"a": make_run(tmp_path / "open", data, Recipe(finished=False))})
+
+
+def test_seeds_that_stopped_early_count_as_far_as_they_went() -> None:
+    found = scores_of_seeds([[0.2, 0.4, 0.3], [0.6]], [2, 1], [0.5, None], "val mAP")
+    assert found is not None and found.mean.tolist() == pytest.approx([0.4, 0.4, 0.3])
+    assert np.isnan(found.scores[1, 1:]).all() and np.isnan(found.test[1])
+    assert scores_of_seeds([[0.2], []], [1, 1], [None, None], "val mAP") is None
+    assert scores_of_seeds([], [], [], "val mAP") is None
+
+
+def test_rows_without_scores_are_left_out(tmp_path: Path) -> None:
+    assert epoch_scores(comparison(tmp_path, BEST, method("an", [0.7, 0.7], GapToBest(0.1, 0.1)))) == {}

@@ -53,12 +53,9 @@ def test_the_measures_are_those_of_loops_over_all_pairs_and_unknown_labels_are_l
     assert found.mean()[0] == pytest.approx(found.auc[:5].mean())
 
 
-@pytest.mark.parametrize(
-    ("scores", "labels", "reason"),
-    [([[0.5]], [[1, 0]], "images × classes"), ([[3.0]], [[1]], "not between 0 and 1"), ([[np.nan]], [[1]], "between")],
-)
-def test_scores_that_are_no_probabilities_of_the_labels_are_refused(scores: Any, labels: Any, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+@pytest.mark.parametrize(("scores", "labels"), [([[0.5]], [[1, 0]]), ([[3.0]], [[1]]), ([[np.nan]], [[1]])])
+def test_scores_that_are_no_probabilities_of_the_labels_are_refused(scores: Any, labels: Any) -> None:
+    with pytest.raises(InputError):
         class_separability(scores, labels)
 
 
@@ -83,20 +80,18 @@ def test_unseen_images_are_measured_by_their_predictions_some_of_them_if_they_ar
     run_of: Callable[..., Run], data: Dataset, positives_only: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, test = run_of(), data.split("test")
-    name, found = separability_on_unseen(run, data) or ("", None)
+    found = separability_on_unseen(run, data)["test"]
     scores = read_predictions(run.path, "test", test.labels.images, data.classes)
-    assert scores is not None and found is not None
-    assert name == "test" and found.classes == data.classes
+    assert scores is not None and found.classes == data.classes
     np.testing.assert_array_equal(found.auc, class_separability(scores, test.evaluation_labels.to_dense()).auc)
     monkeypatch.setattr(separability, "MAX_SCORES", 4 * 10)
-    _, some = separability_on_unseen(run, data) or ("", None)
-    assert some is not None and some.images == 10 and (some.present + some.absent).tolist() == [10] * 4
-    assert separability_on_unseen(run, None) is None
+    some = separability_on_unseen(run, data)["test"]
+    assert some.images == 10 and (some.present + some.absent).tolist() == [10] * 4
+    assert separability_on_unseen(run, None) == {}
     monkeypatch.undo()
     mixed = replace(data, test=positives_only.test)
-    name, _ = separability_on_unseen(run, mixed) or ("", None)
-    assert name == "val", "where test has no absent label"
-    assert separability_on_unseen(run_of(positives_only, val=False, truth=False), positives_only) is None
+    assert separability_on_unseen(run, mixed).keys() == {"val"}, "where test has no absent label"
+    assert separability_on_unseen(run_of(positives_only, val=False, truth=False), positives_only) == {}
 
 
 def test_unknown_positives_are_counted_per_class_in_blocks(

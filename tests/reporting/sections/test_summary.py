@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.reporting.conftest import write_audit
 
-from labelgap.audit.candidates import COLUMNS
 from labelgap.data.dataset import Dataset, Split
-from labelgap.reporting import partial_evidence
-from labelgap.reporting.sections.summary import expected_half_width, images_for_half_width
+from labelgap.reporting import class_table
+from labelgap.reporting.sections.summary import expected_half_width, images_for_half_width, partial_evidence
 from labelgap.training import Run
 
 
@@ -48,16 +45,13 @@ def test_the_ranking_the_known_labels_and_the_audit_are_told_by_what_they_are(
     on = Dataset("pets", data.train, Split("val", data.val.images, shown))
     run = run_of(on, test=False, select="observed", truth=False)
     run.metrics["score"] = run.history[2]["score"]
-    estimate = {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 7}}
-    metadata = {"format": 1, "runs": [], "data": {}, "unknown_total": 9, "unknown_per_class": {}, "method": "x"}
-    schema = pa.schema(list(COLUMNS.items()), {"labelgap": json.dumps({**metadata, "estimate": estimate})})
-    pq.write_table(schema.empty_table(), run.path / "candidates.parquet")
-    found = partial_evidence(run, on)
-    assert found.ranking is not None and found.ranking.random is not None
-    assert (found.ranking.first, found.ranking.kept) == (run.history[0]["score"], run.history[2]["score"])
-    present = shown.counts().present
-    assert min(present / 24) <= found.ranking.random <= max(present / 24) + 0.2
-    assert found.known == on.train.labels.counts().total and (found.missing, found.missing_range) == (7, (3, 14))
-    assert (found.review_images, found.available_images) == (24, 24)
-    without = partial_evidence(run)
-    assert without.known is None and without.ranking is not None and without.ranking.random is None
+    write_audit(run, {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 7}})
+    found = partial_evidence(run, on, class_table(run, on))
+    ranking, present = found["ranking"], shown.counts().present
+    assert (ranking["first"], ranking["kept"]) == (run.history[0]["score"], run.history[2]["score"])
+    assert min(present / 24) <= ranking["random"] <= max(present / 24) + 0.2
+    assert found["known"] == on.train.labels.counts().total
+    assert (found["missing"], found["missing_range"]) == (7, [3, 14])
+    assert (found["review_images"], found["available_images"]) == (24, 24)
+    without = partial_evidence(run, None, class_table(run))
+    assert without["known"] is None and without["ranking"]["random"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -26,7 +26,7 @@ from labelgap.reporting.formatting import (
     format_measure,
     format_options,
 )
-from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.reporting.sections.curves import epoch_scores_section
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.compare.results import BASELINE, Comparison, MethodResult
@@ -48,24 +48,18 @@ def ranking_summary(comparison: Comparison) -> str:
     measured = [row for row in comparison.competitors if row.mean is not None]
     if not measured:
         return ""
-    best, name = measured[0], comparison.metric.name
-    value = f"{name} {format_measure(best.mean)}"
-    if len(measured) == 1:
+    best, second = measured[0], measured[1] if len(measured) > 1 else None
+    value = f"{comparison.metric.name} {format_measure(best.mean)}"
+    if second is None:
         return f"`{best.name}`: {value}. There is nothing to compare it with."
     if len(best.seeds) == 1:
-        return (
-            f"`{best.name}` is highest ({value}), but with one seed no difference can be claimed: repeat it with more."
-        )
-    second = measured[1]
+        return f"`{best.name}` is highest ({value}), but with one seed no difference can be claimed: take more."
     if comparison.winner is not None and second.gap is not None:
-        lead = f"{100 * second.gap.mean:.1f} ± {100 * (second.gap.half_width or 0.0):.1f}"
-        over = f"by {lead} points over `{second.name}`, the next"
-        return f"`{best.name}` is significantly better than all others: {over}."
+        lead = f"{100 * second.gap.mean:.1f} ± {100 * (second.gap.half_width or 0.0):.1f} points over `{second.name}`"
+        return f"`{best.name}` is significantly better than all others: by {lead}, the next."
     near = join_names([f"`{row.name}`" for row in comparison.tied[1:]], _MAX_METHODS)
-    return (
-        f"`{best.name}` has the highest mean ({value}), but the difference is within the uncertainty: {near} may be as "
-        "good."
-    )
+    mean = f"`{best.name}` has the highest mean ({value}), but the difference is within the uncertainty"
+    return f"{mean}: {near} may be as good."
 
 
 def missing_label_cost(comparison: Comparison) -> str:
@@ -94,10 +88,7 @@ def review_commands(comparison: Comparison, *, whole_path: bool = True) -> tuple
 
 
 def method_command(comparison: Comparison, row: MethodResult, *, whole_path: bool = True) -> str:
-    """Return the command that trains a method with its selected setting.
-
-    ``whole_path``: whether the path of the data has its folders; not in a report, because reports are shared.
-    """
+    """Return the command that trains a method with its selected setting; with folders in its paths only on request."""
     metadata, method = comparison.metadata, "an" if row.baseline else row.method
     recipe = metadata.get("recipe") or {}
     words = ["labelgap", "train", *(data_arguments(recipe if whole_path else strip_directories(recipe)) or ["DATA"])]
@@ -123,12 +114,13 @@ def method_command(comparison: Comparison, row: MethodResult, *, whole_path: boo
 def comparison_rows(comparison: Comparison) -> list[ResultRow]:
     """Return the measures of every method in order; the best and those that may be as good are bold."""
     tied, rows = {row.name for row in comparison.tied}, []
+
+    def spread(mean: float | None, half: float | None) -> str:
+        return format_measure(mean, 2) + ("" if half is None else f" ± {100 * half:.2f}")
+
     for row in comparison.methods:
-        value = format_measure(row.mean, 2) + ("" if row.deviation is None else f" ± {100 * row.deviation:.2f}")
-        behind = ""
-        if row.gap is not None and row.gap.mean != 0:
-            half = "" if row.gap.half_width is None else f" ± {100 * row.gap.half_width:.2f}"
-            behind = f"{100 * row.gap.mean:.2f}{half}"
+        value, gap = spread(row.mean, row.deviation), row.gap
+        behind = "" if gap is None or gap.mean == 0 else spread(gap.mean, gap.half_width)
         others = (format_measure(row.mean_of(_MEASURES[name]), 2) for name in _measures(comparison))
         bold = row.name in tied and not row.extra_labels
         rows.append(ResultRow(row.name, (value, behind, *others), bold, row.extra_labels))
@@ -137,14 +129,14 @@ def comparison_rows(comparison: Comparison) -> list[ResultRow]:
 
 def setting_columns(comparison: Comparison) -> dict[str, list[str]]:
     """Return the cells of every setting, by its header; "weight decay" and "options" only if a method has any."""
-    columns = dict[str, list[str]]()
-    for row in comparison.methods:
-        marks = {name: "*" if name in row.at_edge else "" for name in ("weight_decay", "lr")}
+    columns, rows = dict[str, list[str]](), comparison.methods
+    for row in rows:
+        marks = {name: "°" if name == "epoch" else "*" for name in row.at_edge}
         newton = row.optimizer == "newton"
         rate = "newton" if newton else format_learning_rate(row.lr)
         cells = {
-            "weight decay": f"{row.weight_decay:.2g}{marks['weight_decay']}",
-            "lr": f"{rate}{marks['lr']}{'°' if 'epoch' in row.at_edge else ''}",
+            "weight decay": f"{row.weight_decay:.2g}{marks.get('weight_decay', '')}",
+            "lr": f"{rate}{marks.get('lr', '')}{marks.get('epoch', '')}",
             "batch": "all" if newton else str(row.batch_size),
             "options": format_options(row.options),
             "tried": str(row.settings_tried),
@@ -153,8 +145,7 @@ def setting_columns(comparison: Comparison) -> dict[str, list[str]]:
         }
         for name, cell in cells.items():
             columns.setdefault(name, []).append(cell)
-    used = {"weight decay": any(row.weight_decay for row in comparison.methods)}
-    used["options"] = any(row.options for row in comparison.methods)
+    used = {"weight decay": any(row.weight_decay for row in rows), "options": any(row.options for row in rows)}
     return {name: cells for name, cells in columns.items() if used.get(name, True)}
 
 
@@ -180,10 +171,8 @@ def comparison_notes(comparison: Comparison) -> list[str]:
         notes.append(f"{metric.name} is over {metric.classes_counted:,} of {classes:,} classes: {counted}.")
     seeds = max((len(row.seeds) for row in rows), default=0)
     if seeds > 1:
-        notes.append(
-            f"± is the standard deviation over {seeds} seeds; under behind best, half the 95 % interval of the "
-            "difference."
-        )
+        half = "under behind best, half the 95 % interval of the difference"
+        notes.append(f"± is the standard deviation over {seeds} seeds; {half}.")
     chances = [row.mean_of("chance") for row in rows]
     if metric.is_accuracy and chances and chances[0] is not None:
         notes.append(f"Random scores reach a test mAP of {format_measure(chances[0], 2)}.")
@@ -192,16 +181,12 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     if any("epoch" in row.at_edge for row in rows):
         notes.append("° the last epoch was the best one: more (--epochs) may be better.")
     if any(row.baseline for row in rows):
-        notes.append(
-            f"{BASELINE} is the baseline: scikit-learn's LogisticRegression of every class with unknown labels as "
-            "absent, C searched, solved by labelgap."
-        )
-    extra: dict[str, list[str]] = {}
-    for row in rows:
-        if row.extra_labels:
-            extra.setdefault(row.label_view, []).append(row.name)
-    if extra:
-        views = "; ".join(f"{join_names(names)} saw {saw}" for saw, names in extra.items())
+        regression = "scikit-learn's LogisticRegression of every class with unknown labels as absent, C searched"
+        notes.append(f"{BASELINE} is the baseline: {regression}, solved by labelgap.")
+    above = [row for row in rows if row.extra_labels]
+    if above:
+        names = {saw: [row.name for row in above if row.label_view == saw] for saw in (row.label_view for row in above)}
+        views = "; ".join(f"{join_names(each)} saw {saw}" for saw, each in names.items())
         others = join_names(list(dict.fromkeys(row.label_view for row in rows if not row.extra_labels)))
         notes.append(f"Below the line: {views}. The others saw {others}." if others else f"{views}.")
     return notes
@@ -215,19 +200,13 @@ def comparison_table(comparison: Comparison) -> Table:
     several = len({row.batch_size for row in comparison.methods if row.optimizer != "newton"}) > 1
     shown = ("weight decay", "lr", "batch") if several else ("weight decay", "lr")
     settings = {name: cells for name, cells in setting_columns(comparison).items() if name in shown}
-    rows = [
-        ResultRow(row.label, (*row.cells, *cells), row.bold, row.apart)
-        for row, cells in zip(comparison_rows(comparison), zip(*settings.values(), strict=True), strict=True)
-    ]
+    each = zip(comparison_rows(comparison), zip(*settings.values(), strict=True), strict=True)
+    rows = [row._replace(cells=(*row.cells, *cells)) for row, cells in each]
     return ResultTable(comparison.title, (*comparison_columns(comparison), *settings), rows, notes).for_terminal()
 
 
 def comparison_figure(comparison: Comparison, *, width: float = style.WIDE) -> Figure:
-    """Draw the measure of every method and, on a wide screen and with several seeds, the 95 % interval of its gap.
-
-    Dots are means, ticks the seeds. Methods that saw more labels than the others are hollow, at the bottom. There must
-    be at least one mean.
-    """
+    """Draw the measure of every method and, where a screen is wide, the interval of its gap to the best."""
     rows = {
         number + (0.6 if row.extra_labels else 0.0): row
         for number, row in enumerate(row for row in comparison.methods if row.mean is not None)
@@ -255,9 +234,8 @@ def _draw_values(axis: Axes, rows: Mapping[float, MethodResult], name: str, lowe
     axis.set_xlim(max(low - 2 * pad, 0.0), min(high + 3.5 * pad, 100 + 3 * pad))
     style.swap_grid(axis)
     for place, row in rows.items():
-        color, value_color, face = style.BLUE, style.TEXT_COLOR, style.BLUE
-        if row.extra_labels:
-            color, value_color, face = style.MUTED_COLOR, style.MUTED_COLOR, style.BACKGROUND_COLOR
+        muted = (style.MUTED_COLOR, style.MUTED_COLOR, style.BACKGROUND_COLOR)
+        color, value_color, face = muted if row.extra_labels else (style.BLUE, style.TEXT_COLOR, style.BLUE)
         mean, seeds = means[place], [100 * value for value in row.values]
         if mean < axis.get_xlim()[0]:
             edge = blended_transform_factory(axis.transAxes, axis.transData)
@@ -294,55 +272,47 @@ def _draw_gaps(axis: Axes, rows: Mapping[float, MethodResult], lowest: float) ->
     axis.set_xlabel("points from the best, 95 %")
 
 
-def comparison_page(comparison: Comparison, figures: FigureRenderer) -> Markup:
+def comparison_page(comparison: Comparison, page: Page) -> Markup:
     """Return the page."""
     rows, settings = comparison_rows(comparison), setting_columns(comparison)
     measured = [row for row in comparison.competitors if row.mean is not None]
-    cells = zip(*settings.values(), strict=True)
+    cells, figure = zip(*settings.values(), strict=True), None
+    columns: dict[str, Any] = {
+        row.name: {
+            "seed": [seed.seed for seed in row.seeds],
+            "value": row.values,
+            "mean": row.mean,
+            "gap": None if row.gap is None else row.gap.mean,
+            "gap_half_width": None if row.gap is None else row.gap.half_width,
+            "extra_labels": row.extra_labels,
+        }
+        for row in comparison.methods
+        if row.mean is not None
+    }
+    if columns:
+        values = "; ".join(f"{name} {format_measure(each['mean'])}" for name, each in columns.items())
+        text = f"{comparison.metric.name}: {values}."
+        figure = page.figure("comparison", text, stack_columns("method", columns), comparison_figure, comparison)
     return render_template(
         "pages/comparison.html",
         title=comparison.title,
         comparison=comparison,
         metadata=comparison.metadata,
         summary=[text for text in (ranking_summary(comparison), missing_label_cost(comparison)) if text],
-        figure=_figure(comparison, figures),
+        figure=figure,
         columns=comparison_columns(comparison),
         rows=rows,
         notes=comparison_notes(comparison),
-        sections=[parameter_effects_section(comparison, figures), epoch_scores_section(comparison, figures)],
+        sections=[parameter_effects_section(comparison, page), epoch_scores_section(comparison, page)],
         selection=_FOLDS if comparison.metadata.get("folds") else SELECTION_RULES[comparison.rule],
         has_train_map=any(row.mean_of("train_map") is not None for row in comparison.methods),
         command=method_command(comparison, measured[0], whole_path=False) if measured else "",
         review_commands=review_commands(comparison, whole_path=False),
         setting_columns=list(settings),
-        setting_rows=[ResultRow(row.label, each, row.bold, row.apart) for row, each in zip(rows, cells, strict=True)],
+        setting_rows=[row._replace(cells=each) for row, each in zip(rows, cells, strict=True)],
         methods=[(name, _describe(name)) for name in dict.fromkeys(row.method for row in comparison.methods)],
         classes=join_names(comparison.metadata["classes"], 12),
         has_images=False,
-    )
-
-
-def _figure(comparison: Comparison, figures: FigureRenderer) -> ResponsiveFigure | None:
-    rows = [row for row in comparison.methods if row.mean is not None]
-    if not rows:
-        return None
-    values = "; ".join(f"{row.name} {format_measure(row.mean)}" for row in rows)
-    columns = {
-        row.name: table_columns(
-            seed=[seed.seed for seed in row.seeds],
-            value=row.values,
-            mean=row.mean,
-            gap=None if row.gap is None else row.gap.mean,
-            gap_half_width=None if row.gap is None else row.gap.half_width,
-            extra_labels=row.extra_labels,
-        )
-        for row in rows
-    }
-    return figures.render(
-        lambda width: comparison_figure(comparison, width=width),
-        f"{comparison.metric.name}: {values}.",
-        name="comparison",
-        data=stack_columns("method", columns),
     )
 
 

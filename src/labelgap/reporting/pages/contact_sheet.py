@@ -71,26 +71,20 @@ def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True
         table = split.labels
         entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
         columns, values = table.columns[entries], table.values[entries]
-        present, absent = (
-            tuple(table.classes[column] for column in columns[values == state]) for state in (PRESENT, ABSENT)
-        )
-        thumbnail, error = "", ""
+        present, absent = ([table.classes[each] for each in columns[values == state]] for state in (PRESENT, ABSENT))
+        item: dict[str, Any] = {
+            "image": table.images[row],
+            "split": split.name,
+            "thumbnail": "",
+            "error": "",
+            "present": present,
+        }
+        item |= {"absent": absent[:_MAX_ABSENT], "more_absent": max(len(absent) - _MAX_ABSENT, 0)}
         try:
-            thumbnail = thumbnail_data_url(split, row) if images else ""
+            item["thumbnail"] = thumbnail_data_url(split, row) if images else ""
         except (LabelGapError, OSError) as failure:
-            error = str(failure)
-        found.append(
-            {
-                "image": table.images[row],
-                "split": split.name,
-                "thumbnail": thumbnail,
-                "error": error,
-                "present": present,
-                "absent": absent[:_MAX_ABSENT],
-                "more_absent": max(len(absent) - _MAX_ABSENT, 0),
-                "unknown": len(table.classes) - len(columns),
-            }
-        )
+            item["error"] = str(failure)
+        found.append({**item, "unknown": len(table.classes) - len(columns)})
     return found
 
 
@@ -104,7 +98,7 @@ def _find_rarest(data: Dataset, summary: DatasetSummary, shown: list[ImageLocati
             table = split.labels
             entries = (table.columns == data.classes.index(rare.name)) & (table.values == PRESENT)
             places += [(split, int(row)) for row in table.rows[entries][: RANDOM_COUNT + RAREST_COUNT + 1]]
-        chosen = next((place for place in places if (place[0].name, place[1]) not in used), places[0])
-        used.add((chosen[0].name, chosen[1]))
-        found[f"{rare.name} ({rare.present:,})"] = chosen
+        split, row = next((each for each in places if (each[0].name, each[1]) not in used), places[0])
+        used.add((split.name, row))
+        found[f"{rare.name} ({rare.present:,})"] = split, row
     return found

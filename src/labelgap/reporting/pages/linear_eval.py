@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.table import Table
 
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.reporting import style
-from labelgap.reporting.formatting import ResultRow, ResultTable, format_count, format_measure
-from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.reporting.formatting import ResultRow, ResultTable, format_measure
+from labelgap.reporting.page import Page, render_template
 from labelgap.studies.linear_eval import LinearEvaluation, PenaltyResult
 
 _EVERY: Final = 4  # of many penalties, one row for so many is shown
@@ -50,10 +49,7 @@ def linear_eval_table(evaluation: LinearEvaluation) -> Table:
 
 
 def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -> Figure:
-    """Draw the score on val, and on test where it is known, against the penalty; the chosen penalty is dashed.
-
-    A dot is the best of a curve: of val the chosen penalty, of test the paper's choice.
-    """
+    """Draw the score on val, and on test where it is known, against the penalty; a dot is the best of a curve."""
     results, best = evaluation.results, evaluation.best_on_test
     figure, (axis,) = style.make_figure(width=width, height=3.2)
     penalties = [result.penalty for result in results]
@@ -67,8 +63,7 @@ def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -
         lines += axis.plot(penalties, values, color=color, linewidth=2, solid_capstyle="round")
         place = [top.penalty], [values[results.index(top)]]
         style.draw_line(axis, *place, color, linestyle="none", linewidth=1.5, markersize=8, clip_on=False)
-    chosen = evaluation.chosen.penalty
-    axis.axvline(chosen, color=style.MUTED_COLOR, linewidth=0.8, linestyle=style.DASHED, zorder=1)
+    axis.axvline(evaluation.chosen.penalty, color=style.MUTED_COLOR, linewidth=0.8, linestyle=style.DASHED, zorder=1)
     axis.set_xscale("log")
     axis.minorticks_off()
     axis.set_xlabel("penalty λ")
@@ -76,34 +71,22 @@ def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -
     return figure
 
 
-def linear_eval_page(evaluation: LinearEvaluation, figures: FigureRenderer) -> Markup:
+def linear_eval_page(evaluation: LinearEvaluation, page: Page) -> Markup:
     """Return the page."""
     chosen, best, metric = evaluation.chosen, evaluation.best_on_test, evaluation.metric
-    images = ", ".join(f"{count:,} {name}" for name, count in evaluation.images.items())
-    brought = evaluation.backbone == FEATURES
-    backbone = "features that came with the data" if brought else f"features of {evaluation.backbone}"
     finding = f"Val chooses the penalty {chosen.penalty:.3g}: {metric} {format_measure(chosen.val)} on val"
     if best is not None:
         finding += f", {format_measure(chosen.test)} on test (the best on test: {format_measure(best.test)})"
-    names = ("penalty", "val", "test")
-    table = _result_table(evaluation)
+    columns = {name: [getattr(each, name) for each in evaluation.results] for name in ("penalty", "val", "test")}
     return render_template(
         "pages/linear_eval.html",
         title=f"Linear classifiers on the features of {evaluation.data}",
-        lead=f"{evaluation.classes:,} classes, {evaluation.task}; {images} images; {backbone}.",
+        evaluation=evaluation,
         finding=f"{finding}.",
-        figure=figures.render(
-            lambda width: penalty_figure(evaluation, width=width),
-            finding,
-            name="penalties",
-            data={name: [getattr(result, name) for result in evaluation.results] for name in names},
-        ),
-        columns=("", *table.columns),
-        rows=[(row.label, row.cells) for row in table.rows],
-        notes=table.notes,
-        class_score="average precision" if evaluation.task == "multi-label" else "share of its images that get it",
+        figure=page.figure("penalties", finding, columns, penalty_figure, evaluation),
+        table=_result_table(evaluation),
         class_rows=[
-            (each.name, [format_count(each.present), format_measure(each.val), format_measure(each.test)])
+            (each.name, [each.present, format_measure(each.val), format_measure(each.test)])
             for each in sorted(evaluation.class_results, key=lambda each: -1 if each.val is None else each.val)
         ],
         has_images=False,

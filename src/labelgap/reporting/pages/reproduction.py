@@ -14,7 +14,7 @@ from labelgap.reporting.formatting import (
     format_options,
     val_score_name,
 )
-from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.curves import EpochScores, render_epoch_scores, scores_of_seeds
 from labelgap.reporting.sections.parameter_effects import figure_name
 from labelgap.studies.reproduce import Reproduction, paper_tables
@@ -49,47 +49,34 @@ def reproduction_table(reproduction: Reproduction, table: str) -> Table:
 
 
 def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
+    """Return the cells of a row; the last is what val chose: rates, and the options that the paper searched."""
     paper = difference = NO_VALUE
     if cell.published is not None:
         value = cell.published.value
         paper = f"{value:.1f}" if round(value, 1) == value and cell.column.metric != "epoch" else f"{value:g}"
         difference = f"{round(result.mean - value, 2) + 0.0:+.2f}"
-    ours = f"{result.mean:.2f}", format_number(result.deviation)
-    return cell.column.name, *ours, paper, difference, _setting(cell, result)
-
-
-def _setting(cell: Cell, result: CellResult) -> str:
-    """Return what val chose: rates, and the options that the paper searched."""
-    options = {name: value for name, value in result.setting["options"].items() if name in cell.training.search}
-    parts = [f"penalty {result.setting['penalty']:.2g}"] if "penalty" in result.setting else []
-    parts += [f"lr {format_learning_rate(result.setting['lr'])}"] if "lr" in result.setting else []
-    parts += [f"batch {result.setting['batch_size']}"] if "batch_size" in result.setting else []
+    ours, setting = (f"{result.mean:.2f}", format_number(result.deviation)), result.setting
+    options = {name: value for name, value in setting["options"].items() if name in cell.training.search}
+    parts = [f"penalty {setting['penalty']:.2g}"] if "penalty" in setting else []
+    parts += [f"lr {format_learning_rate(setting['lr'])}"] if "lr" in setting else []
+    parts += [f"batch {setting['batch_size']}"] if "batch_size" in setting else []
     parts += [format_options(options)] if options else []
     parts += [] if result.known_absent is None else [f"{result.known_absent:,} known absent"]
-    return ", ".join(parts)
+    return cell.column.name, *ours, paper, difference, ", ".join(parts)
 
 
-def reproduction_page(reproduction: Reproduction, figures: FigureRenderer) -> Markup:
+def reproduction_page(reproduction: Reproduction, page: Page) -> Markup:
     """Return the page."""
     tables = []
     for name in reproduction.tables:
-        table = _result_table(reproduction, name)
         published = (cell.published for cell, _ in reproduction.results(name))
-        tables.append(
-            {
-                "title": table.title,
-                "columns": ("", *table.columns),
-                "rows": [(row.label, row.cells) for row in table.rows],
-                "notes": table.notes,
-                "sources": "; ".join(dict.fromkeys(each.source for each in published if each is not None)),
-                "curves": _curves(reproduction, name, figures),
-            }
-        )
+        sources = "; ".join(dict.fromkeys(each.source for each in published if each is not None))
+        tables.append((_result_table(reproduction, name), sources, _curves(reproduction, name, page)))
     settings = reproduction.settings.describe()
     return render_template("pages/reproduction.html", tables=tables, settings=settings, has_images=False)
 
 
-def _curves(reproduction: Reproduction, table: str, figures: FigureRenderer) -> list[Markup]:
+def _curves(reproduction: Reproduction, table: str, page: Page) -> list[Markup]:
     """Return the figure of val after each epoch for every column in which two or more networks were scored."""
     columns: dict[str, dict[str, EpochScores]] = {}
     for cell, result in reproduction.results(table):
@@ -99,9 +86,7 @@ def _curves(reproduction: Reproduction, table: str, figures: FigureRenderer) -> 
         if found is not None and result.row not in columns.get(column, {}):
             columns.setdefault(column, {})[result.row] = found
     return [
-        render_epoch_scores(
-            curves, figures, figure_name("epoch-scores", table, column), f"{column}, epoch by epoch", level=3
-        )
-        for column, curves in columns.items()
+        render_epoch_scores(curves, page, figure_name("epoch-scores", table, name), f"{name}, epoch by epoch", level=3)
+        for name, curves in columns.items()
         if len(curves) > 1
     ]

@@ -8,11 +8,10 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 
 from labelgap.core.text import pluralize
-from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.descriptions import describe_data, describe_method_choice, describe_settings, revises_labels
-from labelgap.reporting.formatting import SELECTION_RULES, format_count, format_measure
-from labelgap.reporting.page import FigureRenderer, render_template
+from labelgap.reporting.formatting import SELECTION_RULES, format_measure
+from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.classes import class_table, classes_section
 from labelgap.reporting.sections.curves import render_learning_curves
 from labelgap.reporting.sections.examples import examples_section
@@ -28,9 +27,9 @@ from labelgap.training.settings import PROTOCOLS
 _FINAL_HEAD: Final = "The final head was trained on all images, with the settings that cross-validation chose."
 
 
-def run_page(run: Run, data: Dataset | None, figures: FigureRenderer, *, images: bool) -> Markup:
-    """Return the page; ``data`` adds label counts and, where ``images`` may be in it, examples."""
-    config, table, runs = run.config, class_table(run, data), {run.config.method: run}
+def run_page(run: Run, page: Page) -> Markup:
+    """Return the page; the data set adds label counts and examples."""
+    config, table, runs = run.config, class_table(run, page.data), {run.config.method: run}
     first = "" if config.linear_epochs is None else f"{config.linear_epochs} + "
     epochs = f"{first}{pluralize(config.epochs, 'epoch')}"
     lead = f"{config.method}, {config.backbone}, {PROTOCOLS[config.protocol]}, {epochs}"
@@ -40,58 +39,53 @@ def run_page(run: Run, data: Dataset | None, figures: FigureRenderer, *, images:
         sources = pc.value_counts(run.revisions.to_table()["source"]).to_pylist()
         by = ", ".join(f"{item['counts']:,} by {item['values']}" for item in sources)
         revisions = f"{count:,} labels were revised ({by}); the observed labels are kept, see revisions.parquet."
+    counts: dict[str, tuple[int, ...]] = {}
+    if page.data is not None:
+        counts = {split.name: (len(split), *split.labels.counts().total) for split in page.data.splits}
+    elif config.trace == "all" and run.trace:  # those of train, which are all there
+        observed = run.trace["observed"]
+        found = [int((observed == state).sum()) for state in (PRESENT, ABSENT, UNKNOWN)]
+        counts = {"train": (len(observed) // len(config.classes), *found)}
+    label_counts = [
+        (name, [images, *states[:2], f"{states[2]:,} ({100 * states[2] / max(sum(states), 1):.0f} %)"])
+        for name, (images, *states) in counts.items()
+    ]
     return render_template(
         "pages/run.html",
         title=run.path.resolve().name,
         lead=f"{name}: {lead}" if name else lead,
         run=run,
         sections=[
-            summary_section(run, data, table),
-            classes_section(run, table, figures),
-            examples_section(run, data if images else None),
-            localization_section(runs, data, figures, images=images),
-            _learning_section(run, figures),
-            memorization_section(runs, data, figures),
-            modified_labels_section(runs, data, figures),
-            label_scores_section(runs, data, figures),
-            label_changes_section(run, data, figures, images=images),
+            summary_section(run, table, page),
+            classes_section(run, table, page),
+            examples_section(run, page),
+            localization_section(runs, page),
+            _learning_section(run, page),
+            memorization_section(runs, page),
+            modified_labels_section(runs, page),
+            label_scores_section(runs, page),
+            label_changes_section(run, page),
         ],
-        findings=[] if data is None else [str(finding) for finding in data.findings],
-        label_counts=_label_counts(run, data),
+        findings=[] if page.data is None else [str(finding) for finding in page.data.findings],
+        label_counts=label_counts,
         data=describe_data(config),
         method=describe_method_choice(config),
         revisions=revisions,
         settings=describe_settings(config),
-        has_images=images and data is not None,
+        has_images=page.images and page.data is not None,
     )
 
 
-def _learning_section(run: Run, figures: FigureRenderer) -> Markup:
+def _learning_section(run: Run, page: Page) -> Markup:
     """Return the learning curves, and every setting that was compared, the best first."""
     lines = (run.metrics.get("cross_validation") or run.metrics.get("search") or {}).get("compared", [])
     ranked = sorted(lines, key=lambda line: -(line["score"] or 0.0))
     splits = [run.metrics[split] for split in ("test", "val", "train") if run.metrics.get(split) is not None]
     return render_template(
         "sections/learning.html",
-        figure=render_learning_curves(run, figures),
+        figure=render_learning_curves(run, page),
         selection=_FINAL_HEAD if run.config.folds else SELECTION_RULES[run.config.select],
         compared=[(line["method"], [f"{line['weight_decay']:.3g}", format_measure(line["score"])]) for line in ranked],
         folds=run.config.folds,
         unsupported=any(measured["map"] is None for measured in splits),
     )
-
-
-def _label_counts(run: Run, data: Dataset | None) -> list[tuple[str, list[str]]]:
-    """Count the observed labels of each split; without the data set, those of train if the trace has them all."""
-    counts: dict[str, tuple[int, ...]] = {}
-    if data is not None:
-        counts = {split.name: (len(split), *split.labels.counts().total) for split in data.splits}
-    elif run.config.trace == "all" and run.trace:
-        observed = run.trace["observed"]
-        found = [int((observed == state).sum()) for state in (PRESENT, ABSENT, UNKNOWN)]
-        counts = {"train": (len(observed) // len(run.config.classes), *found)}
-    rows = []
-    for name, (images, *states) in counts.items():
-        unknown = f"{states[2]:,} ({100 * states[2] / max(sum(states), 1):.0f} %)"
-        rows.append((name, [*map(format_count, (images, *states[:2])), unknown]))
-    return rows

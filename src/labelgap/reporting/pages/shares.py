@@ -14,7 +14,7 @@ from rich.table import Table
 
 from labelgap.reporting import style
 from labelgap.reporting.formatting import SELECTION_RULES, ResultRow, ResultTable, format_spread, truncate_label
-from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.reporting.sections.parameter_effects import LOG_RATIO
 from labelgap.studies.shares import ShareComparison
 
@@ -37,33 +37,27 @@ def label_budget(found: ShareComparison) -> dict[str, LabelBudget]:
     for name in found.methods:
         points = [point for point in found.points if point.method == name]
         shares, seeds = sorted({point.share for point in points}), sorted({point.seed for point in points})
-        value, score = np.full((2, len(shares), len(seeds)), np.nan)
+        table = np.full((3, len(shares), len(seeds)), np.nan)
         for point in points:
-            place = shares.index(point.share), seeds.index(point.seed)
-            value[place] = np.nan if point.value is None else point.value
-            score[place] = np.nan if point.score is None else point.score
-        groups = [[point for point in points if point.share == share] for share in shares]
-        images = np.array([group[0].images for group in groups])
-        labels = np.array([np.mean([point.known_labels for point in group]) for group in groups])
-        budgets[name] = LabelBudget(np.array(shares), images, labels, value, score, points[0].extra_labels)
+            values = (point.value, point.score, point.known_labels)  # None becomes NaN
+            table[:, shares.index(point.share), seeds.index(point.seed)] = np.array(values, dtype=np.float64)
+        counts = {point.share: point.images for point in points}
+        images, labels = np.array([counts[share] for share in shares]), np.nanmean(table[2], axis=1)
+        budgets[name] = LabelBudget(np.array(shares), images, labels, table[0], table[1], points[0].extra_labels)
     return budgets
 
 
 def label_budget_figure(
     methods: Mapping[str, LabelBudget], name: str = "test mAP", *, width: float = style.WIDE
 ) -> Figure:
-    """Draw the metric of every method against the number of labels that it saw, on a logarithmic axis.
-
-    Dots are means over seeds, bars their standard deviation. Methods that saw more labels are dashed. ``name`` is that
-    of the metric.
-    """
+    """Draw the metric, called ``name``, of every method against the number of labels that it saw."""
     narrow = width <= style.NARROW
     figure, (axis,) = style.make_figure(width=width, height=3.8 + (0.22 * len(methods) if narrow else 0))
     lines = []
     for number, values in enumerate(methods.values()):
         color, marker, dash = style.curve_style(number)
-        dash = (0, (5, 2)) if values.extra_labels else dash
-        lines.append(style.draw_spread(axis, values.known_labels, 100 * values.value, color, marker, dash))
+        look = color, marker, (0, (5, 2)) if values.extra_labels else dash
+        lines.append(style.draw_spread(axis, values.known_labels, 100 * values.value, *look))
     axis.set_xscale("log")
     counts = np.concatenate([values.known_labels for values in methods.values()])
     fine = counts.max() < (LOG_RATIO if narrow else 20 * LOG_RATIO) * max(counts.min(), 1)
@@ -77,23 +71,21 @@ def label_budget_figure(
 
 
 def label_budget_finding(methods: Mapping[str, LabelBudget]) -> str:
-    """Say what all images with few labels are worth in images with all labels, where both were measured.
-
-    It is the sentence of the paper: a share of fully labeled images, and the method that reaches it with fewer labels.
-    """
+    """Return what all images with few labels are worth in fully labeled images, where both were measured."""
     full = [values for values in methods.values() if values.extra_labels and np.isfinite(values.value).any()]
-    weak = {name: values for name, values in methods.items() if not values.extra_labels}
-    last = {name: values.value[-1] for name, values in weak.items() if np.isfinite(values.value[-1]).any()}
-    means = {name: float(np.nanmean(values)) for name, values in last.items()}
-    if len(full) != 1 or not means:
+    weak = [
+        (float(np.nanmean(values.value[-1])), name, values)
+        for name, values in methods.items()
+        if not values.extra_labels and np.isfinite(values.value[-1]).any()
+    ]
+    if len(full) != 1 or not weak:
         return ""
-    best, upper = max(means, key=lambda name: means[name]), full[0]
-    reached = np.flatnonzero(np.nanmean(upper.value, axis=1) >= means[best])
-    share = f"With {100 * weak[best].share[-1]:g} % of the images"
-    reaches = f"{share} {best} reaches {100 * means[best]:.1f}"
+    upper, (mean, best, values) = full[0], max(weak, key=lambda each: each[0])
+    reached = np.flatnonzero(np.nanmean(upper.value, axis=1) >= mean)
+    reaches = f"With {100 * values.share[-1]:g} % of the images {best} reaches {100 * mean:.1f}"
     if not len(reached):
         return f"{reaches}, more than full labels of any share that was tried."
-    ratio = float(upper.known_labels[reached[0]]) / max(float(weak[best].known_labels[-1]), 1.0)
+    ratio = float(upper.known_labels[reached[0]]) / max(float(values.known_labels[-1]), 1.0)
     return (
         f"{reaches}; with every label known, {100 * upper.share[reached[0]]:g} % of the images are needed for that, "
         f"with {ratio:.1f} times as many labels."
@@ -122,45 +114,36 @@ def share_table(found: ShareComparison) -> Table:
     return _result_table(found).for_terminal()
 
 
-def shares_page(found: ShareComparison, figures: FigureRenderer) -> Markup:
+def shares_page(found: ShareComparison, page: Page) -> Markup:
     """Return the page."""
-    methods, table = label_budget(found), _result_table(found)
+    methods, table, figure = label_budget(found), _result_table(found), None
+    measured = {method: values for method, values in methods.items() if np.isfinite(values.value).any()}
+    if measured:
+        columns = {
+            method: {
+                "share": values.share[:, None],
+                "seed": np.arange(values.value.shape[1]),
+                "images": values.images[:, None],
+                "known_labels": values.known_labels[:, None],
+                "value": values.value,
+                "val": values.score,
+                "extra_labels": values.extra_labels,
+            }
+            for method, values in measured.items()
+        }
+        shown = "; ".join(f"{row.label}: {', '.join(row.cells)}" for row in table.rows)
+        text = f"{found.metric.name} against the number of observed labels. {shown}"
+        given = label_budget_figure, measured, found.metric.name
+        figure = page.figure("label-budget", text, stack_columns("method", columns), *given)
     return render_template(
         "pages/shares.html",
         title=table.title,
         seeds=len({point.seed for point in found.points}),
         finding=label_budget_finding(methods),
         found=found,
-        figure=_figure(methods, found.metric.name or "nothing measured", table, figures),
+        figure=figure,
         table=table,
         labels=[(method, values.known_labels.round().astype(int).tolist()) for method, values in methods.items()],
         selection=SELECTION_RULES[found.rule],
         has_images=False,
-    )
-
-
-def _figure(
-    methods: Mapping[str, LabelBudget], name: str, table: ResultTable, figures: FigureRenderer
-) -> ResponsiveFigure | None:
-    measured = {method: values for method, values in methods.items() if np.isfinite(values.value).any()}
-    if not measured:
-        return None
-    columns = {
-        method: table_columns(
-            share=values.share[:, None],
-            seed=np.arange(values.value.shape[1]),
-            images=values.images[:, None],
-            known_labels=values.known_labels[:, None],
-            value=values.value,
-            val=values.score,
-            extra_labels=values.extra_labels,
-        )
-        for method, values in measured.items()
-    }
-    shown = "; ".join(f"{row.label}: {', '.join(row.cells)}" for row in table.rows)
-    return figures.render(
-        lambda width: label_budget_figure(measured, name, width=width),
-        f"{name} against the number of observed labels. {shown}",
-        name="label-budget",
-        data=stack_columns("method", columns),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +31,7 @@ from labelgap.reporting.formatting import (
     val_score_name,
     wrapped_command,
 )
-from labelgap.reporting.page import REPORT_FILE, FigureRenderer, render_template
+from labelgap.reporting.page import REPORT_FILE, Page, render_template
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.sweep.results import Sweep, SweepTrial, format_values, trial_name
 from labelgap.studies.sweep.search_space import Parameter, Value
@@ -63,9 +65,8 @@ def describe_auto(sweep: Sweep) -> str:
     if auto.score is None:
         return f"{name} has no score: {auto.reason}"
     gains = [100 * (trial.score - auto.score) for trial in sweep.ranked if trial.score and trial.score > auto.score]
-    above = "no trial is above it"
-    if gains:
-        above = f"{len(gains):,} of {pluralize(len(sweep.ranked), 'trial')} above it, by up to {max(gains):.2f}"
+    above = f"{len(gains):,} of {pluralize(len(sweep.ranked), 'trial')} above it, by up to {max([0, *gains]):.2f}"
+    above = above if gains else "no trial is above it"
     return f"{name} has {100 * auto.score:.2f} with {format_values(auto.values)}: {above}"
 
 
@@ -83,10 +84,7 @@ def describe_retraining(sweep: Sweep) -> str:
 
 
 def best_command(sweep: Sweep, *, whole_path: bool = True) -> str:
-    """Return the command that trains the best settings, or Python where the commands cannot; "" before they are known.
-
-    ``whole_path``: whether paths have their folders; not in a report, because reports are shared.
-    """
+    """Return the command that trains the best settings, or Python where none can; "" before they are known."""
     run = sweep.best_run()
     if run is None:
         return ""
@@ -149,8 +147,7 @@ def importance_figure(sweep: Sweep, *, width: float = style.WIDE) -> Figure:
 def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> Figure:
     """Draw every trial with a score as a line over an axis for each setting, and one for the score.
 
-    The best trial is thick, with markers; the best tenth is blue, the others are thin and gray. A green mark beside the
-    axis of the score is ``auto``.
+    The best trial is thick, the best tenth blue; a green mark beside the axis of the score is ``auto``.
     """
     trials = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
     figure, (axis,) = style.make_figure(width=width, height=4.2)
@@ -159,7 +156,7 @@ def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> F
     scores = [100 * (trial.score or 0.0) for trial in trials]
     line = None if sweep.auto is None or sweep.auto.score is None else 100 * sweep.auto.score
     ends = scores if line is None else [*scores, line]
-    columns = [*map(_Column.of, sweep.space), _Column(min(ends), max(ends))]
+    columns = [*map(_column, sweep.space), _Column(min(ends), max(ends))]
     places = np.arange(len(columns))
     ranks = {trial.number: rank for rank, trial in enumerate(sweep.ranked)}
     good = max(round(_GOOD * len(ranks)), 2)
@@ -199,26 +196,20 @@ def _write(axis: Axes, text: str, place: tuple[float, float], offset: float, **l
     label.set_bbox({"facecolor": style.BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
 
 
+@dataclass(frozen=True)
 class _Column:
     """One axis of the parallel coordinates: the height of a value, from 0 to 1, and the values beside it."""
 
-    def __init__(self, low: float, high: float, log: bool = False, choices: Sequence[Value] = ()) -> None:
-        self.low, self.high, self.log, self.choices = low, high, log, list(choices)
-
-    @classmethod
-    def of(cls, parameter: Parameter) -> _Column:
-        if not parameter.choices:
-            return cls(float(parameter.low), float(parameter.high), parameter.log)
-        numbers = all(isinstance(value, int | float) for value in parameter.choices)
-        ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices
-        return cls(0, len(ordered) - 1, choices=ordered)
+    low: float
+    high: float
+    log: bool = False
+    choices: Sequence[Value] = ()
 
     def height(self, value: Value | None) -> float:
         if self.choices:
             value = self.choices.index(value) if value in self.choices else 0
-        number, low, high = float(value or 0), self.low, self.high
-        if self.log:
-            number, low, high = (float(np.log(each)) for each in (number, low, high))
+        ends = float(value or 0), self.low, self.high
+        number, low, high = map(math.log, ends) if self.log else ends
         return 0.5 if high == low else (number - low) / (high - low)
 
     def ticks(self) -> list[tuple[float, str]]:
@@ -227,37 +218,36 @@ class _Column:
         return [(self.height(each), f"{each:.3g}" if isinstance(each, float) else str(each)) for each in shown]
 
 
-def sweep_page(sweep: Sweep, figures: FigureRenderer) -> Markup:
+def _column(parameter: Parameter) -> _Column:
+    if not parameter.choices:
+        return _Column(float(parameter.low), float(parameter.high), parameter.log)
+    numbers = all(isinstance(value, int | float) for value in parameter.choices)
+    ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices
+    return _Column(0, len(ordered) - 1, choices=ordered)
+
+
+def sweep_page(sweep: Sweep, page: Page) -> Markup:
     """Return the page."""
     trials = [*sweep.trials, *([] if sweep.auto is None else [sweep.auto])]
     run, auto_run, entry = sweep.best_run(), sweep.auto_run(), find_method(sweep.method)
-    test_map, auto_map = (
-        None if each is None else (each.metrics.get("test") or {}).get("map") for each in (run, auto_run)
-    )
+    test_map, auto_map = (each and (each.metrics.get("test") or {}).get("map") for each in (run, auto_run))
     best = None if sweep.best is None else format_values(sweep.best.values)
     scored = [trial for trial in trials if trial.score is not None and trial.state != "running"]
     failed = [trial for trial in trials if trial.state == "failed"][:_MAX_LISTED]
     parallel = importance = None
     if scored:
-        parallel = figures.render(
-            lambda width: parallel_figure(sweep, _score_name(sweep), width=width),
-            f"Every trial as a line over its settings; the best: {best or 'none'}.",
-            name="trials",
-            data={
-                "trial": [trial.number or "auto" for trial in scored],
-                "state": [trial.state for trial in scored],
-                **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
-                "score": [trial.score for trial in scored],
-            },
-        )
+        columns = {
+            "trial": [trial.number or "auto" for trial in scored],
+            "state": [trial.state for trial in scored],
+            **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
+            "score": [trial.score for trial in scored],
+        }
+        description = f"Every trial as a line over its settings; the best: {best or 'none'}."
+        parallel = page.figure("trials", description, columns, parallel_figure, sweep, _score_name(sweep))
     if sweep.importance:
         shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in sweep.importance.items())
-        importance = figures.render(
-            lambda width: importance_figure(sweep, width=width),
-            f"Importance: {shares}.",
-            name="importance",
-            data={"setting": list(sweep.importance), "importance": list(sweep.importance.values())},
-        )
+        columns = {"setting": list(sweep.importance), "importance": list(sweep.importance.values())}
+        importance = page.figure("importance", f"Importance: {shares}.", columns, importance_figure, sweep)
     return render_template(
         "pages/sweep.html",
         title=f"The settings of {sweep.method} on {sweep.data}",
@@ -269,12 +259,12 @@ def sweep_page(sweep: Sweep, figures: FigureRenderer) -> Markup:
         auto_map=auto_map,
         parallel=parallel,
         columns=("", *sweep_columns(sweep)),
-        rows=[(row.label, row.cells) for row in sweep_rows(sweep)],
-        pruned=[(row.label, row.cells) for row in _rows(sweep, sweep.pruned)[:_MAX_LISTED]],
+        rows=sweep_rows(sweep),
+        pruned=_rows(sweep, sweep.pruned)[:_MAX_LISTED],
         pruned_epochs=sum(trial.epochs for trial in sweep.pruned),
         whole_epochs=max((trial.epochs for trial in sweep.ranked), default=0),
         importance=importance,
-        effects=parameter_effects_section(sweep, figures),
+        effects=parameter_effects_section(sweep, page),
         selection=SELECTION_RULES[sweep.rule],
         auto=describe_auto(sweep),
         retraining=describe_retraining(sweep),

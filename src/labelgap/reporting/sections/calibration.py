@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_class_count, format_count, format_measure
-from labelgap.reporting.page import Columns, FigureRenderer, render_template, stack_columns
+from labelgap.reporting.formatting import divide, format_class_count, format_measure
+from labelgap.reporting.page import Page, render_template, stack_columns
 
 BINS: Final = 10
 _MIN_LABELS: Final = 5  # labels that a bin of a small curve needs to be drawn
@@ -30,23 +30,22 @@ class CalibrationCurves:
     @property
     def observed(self) -> NDArray[np.float64]:
         """The share of a bin's labels that is present, ``(K, 10)``; NaN for an empty bin."""
-        return _divide(self.present, self.count)
+        return divide(self.present, self.count)
 
     @property
     def predicted(self) -> NDArray[np.float64]:
         """The mean probability of a bin, ``(K, 10)``; NaN for an empty bin."""
-        return _divide(self.total, self.count)
+        return divide(self.total, self.count)
 
     @property
     def error(self) -> NDArray[np.float64]:
         """The expected calibration error, ``(K,)``: the mean over labels of |observed − predicted| of their bin."""
-        distance = np.abs(np.nan_to_num(self.observed) - np.nan_to_num(self.predicted))
-        return _divide((self.count * distance).sum(axis=1), self.count.sum(axis=1))
+        return divide(np.abs(self.present - self.total).sum(axis=1), self.count.sum(axis=1))
 
-    @property
-    def overall(self) -> CalibrationCurves:
-        """The curve of all labels together, as one class."""
-        return CalibrationCurves(*(each.sum(axis=0, keepdims=True) for each in (self.count, self.present, self.total)))
+    def overall(self, classes: NDArray[np.bool_] | slice = slice(None)) -> CalibrationCurves:
+        """Return the curve of the labels of some classes together, as one class."""
+        tables = (getattr(self, each.name)[classes] for each in fields(self))
+        return CalibrationCurves(*(table.sum(axis=0, keepdims=True) for table in tables))
 
     @classmethod
     def concatenate(cls, parts: list[CalibrationCurves]) -> CalibrationCurves:
@@ -60,39 +59,32 @@ def bin_probabilities(probabilities: NDArray[np.floating[Any]], codes: NDArray[n
     values = probabilities[known].astype(np.float64)
     column = np.broadcast_to(np.arange(classes), codes.shape)[known]
     place = column * BINS + np.clip((values * BINS).astype(np.int64), 0, BINS - 1)
-
-    def sums(weights: NDArray[Any] | None) -> NDArray[Any]:
-        return np.bincount(place, weights, minlength=classes * BINS).reshape(classes, BINS)
-
-    present = sums((codes[known] == PRESENT).astype(np.float64)).astype(np.int64)
-    return CalibrationCurves(sums(None).astype(np.int64), present, sums(values))
-
-
-def _divide(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    return np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan)
+    sums: list[NDArray[Any]] = [
+        np.bincount(place, weights, minlength=classes * BINS).reshape(classes, BINS)
+        for weights in (None, codes[known] == PRESENT, values)
+    ]
+    return CalibrationCurves(sums[0], sums[1].astype(np.int64), sums[2])
 
 
 def calibration_figure(
     scores: CalibrationCurves, probabilities: CalibrationCurves | None = None, *, width: float = style.WIDE
 ) -> Figure:
-    """Draw the share of present labels against the mean score of ten bins, over all classes.
+    """Draw the share of present labels against the mean score of ten bins, over all classes, and the labels in a bin.
 
-    ``scores`` are the plain ones, ``probabilities`` the calibrated ones, if there are any. On the dashed line, as many
-    labels are present as the score says. The other panel has the number of labels in a bin.
+    ``scores`` are the plain ones, ``probabilities`` the calibrated ones, if there are any.
     """
     figure, (curve, sizes), columns = style.make_panels(2, width=width, each=2.5, extra=0.6)
     kinds = [("score", scores, style.VERMILLION, "s"), ("calibrated probability", probabilities, style.BLUE, "o")]
     lines = {}
     curve.plot([0, 100], [0, 100], color=style.MUTED_COLOR, linewidth=1, linestyle=style.DASHED)
     for place, (name, curves, color, marker) in enumerate(kinds):
-        if curves is None:
-            continue
-        whole = curves.overall
-        used = whole.count[0] > 0
-        points = 100 * whole.predicted[0, used], 100 * whole.observed[0, used]
-        (lines[name],) = curve.plot(*points, color=color, marker=marker, markersize=5)
-        left = 100 / BINS * (np.arange(BINS) + 0.1 + 0.4 * place)
-        sizes.bar(left, whole.count[0], width=0.4 * 100 / BINS, align="edge", color=color)
+        if curves is not None:
+            whole = curves.overall()
+            used = whole.count[0] > 0
+            points = 100 * whole.predicted[0, used], 100 * whole.observed[0, used]
+            (lines[name],) = curve.plot(*points, color=color, marker=marker, markersize=5)
+            left = 100 / BINS * (np.arange(BINS) + 0.1 + 0.4 * place)
+            sizes.bar(left, whole.count[0], width=0.4 * 100 / BINS, align="edge", color=color)
     curve.set(xlim=(-2, 102), ylim=(-2, 102), xlabel="predicted, in percent", ylabel="present, in percent")
     curve.set_title("present labels", loc="left")
     sizes.set_yscale("log")
@@ -105,11 +97,10 @@ def calibration_figure(
 
 def sparklines(curves: CalibrationCurves) -> list[Markup]:
     """Return a small curve of each class in 40 by 16 pixels; nothing where fewer than two bins have labels enough."""
-    enough = curves.count >= _MIN_LABELS
     across, down = 40 * np.nan_to_num(curves.predicted), 16 - 16 * np.nan_to_num(curves.observed)
     places = np.stack([across, down], axis=2).round().astype(np.int64)
     lines = []
-    for points, drawn in zip(places, enough, strict=True):
+    for points, drawn in zip(places, curves.count >= _MIN_LABELS, strict=True):
         text = " ".join(f"{x} {y}" for x, y in points[drawn].tolist())
         lines.append(Markup('<svg class=curve><path d="M{}"/></svg>').format(text) if drawn.sum() > 1 else Markup(""))
     return lines
@@ -118,59 +109,36 @@ def sparklines(curves: CalibrationCurves) -> list[Markup]:
 def comparable_curves(
     scores: CalibrationCurves, probabilities: CalibrationCurves | None
 ) -> tuple[dict[str, CalibrationCurves], NDArray[np.bool_]]:
-    """Return the curves of both kinds over the classes that have both, and which these are, ``(K,)``.
-
-    A class that is not calibrated has no probabilities in a run with a calibration.
-    """
+    """Return the curves of both kinds over all classes that have both, and which these are, ``(K,)``."""
     kinds = {"score": scores} if probabilities is None else {"score": scores, "probability": probabilities}
     drawn = list(kinds.values())[-1].count.sum(axis=1) > 0
-    chosen = {
-        name: CalibrationCurves(each.count[drawn], each.present[drawn], each.total[drawn])
-        for name, each in kinds.items()
-    }
-    return chosen, drawn
+    return {name: curves.overall(drawn) for name, curves in kinds.items()}, drawn
 
 
 def calibration_section(
-    scores: CalibrationCurves | None,
-    probabilities: CalibrationCurves | None,
-    images: int,
-    split: str,
-    figures: FigureRenderer,
+    scores: CalibrationCurves | None, probabilities: CalibrationCurves | None, images: int, split: str, page: Page
 ) -> Markup:
     """Return the curves over the classes that have probabilities, measured on so many images of a split."""
     if scores is None:
         return Markup("")
     kinds, drawn = comparable_curves(scores, probabilities)
-    whole = {kind: curves.overall for kind, curves in kinds.items()}
-    columns: dict[str, Columns] = {
+    columns = {
         kind: {
             "bin_from": np.arange(BINS) / BINS,
             "labels": curves.count[0],
             "predicted": curves.predicted[0],
             "present": curves.observed[0],
         }
-        for kind, curves in whole.items()
+        for kind, curves in kinds.items()
     }
-    last = columns[list(whole)[-1]]
-    rows = zip(last["labels"], last["predicted"], last["present"], strict=True)
+    description = "The share of present labels against what was predicted; its numbers are below."
     return render_template(
         "sections/calibration.html",
-        figure=figures.render(
-            lambda width: calibration_figure(*kinds.values(), width=width),
-            "The share of present labels against what was predicted; the table below has the numbers.",
-            name="calibration",
-            data=stack_columns("kind", columns),
+        figure=page.figure(
+            "calibration", description, stack_columns("kind", columns), calibration_figure, *kinds.values()
         ),
-        rows=[
-            (
-                f"{100 * place // BINS} to {100 * (place + 1) // BINS}",
-                [format_count(count), format_measure(predicted), format_measure(observed)],
-            )
-            for place, (count, predicted, observed) in enumerate(rows)
-        ],
         images=images,
         split=split,
         classes="" if drawn.all() else format_class_count(int(drawn.sum()), len(drawn)),
-        errors={kind: format_measure(float(curves.error[0])) for kind, curves in whole.items()},
+        errors={kind: format_measure(float(curves.error[0])) for kind, curves in kinds.items()},
     )

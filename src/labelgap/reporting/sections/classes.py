@@ -23,14 +23,8 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import describe_thresholds
-from labelgap.reporting.formatting import (
-    NO_VALUE,
-    chosen_by_val,
-    format_class_count,
-    format_count,
-    format_measure,
-)
-from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template
+from labelgap.reporting.formatting import NO_VALUE, chosen_by_val, format_class_count, format_measure
+from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.calibration import (
     CalibrationCurves,
     bin_probabilities,
@@ -84,18 +78,19 @@ class ClassTable:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that have a value, by name, for a CSV file."""
-        present, absent, unknown = self.train or (None, None, None)
-        measures = ("average_precision", "low", "high", "estimated_precision", "prevalence")
+        names = ("hidden_present", "missing", "average_precision", "low", "high", "estimated_precision", "prevalence")
         found: dict[str, Any] = {
-            "class": list(self.classes),
             "group": self.groups,
-            **{"train_present": present, "train_absent": absent, "train_unknown": unknown},
-            **{name: getattr(self, name) for name in ("hidden_present", "missing")},
-            **{name: each for name in measures if not np.isnan(each := getattr(self, name)).all()},
-            **{"threshold": self.thresholds, "threshold_source": list(self.marks) or None},
+            **dict(zip(("train_present", "train_absent", "train_unknown"), self.train or (), strict=False)),
+            **{name: getattr(self, name) for name in names},
+            "threshold": self.thresholds,
+            "threshold_source": list(self.marks) or None,
             "calibration_error": None if self.calibration is None else self.calibration.error,
         }
-        return {name: values for name, values in found.items() if values is not None}
+        known = {name: values for name, values in found.items() if values is not None}
+        return {"class": list(self.classes)} | {
+            name: values for name, values in known.items() if isinstance(values, list) or not np.isnan(values).all()
+        }
 
 
 def evidence_split(metrics: Mapping[str, Any]) -> str:
@@ -177,14 +172,13 @@ def average_precision_bars(
     average_precision: Mapping[str, float],
     mean: float | None = None,
     intervals: Mapping[str, tuple[float, float]] | None = None,
-    *,
     label: str = "average precision",
+    *,
     width: float = style.WIDE,
 ) -> Figure:
-    """Draw the average precision of every class that counts, the highest on top; of many, the lowest and the highest.
+    """Draw the average precision, 0 to 1, of every class that counts, with its interval; of many, both ends.
 
-    A value is 0 to 1; a class that the known labels cannot support has NaN and is not drawn. The mean is a dashed line,
-    an interval (ends, 0 to 1; NaN or left out for none) a thin line over the bar.
+    A class that the known labels cannot support has NaN and is not drawn. The mean is a dashed line.
     """
     counted = sorted(((value, name) for name, value in average_precision.items() if value == value), reverse=True)
     shown = style.outermost(counted, MAX_BARS)
@@ -203,9 +197,9 @@ def average_precision_bars(
     return figure
 
 
-def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Markup:
+def classes_section(run: Run, table: ClassTable, page: Page) -> Markup:
     """Return the classes: a figure, a table that can be sorted and filtered, groups of classes, and calibration."""
-    columns, names, images = _columns(table), table.classes, table.calibration_images
+    columns, names = _columns(table), table.classes
     unmeasured = [name for name, value in zip(names, table.average_precision, strict=True) if np.isnan(value)]
     groups = [
         (
@@ -213,16 +207,26 @@ def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Mar
             [
                 format_measure(row["map"]),
                 format_class_count(row["classes_counted"], row["classes"]),
-                *map(format_count, (row["present"], row["absent"])),
+                row["present"],
+                row["absent"],
             ],
         )
         for row in (run.metrics.get(table.split) or {}).get("groups", [])
     ]
+    curves, bars = (table.scores, table.probabilities, table.calibration_images), None
+    values, mean, label = table.average_precision, (run.metrics.get(table.split) or {}).get("map"), "average precision"
+    if not table.measured:
+        values, mean, label = table.estimated_precision, None, "estimated average precision"
+    if not np.isnan(values).all():
+        ends = zip(table.low.tolist(), table.high.tolist(), strict=True)
+        shown, intervals = (dict(zip(names, each, strict=True)) for each in (values.tolist(), ends))
+        given = f"The {label} of every class that counts.", table.columns(), average_precision_bars
+        bars = page.figure("average-precision", *given, shown, mean, intervals, label)
     return render_template(
         "sections/classes.html",
         split=table.split,
         where=_SPLITS.get(table.split, ""),
-        bars=_bars(run, table, figures),
+        bars=bars,
         estimated=not table.measured,
         intervals=not np.isnan(table.low).all(),
         unmeasured=join_names(unmeasured) if table.split and table.measured else "",
@@ -234,13 +238,13 @@ def classes_section(run: Run, table: ClassTable, figures: FigureRenderer) -> Mar
         estimates=not np.isnan(table.estimated_precision).all(),
         chosen=chosen_by_val(run.config.select),
         groups=groups,
-        calibration=calibration_section(table.scores, table.probabilities, images, table.split, figures),
+        calibration=calibration_section(*curves, table.split, page),
     )
 
 
 def _columns(table: ClassTable) -> dict[str, list[str]]:
     """Return the cells of the columns that have a value, by name."""
-    columns = dict[str, list[str]]()
+    columns, count = dict[str, list[str]](), "{:,.0f}".format
 
     def add(name: str, values: Any, show: Callable[[Any], str]) -> None:
         if values is not None and not np.isnan(values).all():
@@ -248,9 +252,9 @@ def _columns(table: ClassTable) -> dict[str, list[str]]:
 
     add("group", table.groups, "G{}".format)
     for name, counts in zip(("known present", "known absent", "unknown"), table.train or (), strict=False):
-        add(name, counts, format_count)
-    add("hidden present", table.hidden_present, format_count)
-    add("probably missing", table.missing, lambda value: format_count(round(value)))
+        add(name, counts, count)
+    add("hidden present", table.hidden_present, count)
+    add("probably missing", table.missing, count)
     heading = {"val": "val AP*", "train": "AP"}.get(table.split, "test AP")
     add(heading, table.average_precision, format_measure)
     ends = np.stack([table.low, table.high], axis=1)
@@ -263,20 +267,3 @@ def _columns(table: ClassTable) -> dict[str, list[str]]:
         errors = zip(table.calibration.error.tolist(), sparklines(table.calibration), strict=True)
         columns["calibration error"] = [Markup("{} {}").format(format_measure(error), curve) for error, curve in errors]
     return columns
-
-
-def _bars(run: Run, table: ClassTable, figures: FigureRenderer) -> ResponsiveFigure | None:
-    """Draw the average precision of the classes, or the estimated one where no class has any."""
-    values, mean, label = table.average_precision, (run.metrics.get(table.split) or {}).get("map"), "average precision"
-    if not table.measured:
-        values, mean, label = table.estimated_precision, None, "estimated average precision"
-    if np.isnan(values).all():
-        return None
-    shown = dict(zip(table.classes, values.tolist(), strict=True))
-    intervals = dict(zip(table.classes, zip(table.low.tolist(), table.high.tolist(), strict=True), strict=True))
-    return figures.render(
-        lambda width: average_precision_bars(shown, mean, intervals, label=label, width=width),
-        f"The {label} of every class that counts.",
-        name="average-precision",
-        data=table.columns(),
-    )

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelgap.core.text import pluralize
 from labelgap.reporting import style
 from labelgap.reporting.formatting import val_score_name
-from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
+from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
 from labelgap.studies import Study
 from labelgap.studies.compare.results import Comparison
 from labelgap.training import Run
@@ -28,26 +28,18 @@ MAX_CURVES: Final = 12  # curves in one figure; of more, those with the highest 
 MAX_BANDS: Final = 4  # curves with a band for their seeds; of more, bands would cover each other
 
 
-def selection_score_name(rule: str, counted: int | None = None, classes: int | None = None) -> str:
-    """Say what the score of an epoch is under a selection rule; only a measured one is called mAP."""
-    if rule == "observed":
-        return "observed ranking (not an accuracy)"
-    return "val mAP" if counted == classes else f"val mAP, {counted} of {classes} classes"
-
-
 def learning_curves(
     loss: ArrayLike,
     score: ArrayLike | None = None,
-    *,
     rule: str = "val mAP",
     chosen: int | None = None,
     first: int = 1,
+    *,
     width: float = style.WIDE,
 ) -> Figure:
-    """Draw the training loss ``(E,)``, and the score that epochs are chosen by, 0 to 1, per epoch.
+    """Draw the training loss ``(E,)``, and the score that chooses epochs (``rule``), 0 to 1; ``chosen`` is marked.
 
-    There is no score when the last epoch is kept unseen; ``rule`` is its name. The epoch that was kept is marked. The
-    first one is 0 where it is the linear head before the training, which has no loss.
+    The first epoch is 0 where it is the linear head before the training, which has no loss.
     """
     losses = np.asarray(loss, dtype=np.float64)
     figure, axes, columns = style.make_panels(1 if score is None else 2, width=width, each=2.7)
@@ -88,24 +80,22 @@ def _curve(
         )
 
 
-def render_learning_curves(run: Run, figures: FigureRenderer) -> ResponsiveFigure | None:
-    """Render the learning curves of a run; None before its first epoch."""
+def render_learning_curves(run: Run, page: Page) -> ResponsiveFigure | None:
+    """Draw the learning curves of a run; None before its first epoch. Only a measured score is called mAP."""
     history, config = run.history, run.config
     if not history:
         return None
     loss, scores = (np.array([record.get(name) for record in history], dtype=np.float64) for name in ("loss", "score"))
-    scored = config.select != "last" and bool(np.isfinite(scores).any())
-    counted = [record["classes_counted"] for record in history if record.get("classes_counted") is not None]
-    rule = selection_score_name(config.select, max(counted, default=None), len(config.classes)) if scored else ""
-    chosen, first = run.metrics.get("best_epoch"), history[0]["epoch"]
-    return figures.render(
-        lambda width: learning_curves(
-            loss, scores if scored else None, rule=rule, chosen=chosen, first=first, width=width
-        ),
-        f"Training loss{' and ' + rule if scored else ''} over {pluralize(trained_epochs(history), 'epoch')}.",
-        name="learning-curves",
-        data={"epoch": [record["epoch"] for record in history], "loss": loss, "score": scores},
-    )
+    columns = {"epoch": [record["epoch"] for record in history], "loss": loss, "score": scores}
+    rule = "observed ranking (not an accuracy)"
+    if config.select != "observed":
+        counted = max((record.get("classes_counted") or 0 for record in history), default=0)
+        rule = "val mAP" if counted == len(config.classes) else f"val mAP, {counted} of {len(config.classes)} classes"
+    shown = scores if config.select != "last" and np.isfinite(scores).any() else None
+    epochs = f"over {pluralize(trained_epochs(history), 'epoch')}"
+    description = f"Training loss {epochs}." if shown is None else f"Training loss and {rule} {epochs}."
+    given = loss, shown, rule, run.metrics.get("best_epoch"), history[0]["epoch"]
+    return page.figure("learning-curves", description, columns, learning_curves, *given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,25 +120,21 @@ class EpochScores:
 
 
 def epoch_scores(what: Comparison | Study | Mapping[str, Run]) -> dict[str, EpochScores]:
-    """Return the score of val after each epoch, by label; trainings that were not scored by val are left out.
-
-    Of a comparison every method has its selected setting.
-    """
+    """Return the score of val after each epoch, by label; of a comparison every method has its selected setting."""
     found: dict[str, EpochScores | None] = {}
     if isinstance(what, Comparison):
         for row in what.methods:
             tests = [(seed.test or {}).get("map") for seed in row.seeds]
             series, best = [seed.scores for seed in row.seeds], [seed.epoch for seed in row.seeds]
             found[row.name] = scores_of_seeds(series, best, tests, val_score_name(what.rule))
-    else:
-        for label, run in (
-            [(member.label, run) for member, run in what.runs] if isinstance(what, Study) else what.items()
-        ):
-            records = [record for record in run.history if record.get("score") is not None]
-            if records and run.finished:
-                test, name = (run.metrics.get("test") or {}).get("map"), val_score_name(run.config.select)
-                best, scores = [run.metrics["best_epoch"]], [record["score"] for record in records]
-                found[label] = scores_of_seeds([scores], best, [test], name, records[0]["epoch"])
+        return {label: scores for label, scores in found.items() if scores is not None}
+    runs = {member.label: run for member, run in what.runs} if isinstance(what, Study) else what
+    for label, run in runs.items():
+        scores = {record["epoch"]: record["score"] for record in run.history if record.get("score") is not None}
+        if scores and run.finished:
+            test, name = (run.metrics.get("test") or {}).get("map"), val_score_name(run.config.select)
+            given = [[*scores.values()]], [run.metrics["best_epoch"]], [test], name, next(iter(scores))
+            found[label] = scores_of_seeds(*given)
     return {label: scores for label, scores in found.items() if scores is not None}
 
 
@@ -166,10 +152,9 @@ def scores_of_seeds(
 
 
 def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = style.WIDE) -> Figure:
-    """Draw the score of val after each epoch, the mean over seeds, with a mark at the epoch that was kept.
+    """Draw the score of val after each epoch, the mean over seeds; of many, the ``MAX_CURVES`` that reach the highest.
 
-    A band is the range of the seeds, where there are few curves. Of more than ``MAX_CURVES`` those with the highest
-    scores are drawn.
+    A mark is the epoch that was kept, a band the range of the seeds, where there are few curves.
     """
     narrow = width <= style.NARROW
     highest = sorted(curves, key=lambda label: -float(np.nanmax(curves[label].mean)))[:MAX_CURVES]
@@ -203,50 +188,39 @@ def _clip_low(axis: Axes, curves: list[NDArray[np.float64]]) -> None:
     ends = [float(curve[np.isfinite(curve)][-1]) for curve in curves]
     tops = [float(np.nanmax(curve)) for curve in curves]
     low, high = min([*ends, *tops]), max(tops)
-    everything = min(float(np.nanmin(curve)) for curve in curves)
-    reach = max(high - low, 1.0)
-    axis.set_ylim(bottom=max(everything - 0.1 * reach, low - 1.5 * reach), top=high + 0.15 * reach)
+    reach, bottom = max(high - low, 1.0), min(float(np.nanmin(curve)) for curve in curves)
+    axis.set_ylim(bottom=max(bottom - 0.1 * reach, low - 1.5 * reach), top=high + 0.15 * reach)
 
 
-def epoch_scores_section(what: Comparison | Study, figures: FigureRenderer) -> Markup:
+def epoch_scores_section(what: Comparison | Study, page: Page) -> Markup:
     """Return the figure of val after each epoch, where two or more trainings were scored by val."""
     curves = epoch_scores(what)
-    if len(curves) < 2:
-        return Markup("")
-    return render_epoch_scores(curves, figures, "epoch-scores", "Epoch by epoch")
+    return render_epoch_scores(curves, page, "epoch-scores", "Epoch by epoch") if len(curves) > 1 else Markup("")
 
 
-def render_epoch_scores(
-    curves: Mapping[str, EpochScores], figures: FigureRenderer, name: str, title: str, level: int = 2
-) -> Markup:
+def render_epoch_scores(curves: Mapping[str, EpochScores], page: Page, name: str, title: str, level: int = 2) -> Markup:
     """Return the figure of val after each epoch, named ``name``, with a title and a caption."""
     best = "; ".join(
         f"{label} {100 * float(np.nanmax(values.mean)):.1f} in epoch "
         f"{', '.join(map(str, dict.fromkeys(values.best.tolist())))}"
         for label, values in curves.items()
     )
-    kept = {label: values.epochs == values.best[:, None] for label, values in curves.items()}
     columns = {
-        label: table_columns(
-            seed=np.arange(len(values.scores))[:, None],
-            epoch=values.epochs,
-            score=values.scores,
-            kept=kept[label],
-            test_map=np.where(kept[label], values.test[:, None], np.nan),
-        )
+        label: {
+            "seed": np.arange(len(values.scores))[:, None],
+            "epoch": values.epochs,
+            "score": values.scores,
+            "kept": (kept := values.epochs == values.best[:, None]),
+            "test_map": np.where(kept, values.test[:, None], np.nan),
+        }
         for label, values in curves.items()
     }
-    figure = figures.render(
-        lambda width: epoch_scores_figure(curves, width=width),
-        f"Score of val after each epoch. The highest: {best}.",
-        name=name,
-        data=stack_columns("training", columns),
-    )
+    description = f"Score of val after each epoch. The highest: {best}."
     return render_template(
         "sections/epoch_scores.html",
         title=title,
         level=level,
-        figure=figure,
+        figure=page.figure(name, description, stack_columns("training", columns), epoch_scores_figure, curves),
         count=len(curves),
         seeds=max(len(values.scores) for values in curves.values()),
         max_curves=MAX_CURVES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -21,7 +21,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import decoded
 from labelgap.data.images import StoredImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.reporting.page import render_template
+from labelgap.reporting.page import Page, render_template
 from labelgap.training import Run
 from labelgap.training.run_folder import read_predictions
 
@@ -31,18 +31,8 @@ _MAX_SCORES: Final = 4_000_000  # how many scores of each run are searched for d
 _OUTCOMES: Final = {PRESENT: "right", ABSENT: "wrong", UNKNOWN: "unknown"}
 
 
-Example: TypeAlias = dict[str, Any]
-"""An image as the template shows it: image, thumbnail, present (classes), complete (whether every label is known), and
-predictions: of each model its label, classes (name, probability, outcome; the most probable first), how many are
-omitted, and the closest class where none was predicted present. The outcome of a class predicted present is right,
-wrong or unknown; one that is present and was not predicted is missed."""
-
-
-def random_examples(run: Run, data: Dataset, count: int = 12) -> list[Example]:
-    """Return random test images with the predictions of a run; empty without a test split or predictions.
-
-    Without a test split, training images with their out-of-fold predictions.
-    """
+def random_examples(run: Run, data: Dataset, count: int = 12) -> list[dict[str, Any]]:
+    """Return random test images with the predictions of a run, else training images with those out of fold."""
     test = data.train if data.test is None and run.config.folds else data.test
     if test is None:
         return []
@@ -51,11 +41,8 @@ def random_examples(run: Run, data: Dataset, count: int = 12) -> list[Example]:
     return [] if scores is None else _examples(test, rows, {"": (scores, run.thresholds.values)})
 
 
-def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6) -> list[Example]:
-    """Return the test images with the most classes that some runs predict present and others do not.
-
-    ``runs`` are by label; fewer than two finished ones give no examples.
-    """
+def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6) -> list[dict[str, Any]]:
+    """Return the test images with the most classes that some runs, by label, predict present and others do not."""
     test = data.test
     if test is None or len(runs) < 2:
         return []
@@ -72,16 +59,16 @@ def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6
     return _examples(test, order, {label: (scores[order], each) for label, (scores, each) in models.items()})
 
 
-def examples_section(run: Run, data: Dataset | None) -> Markup:
+def examples_section(run: Run, page: Page) -> Markup:
     """Return random images with the predictions of a run; nothing without the data."""
-    examples = [] if data is None else random_examples(run, data)
+    examples = random_examples(run, page.data) if page.data is not None and page.images else []
     tested = run.metrics.get("test") is not None or not run.config.folds
     return render_template("sections/examples.html", examples=examples, contrasts=False, tested=tested)
 
 
-def disagreements_section(runs: Mapping[str, Run], data: Dataset | None) -> Markup:
+def disagreements_section(runs: Mapping[str, Run], page: Page) -> Markup:
     """Return the images that runs disagree about; nothing without the data."""
-    examples = [] if data is None else disagreement_examples(runs, data)
+    examples = disagreement_examples(runs, page.data) if page.data is not None and page.images else []
     return render_template("sections/examples.html", examples=examples, contrasts=True)
 
 
@@ -129,8 +116,8 @@ def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: i
 
 def _examples(
     test: Split, rows: Sequence[int], models: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float64]]]
-) -> list[Example]:
-    """Combine thumbnails, labels and predictions; an image that cannot be read is left out."""
+) -> list[dict[str, Any]]:
+    """Combine thumbnails, labels and predictions of every model; an image that cannot be read is left out."""
     codes = test.evaluation_labels.batch(rows).numpy() if len(rows) else np.zeros((0, 0), dtype=np.int8)
     classes, examples = test.labels.classes, []
     for place, row in enumerate(rows):
@@ -157,17 +144,21 @@ def _examples(
 def _prediction(
     scores: NDArray[np.float32], thresholds: NDArray[np.float64], labels: NDArray[np.int8], classes: Sequence[str]
 ) -> dict[str, Any]:
-    predicted = scores >= thresholds
-    order = [int(column) for column in np.argsort(-scores, kind="stable")]
+    """Return what a model predicts: classes with their probability and outcome, and the closest one if it has none.
+
+    A class predicted present is right, wrong or unknown; one that is present and was not predicted is missed.
+    """
+    predicted, order = scores >= thresholds, np.argsort(-scores, kind="stable").tolist()
 
     def probability(column: int) -> str:  # rounded down, so that none reads 100 % by rounding
         return f"{int(100 * float(scores[column]))} %" if scores[column] >= 0.01 else "< 1 %"
 
     columns = [column for column in order if predicted[column] or labels[column] == PRESENT]
-    shown = []
-    for column in columns[:_MAX_CLASSES]:
-        outcome = _OUTCOMES[int(labels[column])] if predicted[column] else "missed"
-        shown.append({"name": classes[column], "probability": probability(column), "outcome": outcome})
+    outcomes = {column: _OUTCOMES[int(labels[column])] if predicted[column] else "missed" for column in columns}
+    shown = [
+        {"name": classes[column], "probability": probability(column), "outcome": outcomes[column]}
+        for column in columns[:_MAX_CLASSES]
+    ]
     closest = "" if predicted.any() else f"{classes[order[0]]} {probability(order[0])}"
     return {"classes": shown, "omitted": len(columns) - len(shown), "closest": closest}
 

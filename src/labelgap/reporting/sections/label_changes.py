@@ -6,7 +6,7 @@ pseudo-labels stay: the revisions have them. Other methods record no change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from labelgap.losses.large_loss import (
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import find_method
 from labelgap.reporting.formatting import truncate_label
-from labelgap.reporting.page import FigureRenderer, render_template, table_columns
+from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.examples import diverse_sample, thumbnail_data_url, thumbnail_image
 from labelgap.training import Run
 from labelgap.training.history import trained_epochs
@@ -70,12 +70,12 @@ class LabelChanges:
 
 @dataclass(frozen=True, eq=False)
 class _Changed:
-    """Every label that a run changed: its place, its state, and in which of the epochs it was changed."""
+    """Every one of C labels that a run changed: its place, its state, and in which of E epochs it was changed."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
     value: NDArray[np.int8]
-    when: Callable[[int], NDArray[np.bool_]]  # (E,) of one of them
+    flags: NDArray[np.bool_]  # (E, C)
 
 
 def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChanges | None:
@@ -95,7 +95,8 @@ def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChan
     truth = np.full(len(changed.rows), UNKNOWN, dtype=np.int8)
     if split.truth is not None:
         truth = split.truth.codes_at(changed.rows, changed.columns)
-    rows, columns, states = _labels_of(split, changed, _choose(changed, truth, images))
+    parts = [_labels_of_image(split, changed, place) for place in _choose(changed, truth, images).tolist()]
+    rows, columns, states = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
     observed = split.labels.codes_at(rows, columns)
     return LabelChanges(
         split,
@@ -120,10 +121,9 @@ def _from_trace(run: Run, split: Split) -> _Changed | None:
     known = trace["observed"] != UNKNOWN
     if not np.array_equal(split.labels.codes_at(trace["row"][known], trace["column"][known]), trace["observed"][known]):
         return None
-    flags = trace["modified"]
-    found = np.flatnonzero(flags.any(axis=0) & ~known)
+    found = np.flatnonzero(trace["modified"].any(axis=0) & ~known)
     value = np.full(len(found), PRESENT, dtype=np.int8)
-    return _Changed(trace["row"][found], trace["column"][found], value, lambda place: flags[:, found[place]])
+    return _Changed(trace["row"][found], trace["column"][found], value, trace["modified"][:, found])
 
 
 def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
@@ -134,11 +134,10 @@ def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
         rows, columns = made.indices(split.labels)
     except InputError:  # the data set has other images than the run was trained on
         return None
-    table = made.to_table()
-    first, epochs = table["epoch"].to_numpy().astype(np.int64) + delay, trained_epochs(run.history)
-    used = np.flatnonzero(first <= epochs)
-    value, every = table["value"].to_numpy()[used], np.arange(1, epochs + 1)
-    return _Changed(rows[used], columns[used], value, lambda place: every >= first[used[place]])
+    table, epochs = made.to_table(), np.arange(1, trained_epochs(run.history) + 1)
+    flags = epochs[:, None] >= table["epoch"].to_numpy() + delay
+    used = flags.any(axis=0)
+    return _Changed(rows[used], columns[used], table["value"].to_numpy()[used], flags[:, used])
 
 
 def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[np.int64]:
@@ -155,36 +154,26 @@ def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[
     return chosen
 
 
-def _labels_of(
-    split: Split, changed: _Changed, chosen: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
-    """Return row, column and states of the labels of chosen images, those first for which an image was chosen."""
-    rows, columns, states = [], [], []
-    for place in chosen.tolist():
-        row = int(changed.rows[place])
-        own = np.flatnonzero(changed.rows == row)
-        observed = split.labels.batch([row]).numpy()[0]
-        truth = observed if split.truth is None else split.truth.batch([row]).numpy()[0]
-        wrong = own[(truth[changed.columns[own]] != changed.value[own]) & (truth[changed.columns[own]] != UNKNOWN)]
-        given = np.flatnonzero(observed == PRESENT)
-        first = [changed.columns[place : place + 1], given, changed.columns[wrong], np.flatnonzero(truth == PRESENT)]
-        shown = list(dict.fromkeys(np.concatenate([*first, changed.columns[own]]).tolist()))[:LABELS_PER_IMAGE]
-        found = {
-            int(changed.columns[number]): np.where(changed.when(number), changed.value[number], np.int8(UNKNOWN))
-            for number in own.tolist()
-        }
-        unchanged = np.full(len(changed.when(place)), UNKNOWN, dtype=np.int8)
-        states += [found.get(column, unchanged) for column in shown]
-        rows += [row] * len(shown)
-        columns += shown
-    return np.array(rows, dtype=np.int64), np.array(columns, dtype=np.int64), np.stack(states, axis=1)
+def _labels_of_image(split: Split, changed: _Changed, place: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return rows, columns and states of labels of the image of a changed label, that label first."""
+    row = changed.rows[place]
+    own = np.flatnonzero(changed.rows == row)
+    columns, value = changed.columns[own], changed.value[own]
+    observed = split.labels.batch([row]).numpy()[0]
+    truth = observed if split.truth is None else split.truth.batch([row]).numpy()[0]
+    wrong = (truth[columns] != value) & (truth[columns] != UNKNOWN)
+    given, present = np.flatnonzero(observed == PRESENT), np.flatnonzero(truth == PRESENT)
+    order = np.concatenate([changed.columns[[place]], given, columns[wrong], present, columns])
+    shown = np.array(list(dict.fromkeys(order.tolist()))[:LABELS_PER_IMAGE])
+    states = np.full((len(changed.flags), len(observed)), UNKNOWN, dtype=np.int8)
+    states[:, columns] = np.where(changed.flags[:, own], value, UNKNOWN)
+    return np.full(len(shown), row), shown, states[:, shown]
 
 
-def label_change_figure(changes: LabelChanges, *, images: bool = True, width: float = style.WIDE) -> Figure:
+def label_change_figure(changes: LabelChanges, images: bool = True, *, width: float = style.WIDE) -> Figure:
     """Draw the labels of every image as lines over the epochs; an epoch that trained with a changed label is filled.
 
-    Green: the label truly has the state that it was taken for; vermillion, with a cross: it has not; blue: the truth is
-    not known. A name in bold was given as present. Without ``images`` only their names and labels are drawn.
+    Green: rightly changed; vermillion, with a cross: wrongly; blue: the truth is not known; bold: given as present.
     """
     groups = {row: np.flatnonzero(changes.rows == row) for row in dict.fromkeys(changes.rows.tolist())}
     each = max(0.27 * max(map(len, groups.values())) + 0.55, 1.4)
@@ -227,61 +216,43 @@ def _draw(axis: Axes, changes: LabelChanges, group: NDArray[np.int64]) -> None:
     axis.set_xlim(0.4, epochs + 0.6)
 
 
-def label_changes_section(run: Run, data: Dataset | None, figures: FigureRenderer, *, images: bool) -> Markup:
-    """Return some training images with their given, changed and true labels; nothing where no label was changed.
-
-    ``images`` is whether the page may contain the images; their names and labels are in it anyway.
-    """
-    changes = None if data is None else label_changes(run, data)
+def label_changes_section(run: Run, page: Page) -> Markup:
+    """Return some training images with their given, changed and true labels; nothing where no label was changed."""
+    changes = None if page.data is None else label_changes(run, page.data)
     if changes is None:
         return Markup("")
-    images = images and _readable(changes)
-    classes, names = changes.split.labels.classes, changes.split.labels.images
-    epochs = len(changes.states)
-    named = np.vectorize(_STATES.get, otypes=[object])
-    figures.render(
-        lambda width: label_change_figure(changes, images=images, width=width),
-        "Labels of single images, as the method changed them over the epochs.",
-        name="label-changes",
-        data=table_columns(
-            image=np.array([[names[row]] for row in changes.rows]),
-            **{"class": np.array([[classes[column]] for column in changes.columns])},
-            epoch=np.arange(1, epochs + 1),
-            observed=named(changes.observed)[:, None],
-            taken_for=np.where(changes.states.T == UNKNOWN, None, named(changes.states.T)),
-            truth=named(changes.truth)[:, None],
-        ),
-        shown=False,
-    )
+    rows, thumbnails = list(dict.fromkeys(changes.rows.tolist())), dict[int, str]()
+    with suppress(InputError, OSError):  # data of features have no images, and a file may be gone
+        thumbnails = {row: thumbnail_data_url(changes.split, row) for row in rows if page.images}
+    names, named = changes.split.labels.images, np.vectorize(_STATES.get, otypes=[object])
+    columns = {
+        "image": np.array([[names[row]] for row in changes.rows.tolist()]),
+        "class": np.array(changes.split.labels.classes)[changes.columns][:, None],
+        "epoch": np.arange(1, len(changes.states) + 1),
+        "observed": named(changes.observed)[:, None],
+        "taken_for": np.where(changes.states.T == UNKNOWN, None, named(changes.states.T)),
+        "truth": named(changes.truth)[:, None],
+    }
+    description, given = "Labels of single images, as the method changed them.", (changes, bool(thumbnails))
+    page.figure("label-changes", description, columns, label_change_figure, *given, shown=False)
     return render_template(
         "sections/label_changes.html",
         method=run.config.method,
         changes=changes,
-        epochs=epochs,
+        epochs=len(changes.states),
         images=[
             {
                 "name": names[row],
-                "thumbnail": thumbnail_data_url(changes.split, row) if images else "",
+                "thumbnail": thumbnails.get(row, ""),
                 "labels": [_label(changes, place) for place in np.flatnonzero(changes.rows == row).tolist()],
             }
-            for row in dict.fromkeys(changes.rows.tolist())
+            for row in rows
         ],
     )
 
 
-def _readable(changes: LabelChanges) -> bool:
-    """Whether the images can be shown: data of features have none, and a file may be gone."""
-    try:
-        return bool([thumbnail_data_url(changes.split, row) for row in np.unique(changes.rows).tolist()])
-    except (InputError, OSError):
-        return False
-
-
 def _label(changes: LabelChanges, place: int) -> dict[str, Any]:
-    """Return what a label was taken for and whether rightly: "right", "wrong", "unknown", "missed" or "given".
-
-    ``spans`` are the first epoch, from 1, and the length of every run of epochs with the changed label.
-    """
+    """Return what a label was taken for, whether rightly, and when: the first epoch and the length of every span."""
     given, taken, truth = (int(each[place]) for each in (changes.observed, changes.taken_for, changes.truth))
     if given != UNKNOWN:
         outcome, state = "given", given

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -18,22 +18,13 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_count, format_number, truncate_label
-from labelgap.reporting.page import (
-    Columns,
-    FigureRenderer,
-    ResponsiveFigure,
-    render_template,
-    stack_columns,
-    table_columns,
-)
+from labelgap.reporting.formatting import format_number, truncate_label
+from labelgap.reporting.page import Columns, Page, ResponsiveFigure, render_template, stack_columns
 from labelgap.reporting.sections.separability import (
     BINS,
     TRAIN,
-    ClassSeparability,
     probability_shares,
     recorded_epoch,
     separability_of_run,
@@ -41,20 +32,13 @@ from labelgap.reporting.sections.separability import (
 )
 from labelgap.training import Run
 
-LabelKind = Literal["observed", "unknown_present", "unknown_absent", "unknown"]
-KIND_NAMES: Final[Mapping[LabelKind, str]] = {
-    "observed": "observed present",
-    "unknown_present": "unknown, truly present",
-    "unknown_absent": "unknown, truly absent",
-    "unknown": "unknown",
+_KINDS: Final[Mapping[str, tuple[str, str, str, Any]]] = {
+    "observed": ("observed present", style.GREEN, "^", "-"),
+    "unknown_present": ("unknown, truly present", style.VERMILLION, "o", "-"),
+    "unknown_absent": ("unknown, truly absent", style.BLUE, "s", "--"),
+    "unknown": ("unknown", style.MUTED_COLOR, "D", "--"),
 }
-_STYLES: Final[Mapping[LabelKind, tuple[str, str, Literal["-", "--"]]]] = {
-    "observed": (style.GREEN, "^", "-"),
-    "unknown_present": (style.VERMILLION, "o", "-"),
-    "unknown_absent": (style.BLUE, "s", "--"),
-    "unknown": (style.MUTED_COLOR, "D", "--"),
-}
-"""Color, marker and dash of every kind."""
+"""Name, color, marker and dash of every kind."""
 _KIND_COLUMNS: Final = ["label", "recorded", "median |logit|, epoch 1", "last epoch", "mean score"]
 _METHOD_COLUMNS: Final = ["method", "observed present", "unknown, truly present", "AUC, train", "AUC, unseen"]
 
@@ -71,11 +55,11 @@ class LabelScores:
     mean_probability: float  # of the labels that the epoch saw; NaN if none
 
 
-Methods = Mapping[str, Mapping[LabelKind, LabelScores]]
+Methods = Mapping[str, Mapping[str, LabelScores]]
 """By label of the run, what ``label_scores`` returns."""
 
 
-def label_scores(trace: Mapping[str, NDArray[Any]], epoch: int | None = None) -> dict[LabelKind, LabelScores]:
+def label_scores(trace: Mapping[str, NDArray[Any]], epoch: int | None = None) -> dict[str, LabelScores]:
     """Return the scores of each kind of training labels in a trace, as ``Run.trace`` gives it, those that exist.
 
     The probabilities are of an epoch, by default the last; it is limited to the recorded ones. The kinds are
@@ -85,12 +69,10 @@ def label_scores(trace: Mapping[str, NDArray[Any]], epoch: int | None = None) ->
     """
     if not trace or len(trace["logit"]) == 0:
         return {}
-    observed, truth = trace["observed"], trace["truth"]
-    unknown = observed == UNKNOWN
-    kinds: dict[LabelKind, NDArray[np.bool_]] = {"observed": observed == PRESENT}
+    truth, unknown = trace["truth"], trace["observed"] == UNKNOWN
+    kinds = {"observed": trace["observed"] == PRESENT}
     if (truth[unknown] != UNKNOWN).any():
-        kinds["unknown_present"] = unknown & (truth == PRESENT)
-        kinds["unknown_absent"] = unknown & (truth == ABSENT)
+        kinds |= {"unknown_present": unknown & (truth == PRESENT), "unknown_absent": unknown & (truth == ABSENT)}
     else:
         kinds["unknown"] = unknown
     shown = recorded_epoch(trace, epoch)
@@ -136,37 +118,35 @@ def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figu
 
 
 def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
-    """Draw the absolute logit of unknown positives and negatives per epoch (Zhou et al. 2022, figure 8).
+    """Draw the absolute logit of unknown positives and negatives per epoch (Zhou et al. 2022, figure 8), a panel each.
 
-    Each method has a panel, all on one scale, in which a line is the median and a band the middle half of the labels.
-    Where the truth is not known, observed positives and all unknown labels are drawn.
+    A line is the median, a band the middle half of the labels; without the truth, of observed and of unknown labels.
     """
     longest = max(len(scores.loss) for kinds in methods.values() for scores in kinds.values())
 
-    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores], _: float) -> None:
+    def draw(axis: Axes, shown: Mapping[str, LabelScores], _: float) -> None:
         for kind, scores in shown.items():
-            color, marker, dash = _STYLES[kind]
+            color, marker, dash = _KINDS[kind][1:]
             low, median, high = scores.magnitude.T
             epochs = np.arange(1, len(median) + 1)
             axis.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
             style.draw_line(axis, epochs, median, color, marker, linestyle=dash)
         style.set_epoch_axis(axis, longest)
 
-    wanted: tuple[LabelKind, ...] = ("unknown_present", "unknown_absent")
-    return _panels(methods, wanted, lambda scores: scores.magnitude, draw, ("epoch", "absolute logit"), width)
+    wanted, names = ("unknown_present", "unknown_absent"), ("epoch", "absolute logit")
+    return _panels(methods, wanted, lambda scores: scores.magnitude, draw, names, width)
 
 
 def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
-    """Draw the distribution of the scores of observed and unknown positives (Zhou et al. 2022, figure 9).
+    """Draw the distribution of the scores of observed and unknown positives (Zhou et al. 2022, figure 9), a panel each.
 
-    Each method has a panel, all on one scale: percent of the labels of a kind in intervals of 0.05; a dashed line
-    with a marker is the mean. Where the truth is not known, observed positives and all unknown labels are drawn.
+    It is percent of the labels of a kind in intervals of 0.05; a dashed line with a marker is the mean.
     """
     edges = np.linspace(0, 1, BINS + 1)
 
-    def draw(axis: Axes, shown: Mapping[LabelKind, LabelScores], top: float) -> None:
+    def draw(axis: Axes, shown: Mapping[str, LabelScores], top: float) -> None:
         for kind, scores in shown.items():
-            color, marker, dash = _STYLES[kind]
+            color, marker, dash = _KINDS[kind][1:]
             axis.stairs(100 * scores.shares, edges, color=color, alpha=0.18, fill=True, linewidth=0)
             axis.stairs(100 * scores.shares, edges, color=color, linewidth=1.8, linestyle=dash)
             mean = [scores.mean_probability] * 2
@@ -174,21 +154,21 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
         axis.set_xlim(0, 1)
         axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
 
-    wanted: tuple[LabelKind, ...] = ("observed", "unknown_present")
-    return _panels(methods, wanted, lambda scores: 100 * scores.shares, draw, ("score", "% of labels"), width)
+    wanted, names = ("observed", "unknown_present"), ("score", "% of labels")
+    return _panels(methods, wanted, lambda scores: 100 * scores.shares, draw, names, width)
 
 
 def _panels(
     methods: Methods,
-    wanted: tuple[LabelKind, ...],
+    wanted: tuple[str, ...],
     heights: Callable[[LabelScores], NDArray[np.float64]],
-    draw: Callable[[Axes, Mapping[LabelKind, LabelScores], float], None],
+    draw: Callable[[Axes, Mapping[str, LabelScores], float], None],
     names: tuple[str, str],
     width: float,
 ) -> Figure:
     """Draw one panel a method, with the names of x and y, up to the same height, and the legend of the kinds."""
     known = any({"unknown_present", "unknown_absent"} & found.keys() for found in methods.values())
-    kinds: tuple[LabelKind, ...] = wanted if known else ("observed", "unknown")
+    kinds = wanted if known else ("observed", "unknown")
     drawn = [heights(scores) for found in methods.values() for kind, scores in found.items() if kind in kinds]
     top = max((float(np.nanmax(each, initial=0.0)) for each in drawn), default=0.0)
     figure, axes, columns = style.make_panels(len(methods), width=width, each=2.2, extra=0.6, wide=4, narrow=2)
@@ -197,105 +177,75 @@ def _panels(
         style.set_top(axis, top)
         axis.tick_params(labelleft=place % columns == 0)
     style.label_panels(axes, columns, *names, methods if len(methods) > 1 else ())
-    styles = [_STYLES[kind] for kind in kinds]
-    lines = [Line2D([], [], color=c, marker=marker, linestyle=dash, linewidth=2) for c, marker, dash in styles]
-    style.add_legend(figure, lines, [KIND_NAMES[kind] for kind in kinds], 2 if width > style.NARROW else 1)
+    looks = [_KINDS[kind] for kind in kinds]
+    lines = [Line2D([], [], color=c, marker=marker, linestyle=dash, linewidth=2) for _, c, marker, dash in looks]
+    style.add_legend(figure, lines, [name for name, *_ in looks], 2 if width > style.NARROW else 1)
     return figure
 
 
-def label_scores_section(runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer) -> Markup:
-    """Return figures and a table of the scores of labels, of runs by label.
-
-    A page of one run also has the section on the separability of classes. Where the truth of unknown labels is not
-    known, observed positives are shown beside all unknown labels, and nothing is called separable.
-    """
+def label_scores_section(runs: Mapping[str, Run], page: Page) -> Markup:
+    """Return figures and a table of the scores of labels; of a single run also how separable classes are."""
     found = {label: label_scores(run.trace, run.metrics.get("best_epoch")) for label, run in runs.items()}
-    methods = {label: kinds for label, kinds in found.items() if kinds}
-    separable = {label: separability_of_run(run, data) for label, run in runs.items()}
-    hidden = {label: kinds for label, kinds in methods.items() if kinds.keys() - {"observed"}}
-    section = Markup("")
+    hidden = {label: kinds for label, kinds in found.items() if kinds.keys() - {"observed"}}
+    separable = {label: separability_of_run(run, page.data) for label, run in runs.items()}
+    section, single, rows = Markup(""), len(runs) == 1, list[tuple[str, list[Any]]]()
+    for label, kinds in hidden.items():
+        if single:
+            for kind, values in kinds.items():
+                numbers = [*values.magnitude[[0, -1], 1].tolist(), values.mean_probability]
+                rows.append((_KINDS[kind][0], [values.count, *map(format_number, numbers)]))
+            continue
+        measured = {name: values.mean()[0] for name, values in separable[label].items()}
+        train = measured.pop(TRAIN, None)
+        shown = (kinds[kind].mean_probability if kind in kinds else None for kind in ("observed", "unknown_present"))
+        rows.append((label, [*map(format_number, (*shown, train, next(iter(measured.values()), None)))]))
     if hidden:
-        single = next(iter(hidden.values())) if len(runs) == 1 else None
         section = render_template(
             "sections/label_scores.html",
             known=any("unknown" not in kinds for kinds in hidden.values()),
-            epoch=None if single is None else next(iter(single.values())).epoch,
-            **_figures(methods, hidden, figures),
-            columns=_METHOD_COLUMNS if single is None else _KIND_COLUMNS,
-            rows=_method_rows(hidden, separable) if single is None else _kind_rows(single),
+            epoch=next(iter(next(iter(hidden.values())).values())).epoch if single else None,
+            **_figures(found, hidden, page),
+            columns=_KIND_COLUMNS if single else _METHOD_COLUMNS,
+            rows=rows,
         )
-    if len(runs) == 1:
+    if single:
         ((label, run),) = runs.items()
-        section += separability_section(run, data, separable[label], figures)
+        section += separability_section(run, separable[label], page)
     return section
 
 
-def _figures(methods: Methods, hidden: Methods, figures: FigureRenderer) -> dict[str, ResponsiveFigure | None]:
+def _figures(methods: Methods, hidden: Methods, page: Page) -> dict[str, ResponsiveFigure | None]:
     """Draw losses of every method, and logits and scores of those that left labels unknown."""
+    losses = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
+    columns = {label: {"epoch": np.arange(1, len(each) + 1), "loss": each} for label, each in losses.items()}
+    ends = "; ".join(f"{label} {values[0]:.2f} to {values[-1]:.2f}" for label, values in losses.items())
+    text = f"Mean loss of the observed positives in the first and the last epoch: {ends}."
+    data = stack_columns("run", columns) if losses else {}
+    loss = page.figure("observed-positive-loss", text, data, positive_loss_figure, methods) if losses else None
+    names = ("lower_quartile", "median", "upper_quartile")
+    quartiles = _stack(
+        hidden,
+        lambda each: {"epoch": np.arange(1, len(each.loss) + 1), **dict(zip(names, each.magnitude.T, strict=True))},
+    )
+    shares = _stack(hidden, lambda each: {"from": np.arange(BINS) / BINS, "share": each.shares})
     text = "; ".join(
-        f"{label}, {KIND_NAMES[kind]}: absolute logit {values.magnitude[-1, 1]:.1f}, "
-        f"score {values.mean_probability:.2f}"
+        f"{label}, {_KINDS[kind][0]}: absolute logit {values.magnitude[-1, 1]:.1f}, score {values.mean_probability:.2f}"
         for label, kinds in hidden.items()
         for kind, values in kinds.items()
     )
-    losses = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
-    ends = "; ".join(f"{label} {values[0]:.2f} to {values[-1]:.2f}" for label, values in losses.items())
-    loss = None
-    if losses:
-        columns = {label: table_columns(epoch=np.arange(1, len(each) + 1), loss=each) for label, each in losses.items()}
-        loss = figures.render(
-            lambda width: positive_loss_figure(methods, width=width),
-            f"Mean loss of the observed positives in the first and the last epoch: {ends}.",
-            name="observed-positive-loss",
-            data=stack_columns("run", columns),
-        )
+    medians = f"Median absolute logit in the last epoch, and mean score. {text}."
+    scores = f"Distribution of the scores. {text}."
     return {
         "loss": loss,
-        "logits": figures.render(
-            lambda width: absolute_logit_panels(hidden, width=width),
-            f"Median absolute logit in the last epoch, and mean score. {text}.",
-            name="absolute-logits",
-            data=_stack(hidden, _quartiles),
-        ),
-        "probabilities": figures.render(
-            lambda width: probability_panels(hidden, width=width),
-            f"Distribution of the scores. {text}.",
-            name="positive-probabilities",
-            data=_stack(hidden, lambda values: {"from": np.arange(BINS) / BINS, "share": values.shares}),
-        ),
+        "logits": page.figure("absolute-logits", medians, quartiles, absolute_logit_panels, hidden),
+        "probabilities": page.figure("positive-probabilities", scores, shares, probability_panels, hidden),
     }
-
-
-def _quartiles(values: LabelScores) -> Columns:
-    low, median, high = values.magnitude.T
-    epoch = np.arange(1, len(median) + 1)
-    return table_columns(epoch=epoch, lower_quartile=low, median=median, upper_quartile=high)
 
 
 def _stack(methods: Methods, columns: Callable[[LabelScores], Columns]) -> Columns:
     """Return the columns of every kind of every method below each other."""
     kinds = {
-        label: stack_columns("kind", {KIND_NAMES[kind]: columns(values) for kind, values in found.items()})
+        label: stack_columns("kind", {_KINDS[kind][0]: columns(values) for kind, values in found.items()})
         for label, found in methods.items()
     }
     return stack_columns("run", kinds)
-
-
-def _kind_rows(kinds: Mapping[LabelKind, LabelScores]) -> list[tuple[str, list[str]]]:
-    rows = []
-    for kind, values in kinds.items():
-        numbers = [*values.magnitude[[0, -1], 1].tolist(), values.mean_probability]
-        rows.append((KIND_NAMES[kind], [format_count(values.count), *map(format_number, numbers)]))
-    return rows
-
-
-def _method_rows(
-    hidden: Methods, separable: Mapping[str, Mapping[str, ClassSeparability]]
-) -> list[tuple[str, list[str]]]:
-    rows = []
-    for label, kinds in hidden.items():
-        unseen = next((values for name, values in separable[label].items() if name != TRAIN), None)
-        means = (None if each is None else each.mean()[0] for each in (separable[label].get(TRAIN), unseen))
-        shown = (kinds[kind].mean_probability if kind in kinds else None for kind in ("observed", "unknown_present"))
-        rows.append((label, [format_number(value) for value in (*shown, *means)]))
-    return rows

@@ -32,8 +32,8 @@ from labelgap.inference.localization import (
 from labelgap.labels import PRESENT
 from labelgap.metrics.localization import pointing_hits
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_count, format_measure, truncate_label
-from labelgap.reporting.page import Columns, FigureRenderer, render_template, stack_columns
+from labelgap.reporting.formatting import divide, format_measure, truncate_label
+from labelgap.reporting.page import Columns, Page, render_template, stack_columns
 from labelgap.reporting.sections.examples import data_url, diverse_sample, thumbnail_data_url, thumbnail_image
 from labelgap.training import Run
 
@@ -63,15 +63,6 @@ class ActivationExample:
         """The name of the image."""
         return self.split.labels.images[self.row]
 
-    @property
-    def thumbnail(self) -> str:
-        """The image as a data URL."""
-        return thumbnail_data_url(self.split, self.row)
-
-    def heat(self, label: str) -> str:
-        """Return the map of a run as a data URL."""
-        return data_url(heat_map_png(self.maps[label], self.size, _HEAT_SIDE))
-
 
 def activation_examples(
     runs: Mapping[str, Run], data: Dataset | Split, *, count: int = 6, device: str = "auto"
@@ -89,9 +80,8 @@ def activation_examples(
     if split.boxes is not None:
         kept = slice(None) if split.boxes.difficult is None else ~split.boxes.difficult
         rows, columns, corners = split.boxes.rows[kept], split.boxes.classes[kept], split.boxes.corners[kept]
-    chosen = np.sort(diverse_sample(rows, columns, count, "activation examples"))
-    pairs = np.stack([rows[chosen], columns[chosen]], axis=1)
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    chosen = diverse_sample(rows, columns, count, "activation examples")
+    pairs = np.array(sorted(zip(rows[chosen], columns[chosen], strict=True)), dtype=np.int64).reshape(-1, 2)
     found = {label: activation_maps(run, split.images, pairs, device=device) for label, run in runs.items()}
     sides = {label: run.model.backbone.input_spec.size for label, run in runs.items()}
     examples = []
@@ -100,18 +90,14 @@ def activation_examples(
         boxes = corners if split.boxes is None else corners[(rows == row) & (columns == column)]
         maps = {label: each[number] for label, each in found.items()}
         points = {label: map_maximum(each, sides[label], size) for label, each in maps.items()}
-        of_point = np.zeros(len(boxes), dtype=np.int64)
-        hits = {label: bool(pointing_hits([point], of_point, boxes)[0]) for label, point in points.items()}
-        name = split.labels.classes[column]
-        examples.append(ActivationExample(split, row, name, size, boxes, maps, points, hits if len(boxes) else {}))
+        shown = points if len(boxes) else {}
+        hits = {label: bool(pointing_hits([point], [0] * len(boxes), boxes)[0]) for label, point in shown.items()}
+        examples.append(ActivationExample(split, row, split.labels.classes[column], size, boxes, maps, points, hits))
     return examples
 
 
 def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.WIDE) -> Figure:
-    """Draw the hit rate of every class, and the mean over the classes as a dashed line; up to six runs differ in color.
-
-    Of more than ``MAX_CLASSES`` classes those with the most images are shown.
-    """
+    """Draw the hit rate of every class, or of the ``MAX_CLASSES`` with the most images; the mean is dashed."""
     first = next(iter(games.values()))
     counts = first.class_counts
     columns = np.argsort(-counts, kind="stable")[: min(MAX_CLASSES, int((counts > 0).sum()))]
@@ -140,10 +126,7 @@ def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.W
 
 
 def activation_figure(examples: Sequence[ActivationExample], *, width: float = style.WIDE) -> Figure:
-    """Draw images × runs: the image with the boxes of its class, and the map of every run over it.
-
-    A cross marks where a map is highest. The heat is what is above the average of the map.
-    """
+    """Draw images × runs: the image with the boxes of its class, and the map of every run over it, with its maximum."""
     labels = list(examples[0].maps) if examples else []
     side = min(width / (len(labels) + 1), 2.4)
     shape = (max(len(examples), 1), len(labels) + 1)
@@ -174,28 +157,27 @@ def activation_figure(examples: Sequence[ActivationExample], *, width: float = s
     return figure
 
 
-def localization_section(
-    runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer, *, images: bool
-) -> Markup:
+def localization_section(runs: Mapping[str, Run], page: Page) -> Markup:
     """Return hit rates and maps of the runs, by label, whose network has class activation maps.
 
     The pointing game is over a sample of images, so that a page takes seconds: ``pointing_game`` takes all. Without
-    boxes there are only the maps; a run that has none says why. The first ``MAX_RUNS`` runs are shown, and no image
-    where the page may contain none (``images``).
+    boxes there are only the maps; a run that has none says why. The first ``MAX_RUNS`` runs are shown.
     """
     finished = {label: run for label, run in runs.items() if run.finished}
     reasons = {label: reason for label, run in finished.items() if (reason := without_maps(run))}
     shown = {label: run for label, run in finished.items() if label not in reasons}
-    if data is None or not finished:
+    if page.data is None or not finished:
         return Markup("")
     linear = all(run.config.protocol == "linear" for run in finished.values())
-    split = unseen_split(data if linear else hold_out_val(data))
-    games, examples = dict[str, PointingGame](), list[ActivationExample]()
-    for label in list(shown)[:MAX_RUNS]:
+    split = unseen_split(page.data if linear else hold_out_val(page.data))
+    games, examples, (least, middle, most) = dict[str, PointingGame](), list[ActivationExample](), _SAMPLE
+    for label, run in list(shown.items())[:MAX_RUNS]:
         try:
-            game = _play(shown[label], split)
-            found = activation_examples({label: shown[label]}, split) if images else []
-            games |= {} if game is None else {label: game}
+            if split.boxes is not None and len(split.boxes.rows):
+                count = round(middle * (224 / run.model.backbone.input_spec.size) ** 2)  # the fewer the larger they are
+                game = pointing_game(run, split, images=min(max(count, least), most))
+                games |= {label: game} if len(game.rows) else {}
+            found = activation_examples({label: run}, split) if page.images else []
         except (LabelGapError, OSError) as error:
             if "no class activation maps" in str(error):  # else no network, or an unreadable image: a path is private
                 reasons[label] = str(error).removesuffix(".")
@@ -207,66 +189,37 @@ def localization_section(
         examples = examples or found
     if not games and not examples and not reasons:
         return Markup("")
-    game_values = _game_values(games, figures)
     if examples:  # the figure is kept for files; the page shows the maps by other means
         maps = [(each, label) for each in examples for label in each.maps]
-        figures.render(
-            lambda width: activation_figure(examples, width=width),
-            f"Class activation maps of {join_names([each.class_name for each in examples])}.",
-            name="activation-maps",
-            data={
-                "image": [each.image for each, _ in maps],
-                "class": [each.class_name for each, _ in maps],
-                "run": [label for _, label in maps],
-                "x": [each.points[label][0] for each, label in maps],
-                "y": [each.points[label][1] for each, label in maps],
-                "hit": [each.hits.get(label) for each, label in maps],
-            },
-            shown=False,
-        )
+        columns = {
+            "image": [each.image for each, _ in maps],
+            "class": [each.class_name for each, _ in maps],
+            "run": [label for _, label in maps],
+            "x": [each.points[label][0] for each, label in maps],
+            "y": [each.points[label][1] for each, label in maps],
+            "hit": [each.hits.get(label) for each, label in maps],
+        }
+        description = f"Class activation maps of {join_names([each.class_name for each in examples])}."
+        page.figure("activation-maps", description, columns, activation_figure, examples, shown=False)
+    figure, rates = None, {label: format_measure(game.hit_rate) for label, game in games.items()}
+    if games:
+        tables: dict[str, Columns] = {
+            label: {"class": game.classes, "images": game.class_counts, "hits": game.class_hits}
+            | {"hit_rate": divide(game.class_hits, game.class_counts)}
+            for label, game in games.items()
+        }
+        text = f"Hit rate per class, and the mean over classes: {'; '.join(map(' '.join, rates.items()))}."
+        figure = page.figure("pointing-game", text, stack_columns("run", tables), pointing_figure, games)
     return render_template(
         "sections/localization.html",
-        reasons=list(reasons.items()),
+        reasons=reasons,
         omitted=max(len(shown) - MAX_RUNS, 0),
         split=split.name,
         several=len(runs) > 1,
-        **game_values,
+        games=games,
+        rows=[(label, [rates[label], f"{each.hits.sum():,} of {len(each.hits):,}"]) for label, each in games.items()],
+        figure=figure,
         examples=examples,
+        thumbnail=lambda each: thumbnail_data_url(each.split, each.row),
+        heat=lambda each, label: data_url(heat_map_png(each.maps[label], each.size, _HEAT_SIDE)),
     )
-
-
-def _play(run: Run, split: Split) -> PointingGame | None:
-    """Play the pointing game on fewer images the larger they are."""
-    if split.boxes is None or not len(split.boxes.rows):
-        return None
-    least, middle, most = _SAMPLE
-    count = round(middle * (224 / run.model.backbone.input_spec.size) ** 2)
-    game = pointing_game(run, split, images=min(max(count, least), most))
-    return game if len(game.rows) else None
-
-
-def _game_values(games: Mapping[str, PointingGame], figures: FigureRenderer) -> dict[str, Any]:
-    """Return the figure and the table of the pointing game; empty without boxes."""
-    if not games:
-        return {"rows": []}
-    first = next(iter(games.values()))
-    columns: dict[str, Columns] = {}
-    for label, game in games.items():
-        rate = np.where(game.class_counts > 0, game.class_hits / np.maximum(game.class_counts, 1), np.nan)
-        counts = {"images": game.class_counts, "hits": game.class_hits}
-        columns[label] = {"class": game.classes, **counts, "hit_rate": rate}
-    rates = {label: format_measure(game.hit_rate) for label, game in games.items()}
-    return {
-        "figure": figures.render(
-            lambda width: pointing_figure(games, width=width),
-            f"Hit rate per class, and the mean over classes: {'; '.join(f'{k} {v}' for k, v in rates.items())}.",
-            name="pointing-game",
-            data=stack_columns("run", columns),
-        ),
-        "rows": [
-            (label, [rates[label], f"{int(game.hits.sum()):,} of {len(game.hits):,}"]) for label, game in games.items()
-        ],
-        "images": format_count(first.images),
-        "available": format_count(first.available),
-        "center": format_measure(first.center_rate),
-    }

@@ -7,29 +7,28 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from labelgap.core.seeds import numpy_generator
-from labelgap.data.dataset import Dataset
+from labelgap.core.text import join_names
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_count, format_measure, format_number
-from labelgap.reporting.page import FigureRenderer, ResponsiveFigure, render_template, stack_columns, table_columns
+from labelgap.reporting.formatting import divide, format_measure, format_number
+from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
 from labelgap.studies.reproduce.results import first_epoch_share
 from labelgap.training import Run
 
 SINGLE_LABELS: Final = 12  # how many labels of a kind are followed one by one
 MAX_SCALE_RATIO: Final = 4.0  # panels share a scale unless their highest losses differ by more than this factor
-_BY_TRUTH: Final = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}
+_BY_TRUTH: Final = {"TP": (PRESENT, PRESENT), "FN": (UNKNOWN, PRESENT), "TN": (UNKNOWN, ABSENT)}
 _BY_OBSERVATION: Final = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 _KINDS: Final = {
     "TP": "observed present (true positive)",
@@ -76,16 +75,10 @@ def label_losses(trace: Mapping[str, NDArray[Any]]) -> dict[str, LabelLosses]:
     return {name: _losses(trace, np.flatnonzero(chosen), name) for name, chosen in kinds.items() if chosen.any()}
 
 
-def memorization_by_label(losses: Mapping[str, Losses]) -> dict[str, Losses]:
-    """Return the losses of every run that recorded unknown labels that are truly present, and truly absent."""
-    return {label: kinds for label, kinds in losses.items() if kinds.keys() >= _LINES.keys()}
-
-
 def _losses(trace: Mapping[str, NDArray[Any]], entries: NDArray[np.int64], name: str) -> LabelLosses:
     losses = trace["loss"][:, entries]
     seen = np.isfinite(losses)
-    total, count = np.where(seen, losses, 0).sum(axis=1, dtype=np.float64), seen.sum(axis=1)
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    mean = divide(np.where(seen, losses, 0).sum(axis=1, dtype=np.float64), seen.sum(axis=1))
     random = numpy_generator(0, f"single labels {name}")
     picked = np.sort(random.choice(len(entries), min(SINGLE_LABELS, len(entries)), replace=False))
     share, single = first_epoch_share(losses) if len(losses) > 1 else None, entries[picked]
@@ -93,46 +86,22 @@ def _losses(trace: Mapping[str, NDArray[Any]], entries: NDArray[np.int64], name:
 
 
 def memorization_panels(methods: Mapping[str, Losses], *, width: float = style.WIDE) -> Figure:
-    """Draw the mean loss of true and false negatives among the unknown labels, one panel a method.
-
-    The panels share a scale, unless one method's losses are so high that the others could not be read on it.
-    """
+    """Draw the mean loss of true and false negatives, a panel a method, on one scale unless they differ very much."""
     figure, axes, columns = style.make_panels(len(methods), width=width, each=2.4, extra=0.5, wide=4, narrow=2)
-    for axis, losses in zip(axes, methods.values(), strict=True):
-        draw_memorization(axis, losses)
-    style.label_panels(axes, columns, "epoch", "mean loss", methods)
-    set_memorization_limits(axes, methods.values(), columns)
-    style.add_legend(figure, *memorization_legend(), columns=2 if width > style.NARROW else 1)
-    return figure
-
-
-def draw_memorization(axis: Axes, losses: Losses) -> None:
-    """Draw one method's true and false negatives."""
-    for kind, (color, marker) in _LINES.items():
-        mean = losses[kind].mean
-        style.draw_line(axis, np.arange(1, len(mean) + 1), mean, color, marker, markersize=5, markeredgewidth=0.8)
-    style.set_epoch_axis(axis, len(losses["TN"].mean))
-
-
-def set_memorization_limits(axes: Iterable[Axes], methods: Iterable[Losses], columns: int) -> None:
-    """Give panels the same axes, from zero to just above the highest loss, over the longest run.
-
-    If the highest losses differ by more than ``MAX_SCALE_RATIO``, each panel has its own scale.
-    """
-    means = [np.stack([losses[kind].mean for kind in _LINES]) for losses in methods]
+    means = [np.stack([losses[kind].mean for kind in _LINES]) for losses in methods.values()]
     tops = [float(each[np.isfinite(each)].max(initial=0.0)) for each in means]
     common = max(tops) <= MAX_SCALE_RATIO * min(tops)
-    for place, (axis, top) in enumerate(zip(axes, tops, strict=True)):
+    for place, (axis, mean, top) in enumerate(zip(axes, means, tops, strict=True)):
+        for loss, look in zip(mean, _LINES.values(), strict=True):
+            style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *look, markersize=5, markeredgewidth=0.8)
+        style.set_epoch_axis(axis, max(each.shape[1] for each in means))
         style.set_top(axis, max(tops) if common else top)
         axis.tick_params(labelleft=not common or place % columns == 0)
-        style.set_epoch_axis(axis, max(each.shape[1] for each in means))
-
-
-def memorization_legend() -> tuple[list[Line2D], list[str]]:
-    """Return the legend of ``draw_memorization``: lines and their names."""
-    look: dict[str, Any] = {"linewidth": 2.0, "markersize": 6.0, "markeredgecolor": style.BACKGROUND_COLOR}
-    lines = [Line2D([], [], color=color, marker=marker, **look) for color, marker in _LINES.values()]
-    return lines, [_KINDS[kind] for kind in _LINES]
+    style.label_panels(axes, columns, "epoch", "mean loss", methods)
+    edge: dict[str, Any] = {"linewidth": 2.0, "markersize": 6.0, "markeredgecolor": style.BACKGROUND_COLOR}
+    lines = [Line2D([], [], color=color, marker=marker, **edge) for color, marker in _LINES.values()]
+    style.add_legend(figure, lines, [_KINDS[kind] for kind in _LINES], columns=2 if width > style.NARROW else 1)
+    return figure
 
 
 def single_label_panels(kinds: Losses, *, width: float = style.WIDE) -> Figure:
@@ -153,88 +122,61 @@ def single_label_panels(kinds: Losses, *, width: float = style.WIDE) -> Figure:
     return figure
 
 
-def memorization_section(runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer) -> Markup:
+def memorization_section(runs: Mapping[str, Run], page: Page) -> Markup:
     """Return figures and a table of the losses of labels by kind, of runs by label.
 
     A page of one run also has the losses of single labels. Where the truth is not known, the losses are of the labels
-    as observed. Without a record, ``data`` with unknown labels makes it say how to get one.
+    as observed. Without a record, data with unknown labels make it say how to get one.
     """
     kinds = {label: label_losses(run.trace) for label, run in runs.items()}
     unseen = {label: found for label, found in kinds.items() if not found.keys().isdisjoint(("TN", "FN", "unknown"))}
     single = next(iter(unseen.values())) if len(runs) == len(unseen) == 1 else None
     configs = [run.config for run in runs.values()]
-    hidden = data is not None and not data.train.labels.complete
+    hidden = page.data is not None and not page.data.train.labels.complete
+    rows: list[tuple[str, list[Any]]] = []
+    for label, found in unseen.items() if single is None else ():
+        shares = (found[name].first_epoch if name in found else None for name in _STUDY_COLUMNS[1:])
+        rows += [] if "unknown" in found else [(label, [*map(format_measure, shares)])]
+    for name, losses in (single or {}).items():
+        ends = [format_number(value, 3) for value in losses.mean[[0, -1]].tolist()]
+        rows.append((_KINDS[name], [losses.count, *ends, format_measure(losses.first_epoch)]))
+    negatives, means = {label: found for label, found in kinds.items() if found.keys() >= _LINES.keys()}, None
+    if negatives:
+        columns = {
+            label: {
+                "epoch": np.arange(1, len(found["TN"].mean) + 1),
+                "false_negative_loss": found["FN"].mean,
+                "true_negative_loss": found["TN"].mean,
+            }
+            for label, found in negatives.items()
+        }
+        text = f"Mean loss of the unknown labels of {join_names(list(negatives))} per epoch, by their truth."
+        means = page.figure("memorization", text, stack_columns("run", columns), memorization_panels, negatives)
     return render_template(
         "sections/memorization.html",
-        means=_means(memorization_by_label(kinds), figures),
+        means=means,
         known=any("unknown" not in found for found in unseen.values()),
         recorded=bool(unseen),
-        off=not unseen
-        and hidden
-        and all(config.trace == "off" and config.optimizer != "newton" and not config.folds for config in configs),
-        single=None if single is None else _single_labels(single, configs[0].classes, figures),
+        off=hidden and all(each.trace == "off" and each.optimizer != "newton" and not each.folds for each in configs),
+        single=None if single is None else _single_labels(single, np.array(configs[0].classes), page),
         columns=_STUDY_COLUMNS if single is None else _RUN_COLUMNS,
-        rows=_study_rows(unseen) if single is None else _run_rows(single),
+        rows=rows,
     )
 
 
-def _means(found: Mapping[str, Losses], figures: FigureRenderer) -> ResponsiveFigure | None:
-    if not found:
-        return None
-    means = {label: (losses["FN"].mean, losses["TN"].mean) for label, losses in found.items()}
-    text = "; ".join(
-        f"{label}: false negatives {fn[0]:.2f} to {fn[-1]:.2f}, true negatives {tn[0]:.2f} to {tn[-1]:.2f}"
-        for label, (fn, tn) in means.items()
-    )
-    columns = {
-        label: table_columns(epoch=np.arange(1, len(tn) + 1), false_negative_loss=fn, true_negative_loss=tn)
-        for label, (fn, tn) in means.items()
-    }
-    return figures.render(
-        lambda width: memorization_panels(found, width=width),
-        f"Mean loss in the first and the last epoch. {text}.",
-        name="memorization",
-        data=stack_columns("run", columns),
-    )
-
-
-def _single_labels(kinds: Losses, classes: Sequence[str], figures: FigureRenderer) -> ResponsiveFigure:
-    """Draw unknown labels by their truth, or observed present beside unknown ones where that is not known.
-
-    The numbers have a row for every single label and epoch; the image is its row number in the training set.
-    """
+def _single_labels(kinds: Losses, classes: NDArray[np.str_], page: Page) -> ResponsiveFigure:
+    """Draw unknown labels by their truth, or observed present beside unknown ones where that is not known."""
     names = ("FN", "TN") if "unknown" not in kinds else ("present", "unknown")
     shown = {_KINDS[name].partition(" (")[0]: kinds[name] for name in names if name in kinds}
     counts = ", ".join(f"{losses.single.shape[1]} {name}" for name, losses in shown.items())
     columns = {
-        name: table_columns(
-            **{"image": losses.row[:, None], "class": np.array(classes)[losses.column][:, None]},
-            epoch=np.arange(1, len(losses.single) + 1),
-            loss=losses.single.T,
-        )
+        name: {
+            "image": losses.row[:, None],
+            "class": classes[losses.column][:, None],
+            "epoch": np.arange(1, len(losses.single) + 1),
+            "loss": losses.single.T,
+        }
         for name, losses in shown.items()
     }
-    return figures.render(
-        lambda width: single_label_panels(shown, width=width),
-        f"Loss of single labels per epoch: {counts}.",
-        name="single-labels",
-        data=stack_columns("kind", columns),
-    )
-
-
-def _run_rows(kinds: Losses) -> list[tuple[str, list[str]]]:
-    rows = []
-    for name, text in _KINDS.items():
-        if name in kinds:
-            losses = kinds[name]
-            ends = [format_number(value, 3) for value in losses.mean[[0, -1]].tolist()]
-            rows.append((text, [format_count(losses.count), *ends, format_measure(losses.first_epoch)]))
-    return rows
-
-
-def _study_rows(runs: Mapping[str, Losses]) -> list[tuple[str, list[str]]]:
-    return [
-        (label, [format_measure(kinds[name].first_epoch if name in kinds else None) for name in _STUDY_COLUMNS[1:]])
-        for label, kinds in runs.items()
-        if "unknown" not in kinds
-    ]
+    description = f"Loss of single labels per epoch: {counts}."
+    return page.figure("single-labels", description, stack_columns("kind", columns), single_label_panels, shown)

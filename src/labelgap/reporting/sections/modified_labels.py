@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
@@ -23,8 +24,8 @@ from labelgap.losses.base.state import PseudoLabelRounds
 from labelgap.losses.large_loss import AbsoluteLargeLoss, PermanentCorrection, RelativeLargeLoss
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import find_method
-from labelgap.reporting.formatting import format_measure, truncate_label
-from labelgap.reporting.page import Columns, FigureRenderer, render_template, stack_columns, table_columns
+from labelgap.reporting.formatting import divide, truncate_label
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.reporting.sections.separability import count_unknown_positives, unknown_positives_from_run
 from labelgap.training import Run
 from labelgap.training.history import trained_epochs
@@ -64,9 +65,9 @@ def modified_labels_from_run(run: Run, data: Dataset | None = None) -> dict[int,
         return {} if found is None else {PRESENT: found}
     if data is None or not issubclass(method.loss_class, PseudoLabelRounds):
         return {}
-    train = data.train
+    observed, truth = data.train.labels, data.train.truth
     try:
-        return pseudo_labels_from_revisions(run.revisions, train.labels, train.truth, trained_epochs(run.history))
+        return pseudo_labels_from_revisions(run.revisions, observed, truth, trained_epochs(run.history))
     except InputError:  # the data set has other images than the run was trained on
         return {}
 
@@ -94,7 +95,7 @@ def modified_labels_from_trace(
     if population is None or not (absent.any() and present.any()):
         return ModifiedLabels(blank, blank, recall, np.nan, accumulated)
     wrong, right = _rate(flags, absent) * population[0], recall * population[1]
-    share, precision = (wrong + right) / sum(population), _divide(right, wrong + right)
+    share, precision = (wrong + right) / sum(population), divide(right, wrong + right)
     return ModifiedLabels(share, precision, recall, population[1] / sum(population), accumulated)
 
 
@@ -120,7 +121,7 @@ def pseudo_labels_from_revisions(
         precision = recall = np.full(epochs, np.nan)
         if known is not None:
             right = _accumulate(epoch[chosen & (known == state)], epochs)
-            precision = _divide(right, _accumulate(epoch[chosen & (known != UNKNOWN)], epochs))
+            precision = divide(right, _accumulate(epoch[chosen & (known != UNKNOWN)], epochs))
             recall = right / count if count else recall
         base_rate = count / sum(hidden) if sum(hidden) else np.nan
         found[state] = ModifiedLabels(assigned / max(unknown, 1), precision, recall, base_rate, accumulated=True)
@@ -137,11 +138,6 @@ def _accumulate(epochs: NDArray[np.int32], count: int) -> NDArray[np.int64]:
     return np.searchsorted(np.sort(epochs), np.arange(1, count + 1), side="right")
 
 
-def _divide(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    """Return part / whole, and NaN where the whole is 0."""
-    return np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan)
-
-
 def _measures(methods: Mapping[str, ModifiedLabels]) -> list[str]:
     """Return the measures that are determined for any method."""
     return [name for name in _TITLES if any(np.isfinite(getattr(values, name)).any() for values in methods.values())]
@@ -150,21 +146,16 @@ def _measures(methods: Mapping[str, ModifiedLabels]) -> list[str]:
 def modified_label_panels(
     methods: Mapping[str, ModifiedLabels], state: str = "present", *, width: float = style.WIDE
 ) -> Figure:
-    """Draw share, precision and recall of the labels taken for a state; a measure that no method has, is left out.
-
-    Up to six methods differ in color and marker.
-    """
+    """Draw share, precision and recall of the labels taken for a state; a measure that no method has, is left out."""
     names = _measures(methods)
     figure, axes, columns = style.make_panels(len(names), width=width, each=2.2, extra=0.7)
-    lines = []
+    lines = list[Line2D]()
     for axis, name in zip(axes, names, strict=True):
-        lines = [
-            style.draw_line(
-                axis, np.arange(1, len(values.share) + 1), 100 * getattr(values, name), *style.cycle(number)
-            )
-            for number, values in enumerate(methods.values())
-        ]
-        style.set_epoch_axis(axis, len(list(methods.values())[-1].share))
+        lines = []
+        for number, values in enumerate(methods.values()):
+            epochs = np.arange(1, len(values.share) + 1)
+            lines.append(style.draw_line(axis, epochs, 100 * getattr(values, name), *style.cycle(number)))
+            style.set_epoch_axis(axis, len(epochs))
         axis.set_title(_TITLES[name].format(state=state), loc="left")
         axis.set_ylim(0, None if name == "share" else 103)
     style.label_panels(axes, columns, "epoch")
@@ -178,39 +169,29 @@ def modified_label_panels(
     return figure
 
 
-def modified_labels_section(runs: Mapping[str, Run], data: Dataset | None, figures: FigureRenderer) -> Markup:
-    """Return figure, caption and, of one run, the numbers per epoch, for labels taken as present and as absent."""
-    every = {label: modified_labels_from_run(run, data) for label, run in runs.items()}
-    parts = []
+def modified_labels_section(runs: Mapping[str, Run], page: Page) -> Markup:
+    """Return the figures of labels taken as present and as absent, with their captions."""
+    every, parts = {label: modified_labels_from_run(run, page.data) for label, run in runs.items()}, []
     for state, name in ((PRESENT, "present"), (ABSENT, "absent")):
         methods = {label: found[state] for label, found in every.items() if state in found}
         if methods:
-            names = join_names(list(methods))
-            figure = figures.render(
-                lambda width, methods=methods, name=name: modified_label_panels(methods, name, width=width),  # type: ignore[misc]
-                f"Labels modified by {names} per epoch.",
-                name=f"modified-labels-{name}",
-                data=stack_columns("run", {label: _columns(values) for label, values in methods.items()}),
-            )
-            kept = [label for label, values in methods.items() if values.accumulated]
+            columns = {
+                label: {"epoch": np.arange(1, len(values.share) + 1)}
+                | {measure: getattr(values, measure) for measure in _TITLES}
+                | {"random_precision": values.base_rate}
+                for label, values in methods.items()
+            }
+            names, kept = join_names(list(methods)), [label for label, each in methods.items() if each.accumulated]
+            description, data = f"Labels modified by {names} per epoch.", stack_columns("run", columns)
             parts.append(
                 {
-                    "figure": figure,
+                    "figure": page.figure(
+                        f"modified-labels-{name}", description, data, modified_label_panels, methods, name
+                    ),
                     "names": names,
                     "state": name,
                     "kept": "all" if len(kept) == len(methods) else join_names(kept),
                     "measured": _measures(methods),
-                    "rows": _rows(next(iter(methods.values()))) if len(runs) == 1 else [],
                 }
             )
     return render_template("sections/modified_labels.html", parts=parts)
-
-
-def _columns(values: ModifiedLabels) -> Columns:
-    measures = {name: getattr(values, name) for name in _TITLES}
-    return table_columns(epoch=np.arange(1, len(values.share) + 1), **measures, random_precision=values.base_rate)
-
-
-def _rows(values: ModifiedLabels) -> list[tuple[str, list[str]]]:
-    measures = zip(*(getattr(values, name).tolist() for name in _TITLES), strict=True)
-    return [(str(epoch), [format_measure(value) for value in found]) for epoch, found in enumerate(measures, start=1)]

@@ -22,7 +22,7 @@ from labelgap.losses import method_options
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import find_method
 from labelgap.reporting.formatting import format_spread, truncate_label, val_score_name
-from labelgap.reporting.page import FigureRenderer, render_template, table_columns
+from labelgap.reporting.page import Page, render_template
 from labelgap.studies import Study
 from labelgap.studies.compare.results import Comparison
 from labelgap.studies.sweep.results import Sweep
@@ -56,7 +56,8 @@ class ParameterEffect:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
 
-Setting = tuple[Mapping[str, Any], Sequence[tuple[float | None, float | None, int | None]]]
+Point = tuple[float | None, float | None, int | None]
+Setting = tuple[Mapping[str, Any], list[Point]]
 """Values of the parameters, and with each seed the score of val, the test mAP and the best epoch."""
 
 
@@ -90,21 +91,15 @@ def _study_effects(runs: Sequence[Run]) -> list[ParameterEffect]:
         settings = [_flatten(run.config) for run in own]
         names = dict.fromkeys(name for each in settings for name in each)
         different = {name for name in names if len({str(each.get(name)) for each in settings}) > 1}
-        if different == {"lr", "backbone_lr"}:
-            different = {"lr"}
-        if len(different) != 1:
-            continue
-        (name,) = different
-        if any(isinstance(each.get(name), dict | list) for each in settings):
+        name, *others = sorted(different - {"backbone_lr"} if "lr" in different else different) or ("",)
+        if not name or others or any(isinstance(each.get(name), dict | list) for each in settings):
             continue  # other data, for example, are no value of a setting
-        values = {str(each.get(name)): each.get(name) for each in settings}
-        points: dict[str, list[Any]] = {text: [] for text in values}
+        found: dict[str, Setting] = {}
         for each, measured in zip(settings, (run.metrics for run in own), strict=True):
-            test = (measured.get("test") or {}).get("map")
-            points[str(each.get(name))].append((measured.get("score"), test, measured.get("best_epoch")))
-        found: list[Setting] = [({name: values[text]}, seeds) for text, seeds in points.items()]
+            point = measured.get("score"), (measured.get("test") or {}).get("map"), measured.get("best_epoch")
+            found.setdefault(str(each.get(name)), ({name: each.get(name)}, []))[1].append(point)
         label = val_score_name(own[0].config.select, folds=bool(own[0].config.folds))
-        effects += _effects(method, found, [name], label)
+        effects += _effects(method, [*found.values()], [name], label)
     return effects
 
 
@@ -121,7 +116,7 @@ def _flatten(config: RunConfig) -> dict[str, Any]:
 def _effects(method: str, settings: Sequence[Setting], names: Iterable[str], val_name: str) -> list[ParameterEffect]:
     """Return the effect of every name with several values, each value at its best setting on val."""
 
-    def mean_score(points: Sequence[tuple[float | None, float | None, int | None]]) -> float:
+    def mean_score(points: Sequence[Point]) -> float:
         known = [score for score, _, _ in points if score is not None]
         return float(np.mean(known)) if known else -1.0
 
@@ -146,10 +141,7 @@ def _effects(method: str, settings: Sequence[Setting], names: Iterable[str], val
 
 
 def parameter_effect_figure(effect: ParameterEffect, *, width: float = style.WIDE) -> Figure:
-    """Draw the score of val and the test mAP against the values of a parameter, and beside them the best epoch.
-
-    Dots are means over seeds, bars their standard deviation.
-    """
+    """Draw the score of val and the test mAP against the values of a parameter, and beside them the best epoch."""
     figure, axes, _ = style.make_panels(2, width=width, each=2.6, extra=0.4)
     places = np.array(effect.values, dtype=np.float64) if effect.numeric else np.arange(len(effect.values), dtype=float)
     connected = len(places) <= _MAX_VALUES or bool((effect.tried == 1).all() and len(places) <= 3 * _MAX_VALUES)
@@ -185,10 +177,7 @@ def _value_axis(axis: Axes, effect: ParameterEffect, places: NDArray[np.float64]
 
 
 def _label_values(axis: Axes, effect: ParameterEffect, places: NDArray[Any], along: NDArray[Any]) -> None:
-    """Label the ticks at places without overlap: numbers that have no room are left out, names are turned.
-
-    ``along`` are the places on a linear scale.
-    """
+    """Label places, ``along`` on a linear scale: numbers that have no room are left out, names are turned."""
     inches = axis.get_figure(root=True).get_figwidth() * axis.get_position().width  # type: ignore[union-attr]
     centers = inches * (along - along.min()) / max(float(np.ptp(along)), 1e-12)
     if not effect.numeric:
@@ -212,41 +201,36 @@ def figure_name(*parts: str) -> str:
     return "-".join(re.findall("[a-z0-9]+", " ".join(parts).lower()))
 
 
-def parameter_effects_section(what: Comparison | Sweep | Study, figures: FigureRenderer) -> Markup:
+def parameter_effects_section(what: Comparison | Sweep | Study, page: Page) -> Markup:
     """Return the figure and the table of every hyperparameter that has several values."""
-    effects = [_effect(effect, figures) for effect in parameter_effects(what)]
+    effects = [_effect(effect, page) for effect in parameter_effects(what)]
     return render_template("sections/parameter_effects.html", effects=effects)
 
 
-def _effect(effect: ParameterEffect, figures: FigureRenderer) -> dict[str, Any]:
+def _effect(effect: ParameterEffect, page: Page) -> dict[str, Any]:
     texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in effect.values]
-    seeds, tested, several = effect.val.shape[1], bool(np.isfinite(effect.test).any()), bool((effect.tried > 1).any())
-    columns = {
+    tested, several = bool(np.isfinite(effect.test).any()), bool((effect.tried > 1).any())
+    cells = {
         effect.val_name: [format_spread(100 * row) for row in effect.val],
         **({"test mAP": [format_spread(100 * row) for row in effect.test]} if tested else {}),
         "best epoch": [format_spread(row, int(np.isfinite(row).sum() > 1)) for row in effect.epoch],
-        **({"settings tried": [str(count) for count in effect.tried]} if several else {}),
+        **({"settings tried": effect.tried.tolist()} if several else {}),
     }
-    shown = "; ".join(f"{text}: {cell}" for text, cell in zip(texts, columns[effect.val_name], strict=True))
-    figure = figures.render(
-        lambda width: parameter_effect_figure(effect, width=width),
-        f"{effect.val_name} against {effect.name} of {effect.method}. {shown}.",
-        name=figure_name("effect", effect.method, effect.name),
-        data=table_columns(
-            **{effect.name: np.array(effect.values, dtype=object)[:, None]},
-            seed=np.arange(seeds),
-            val=effect.val,
-            test=effect.test,
-            epoch=effect.epoch,
-            settings_tried=effect.tried[:, None],
-        ),
-    )
+    shown = "; ".join(f"{text}: {cell}" for text, cell in zip(texts, cells[effect.val_name], strict=True))
+    columns = {
+        effect.name: np.array(effect.values, dtype=object)[:, None],
+        "seed": np.arange(effect.val.shape[1]),
+        **{name: getattr(effect, name) for name in ("val", "test", "epoch")},
+        "settings_tried": effect.tried[:, None],
+    }
+    description = f"{effect.val_name} against {effect.name} of {effect.method}. {shown}."
+    name = figure_name("effect", effect.method, effect.name)
     return {
         "title": f"{effect.method}: {effect.name}",
-        "figure": figure,
-        "seeds": seeds,
+        "figure": page.figure(name, description, columns, parameter_effect_figure, effect),
+        "seeds": effect.val.shape[1],
         "several": several,
         "tested": tested,
-        "columns": ["", *columns],
-        "rows": list(zip(texts, zip(*columns.values(), strict=True), strict=True))[:MAX_ROWS],
+        "columns": ["", *cells],
+        "rows": list(zip(texts, zip(*cells.values(), strict=True), strict=True))[:MAX_ROWS],
     }

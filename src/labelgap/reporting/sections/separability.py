@@ -23,8 +23,8 @@ from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics.validation import MIN_KNOWN_LABELS
 from labelgap.reporting import style
-from labelgap.reporting.formatting import format_count, format_measure, format_number
-from labelgap.reporting.page import Columns, FigureRenderer, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.formatting import divide, format_measure, format_number
+from labelgap.reporting.page import Page, render_template, stack_columns
 from labelgap.training import Run
 from labelgap.training.history import unseen_splits
 from labelgap.training.run_folder import read_predictions
@@ -41,7 +41,7 @@ class ClassSeparability:
     """How separable the scores of present and absent labels are, for each of K classes.
 
     The AUC is 1 for separate scores, 0.5 for chance; the overlap, the sum over the intervals of the smaller share, 0
-    for separate scores, 1 for equal densities. Both are NaN where a class has no present or no absent label.
+    for separate scores, 1 for equal densities. Both are NaN where a class has no label of a state.
     """
 
     classes: tuple[str, ...]
@@ -61,10 +61,9 @@ class ClassSeparability:
 
     def mean(self) -> tuple[float, float]:
         """Return the mean AUC and the mean overlap of the counted classes; NaN if none is."""
-        counted = self.counted
-        if not len(counted):
-            return np.nan, np.nan
-        return float(self.auc[counted].mean()), float(self.overlap[counted].mean())
+        means = (values[self.counted].mean() if len(self.counted) else np.nan for values in (self.auc, self.overlap))
+        auc, overlap = map(float, means)
+        return auc, overlap
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +82,7 @@ class UnknownPositives:
     @property
     def share(self) -> NDArray[np.float64]:
         """``(K,)`` of the unknown labels that are truly present; NaN where no label is unknown."""
-        return np.where(self.unknown > 0, self.present / np.maximum(self.unknown, 1), np.nan)
+        return divide(self.present, self.unknown)
 
 
 def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None) -> ClassSeparability:
@@ -96,9 +95,7 @@ def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[s
     """
     values, codes = np.asarray(scores), np.asarray(labels)
     if values.ndim != 2 or values.shape != codes.shape:
-        raise InputError(
-            f"scores of shape {values.shape} and labels of shape {codes.shape}: both are images × classes."
-        )
+        raise InputError(f"scores {values.shape} and labels {codes.shape}: both are images × classes, of one shape.")
     if values.size and not (values.min() >= 0 and values.max() <= 1):  # NaN as well
         raise InputError("a score is not between 0 and 1: give probabilities, not logits.")
     names = list(map(str, range(codes.shape[1]))) if classes is None else classes
@@ -115,14 +112,14 @@ def separability_from_trace(
     if not trace or len(trace["logit"]) == 0:
         return None
     logits = trace["logit"][recorded_epoch(trace, epoch) - 1]
-    entries = np.flatnonzero((trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN) & ~np.isnan(logits))
-    if not len(entries):
+    known = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN) & ~np.isnan(logits)
+    if not known.any():
         return None
-    entries = entries[np.argsort(trace["column"][entries], kind="stable")]
-    starts = np.searchsorted(trace["column"][entries], np.arange(1, len(classes)))
-    scores, truth = expit(logits[entries].astype(np.float64)), trace["truth"][entries]
-    each = zip(np.split(scores, starts), np.split(truth, starts), strict=True)
-    return _separability(each, classes, len(np.unique(trace["row"][entries])))
+    column, scores, truth = trace["column"][known], expit(logits[known].astype(np.float64)), trace["truth"][known]
+    order = np.argsort(column, kind="stable")
+    starts = np.searchsorted(column[order], np.arange(1, len(classes)))
+    each = zip(np.split(scores[order], starts), np.split(truth[order], starts), strict=True)
+    return _separability(each, classes, len(np.unique(trace["row"][known])))
 
 
 def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
@@ -131,11 +128,11 @@ def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
     return epochs if epoch is None else min(max(epoch, 1), epochs)
 
 
-def separability_on_unseen(run: Run, data: Dataset | None) -> tuple[str, ClassSeparability] | None:
+def separability_on_unseen(run: Run, data: Dataset | None) -> dict[str, ClassSeparability]:
     """Measure how separable a run's scores of unseen images are: of test, else of the best evidence that there is.
 
-    Returns what the images are ("test", "val", "out of fold"), and the measures over their known labels; None where
-    the run has no predictions of them, or no label of both states of a class is known.
+    The key is what the images are ("test", "val", "out of fold"); empty where the run has no predictions of them, or no
+    label of both states of a class is known.
     """
     splits = {} if data is None else {split.name: split for split in data.splits if len(split)}
     for name, heading in unseen_splits(run.metrics).items():
@@ -149,24 +146,22 @@ def separability_on_unseen(run: Run, data: Dataset | None) -> tuple[str, ClassSe
         if scores is not None:
             found = class_separability(scores, split.evaluation_labels.batch(rows).numpy(), run.config.classes)
             if np.isfinite(found.auc).any():
-                return heading, found
-    return None
+                return {heading: found}
+    return {}
 
 
 def separability_of_run(run: Run, data: Dataset | None) -> dict[str, ClassSeparability]:
     """Return the measures on unseen images and on unknown training labels, those that are supported."""
-    unseen = separability_on_unseen(run, data) if run.finished else None
+    found = separability_on_unseen(run, data) if run.finished else {}
     train = separability_from_trace(run.trace, run.config.classes, run.metrics.get("best_epoch"))
-    found = [*([] if unseen is None else [unseen]), *([] if train is None else [(TRAIN, train)])]
-    return {name: values for name, values in found if len(values.counted)}
+    found |= {} if train is None else {TRAIN: train}
+    return {name: values for name, values in found.items() if len(values.counted)}
 
 
 def count_unknown_positives(observed: LabelTable, truth: LabelTable) -> UnknownPositives:
     """Count the unknown labels, and those of them that are truly present, per class; in blocks of rows."""
-    size = max(1, _BLOCK // max(len(observed.classes), 1))
     unknown, present = np.zeros((2, len(observed.classes)), dtype=np.int64)
-    for start in range(0, len(observed), size):
-        rows = np.arange(start, min(start + size, len(observed)))
+    for rows in np.array_split(np.arange(len(observed)), -(-len(observed) * len(observed.classes) // _BLOCK) or 1):
         hidden, true = observed.batch(rows).numpy() == UNKNOWN, truth.batch(rows).numpy()
         unknown += (hidden & (true != UNKNOWN)).sum(axis=0)
         present += (hidden & (true == PRESENT)).sum(axis=0)
@@ -179,20 +174,14 @@ def unknown_positives_from_run(run: Run, data: Dataset | None = None) -> Unknown
     if data is not None and data.train.truth is not None:
         found = count_unknown_positives(data.train.labels, data.train.truth)
     elif run.config.trace == "all" and trace:
-        hidden = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN)
-        counts = [
-            np.bincount(trace["column"][chosen], minlength=len(run.config.classes))
-            for chosen in (hidden, hidden & (trace["truth"] == PRESENT))
-        ]
-        found = UnknownPositives(tuple(run.config.classes), *counts)
+        hidden, classes = (trace["observed"] == UNKNOWN) & (trace["truth"] != UNKNOWN), run.config.classes
+        columns = (trace["column"][chosen] for chosen in (hidden, hidden & (trace["truth"] == PRESENT)))
+        found = UnknownPositives(classes, *(np.bincount(each, minlength=len(classes)) for each in columns))
     return found if found is not None and found.unknown.any() else None
 
 
 def probability_shares(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return the shares of probabilities in ``BINS`` equal intervals from 0 to 1, ``(BINS,)``; NaN without any.
-
-    An interval contains its lower end; the last one also contains 1.
-    """
+    """Return the shares of probabilities in ``BINS`` intervals with their lower ends, ``(BINS,)``; NaN without any."""
     if not len(probabilities):
         return np.full(BINS, np.nan)
     places = np.minimum((probabilities.astype(np.float64) * BINS).astype(np.int64), BINS - 1)
@@ -219,9 +208,8 @@ def _separability(
 def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: float = style.WIDE) -> Figure:
     """Draw the densities of the scores of every class, present up and absent down (Zhou et al. 2022, figure 11).
 
-    Each density is as high as its own highest value. The AUC is written beside them. ``splits`` are by the name of the
-    images, with the same classes; the first orders the classes, the most separable on top. Of more than ``MAX_CLASSES``
-    the most and the least separable are drawn.
+    ``splits`` are by the name of the images; the first orders the classes. Of many the most and the least separable
+    are drawn.
     """
     first = next(iter(splits.values()))
     order = first.counted[::-1]
@@ -250,10 +238,7 @@ def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: floa
 
 
 def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE) -> Figure:
-    """Draw the percentage of the unknown labels of a class that are truly present (Zhou et al. 2022, figure 10).
-
-    The highest is on top; of more than ``MAX_CLASSES`` classes the highest and the lowest are drawn.
-    """
+    """Draw the percentage of the unknown labels of a class that are truly present (Zhou et al. 2022, figure 10)."""
     share = 100 * found.share
     counted = np.flatnonzero(np.isfinite(share))
     order = counted[np.argsort(-share[counted], kind="stable")]
@@ -270,67 +255,46 @@ def unknown_positive_bars(found: UnknownPositives, *, width: float = style.WIDE)
     return figure
 
 
-def separability_section(
-    run: Run, data: Dataset | None, measured: Mapping[str, ClassSeparability], figures: FigureRenderer
-) -> Markup:
-    """Return densities and measures per class of a run, and the share of unknown positives; nothing without either.
-
-    ``measured`` is what ``separability_of_run`` returns.
-    """
-    positives = unknown_positives_from_run(run, data)
+def separability_section(run: Run, measured: Mapping[str, ClassSeparability], page: Page) -> Markup:
+    """Return what ``separability_of_run`` measured, and the share of unknown positives; nothing without either."""
+    positives = unknown_positives_from_run(run, page.data)
     if not measured and positives is None:
         return Markup("")
-    name, first = next(iter(measured.items()), ("", None))
+    densities, rows = None, list[tuple[str, list[Any]]]()
+    if measured:
+        text = "; ".join(f"{name}: mean AUC {values.mean()[0]:.2f}" for name, values in measured.items())
+        description = f"Densities of the scores of present and absent labels per class. {text}."
+        columns = {
+            name: {"class": values.classes}
+            | {each: getattr(values, each) for each in ("present", "absent", "auc", "overlap")}
+            | {f"present_from_{place / BINS:.2f}": each for place, each in enumerate(values.present_shares.T)}
+            | {f"absent_from_{place / BINS:.2f}": each for place, each in enumerate(values.absent_shares.T)}
+            for name, values in measured.items()
+        }
+        densities = page.figure(
+            "score-densities", description, stack_columns("labels", columns), score_density_figure, measured
+        )
+        first = next(iter(measured.values()))
+        for number in style.outermost(first.counted[::-1].tolist(), MAX_CLASSES):
+            measures = [format_number(each[number]) for each in (first.auc, first.overlap)]
+            rows.append((first.classes[number], [int(first.present[number]), int(first.absent[number]), *measures]))
     return render_template(
         "sections/separability.html",
-        densities=_densities(measured, figures) if measured else None,
-        first=name,
-        images=None if first is None else format_count(first.images),
+        densities=densities,
+        measured=measured,
         means=[(name, *map(format_number, values.mean()), len(values.counted)) for name, values in measured.items()],
         minimum=MIN_KNOWN_LABELS,
         class_count=len(run.config.classes),
-        rows=[] if first is None else _rows(first),
-        positives=None if positives is None else _unknown_positives(positives, data, figures),
+        rows=rows,
+        positives=None if positives is None else _unknown_positives(positives, page),
     )
 
 
-def _densities(measured: Mapping[str, ClassSeparability], figures: FigureRenderer) -> ResponsiveFigure:
-    means = "; ".join(f"{name}: mean AUC {values.mean()[0]:.2f}" for name, values in measured.items())
-    return figures.render(
-        lambda width: score_density_figure(measured, width=width),
-        f"Densities of the scores of present and absent labels per class. {means}.",
-        name="score-densities",
-        data=stack_columns("labels", {name: _columns(values) for name, values in measured.items()}),
-    )
-
-
-def _columns(values: ClassSeparability) -> Columns:
-    """Return every class: its counts and measures, and the shares of its labels from each probability on."""
-    columns: dict[str, Any] = {"class": values.classes}
-    columns |= {name: getattr(values, name) for name in ("present", "absent", "auc", "overlap")}
-    for state, table in (("present", values.present_shares), ("absent", values.absent_shares)):
-        columns |= {f"{state}_from_{place / BINS:.2f}": column for place, column in enumerate(table.T)}
-    return columns
-
-
-def _rows(values: ClassSeparability) -> list[tuple[str, list[str]]]:
-    rows = []
-    for number in style.outermost(values.counted[::-1].tolist(), MAX_CLASSES):
-        counts = [format_count(int(each[number])) for each in (values.present, values.absent)]
-        measures = [format_number(each[number]) for each in (values.auc, values.overlap)]
-        rows.append((values.classes[number], counts + measures))
-    return rows
-
-
-def _unknown_positives(found: UnknownPositives, data: Dataset | None, figures: FigureRenderer) -> dict[str, Any]:
+def _unknown_positives(found: UnknownPositives, page: Page) -> dict[str, Any]:
     missing, unknown = int(found.present.sum()), int(found.unknown.sum())
     share = format_measure(missing / unknown)
-    figure = figures.render(
-        lambda width: unknown_positive_bars(found, width=width),
-        f"Unknown labels that are truly present, by class; of all classes {share} percent.",
-        name="unknown-positives",
-        data={"class": found.classes, "unknown": found.unknown, "truly_present": found.present, "share": found.share},
-    )
-    partly = data is not None and data.train.labels.counts().total[2] > unknown
-    counts = {"missing": format_count(missing), "unknown": format_count(unknown)}
-    return {"figure": figure, **counts, "share": share, "partly": partly}
+    description = f"Unknown labels that are truly present, by class; of all classes {share} percent."
+    columns = {"class": found.classes, "unknown": found.unknown, "truly_present": found.present, "share": found.share}
+    figure = page.figure("unknown-positives", description, columns, unknown_positive_bars, found)
+    partly = page.data is not None and page.data.train.labels.counts().total[2] > unknown
+    return {"figure": figure, "missing": missing, "unknown": unknown, "share": share, "partly": partly}

@@ -11,7 +11,6 @@ half-width of the 95 % interval of the mean over :math:`k` classes is, as an upp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,8 +22,8 @@ from labelgap.audit.candidates import read_metadata
 from labelgap.data.dataset import Dataset
 from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision
 from labelgap.reporting.formatting import chosen_by_val, format_class_count, format_measure
-from labelgap.reporting.page import render_template
-from labelgap.reporting.sections.classes import ClassTable, class_table, evidence_split
+from labelgap.reporting.page import Page, render_template
+from labelgap.reporting.sections.classes import ClassTable, evidence_split
 from labelgap.training import Run
 from labelgap.training.history import describe_estimated, describe_kept_epoch, has_accuracy, has_estimate, unseen_splits
 from labelgap.training.rerun import RANDOM_IMAGES, review_split, run_audit_commands, run_review_commands
@@ -38,37 +37,12 @@ _SPLITS: Final = {
 _MEASURES: Final = ("map", "chance", "map_samples", "f1_micro", "f1_macro")
 
 
-@dataclass(frozen=True)
-class ObservedRanking:
-    """How high the known presents of val rank if every unknown label counts as absent, 0 to 1. It is no accuracy."""
+def partial_evidence(run: Run, data: Dataset | None, table: ClassTable) -> dict[str, Any]:
+    """Return what can be said of a finished run without an accuracy; None where something is not known.
 
-    first: float  # in the first epoch
-    kept: float  # in the epoch that was kept
-    random: float | None  # what random scores reach on the average; None without the data set
-
-
-@dataclass(frozen=True, eq=False)
-class PartialEvidence:
-    """What can be said without an accuracy; None where something is not known."""
-
-    estimate: dict[str, Any] | None  # the measures of the split whose mAP is estimated
-    ranking: ObservedRanking | None  # where epochs were ordered by the observed labels
-    known: tuple[int, int, int] | None  # present, absent and unknown labels of train
-    missing: int | None  # how many labels the audit in the run's folder expects to be missing
-    missing_range: tuple[int, int] | None  # how few and how many they may be
-    review_images: int  # how many random images a review should take: 300, or all
-    available_images: int | None  # how many there are in the split that a review draws from
-    half_width: float | None  # of the 95 % interval of the mAP after such a review, 0 to 1
-    review_classes: int  # of how many classes at least five presents are expected in it: the mAP would be over those
-    images_for_point: int | None  # how many images would give ±1 point over these classes
-
-
-def partial_evidence(run: Run, data: Dataset | None = None, table: ClassTable | None = None) -> PartialEvidence:
-    """Return what can be said of a finished run, whatever its labels support; without the data, labels are not counted.
-
-    ``table`` are its classes, where they are computed already.
+    ``half_width`` is that of the 95 % interval of the mAP after a review of ``review_images`` random images, over the
+    ``review_classes`` of which at least five presents are expected in it; ``images_for_point`` would give ±1 point.
     """
-    table = class_table(run, data) if table is None else table
     splits = [name for name in unseen_splits(run.metrics) if has_estimate(run.metrics[name])]
     drawn = None if data is None else review_split(data)
     images = RANDOM_IMAGES if drawn is None else min(RANDOM_IMAGES, len(drawn))
@@ -77,19 +51,19 @@ def partial_evidence(run: Run, data: Dataset | None = None, table: ClassTable | 
         prevalence = drawn.labels.counts().present / max(len(drawn), 1)
     counted = prevalence[np.nan_to_num(prevalence) * images >= MIN_KNOWN_LABELS]
     audit = run.path / CANDIDATES_FILE
-    missing = read_metadata(audit)["estimate"] if audit.is_file() else None
-    return PartialEvidence(
-        estimate=run.metrics[splits[0]] if splits else None,
-        ranking=_observed_ranking(run, data),
-        known=None if data is None else data.train.labels.counts().total,
-        missing=None if missing is None else int(missing["missing"]),
-        missing_range=None if missing is None or missing["range"] is None else tuple(missing["range"]),
-        review_images=images,
-        available_images=None if drawn is None else len(drawn),
-        half_width=expected_half_width(counted, images) if len(counted) else None,
-        review_classes=len(counted),
-        images_for_point=images_for_half_width(counted, 0.01) if len(counted) else None,
-    )
+    missing = (read_metadata(audit)["estimate"] if audit.is_file() else None) or {"missing": None, "range": None}
+    return {
+        "estimate": run.metrics[splits[0]] if splits else None,
+        "ranking": _observed_ranking(run, data),
+        "known": None if data is None else data.train.labels.counts().total,
+        "missing": missing["missing"],
+        "missing_range": missing["range"],
+        "review_images": images,
+        "available_images": None if drawn is None else len(drawn),
+        "half_width": expected_half_width(counted, images) if len(counted) else None,
+        "review_classes": len(counted),
+        "images_for_point": images_for_half_width(counted, 0.01) if len(counted) else None,
+    }
 
 
 def expected_half_width(prevalence: NDArray[np.float64], images: int) -> float:
@@ -104,7 +78,8 @@ def images_for_half_width(prevalence: NDArray[np.float64], half_width: float) ->
     return math.ceil(exact / unit) * unit
 
 
-def _observed_ranking(run: Run, data: Dataset | None) -> ObservedRanking | None:
+def _observed_ranking(run: Run, data: Dataset | None) -> dict[str, float | None] | None:
+    """Return how high the known presents of val rank if every unknown label counts as absent; it is no accuracy."""
     scores = [record["score"] for record in run.history if record.get("score") is not None]
     kept = run.metrics.get("score")
     if run.config.select != "observed" or not scores or kept is None:
@@ -114,12 +89,12 @@ def _observed_ranking(run: Run, data: Dataset | None) -> ObservedRanking | None:
         present = data.val.labels.counts().present
         ranked = present[(present > 0) & (present < len(data.val))]
         random = float(expected_random_precision(ranked, len(data.val) - ranked).mean()) if len(ranked) else None
-    return ObservedRanking(float(scores[0]), float(kept), random)
+    return {"first": scores[0], "kept": kept, "random": random}
 
 
-def summary_section(run: Run, data: Dataset | None, table: ClassTable) -> Markup:
+def summary_section(run: Run, table: ClassTable, page: Page) -> Markup:
     """Return tiles, what is measured or can be said, and the commands to know more."""
-    metrics, config, accurate = run.metrics, run.config, has_accuracy(run.metrics)
+    metrics, config, accurate, data = run.metrics, run.config, has_accuracy(run.metrics), page.data
     measured = {split: metrics[split] for split in _SPLITS if metrics.get(split) is not None}
     complete = data is not None and all(each.labels.complete for each in data.splits)
     split = evidence_split(metrics)
@@ -132,7 +107,7 @@ def summary_section(run: Run, data: Dataset | None, table: ClassTable) -> Markup
         heading=unseen_splits(metrics).get(split, ""),
         shown=measured.get(split) if accurate else None,
         evidence=evidence,
-        estimate=None if evidence is None or evidence.estimate is None else describe_estimated(evidence.estimate),
+        estimate=None if evidence is None or evidence["estimate"] is None else describe_estimated(evidence["estimate"]),
         complete=complete,
         kept=describe_kept_epoch(metrics) if kept else "",  # the linear head was kept, or the training diverged
         tested="test" in measured,
