@@ -216,7 +216,7 @@ Of any method, option, batch and epoch, and of a loss of your own:
 from labelgap.reporting import example_context, gradient_figure, gradient_regimes
 
 regimes = gradient_regimes("ll-ct", {"delta_rel": 0.4}, context=example_context(epoch=3, epochs=10))
-regimes.logits, regimes.present, regimes.absent, regimes.unknown    # arrays; regimes.rows() for a table
+regimes.logits, regimes.present, regimes.absent, regimes.unknown    # arrays
 gradient_figure(regimes).savefig("ll-ct.pdf")
 ```
 
