@@ -62,14 +62,14 @@ MEMORY_SHARE: Final = 0.25
 
 
 class Scorer(Protocol):
-    """Gives the logits of a slice of images."""
+    """Gives the ``(B, K)`` logits of some rows of a split, from models that have not seen their labels."""
 
     @property
     def width(self) -> int:
         """How many numbers it reads per image; block sizes depend on it."""
 
     def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
-        """Return the ``(B, K)`` logits of some rows of a split, from models that have not seen their labels."""
+        """Return the logits."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder, write_text
@@ -22,35 +22,25 @@ from labelgap.reporting.pages.study import study_page
 from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
-from labelgap.studies.compare.results import is_comparison
-from labelgap.studies.linear_eval import LinearEvaluation, is_linear_evaluation
+from labelgap.studies.linear_eval import LinearEvaluation
 from labelgap.studies.reproduce import Reproduction
-from labelgap.studies.reproduce.results import is_reproduction
-from labelgap.studies.shares import ShareComparison, is_share_comparison
+from labelgap.studies.shares import ShareComparison
 from labelgap.studies.study import FILE as STUDY_FILE
-from labelgap.studies.study import study_of_runs
+from labelgap.studies.study import Document, study_of_runs
 from labelgap.studies.sweep import Sweep
-from labelgap.studies.sweep.results import is_sweep
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.run_folder import is_run_folder, sweep_run
 
 Result = Run | Study | Comparison | LinearEvaluation | Reproduction | ShareComparison | Sweep
-_FOLDERS: Final[tuple[tuple[Callable[[Path], bool], Callable[[Path], Result]], ...]] = (
-    (is_reproduction, Reproduction.open),
-    (is_linear_evaluation, LinearEvaluation.open),
-    (is_comparison, Comparison.open),
-    (is_share_comparison, ShareComparison.open),
-    (is_sweep, Sweep.open),
-)
-"""How the folder of a result is recognized and opened; a study and a run have checks of their own."""
-_PAGES: Final[dict[type, Callable[[Any, FigureRenderer], str]]] = {
-    Comparison: comparison_page,
-    LinearEvaluation: linear_eval_page,
+_PAGES: Final[dict[type[Document], Callable[[Any, FigureRenderer], str]]] = {
     Reproduction: reproduction_page,
+    LinearEvaluation: linear_eval_page,
+    Comparison: comparison_page,
     ShareComparison: shares_page,
     Sweep: sweep_page,
 }
+"""The pages of results; a study and a run have more arguments."""
 
 
 def write_report(
@@ -114,8 +104,7 @@ def check_figure_folder(folder: Path, result: Path, data: Dataset | None = None)
     resolved = folder.resolve()
     if folder.absolute().is_relative_to(result.absolute()) and not resolved.is_relative_to(result.resolve()):
         raise RunError(f"{folder} is a link out of {result}: remove it, or choose another folder with --figures.")
-    tests = (is_run_folder, *(recognizes for recognizes, _ in _FOLDERS))
-    if (resolved / STUDY_FILE).exists() or any(recognizes(resolved) for recognizes in tests):
+    if (resolved / STUDY_FILE).exists() or is_run_folder(resolved) or any(kind.is_in(resolved) for kind in _PAGES):
         raise InputError(
             f"{folder} is the folder of a result, whose files figures could replace: choose a folder of their own with "
             f"--figures, such as {folder / 'figures'}."
@@ -141,9 +130,9 @@ def open_result(what: Result | str | os.PathLike[str]) -> Result:
     if isinstance(what, Result):
         return what
     folder = Path(what)
-    for recognizes, open_folder in _FOLDERS:
-        if recognizes(folder):
-            return open_folder(folder)
+    for kind in _PAGES:
+        if kind.is_in(folder):
+            return cast(Result, kind.open(folder))
     if (folder / STUDY_FILE).exists():
         return open_study(folder)
     if (folder / CONFIG_FILE).exists():
