@@ -23,7 +23,6 @@ from tests.waiting import wait_until
 from labelgap.core.tensors import read_tensors
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.reproduce import Reproduction, networks, reproduce
-from labelgap.studies.reproduce.runner import plan_reproduction
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.signals import defer_interrupt
 from labelgap.verification import verify_run
@@ -129,11 +128,3 @@ def test_a_head_that_was_damaged_or_deleted_is_named_and_trained_again(
     assert verify_run(FOLDER).intact and before.keys() == after.keys()
     assert all(after[name].values == pytest.approx(cell.values, abs=0.01) for name, cell in before.items())
     assert call(*asked) == 0 and "done      2 cells" in capsys.readouterr().out
-
-
-def test_a_cell_with_more_seeds_is_kept_and_its_damaged_head_is_named(vectors: str) -> None:
-    made = reproduce("cole-table2", [vectors], cells=["an"], quiet=True, **{**QUICK, "seeds": 2})
-    head = next(FOLDER.glob("linear/voc2012/heads/*"))
-    head.unlink()
-    plan = plan_reproduction("cole-table2", [vectors], cells=["an"], out=FOLDER, seeds=1, epochs=1, grid="preset")
-    assert plan.damaged == (head.relative_to(FOLDER).as_posix(),) and not plan.cells and plan.done == len(made.cells)
