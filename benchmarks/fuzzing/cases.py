@@ -85,14 +85,7 @@ class Fuzzer:
     """
 
     def __init__(
-        self,
-        samples: Path,
-        folder: Path,
-        seed: int = 0,
-        *,
-        seconds: float = 10.0,
-        heavy: bool = True,
-        only: str = "",
+        self, samples: Path, folder: Path, seed: int = 0, *, seconds: float = 10.0, heavy: bool = True, only: str = ""
     ) -> None:
         self.seed, self.seconds, self.heavy = seed, seconds, heavy
         self.root = folder / "samples"

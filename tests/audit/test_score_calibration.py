@@ -12,13 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from labelgap.audit.calibration import (
-    ScoreCalibration,
-    ScoreSample,
-    fit_calibration,
-    platt_line,
-    prior_lines,
-)
+from labelgap.audit.calibration import ScoreCalibration, ScoreSample, fit_calibration, platt_line, prior_lines
 from labelgap.audit.candidates import MissingEstimate
 
 Mask = NDArray[np.bool_]

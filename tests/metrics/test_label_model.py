@@ -14,14 +14,7 @@ from tests.metrics.test_thresholds import with_absents, world
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import average_precision, choose_thresholds, corrected_average_precision, f1, label_model
-from labelgap.metrics.label_model import (
-    Answers,
-    LabelModel,
-    _Problem,
-    draw_shifts,
-    expected_counts,
-    interval,
-)
+from labelgap.metrics.label_model import Answers, LabelModel, _Problem, draw_shifts, expected_counts, interval
 
 Array = NDArray[Any]
 

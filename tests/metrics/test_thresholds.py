@@ -225,8 +225,7 @@ def test_thresholds_cannot_be_changed_and_leave_the_array_they_were_made_of_alon
 
 
 @pytest.mark.parametrize(
-    ("scores", "message"),
-    [([[3.0]], "give the sigmoid"), ([[math.nan]], "must be finite"), ([[0.1, 0.2]], "labels")],
+    ("scores", "message"), [([[3.0]], "give the sigmoid"), ([[math.nan]], "must be finite"), ([[0.1, 0.2]], "labels")]
 )
 def test_what_cannot_be_used_is_refused(scores: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):

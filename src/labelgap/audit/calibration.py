@@ -203,9 +203,7 @@ def prior_lines(sample: ScoreSample, lines: NDArray[np.float64]) -> NDArray[np.f
     return total * np.concatenate([alpha / len(lines) * lines, [[beta, gamma]]])
 
 
-def _observations(
-    sample: ScoreSample,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+def _observations(sample: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
     """Return the scores ``(R, M)`` of known and of some unknown labels, which are observed present, and weights."""
     rows = sample.unknown[0]
     unknown = sample.unknown[:, :: -(-rows.size // _MAX_UNKNOWN) or 1]

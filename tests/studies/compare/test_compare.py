@@ -172,14 +172,7 @@ def test_without_val_the_numbers_are_those_of_a_cross_validated_run(tmp_path: Pa
     assert made.metric.name == "test mAP" and made.rule == "observed" and made.metadata["folds"] == 5
     for row in made.methods:
         single = fit(
-            data,
-            row.method,
-            row.options,
-            out=tmp_path / row.method,
-            epochs=2,
-            device="cpu",
-            quiet=True,
-            trace="off",
+            data, row.method, row.options, out=tmp_path / row.method, epochs=2, device="cpu", quiet=True, trace="off"
         )
         compared = single.metrics["cross_validation"]["compared"]
         assert row.settings_tried == len(compared) > 1
