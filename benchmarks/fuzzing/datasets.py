@@ -127,9 +127,9 @@ def _count_rows(path: Path, options: TableOptions) -> int | None:
     """Count the rows of a CSV without a CSV reader; None where quotes make a line something else than a row."""
     dialect = detect_dialect(path, None, None, lambda header: is_header(header, options))
     text = path.read_bytes().decode(dialect.encoding)
-    header, *lines = re.split("\r\n|\r|\n", text)[dialect.skip :]
-    filled = [line for line in lines if line != header and any(map(str.strip, line.split(dialect.delimiter)))]
-    return None if '"' in text else len(filled)
+    lines = re.split("\r\n|\r|\n", text)[dialect.skip :]
+    header, *rows = (line for line in lines if any(map(str.strip, line.split(dialect.delimiter))))
+    return None if '"' in text else sum(row != header for row in rows)
 
 
 def _hub(folder: Path) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelgap.core.errors import RunError
+from labelgap.core.errors import InputError, RunError
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.reporting import write_report
 from labelgap.studies import demo, open_study, run_demo
@@ -86,3 +86,6 @@ def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="--out"):
         run_demo(tmp_path)
+    with pytest.raises(InputError, match="epochs"):
+        run_demo(tmp_path / "demo", epochs=0, device="cpu", processes=1, sizes=SIZES)
+    assert not (tmp_path / "demo").exists()

@@ -119,15 +119,3 @@ def test_the_short_list_depends_on_what_is_known() -> None:
     assert method_names("short", presents) == [name for name in SHORT if name != "iu"]
     assert "bce" in method_names("short", LabelTable.from_dense([[1, 0]]))
     assert set(method_names("short")) < set(method_names("all"))
-
-
-def test_the_time_is_told_before_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = compare(features(), out=tmp_path / "c", seeds=1, device="cpu")
-    said = capsys.readouterr().err
-    assert "training takes about" in said and "8 methods and logistic regression" in said
-    assert "role: expected_positives=" in said and "the mean of 110 fully known val images" in said
-    assert {row.method for row in made.methods} == {
-        *method_names("short", features().train.labels),
-        "logistic regression",
-    }
-    assert made.metadata["grid"] == "auto" and made.metadata["epochs"] == 25

@@ -23,7 +23,6 @@ from tests.waiting import wait_until
 from labelgap.core.tensors import read_tensors
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.reproduce import Reproduction, networks, reproduce
-from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.signals import defer_interrupt
 from labelgap.verification import verify_run
 
@@ -90,21 +89,6 @@ def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_firs
     assert [path.read_text() for path in tmp_path.glob("*.signals")] == ["1", "1"]
     said = Path("screen").read_text(encoding="utf-8")
     assert "the same command resumes" in said and said.rstrip().endswith("KeyboardInterrupt")
-
-
-def test_a_network_that_is_stopped_alone_leaves_the_hint_to_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    splits = {"train": [f"2008_{number:06d}" for number in range(60)], "val": ["2009_000001", "2009_000002"]}
-    devkit(tmp_path, "2012", splits)
-    monkeypatch.setattr(NetworkTrainer, "train_epoch", interrupt)
-    network: dict[str, Any] = {"backbone": "tiny-cnn", "size": 16, "cells": ["an/end*"]}
-    with pytest.raises(KeyboardInterrupt):
-        reproduce("cole-table1", ["voc2012=VOCdevkit"], **network, **QUICK)
-    said = capsys.readouterr().err
-    assert "stopped after 0 of 1 epoch" in said and "--resume" not in said
-    assert said.count("the same command resumes from there") == 1
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -97,7 +97,9 @@ def test_auto_is_the_line_to_beat_as_fit_alone_trains_it(finished: Sweep, data: 
     elsewhere = replace(finished, auto=replace(auto, state="running"), retrained_score=None)
     assert elsewhere.running == 1 and "12 of 12 trials" in describe_progress(elsewhere)
     assert sweep_rows(replace(finished, auto=replace(auto, score=1.0)))[0].label.startswith("auto")
-    assert "of a reason" in describe_auto(replace(finished, auto=replace(auto, state="failed", reason="of a reason")))
+    assert "of a reason" in describe_auto(
+        replace(finished, auto=replace(auto, state="failed", score=None, reason="of a reason"))
+    )
 
 
 def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
@@ -113,7 +115,8 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(runner, "_train", Mock(side_effect=KeyboardInterrupt))
-        lg.sweep(data, "ll-r", trials=15, **settings)
+        lg.sweep(data, "ll-r", trials=15, **{**settings, "quiet": False})
+    assert "what was finished is stored" in capsys.readouterr().err
     monkeypatch.setattr(runner, "train_auto", Mock(side_effect=AssertionError("it is stored")))
     assert Sweep.open(finished.path) == finished, "a stop before the next trial ends loses nothing of what was there"
     assert lg.sweep(data, "ll-r", trials=12, **{**settings, "quiet": False}).trials == finished.trials and not trained
