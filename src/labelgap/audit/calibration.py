@@ -66,8 +66,7 @@ class ScoreCalibration:
 
     def scores(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """Return the scores ``(B, K)``, from 0 to 1, of logits ``(R, B, K)``."""
-        scores: NDArray[np.float32] = expit(self.log_odds(logits))
-        return scores
+        return np.asarray(expit(self.log_odds(logits)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +224,7 @@ def _mean_log_odds(logits: NDArray[Any], lines: NDArray[np.float64]) -> NDArray[
 
 def _apply(values: NDArray[Any], line: NDArray[np.float64]) -> NDArray[np.float32]:
     slope, intercept = line.astype(np.float32)
-    result: NDArray[np.float32] = np.asarray(values, dtype=np.float32) * slope + intercept
-    return result
+    return np.asarray(np.asarray(values, dtype=np.float32) * slope + intercept)
 
 
 def sample_scores(

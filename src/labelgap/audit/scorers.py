@@ -96,8 +96,7 @@ class HeadScorer:
         vectors = torch.from_numpy(np.array(self.features[split][rows], dtype=np.float32)).to(self.device)
         weight, bias = self._heads
         if split != "train":
-            mean: NDArray[np.float32] = torch.addmm(bias.mean(0), vectors, weight.mean(0).t()).cpu().numpy()
-            return mean
+            return np.asarray(torch.addmm(bias.mean(0), vectors, weight.mean(0).t()).cpu())
         fold = self.fold[rows]
         result = np.empty((len(fold), weight.shape[1]), dtype=np.float32)
         for number in np.unique(fold).tolist():
