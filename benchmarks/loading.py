@@ -112,21 +112,6 @@ def ratio(taken: dict[str, list[float]], name: str) -> float:
     return statistics.median(plain / ours for plain, ours in zip(taken[PLAIN], taken[name], strict=True))
 
 
-def difference(images: FileImages, size: int) -> tuple[int, float, float]:
-    """Compare the loader's pixels with Pillow's bilinear: the largest difference, the share that differs, the mean."""
-    largest, differ, total = 0, 0.0, 0.0
-    for index, pixels in ImageLoader(images, transform=Resize(size), batch_size=1):
-        with Image.open(images.path(int(index))) as image:
-            expected = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
-        apart = np.abs(pixels[0].permute(1, 2, 0).numpy().astype(int) - expected)
-        largest, differ, total = (
-            max(largest, int(apart.max())),
-            differ + float((apart > 0).mean()),
-            total + float(apart.mean()),
-        )
-    return largest, differ / len(images), total / len(images)
-
-
 def main() -> None:
     torch.set_num_threads(1)
     has_simplejpeg = find_spec("simplejpeg") is not None
@@ -174,9 +159,6 @@ def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: b
     for name, values in taken.items():
         middle = statistics.median(values) / COUNT
         print(f"  {name:<38}{1 / middle:>8.0f}{1000 * middle:>11.2f}{ratio(taken, name):>14.2f}×")
-    largest, differ, mean = difference(images, size)
-    apart = f"at most {largest} of 255 apart, {100 * differ:.2f} % differ, mean {mean:.4f}"
-    print(f"  pixels against Pillow's bilinear: {apart}")
     return ratio(taken, "labelgap, simplejpeg decodes" if has_simplejpeg else "labelgap, Pillow decodes")
 
 

@@ -114,7 +114,7 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     monkeypatch.setattr(runner, "train_head_trials", count)
     settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runner, "_train", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(runner, "load_inputs", Mock(side_effect=KeyboardInterrupt))
         lg.sweep(data, "ll-r", trials=15, **{**settings, "quiet": False})
     assert "what was finished is stored" in capsys.readouterr().err
     monkeypatch.setattr(runner, "train_auto", Mock(side_effect=AssertionError("it is stored")))
