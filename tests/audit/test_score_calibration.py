@@ -48,22 +48,6 @@ def drawn(count: int = 20_000, known: tuple[float, ...] = (0.5, 0.25), seed: int
     return made_sample(logits[None], given), truth & ~given
 
 
-def test_the_line_is_the_minimum_of_the_logistic_loss() -> None:
-    sample, _ = drawn(400)
-    one = sample.map(lambda logits: logits[0])
-    others = one.unknown[~np.isnan(one.unknown)]
-    n, m = len(one.known), len(others)
-    x = np.concatenate([one.known, others])
-    target = np.where(np.arange(n + m) < n, (n + 1) / (n + 2), 1 / (m + 2))
-
-    def loss(line: np.ndarray) -> float:
-        z = line[0] * x + line[1]
-        return float((np.logaddexp(0, z) - target * z).sum())
-
-    expected = minimize(loss, [0.5, -1.0], method="BFGS").x
-    assert platt_line(one) == pytest.approx(tuple(expected), rel=1e-3, abs=1e-3)
-
-
 def test_the_plane_of_a_prior_is_the_minimum_of_the_logistic_loss() -> None:
     random = np.random.default_rng(1)
     scores, given = random.normal(size=(2, 300, 2)), random.random((300, 2)) < 0.2
