@@ -235,33 +235,16 @@ def test_after_a_kill_the_lost_trials_are_run_again(
     assert sorted(str(trial.params) for trial in lost) == sorted(str(trial.params) for trial in again)
 
 
-def test_auto_is_trained_again_after_a_kill_and_a_failure_of_it_is_told(data: Dataset, tmp_path: Path) -> None:
-    train = runner.train_auto
-
-    def work() -> None:
-        def killed(*given: Any) -> None:
-            train(*given)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        setattr(runner, "train_auto", killed)  # noqa: B010
-        lg.sweep(data, "an", trials=2, out=tmp_path / "s", **QUICK)
-
-    assert run_forked(work) == -signal.SIGKILL
-    left = Sweep.open(tmp_path / "s")
-    assert left.auto is None and not left.trials and left.auto_run() is not None
-    found = lg.sweep(data, "an", trials=2, out=tmp_path / "s", **QUICK)
-    assert found.auto is not None and found.auto.score == lg.open_run(tmp_path / "s" / "auto").metrics["score"]
+def test_a_failure_of_auto_is_told(data: Dataset, tmp_path: Path) -> None:
     with mock.patch.object(jobs, "fit", Mock(side_effect=RunError("the disk is full"))):
         plan = plan_sweep(data, make_request("an", {}), {}, CPU, print)
-        failed = train(data, plan, tmp_path, EXECUTION)
+        failed = runner.train_auto(data, plan, tmp_path, EXECUTION)
     assert (failed.state, failed.score, failed.reason) == ("failed", None, "the disk is full")
 
 
 def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(data: Dataset, tmp_path: Path) -> None:
-    original, asked = (
-        train_configs,
-        {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False},
-    )
+    asked: dict[str, Any] = {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False}
+    original = train_configs
 
     def stop(log: Path, ended: int) -> str:
         """Send a Ctrl-C to a sweep while a head trains after so many that have ended; return what it says."""
