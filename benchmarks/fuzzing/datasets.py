@@ -144,7 +144,9 @@ def _names(path: Path) -> Any:
 
 
 DATA_READERS: Final[dict[str, Callable[[Path], Any]]] = {
-    **{name: lambda path, name=name: _splits(lg.load(name, path)) for name in ("arff", "spml", "voc2012")},
+    "arff": lambda folder: _splits(lg.load("arff", folder)),
+    "spml": lambda folder: _splits(lg.load("spml", folder)),
+    "voc2012": lambda folder: _splits(lg.load("voc2012", folder)),
     "chexpert": lambda folder: _splits(lg.load("chexpert", folder, uncertain="absent")),
     "fiftyone": read_fiftyone,
     "huggingface": _hub,

@@ -67,10 +67,10 @@ def test_options_are_those_of_the_functions() -> None:
     for wrong in (lambda: F1(average="macros"), lambda: AveragePrecision(unknown="no")):  # type: ignore[arg-type]
         with pytest.raises(InputError):
             wrong()
-    for scores, labels in (([[0.5] * 3], [[1, 0, 1]]), ([[3.0] * 4], [[1, 0, 1, 0]])):
+    for bad in ([[0.5] * 3], [[3.0] * 4]):
         with pytest.raises(InputError):
-            cut.update(scores, labels)
-    assert all(np.isnan(metric.compute()) for metric in (AveragePrecision(), F1(), F1(average="micro")))
+            cut.update(bad, [[1, 0, 1, 0][: len(bad[0])]])
+    assert all(close(metric.compute(), float("nan")) for metric in (AveragePrecision(), F1(), F1(average="micro")))
 
 
 def compute_shards(folder: Path) -> None:

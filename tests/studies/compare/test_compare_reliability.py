@@ -165,8 +165,9 @@ def test_names_of_a_foreign_comparison_are_quoted_in_the_command(tmp_path: Path,
     values = {name: words[words.index(name) + 1] for name in ("--method", "--backbone", "--out")}
     assert values == {"--method": "an; rm -rf x", "--backbone": "$(touch x)", "--out": "runs/an; rm -rf x"}
     assert "'$(touch x)'" in command, "a shell runs nothing of it"
-    for odd in ({"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}, {"aliases": ["x"]}):
-        stored["metadata"]["recipe"]["options"] = odd
+    odd: list[dict[str, Any]] = [{"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}]
+    for options in (*odd, {"aliases": ["x"]}):
+        stored["metadata"]["recipe"]["options"] = options
         (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")
         opened = Comparison.open(tmp_path)
         assert method_command(opened, opened.methods[0]).startswith("labelgap train "), "without the data"

@@ -357,9 +357,9 @@ def describe_cost(
             left[training.data, training.protocol] += count
     seconds, known, missing, processor = 0.0, 0, Counter[str](), choose_device(device).type
     for kind, count in left.items():
-        each, error = _measure_network(first[kind], execution, tolerate_missing=tolerate_missing)
+        each, reason = _measure_network(first[kind], execution, tolerate_missing=tolerate_missing)
         seconds, known = seconds + count * (each or 0.0), known + count * (each is not None)
-        missing.update({str(error): count} if error is not None else {})
+        missing.update({reason: count} if reason else {})
     if known:
         yield f"cost      {pluralize(known, 'network')} to train: about {format_duration(seconds)} if one at a time"
         yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
@@ -371,20 +371,18 @@ def describe_cost(
         yield f"missing   for {pluralize(count, 'network')}: {reason}"
 
 
-def _measure_network(
-    run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bool
-) -> tuple[float | None, LabelGapError | None]:
-    """Return the seconds of a network, from a few steps, and the error of its training, if there is one.
+def _measure_network(run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bool) -> tuple[float | None, str]:
+    """Return the seconds of a network, from a few steps, and the error of its training, "" if there is none.
 
     Where its weights are missing, random ones take as long.
     """
     try:
-        return dry_run(run.data, run.request, **execution).seconds, None
+        return dry_run(run.data, run.request, **execution).seconds, ""
     except LabelGapError as error:
         if not tolerate_missing:
             raise
         if isinstance(error, UnavailableWeightsError):
             with suppress(LabelGapError):
                 request = replace(run.request, weights=NO_WEIGHTS)
-                return dry_run(run.data, request, **execution).seconds, error
-        return None, error
+                return dry_run(run.data, request, **execution).seconds, str(error)
+        return None, str(error)
