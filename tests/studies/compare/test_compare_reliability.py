@@ -166,7 +166,8 @@ def test_names_of_a_foreign_comparison_are_quoted_in_the_command(tmp_path: Path,
     assert values == {"--method": "an; rm -rf x", "--backbone": "$(touch x)", "--out": "runs/an; rm -rf x"}
     assert "'$(touch x)'" in command, "a shell runs nothing of it"
     odd: list[dict[str, Any]] = [{"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}]
-    for options in (*odd, {"aliases": ["x"]}):
+    odd.append({"aliases": ["x"]})
+    for options in odd:
         stored["metadata"]["recipe"]["options"] = options
         (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")
         opened = Comparison.open(tmp_path)

@@ -292,6 +292,8 @@ def test_tables_share_networks_of_equal_settings_whatever_their_presets_and_thos
     key = json.dumps({**request, "allow_micro_batch": False, "data": data_digest(found.data)}, sort_keys=True)
     name = f"voc2012-an-end-to-end-0-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     assert [found.folder.name] == trained == [name], "as earlier versions named it"
+    ended = vars(networks)["_describe_running"]([found, next(run for run in grid if run is not found)])
+    assert ended == "in training, epochs: 1/1, 0/1"
     fixed = replace(plan.reproduction.settings, lr=0.02)
     searched = [run.setting for run in networks.network_runs(training, data, Path("runs"), fixed)]
     assert searched == [{"lr": 0.02, "batch_size": size, "options": {}} for size in (8, 16)], "--lr is not searched"
