@@ -1,17 +1,15 @@
 """Which order finds missing labels soonest? Every method's audit on VOC 2012, against plain scores and cleanlab.
 
-    python benchmarks/audit.py [FEATURES.npz] [--draws 500] [--variants | --estimate]
+    python benchmarks/audit.py [FEATURES.npz] [--draws 500] [--variants]
 
 Of every training image one positive is known (the papers' draw); the others, which are known to us, are to be found
 among all unknown labels. Scores come from five folds of linear heads on ResNet-50 features. Differences come with an
 interval of a paired bootstrap over images, and "ahead" is said only where it excludes zero. ``--variants`` shows on val
-images, which nothing else here looks at, how the scores were chosen; ``--estimate`` how many labels are said to be
-missing where they are missing at random.
+images, which nothing else here looks at, how the scores were chosen.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -34,9 +32,9 @@ from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.selection import choose_selection
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import arguments_with_features, print_ratios
 from benchmarks.simulated_review import linear_config
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "an": ({}, 1e-3),
     "an-ls": ({}, 1e-4),
@@ -119,16 +117,7 @@ def paired_bootstrap(
 ) -> dict[str, Difference]:
     """Compare two rankings of the same candidates, with a percentile interval over resampled images.
 
-    Args:
-        hits: ``(C,)`` whether a candidate is right.
-        images: ``(C,)`` its image, from 0.
-        ours: ``(C,)`` candidates in the order of one ranking.
-        theirs: ``(C,)`` the same candidates in the order of the other.
-        measures: by name.
-        draws: number of resamples.
-        confidence: share of such intervals that contain the true difference, for images drawn at random.
-        seed: of the resamples.
-
+    Of each candidate, ``(C,)``: whether it is right, and its image; ``ours`` and ``theirs`` are two orders of them.
     """
     count = int(images.max(initial=-1)) + 1
     once = np.ones(count, dtype=np.int64)
@@ -320,35 +309,14 @@ def wrong_labels(data: lg.Dataset, share: float = 0.02) -> str:
     )
 
 
-def estimates_at_random(data: lg.Dataset) -> list[str]:
-    """Return the table of estimates where each present label is known with the same probability, and no absent one."""
-    assert data.train.truth is not None
-    truth = data.train.truth.to_dense()
-    lines = ["| known | truly missing | estimated |", "|---|---|---|"]
-    for share in (0.8, 0.5, 0.2):
-        shown = (truth == PRESENT) & (np.random.default_rng(0).random(truth.shape) < share)
-        labels = lg.LabelTable.from_dense(np.where(shown, PRESENT, UNKNOWN), data.classes)
-        scorers = train_scorers(data, labels, BEST_METHOD)
-        estimate = rank_candidates({"train": labels}, scorers, CandidateLimits(random=0)).estimate
-        assert estimate is not None
-        missing = int(((truth == PRESENT) & ~shown).sum())
-        lines.append(f"| {100 * share:.0f} % | {missing:,} | {estimate.missing:,.0f} |")
-    return lines
-
-
 def main() -> None:
     """Train, measure, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path, nargs="?", default=FEATURES)
+    parser = arguments_with_features(__doc__)
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--variants", action="store_true")
-    parser.add_argument("--estimate", action="store_true")
     arguments = parser.parse_args()
     started = time.perf_counter()
     data = open_data(arguments.features)
-    if arguments.estimate:
-        print("\n".join(estimates_at_random(data)))
-        return
     unknown = Unknown(data.train)
     trained = train_scorers(data, data.train.labels, *METHODS)
     scorers = dict(zip(METHODS, trained, strict=True))
@@ -387,8 +355,9 @@ def main() -> None:
         name: recall_at_k(unknown.hits[orders[name]], unknown.missing, np.ones(unknown.hits.size, dtype=np.int64))
         for name in orders
     }
-    for label, other in (("random", "random"), ("plain_an", "plain AN scores"), ("cleanlab_on_an", best["plain AN"])):
-        print(f"ratio audit_{BEST_METHOD}_found_1x_vs_{label} {found[BEST_METHOD] / found[other]:.2f}")
+    others = {"random": "random", "plain_an": "plain AN scores", "cleanlab_on_an": best["plain AN"]}
+    ours = found[BEST_METHOD]
+    print_ratios({f"audit_{BEST_METHOD}_found_1x_vs_{label}": ours / found[other] for label, other in others.items()})
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ highest quarter. The table of docs/results/auto.md is the emotions of 593 pieces
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -53,6 +52,7 @@ from labelgap.training.auto import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.auto_data import ALL, ALL_PRESENT, FIXED, PATTERNS, SOURCES, load
+from benchmarks.harness import append_lines, arguments, describe, stored_lines
 
 METHODS = ("iu", "an", "wan", "an-ls", "em", "gr", "epr", "ll-r", "ll-ct", "role")
 """The simplest first: no unknown labels, a weight, a target, a shape of the loss; a number that must be known; a
@@ -205,40 +205,15 @@ def run_all(arguments: argparse.Namespace, known: dict[Case, dict[str, Any]]) ->
                 print(f"failed: {group}\n{traceback.format_exc()}", flush=True)
                 continue
             known.update(zip(group, lines, strict=True))
-            append(arguments.results, [{**case._asdict(), **known[case]} for case in group])
+            append_lines(arguments.results, [{**case._asdict(), **known[case]} for case in group])
             print(f"{', '.join(map(str, group[0][:4]))}: ", end="")
             scores = [f"{case.method} {100 * known[case]['val']:.1f}" for case in group]
             print(f"{', '.join(scores)} ({lines[0]['seconds'] * len(group):.0f} s)", flush=True)
 
 
-def append(path: Path | None, lines: Sequence[dict[str, Any]]) -> None:
-    """Append lines in one write, which no other process can divide."""
-    if path is not None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, "".join(json.dumps(line) + "\n" for line in lines).encode())
-        finally:
-            os.close(descriptor)
-
-
 def stored_results(path: Path | None) -> dict[Case, dict[str, Any]]:
     """Return the results of a file."""
-    stored = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
-    lines = list(map(json.loads, filter(None, stored)))
-    return {Case(*(line.pop(name) for name in Case._fields)): line for line in lines}
-
-
-def mark_rule(known: dict[Case, dict[str, Any]], tables: Sequence[Path], images: Path | None) -> None:
-    """Mark what the present rule takes, for data that can be read here; the others keep their mark."""
-    for draw in dict.fromkeys(case[:4] for case in known):
-        cases = [case for case in known if case[:4] == draw]
-        try:
-            data = read(cases[0].data, tuple(tables), images)
-        except FileNotFoundError:
-            continue
-        chosen = rule(PATTERNS[cases[0].pattern](data, cases[0].draw), cases[0])
-        for case in cases:
-            known[case]["auto"] = chosen
+    return {Case(*(line.pop(name) for name in Case._fields)): line for line in stored_lines(path)}
 
 
 def simplest(val: dict[str, list[float]]) -> str:
@@ -283,15 +258,9 @@ def column(own: dict[Case, dict[str, Any]]) -> dict[str, str]:
     return cells
 
 
-def describe(values: Sequence[float]) -> str:
-    """Return the mean and the standard deviation of some values."""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{spread}"
-
-
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", nargs="*", choices=(*SOURCES, "images"), help="default: all but images")
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="CSV files")
     parser.add_argument("--images", type=Path, help="folder of a VOC devkit")
@@ -308,13 +277,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="of whole networks")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
-    parser.add_argument("--print-only", action="store_true", help="print the tables of --results, measure nothing")
-    arguments = parser.parse_args()
-    known = stored_results(arguments.results)
-    if arguments.print_only:
-        mark_rule(known, arguments.tables, arguments.images)
-    else:
-        run_all(arguments, known)
+    given = parser.parse_args()
+    known = stored_results(given.results)
+    run_all(given, known)
     print_tables(known)
 
 

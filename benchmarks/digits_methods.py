@@ -1,6 +1,6 @@
 """Every method on the embedded digits, with several seeds: the table in docs/digits.md.
 
-    python benchmarks/digits_methods.py --seeds 3 --processes 2 [--device cuda] [--methods an,role] [--out FILE.json]
+    python benchmarks/digits_methods.py --seeds 3 --processes 2 [--device cuda] [--methods an,role]
 
 Of every training scene one positive is known and nothing else. Methods that cannot learn from that are listed
 separately, with the labels they see. Where an option depends on the data, the first seed tries a few values and the one
@@ -10,7 +10,6 @@ with the best val mAP is taken; test is evaluated once, at the end.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import tempfile
@@ -122,7 +121,6 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--methods", default=",".join(name for name in lg.methods() if name != "ls"))
-    parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
     names = arguments.methods.split(",")
     context = multiprocessing.get_context("spawn")
@@ -140,8 +138,6 @@ def main() -> None:
             for seed in range(1, arguments.seeds)
         ]
         results += pool.map(measure, rest)
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
     print("\n".join(rows(results, chosen)))
 
 

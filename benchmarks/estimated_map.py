@@ -10,7 +10,6 @@ alone: nearly all of those images are taken as present.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -20,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.small_albums import DATA, FILES, Codes, Features, hide
+from benchmarks.harness import arguments_with_features, print_ratios
+from benchmarks.small_albums import Codes, Features, hide
 
 import labelgap as lg
 from labelgap.data.feature_vectors import FeatureVectors
@@ -85,9 +84,7 @@ def describe(errors: NDArray[np.float64]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("features", nargs="?", type=Path, default=DATA / FILES["resnet50"])
-    features, truth, classes = read_features(parser.parse_args().features)
+    features, truth, classes = read_features(arguments_with_features(__doc__).parse_args().features)
     header = f"{'shown':>6}{'mean':>8}{'rms':>8}{'highest':>8}"
     print(f"{'albums':<30}{'run: ' + header:<34} highest scores: {header}")
     everything = []
@@ -110,7 +107,7 @@ def main() -> None:
     found = np.array(everything)
     print(f"{f'all {len(found)}':<30}{describe(found[:, 0]):<34} {describe(found[:, 1])}")
     rms = np.sqrt(np.nanmean(np.square(found), axis=0))
-    print(f"ratio error_of_estimated_map {rms[1] / rms[0]:.2f}")
+    print_ratios({"error_of_estimated_map": rms[1] / rms[0]})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ With ``--tables``, only what is said before a review, of 1,200 rows and the 30 m
 
 from __future__ import annotations
 
-import argparse
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,8 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 import labelgap as lg
 from labelgap.audit.candidates import CandidateLimits, rank_candidates
@@ -35,7 +33,9 @@ from labelgap.review.estimates import ReviewedLabels, ReviewEstimate, estimate_r
 from labelgap.review.progress import order_fixed_list
 from labelgap.training.folds import assign_folds
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import arguments_with_features, logistic_regression, print_ratios
+
 KINDS = ("one tag", "1–2 tags", "half of the tags", "half of all labels")
 BEFORE = {200: range(100, 103), 500: range(100, 103), 2000: range(100, 101)}
 REVIEWS = 200
@@ -79,12 +79,8 @@ def audit(features: Floats, truth: NDArray[np.bool_], known: Codes) -> Album:
     table = lg.LabelTable.from_dense(known)
     fold, logits = assign_folds(table, 5), np.full(known.shape, -10.0, dtype=np.float32)
     for number in range(5):
-        scaler = StandardScaler().fit(features[fold != number])
-        seen, held_out = (scaler.transform(features[rows]) for rows in (fold != number, fold == number))
-        for column, present in enumerate((known[fold != number] == PRESENT).T):
-            if present.any():
-                head = LogisticRegression(C=0.01, max_iter=200, tol=1e-3).fit(seen, present)
-                logits[fold == number, column] = head.decision_function(held_out)
+        seen, rest = fold != number, fold == number
+        logits[rest] = logistic_regression(features[seen], known[seen] == PRESENT, features[rest])
     ranking = rank_candidates({"train": table}, [StoredScorer({"train": logits})], CandidateLimits(random=0.0))
     assert ranking.estimate is not None
     made, scores = ranking.estimate, ranking.calibration.scores(logits[None])
@@ -195,7 +191,7 @@ def estimate_tables(folder: Path) -> None:
     print(f"\nroot mean square of ln(estimated / missing): {np.sqrt(np.mean(np.square(np.log(ratios)))):.2f}")
     print(f"mean of ln(estimated / missing): {np.mean(np.log(ratios)):+.2f}")
     print(f"the range holds the truth: {sum(inside)} of {len(inside)}")
-    print(f"ratio estimates_coverage_tables {np.mean(inside):.3f}")
+    print_ratios({"estimates_coverage_tables": float(np.mean(inside))}, 3)
 
 
 def during_review(name: str, albums: list[Album]) -> float:
@@ -224,8 +220,7 @@ def during_review(name: str, albums: list[Album]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", nargs="?", type=Path, default=FEATURES)
+    parser = arguments_with_features(__doc__)
     parser.add_argument("--tables", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
@@ -245,7 +240,7 @@ def main() -> None:
     digits = during_review("digits", list(digit_albums(range(6))))
     print()
     before_review(make)
-    print(f"ratio estimates_coverage_voc {voc:.3f}\nratio estimates_coverage_digits {digits:.3f}")
+    print_ratios({"estimates_coverage_voc": voc, "estimates_coverage_digits": digits}, 3)
 
 
 if __name__ == "__main__":

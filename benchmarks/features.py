@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from typing import Final, get_args
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from labelgap.data import FileImages
@@ -32,22 +32,14 @@ from labelgap.models.efficientnet_lite import LITE0, LITE2, LiteVariant
 from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precision
 from labelgap.training.loop.inputs import ImageInputs
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import write_photos
+
 COUNT: Final = 64
 BATCH: Final = 32
 TOO_SLOW: Final = 4.0
 PLAIN: Final = "as trained"
 Times = dict[str, list[tuple[float, float]]]
-
-
-def make_photos(folder: Path) -> list[str]:
-    """Write smooth colors with some noise; return the names of the files."""
-    random, names = np.random.default_rng(0), [f"{number:03d}.jpg" for number in range(COUNT)]
-    for name in names:
-        coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-        smooth = np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC), dtype=np.float64)
-        noisy = np.clip(smooth + random.normal(0, 8, smooth.shape), 0, 255).astype(np.uint8)
-        Image.fromarray(noisy).save(folder / name, quality=90)
-    return names
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
@@ -157,7 +149,7 @@ def main() -> None:
     print(f"{platform.machine()}, {given.threads} threads, torch {torch.__version__}, inference in {used}")
     print(f"capabilities {torch.backends.cpu.get_cpu_capability()}: {cpu_capabilities()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        images = FileImages(folder, make_photos(Path(folder)))
+        images = FileImages(folder, [path.name for path in write_photos(Path(folder), COUNT)])
         for variant in (LITE2, LITE0):
             measure_networks(variant, images, given.seconds, used)
             measure_pass(variant, images, given.seconds, used)

@@ -3,7 +3,8 @@
     python benchmarks/fuzz_runs.py [--cases N] [--seed SEED] [--workers N] [--replay NUMBER] [--keep FOLDER]
 
 labelgap writes a small file of every kind first: a finished, an audited and an unfinished run, a review with decisions,
-a comparison, a study, an unfinished prediction, weights, a cache, features, a COCO file. Every case damages one file
+a comparison, a study, an unfinished prediction, weights, a cache, features; and tables and data sets in all formats
+that it reads, of which no row may be lost. Every case damages one file
 (its bytes, its place in the file system, or its content by format) and reads it with everything that reads it. In half
 of the cases the manifest of the folder is adapted, as the author of a hostile folder would do.
 
@@ -95,7 +96,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> Fuzzer:
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     os.environ["MPLCONFIGDIR"] = str(folder / "matplotlib")
     os.environ["MPLBACKEND"] = "Agg"
-    words = {"seconds": arguments.seconds, "heavy": not arguments.light}
+    words = {"seconds": arguments.seconds, "heavy": not arguments.light, "only": arguments.only}
     return Fuzzer(folder / "samples", scratch(), arguments.seed, **words)
 
 
@@ -247,6 +248,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes; 0 for this one, without a limit of memory")
     parser.add_argument("--seconds", type=float, default=10.0, help="that a reader may take")
     parser.add_argument("--light", action="store_true", help="leave out the readers that take long")
+    parser.add_argument("--only", default="", help="damage the files whose path contains this")
     parser.add_argument("--replay", type=int, default=None, metavar="NUMBER", help="repeat one case")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the damaged samples of --replay")
     parser.add_argument(

@@ -15,8 +15,6 @@ average precision on test over the ten classes with the fewest labels in train, 
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -33,9 +31,8 @@ from labelgap.labels.codes import PRESENT
 from labelgap.training.auto import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.auto_method import append, describe
+from benchmarks.harness import DEVKIT, FEATURES, append_lines, arguments, describe, print_ratios, stored_lines
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 GAPS: dict[str, dict[str, Any]] = {
     "1 of each image": {"positives": 1},
     "salient": {"positives": "salient"},
@@ -186,35 +183,33 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: 
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--features", type=Path, default=DATA / "voc2012_resnet50_448.npz")
-    parser.add_argument("--annotations", type=Path, default=DATA / "VOCdevkit", help="VOC devkit with the boxes")
+    parser = arguments(__doc__)
+    parser.add_argument("--features", type=Path, default=FEATURES)
+    parser.add_argument("--annotations", type=Path, default=DEVKIT, help="VOC devkit with the boxes")
     parser.add_argument("--gaps", nargs="+", choices=GAPS, default=list(GAPS)[:6])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
-    parser.add_argument("--print-only", action="store_true", help="measure nothing")
-    arguments = parser.parse_args()
-    if not arguments.features.is_file():
-        print(f"there is no feature file at {arguments.features}: give it with --features")
+    given = parser.parse_args()
+    if not given.features.is_file():
+        print(f"there is no feature file at {given.features}: give it with --features")
         return
-    stored = arguments.results.read_text().splitlines() if arguments.results and arguments.results.exists() else []
-    known = {(line.pop("gap"), line.pop("method")): line for line in map(json.loads, stored)}
+    known = {(line.pop("gap"), line.pop("method")): line for line in stored_lines(given.results)}
     with tempfile.TemporaryDirectory() as folder:
-        data = load(arguments.features, arguments.annotations, Path(folder))
-        for gap in [] if arguments.print_only else ["all", *arguments.gaps]:
-            names = [ALL_LABELS] if gap == "all" else arguments.methods
+        data = load(given.features, given.annotations, Path(folder))
+        for gap in ("all", *given.gaps):
+            names = [ALL_LABELS] if gap == "all" else given.methods
             missing = [method for method in names if (gap, method) not in known]
-            lines = measure(data, GAPS.get(gap), missing, arguments.draws, Path(folder)) if missing else {}
+            lines = measure(data, GAPS.get(gap), missing, given.draws, Path(folder)) if missing else {}
             for method, line in lines.items():
                 known[gap, method] = line
                 print(f"{gap}, {method}: {100 * statistics.fmean(line['val']):.1f} ({line['seconds']} s)", flush=True)
-            append(arguments.results, [{"gap": gap, "method": method, **line} for method, line in lines.items()])
-    print_tables(data, known, arguments.gaps, arguments.draws)
-    for gap in arguments.gaps:
+            append_lines(given.results, [{"gap": gap, "method": method, **line} for method, line in lines.items()])
+    print_tables(data, known, given.gaps, given.draws)
+    for gap in given.gaps:
         if (gap, "gr") in known and (gap, "an") in known:
             gr, an = (statistics.fmean(known[gap, method]["test"]) for method in ("gr", "an"))
-            print(f"ratio gr_to_an_{gap.replace(' ', '_').replace(',', '').replace('_%', '')} {gr / an:.3f}")
+            print_ratios({f"gr_to_an_{gap.replace(' ', '_').replace(',', '').replace('_%', '')}": gr / an}, 3)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ loop is what a good script does: ``nn.Linear``, the loss from its formula with e
 computed in advance, ``torch.optim.Adam`` with its defaults, batches by index. Both see the same batches and score val
 after every epoch with the same function. They alternate epoch by epoch, so that other load on the machine slows both,
 and each runs with one thread or with all, whichever is faster for it on this machine. Nothing is extrapolated: ratios
-are over the epochs that both have trained, all 25 unless the machine is too slow. Plain loops with Adam's fused kernels
-are timed as well, for two epochs.
+are over the epochs that both have trained, all 25 unless the machine is too slow.
 
 On a GPU the grid of Cole et al. follows: nine losses × batch 8 and 16 × four learning rates, 72 heads, 25 epochs. There
 the plain loops are timed for one epoch of every loss and batch size, and extrapolated.
@@ -54,13 +53,7 @@ METHODS: Final[dict[str, dict[str, Any]]] = {
     "ll-r": {"delta_rel": DELTA},
     "ll-ct": {"delta_rel": DELTA},
 }
-REFERENCE_MAP: Final = dict(
-    zip(METHODS, (86.24, 87.39, 85.31, 80.33, 82.74, 84.50, 83.19, 83.51, 84.87, 85.55, 84.14, 83.59), strict=True)
-)
-"""Test mAP of another plain script on these features."""
-PAPER: Final = dict(zip(METHODS, (86.7, 87.6, 86.4, 82.6, 84.2, 85.3, 84.1, 83.8, 86.5), strict=False))
 SPLITS: Final = ("train", "val", "test")
-FUSED_EPOCHS: Final = 2
 TIME_LIMIT: Final = 400.0
 """Seconds after which the plain loops stop, so that a slow machine finishes in ten minutes."""
 
@@ -176,7 +169,7 @@ def plain_loss(method: str, codes: Tensor, estimate: nn.Parameter | None) -> Los
 class PlainHead:
     """One head in a plain loop."""
 
-    def __init__(self, method: str, lr: float, data: Data, batch_size: int, *, fused: bool | None = None) -> None:
+    def __init__(self, method: str, lr: float, data: Data, batch_size: int) -> None:
         self.method, self.data, self.batch_size = method, data, batch_size
         self.features = data.features["train"]
         device = self.features.device
@@ -191,7 +184,7 @@ class PlainHead:
             self.estimate = nn.Parameter(start)
             groups.append({"params": [self.estimate], "lr": 10 * lr})
         self.loss = plain_loss(method, codes, self.estimate)
-        self.optimizer = torch.optim.Adam(groups, lr=lr, fused=fused)
+        self.optimizer = torch.optim.Adam(groups, lr=lr)
         self.best, self.weights = -1.0, self.head.state_dict()
 
     def train_epoch(self, epoch: int, images: int | None = None) -> None:
@@ -269,23 +262,12 @@ def choose_threads(data: Data) -> tuple[int, int]:
 
 @dataclass
 class Timings:
-    """The time of training all heads both ways.
-
-    Attributes:
-        plain: of the plain loops.
-        engine: of the engine, over the same epochs.
-        fused: of plain loops with Adam's fused kernels, over the first epochs.
-        engine_first: of the engine, over those.
-        done: number of epochs of the plain loops.
-        threads: of the plain loops and of the engine.
-    """
+    """The time of training all heads both ways, over the same epochs."""
 
     plain: Clock = field(default_factory=Clock)
     engine: Clock = field(default_factory=Clock)
-    fused: Clock = field(default_factory=Clock)
-    engine_first: Clock = field(default_factory=Clock)
-    done: int = 0
-    threads: tuple[int, int] = (1, 1)
+    done: int = 0  # number of epochs of the plain loops
+    threads: tuple[int, int] = (1, 1)  # of the plain loops and of the engine
 
 
 def train_both_ways(data: Data, epochs: int) -> tuple[Timings, list[HeadResult], list[PlainHead]]:
@@ -294,7 +276,6 @@ def train_both_ways(data: Data, epochs: int) -> tuple[Timings, list[HeadResult],
     print(f"threads: plain loops {times.threads[0]}, engine {times.threads[1]}")
     with times.plain:
         heads = [PlainHead(name, lr, data, 16) for name in METHODS for lr in RATES]
-    fused_heads = [PlainHead(name, lr, data, 16, fused=True) for name in METHODS for lr in RATES]
     with times.engine:
         plans = plans_of(list(METHODS), RATES, data)
         engine = LinearEngine(data.features["train"], plans, epochs=epochs, batch_size=16)
@@ -305,35 +286,32 @@ def train_both_ways(data: Data, epochs: int) -> tuple[Timings, list[HeadResult],
         )
     for epoch in range(1, epochs + 1):
         torch.set_num_threads(times.threads[1])
-        with Clock() if ended else times.engine, times.engine_first if epoch <= FUSED_EPOCHS else Clock():
+        with Clock() if ended else times.engine:
             losses = engine.train_epoch(epoch)
             engine.end_epoch(list_revisions=False)
             best.update(epoch, losses, scorer.scores())
         torch.set_num_threads(times.threads[0])
-        for clock, some in ((times.plain, [] if ended else heads), (times.fused, fused_heads)):
-            for head in some:
-                with clock:
-                    head.train_epoch(epoch)
-                    head.rank_val()
-        fused_heads = fused_heads if epoch < FUSED_EPOCHS else []
+        for head in [] if ended else heads:
+            with times.plain:
+                head.train_epoch(epoch)
+                head.rank_val()
         times.done += not ended
         print(f"epoch {epoch}/{epochs}: plain {times.plain.wall:.1f} s, engine {times.engine.wall:.1f} s", flush=True)
-        if not ended and epoch < epochs and times.plain.wall + times.fused.wall > TIME_LIMIT:
+        if not ended and epoch < epochs and times.plain.wall > TIME_LIMIT:
             ended = True
             print(f"this machine is slow: the plain loops stop after {epoch} epochs, the engine continues")
     return times, best.results(), heads
 
 
-def table(results: list[HeadResult], heads: list[PlainHead], data: Data, real: bool) -> None:
+def table(results: list[HeadResult], heads: list[PlainHead], data: Data) -> None:
     """Print every method's test mAP both ways, at the learning rate that is best on val."""
-    print(f"\n{'test mAP':<10}{'engine':>8}{'plain':>8}" + (f"{'reference':>11}{'paper':>8}" if real else ""))
+    print(f"\n{'test mAP':<10}{'engine':>8}{'plain':>8}")
     for number, name in enumerate(METHODS):
         ours = max(results[2 * number : 2 * number + 2], key=lambda result: result.best_score or 0.0)
         theirs = max(heads[2 * number : 2 * number + 2], key=lambda head: head.best)
         found = test_map(torch.from_numpy(ours.weight), torch.from_numpy(ours.bias), data)
         plain = test_map(theirs.weights["weight"], theirs.weights["bias"], data)
-        reference = f"{REFERENCE_MAP[name]:>11.2f}{PAPER.get(name, '–'):>8}" if real else ""
-        print(f"{name:<10}{found:>8.2f}{plain:>8.2f}{reference}")
+        print(f"{name:<10}{found:>8.2f}{plain:>8.2f}")
 
 
 def grid(data: Data, epochs: int) -> float:
@@ -379,16 +357,13 @@ def main() -> None:
     what = "VOC 2012 features" if real else "random features of the same size (the file of VOC features is missing)"
     print(f"{what}; torch {torch.__version__}, up to {torch.get_num_threads()} threads")
     times, results, heads = train_both_ways(data, arguments.epochs)
-    table(results, heads, data, real)
+    table(results, heads, data)
     print(f"\n{f'seconds, {times.done} epochs':<28}{'wall':>8}{'processors':>12}")
     for name, clock in (("plain, one at a time", times.plain), ("engine, all at once", times.engine)):
         print(f"{name:<28}{clock.wall:>8.1f}{clock.processors:>12.1f}")
-    print(f"the first {FUSED_EPOCHS} epochs: plain with Adam(fused=True) {times.fused.wall:.1f}", end=", ")
-    print(f"engine {times.engine_first.wall:.1f}")
     ratios = {
         "linear_24_heads": times.plain.wall / times.engine.wall,
         "linear_24_heads_processor_time": times.plain.processors / times.engine.processors,
-        "linear_24_heads_fused_adam": times.fused.wall / times.engine_first.wall,
     }
     if torch.cuda.is_available():
         ratios["linear_grid_on_gpu"] = grid(data, arguments.epochs)

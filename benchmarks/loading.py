@@ -12,6 +12,7 @@ loader on shards of these images against the loader on the files, in a random or
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -34,11 +34,12 @@ from labelgap.data.transforms import Resize
 from labelgap.data.writers.shards import ShardOptions, write_shards
 from labelgap.labels import LabelTable
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import HEIGHT, WIDTH, print_ratios, write_photos
+
 COUNT: Final = 64
 ROUNDS: Final = 15
 BATCH: Final = 16
-WIDTH: Final = 500
-HEIGHT: Final = 375
 SIZES: Final = (448, 224)
 PLAIN: Final = "plain Pillow + DataLoader"
 MEAN: Final = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
@@ -61,26 +62,6 @@ class PlainPhotos(Dataset[Tensor]):
             resized = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
         pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float().div(255)
         return (pixels - MEAN) / STD
-
-
-def photo(random: np.random.Generator) -> NDArray[np.uint8]:
-    """Make an image with the spectrum of photos: amplitude falls with frequency, colors are correlated."""
-    frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])
-    fall = 1 / np.maximum(frequency, 1 / WIDTH) ** 1.2
-    gray, *colors = (
-        np.fft.irfft2(fall * np.fft.rfft2(random.normal(size=(HEIGHT, WIDTH))), s=(HEIGHT, WIDTH)) for _ in range(4)
-    )
-    planes = [gray / gray.std() + 0.3 * color / color.std() for color in colors]
-    pixels: NDArray[np.uint8] = np.clip(np.rint(120 + 50 * np.stack(planes, axis=-1)), 0, 255).astype(np.uint8)
-    return pixels
-
-
-def make_photos(folder: Path) -> list[Path]:
-    random = np.random.default_rng(0)
-    paths = [folder / f"{number:03d}.jpg" for number in range(COUNT)]
-    for path in paths:
-        Image.fromarray(photo(random)).save(path, quality=90)
-    return paths
 
 
 def plain_pass(paths: list[Path], size: int) -> None:
@@ -131,26 +112,11 @@ def ratio(taken: dict[str, list[float]], name: str) -> float:
     return statistics.median(plain / ours for plain, ours in zip(taken[PLAIN], taken[name], strict=True))
 
 
-def difference(images: FileImages, size: int) -> tuple[int, float, float]:
-    """Compare the loader's pixels with Pillow's bilinear: the largest difference, the share that differs, the mean."""
-    largest, differ, total = 0, 0.0, 0.0
-    for index, pixels in ImageLoader(images, transform=Resize(size), batch_size=1):
-        with Image.open(images.path(int(index))) as image:
-            expected = np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
-        apart = np.abs(pixels[0].permute(1, 2, 0).numpy().astype(int) - expected)
-        largest, differ, total = (
-            max(largest, int(apart.max())),
-            differ + float((apart > 0).mean()),
-            total + float(apart.mean()),
-        )
-    return largest, differ / len(images), total / len(images)
-
-
 def main() -> None:
     torch.set_num_threads(1)
     has_simplejpeg = find_spec("simplejpeg") is not None
     with tempfile.TemporaryDirectory() as name:
-        paths = make_photos(Path(name))
+        paths = write_photos(Path(name), COUNT)
         images = FileImages(name, [path.name for path in paths])
         weight = sum(path.stat().st_size for path in paths) / COUNT / 1000
         print(f"{COUNT} JPEGs of {WIDTH}×{HEIGHT}, {weight:.0f} kB each; one thread, {ROUNDS} rounds in turns, medians")
@@ -158,9 +124,7 @@ def main() -> None:
             print("simplejpeg is not installed (pip install 'labelgap[fast]'): Pillow decodes everything")
         ratios = {size: measured(paths, images, size, has_simplejpeg) for size in SIZES}
         shards = shard_ratio(images, Path(name) / "shards")
-    for size, value in ratios.items():
-        print(f"ratio loading_{size} {value:.2f}")
-    print(f"ratio shards_against_files {shards:.2f}")
+    print_ratios({**{f"loading_{size}": value for size, value in ratios.items()}, "shards_against_files": shards})
 
 
 def shard_ratio(images: FileImages, folder: Path) -> float:
@@ -195,9 +159,6 @@ def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: b
     for name, values in taken.items():
         middle = statistics.median(values) / COUNT
         print(f"  {name:<38}{1 / middle:>8.0f}{1000 * middle:>11.2f}{ratio(taken, name):>14.2f}×")
-    largest, differ, mean = difference(images, size)
-    apart = f"at most {largest} of 255 apart, {100 * differ:.2f} % differ, mean {mean:.4f}"
-    print(f"  pixels against Pillow's bilinear: {apart}")
     return ratio(taken, "labelgap, simplejpeg decodes" if has_simplejpeg else "labelgap, Pillow decodes")
 
 

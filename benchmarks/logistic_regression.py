@@ -19,7 +19,6 @@ draw, with its standard error.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import DATA, append_lines
 
 import labelgap as lg
 from labelgap.data.feature_vectors import FeatureVectors
@@ -42,7 +42,6 @@ from labelgap.models import create_backbone
 from labelgap.training.features import split_features
 from labelgap.training.progress import Reporter
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 KINDS = ("one", "patchy", "third")
 STRENGTHS = tuple(10.0 ** np.arange(-4, 2.1, 0.5))
 """Of C."""
@@ -180,9 +179,10 @@ def main() -> None:
     for name, table in tables(given.tables, given.sets):
         for kind in KINDS:
             found = [measure(table, kind, draw, not given.no_peer) for draw in range(given.draws)]
-            for draw, line in enumerate(found if given.results else ()):
-                with given.results.open("a") as file:
-                    file.write(json.dumps({"set": name, "hidden": kind, "draw": draw, **line}) + "\n")
+            append_lines(
+                given.results,
+                [{"set": name, "hidden": kind, "draw": draw, **found[draw]} for draw in range(given.draws)],
+            )
             mean = {key: np.mean([line[key] for line in found]) for key in found[0] if not key.startswith("method")}
             peer, text = mean.get("logistic regression"), "–"
             if peer is not None:

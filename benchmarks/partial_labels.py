@@ -11,7 +11,7 @@ truth.
 
 from __future__ import annotations
 
-import argparse
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,9 @@ import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import corrected_average_precision
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import arguments_with_features, print_ratios
+
 SEEDS = 3
 Codes = NDArray[np.int8]
 Hide = Callable[[Codes, float, np.random.Generator], Codes]
@@ -60,9 +62,7 @@ def best_known_f1(scores: NDArray[np.float32], labels: Codes) -> NDArray[np.floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("features", nargs="?", type=Path, default=FEATURES)
-    features = parser.parse_args().features
+    features = arguments_with_features(__doc__).parse_args().features
     data = lg.load("features", features).observe(positives=1, negatives=0, seed=1200)
     assert data.val is not None and data.test is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def main() -> None:
         known, ours, plain, corrected = np.mean(rows, axis=0)
         print(f"{name:<42}{100 * known:>9.1f}{100 * ours:>9.1f}{100 * plain:>10.1f}{100 * corrected:>9.1f}")
         ratio = ours / known if name.endswith("1 absent a class") else ratio
-    print(f"ratio f1_with_one_known_absent {ratio:.2f}")
+    print_ratios({"f1_with_one_known_absent": ratio})
 
 
 if __name__ == "__main__":

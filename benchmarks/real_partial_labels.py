@@ -93,10 +93,7 @@ def main() -> None:
             values = [*(row["map"] for row in test["groups"]), test["map"], whole[method]]
             cells = "".join(f"{100 * value:{7 if number < 5 else 8}.1f}" for number, value in enumerate(values))
             options = ", ".join(f"{name} {value:g}" for name, value in run.config.options.items() if "delta" in name)
-            print(
-                f"{method:11}{cells}   {options}  {time.perf_counter() - started:.0f} s",
-                flush=True,
-            )
+            print(f"{method:11}{cells}   {options}  {time.perf_counter() - started:.0f} s", flush=True)
         print("known absent labels of test: " + ", ".join(f"{row['absent']:,}" for row in test["groups"]))
     for method, value in whole.items():
         if method != "an" and "an" in whole:

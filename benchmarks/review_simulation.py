@@ -9,7 +9,6 @@ has the better val mAP.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -19,9 +18,9 @@ import labelgap as lg
 from labelgap.training.config import RunConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import arguments_with_features
 from benchmarks.simulated_review import SimulationPoint, linear_config, simulate_review, train_and_measure
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 REVIEWS = (1000, 2000, 4000, 8000, 16000)
 FIRST = 500
 """Where the axis of the figure has its zero."""
@@ -76,8 +75,7 @@ def draw(path: Path, curves: dict[str, dict[str, list[SimulationPoint]]], ceilin
 
 def main() -> None:
     """Run the loops, print the table, draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path, nargs="?", default=FEATURES)
+    parser = arguments_with_features(__doc__)
     parser.add_argument("--methods", default="an-ls,gr,em")
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()

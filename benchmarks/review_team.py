@@ -92,14 +92,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--pause", type=float, default=1.0)
     parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--run", type=Path, help="an audited run; made of the digits when not given")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         run = Path(temporary) / "run"
-        if arguments.run is None:
-            make_run(run, train=arguments.images)
-        else:
-            shutil.copytree(arguments.run, run)
+        make_run(run, train=arguments.images)
         common = (run, arguments.people, arguments.seconds)
         fixed = measure("fixed order", *common, arguments.pause, "--fixed-order")
         live = measure("learning order", *common, arguments.pause)

@@ -14,7 +14,7 @@ the known presents over the same folds. Both are measured on the official val im
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -37,7 +37,9 @@ from labelgap.training.features import split_features
 from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.progress import Reporter
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import DATA, append_lines, print_ratios, stored_lines
+
 KINDS = ("present-only", "patchy", "half", "all")
 SIZES = (200, 500, 2000)
 PHOTO_SIZE = 500
@@ -203,8 +205,7 @@ def print_table(results: dict[Album, dict[str, dict[str, Any]]]) -> None:
         print(f"{np.mean(partial):+.2f} mAP on the mean; its worst difference is {min(partial):+.2f}")
     if complete:
         print(f"with all labels they differ by {max(complete):.2f} at most")
-    for name, ratio in ratios.items():
-        print(f"ratio map_{name.replace(' ', '_').replace('-', '_')} {ratio:.3f}")
+    print_ratios({f"map_{name.replace(' ', '_').replace('-', '_')}": ratio for name, ratio in ratios.items()}, 3)
 
 
 def main() -> None:
@@ -221,8 +222,7 @@ def main() -> None:
     parser.add_argument("--development", action="store_true", help="measure on training images, not on test")
     parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
     arguments = parser.parse_args()
-    stored = arguments.results.read_text().splitlines() if arguments.results and arguments.results.exists() else []
-    known = {(Album(*line["album"]), line["who"]): line for line in map(json.loads, stored)}
+    known = {(Album(*line["album"]), line["who"]): line for line in stored_lines(arguments.results)}
     results: dict[Album, dict[str, dict[str, Any]]] = {}
     read = cache(lambda source: read_pool(lg.load(READERS[source], arguments.data / FILES[source]), arguments.backbone))
     for album in albums(arguments):
@@ -231,9 +231,7 @@ def main() -> None:
                 line = {"album": album, "who": who}
                 line |= measure(album, read(album.source), who, development=arguments.development)
                 known[album, who] = line
-                if arguments.results:
-                    with arguments.results.open("a") as stream:
-                        stream.write(json.dumps(line) + "\n")
+                append_lines(arguments.results, [line])
             line = known[album, who]
             results.setdefault(album, {})[who] = line
             print(f"{album.name}, draw {album.seed}: {who} {line['map']:.2f} ({line['chosen']})", flush=True)

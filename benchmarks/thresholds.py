@@ -14,7 +14,7 @@ predicted. The ratio is to the better of "exact" and "shared".
 
 from __future__ import annotations
 
-import argparse
+import sys
 import warnings
 from pathlib import Path
 
@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 import labelgap as lg
 from labelgap.inference.columns import LABELS, labels_from_scores
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.label_model import LabelModel, fit_platt_calibration, read_calibration
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import arguments_with_features, logistic_regression, print_ratios
+
 SEEDS = {200: (100, 101, 102), 500: (100, 101, 102), 2000: (100,)}
 KINDS = ("1–2 tags", "1–2 tags, some absents", "half of all labels")
 FOLDS = 5
@@ -50,24 +50,12 @@ def hide(truth: Codes, kind: str, random: np.random.Generator) -> Codes:
     return labels
 
 
-def fit_and_score(features: Floats, labels: Codes, others: Floats) -> Floats:
-    """Return the logits of other images; a class that is nowhere present has low ones."""
-    scaler = StandardScaler().fit(features)
-    logits = np.full((len(others), labels.shape[1]), -10.0, dtype=np.float32)
-    inputs, targets = scaler.transform(features), scaler.transform(others)
-    for column, present in enumerate((labels == PRESENT).T):
-        if present.any():
-            head = LogisticRegression(C=0.01, max_iter=200, tol=1e-3).fit(inputs, present)
-            logits[:, column] = head.decision_function(targets)
-    return logits
-
-
 def cross_fit(features: Floats, labels: Codes, random: np.random.Generator) -> Floats:
     """Return out-of-fold logits."""
     fold, logits = random.permutation(len(features)) % FOLDS, np.zeros(labels.shape, dtype=np.float32)
     for number in range(FOLDS):
         held_out = fold == number
-        logits[held_out] = fit_and_score(features[~held_out], labels[~held_out], features[held_out])
+        logits[held_out] = logistic_regression(features[~held_out], labels[~held_out] == PRESENT, features[held_out])
     return logits
 
 
@@ -109,9 +97,7 @@ def measure(scores: Floats, known: Codes, truth: Codes, test: Floats, answers: C
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("features", nargs="?", type=Path, default=FEATURES)
-    arrays = np.load(parser.parse_args().features)
+    arrays = np.load(arguments_with_features(__doc__).parse_args().features)
     features, truth = arrays["train_features"].astype(np.float32), arrays["train_truth"].astype(np.int8)
     others, answers = arrays["test_features"].astype(np.float32), arrays["test_truth"].astype(np.int8)
     print(f"{'':<30}{'macro F1':>15}{'':9}{'micro F1':>15}")
@@ -128,14 +114,14 @@ def main() -> None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)
                     scores = cross_fit(features[drawn], known, random)
-                    test = fit_and_score(features[drawn], known, others)
+                    test = logistic_regression(features[drawn], known == PRESENT, others)
                 rows.append(measure(scores, known, truth[drawn], test, answers))
             means = np.mean(rows, axis=0)
             ratios.append(means[2] / max(means[:2]))
             numbers = "".join(f"{value:>8.1f}" for value in means[:-1])
             print(f"{kind:<24}{images:>6}{numbers}%{means[-1]:>7.0f}%", flush=True)
     print(f"lowest ratio of macro F1: {min(ratios):.3f}")
-    print(f"ratio thresholds_f1 {np.mean(ratios):.3f}")
+    print_ratios({"thresholds_f1": float(np.mean(ratios))}, 3)
 
 
 if __name__ == "__main__":

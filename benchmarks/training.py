@@ -14,14 +14,11 @@ their gathering, changes and normalization.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import time
 import traceback
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -35,7 +32,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 import labelgap as lg
@@ -52,23 +48,11 @@ from labelgap.training.progress import Reporter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bare_loop import CLASSES, FeatureMaps, Settings, bare_graph_speed, bare_speed, say
+from benchmarks.harness import arguments, print_ratios, write_photos
 
 PHOTOS: Final = 48
-WIDTH, HEIGHT = 500, 375
 LARGE: Final = 256
 """From this batch size on, launching takes little of a step: less is measured."""
-
-
-def make_photos(folder: Path) -> None:
-    """Write JPEGs with the spectrum of photos: amplitude falls with frequency, colors are correlated."""
-    random = np.random.default_rng(0)
-    frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])
-    fall = 1 / np.maximum(frequency, 1 / WIDTH) ** 1.2
-    for number in range(PHOTOS):
-        noise = np.fft.irfft2(fall * np.fft.rfft2(random.normal(size=(4, HEIGHT, WIDTH))), s=(HEIGHT, WIDTH))
-        gray, *colors = noise / noise.std((1, 2), keepdims=True)
-        pixels = 120 + 50 * np.stack([gray + 0.3 * color for color in colors], axis=-1)
-        Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8)).save(folder / f"{number}.jpg", quality=90)
 
 
 def make_data(settings: Settings, train: int, val: int) -> Dataset:
@@ -178,63 +162,6 @@ def whole_epoch(settings: Settings, trainer: NetworkTrainer) -> str:
     )
 
 
-def look_closer(settings: Settings, trainer: NetworkTrainer) -> None:
-    """Print what waits for the device, how long it is idle, and what takes the time, over an epoch each."""
-    steps = -(-len(trainer.table) // trainer.config.batch_size)
-    trainer.graphed_step.lasting = True
-    trainer._train(TrainingState(), 3)
-    if settings.cuda:
-        count_waits(trainer, steps)
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    activities += [torch.profiler.ProfilerActivity.CUDA] if settings.cuda else []
-    with torch.profiler.profile(activities=activities) as profile:
-        trainer._train(TrainingState(), 5)
-        settings.synchronize()
-    averages = profile.key_averages()
-    if settings.cuda:
-        say(f"    {idle_share(profile)}")
-        show("GPU", list(filter(is_kernel, averages)), lambda event: event.self_device_time_total, steps)
-    show("host", averages, lambda event: event.self_cpu_time_total, steps)
-
-
-def count_waits(trainer: NetworkTrainer, steps: int) -> None:
-    """Print how often the host waits for the device, and where."""
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            trainer._train_steps(TrainingState(), 4)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    places = Counter(
-        f"{Path(item.filename).name}:{item.lineno}" for item in found if "synchroniz" in str(item.message).lower()
-    )
-    where = ", ".join(f"{place} ×{count}" for place, count in places.most_common(6))
-    say(f"    the host waits {sum(places.values())} times in {steps} steps: {where or 'nowhere'}")
-
-
-def is_kernel(event: Any) -> bool:
-    return event.device_type.name == "CUDA" and not getattr(event, "is_user_annotation", False)
-
-
-def idle_share(profile: Any) -> str:
-    """Return the share of the time between the first and the last kernel in which none ran."""
-    spans = sorted((event.time_range.start, event.time_range.end) for event in profile.events() if is_kernel(event))
-    busy, end = 0.0, spans[0][0]
-    for start, stop in spans:
-        busy += max(stop - max(start, end), 0)
-        end = max(end, stop)
-    share = 1 - busy / (end - spans[0][0])
-    return f"{len(spans)} kernels; the GPU is idle for {100 * share:.1f} % of the time (with the profiler's own cost)"
-
-
-def show(where: str, averages: Any, cost: Callable[[Any], float], steps: int) -> None:
-    largest = sorted(averages, key=cost, reverse=True)[:8]
-    total = sum(map(cost, averages))
-    named = ", ".join(f"{event.key[:46]} {cost(event) / 1000 / steps:.2f}" for event in largest)
-    say(f"    {where}, ms per step: all {total / 1000 / steps:.2f}; {named}")
-
-
 def measure(settings: Settings, size: int, batch: int, stored: dict[str, ImageInputs], data: Dataset) -> None:
     """Measure one size and batch."""
     bare = bare_speed(settings, size, batch)
@@ -266,7 +193,6 @@ def measure(settings: Settings, size: int, batch: int, stored: dict[str, ImageIn
     if settings.cuda:
         say(f"    memory: at most {peaks[0] / 2**30:.1f} GiB used, {peaks[1] / 2**30:.1f} GiB reserved")
     say(f"    whole epoch: {whole_epoch(settings, trainer)}")
-    look_closer(settings, trainer)
     trainer.graphed_step.release()
 
 
@@ -326,7 +252,7 @@ def store(settings: Settings, size: int, data: Dataset) -> dict[str, ImageInputs
 def main() -> None:
     """Measure every size and batch, and print the ratios at the end."""
     cuda = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=1.0 if cuda else 0.5, help="of each measurement")
     parser.add_argument("--sizes", default="448,224" if cuda else "64,32")
     parser.add_argument("--batches", default="16,64,256" if cuda else "8,16")
@@ -334,21 +260,21 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=540, help="seconds after which nothing new is started")
     parser.add_argument("--images", type=Path, help="folder of JPEGs; by default some are made")
     parser.add_argument("--workers", type=int, default=min(16, os.cpu_count() or 1) if cuda else 0)
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     name = torch.cuda.get_device_name(device) if cuda else f"a CPU with {torch.get_num_threads()} threads"
-    say(f"torch {torch.__version__}, {name}, {os.cpu_count()} processors, {arguments.workers} loader processes")
+    say(f"torch {torch.__version__}, {name}, {os.cpu_count()} processors, {given.workers} loader processes")
     with tempfile.TemporaryDirectory() as temporary:
-        photos = arguments.images or Path(temporary) / "photos"
-        if arguments.images is None:
+        photos = given.images or Path(temporary) / "photos"
+        if given.images is None:
             photos.mkdir()
-            make_photos(photos)
+            write_photos(photos, PHOTOS)
         out = Path(temporary) / "runs"
         out.mkdir()
-        deadline = time.monotonic() + arguments.limit
-        settings = Settings(device, arguments.seconds, arguments.workers, photos, out, deadline)
-        data = make_data(settings, arguments.count, max(arguments.count // 8, CLASSES))
-        sizes, batches = (sorted(map(int, given.split(","))) for given in (arguments.sizes, arguments.batches))
+        deadline = time.monotonic() + given.limit
+        settings = Settings(device, given.seconds, given.workers, photos, out, deadline)
+        data = make_data(settings, given.count, max(given.count // 8, CLASSES))
+        sizes, batches = (sorted(map(int, text.split(","))) for text in (given.sizes, given.batches))
         stored = {size: store(settings, size, data) for size in reversed(sizes)}
         for batch, size in product(batches, stored):
             work = partial(measure, settings, size, batch, stored[size], data)
@@ -357,8 +283,7 @@ def main() -> None:
             middle = batches[len(batches) // 2]
             work = partial(measure_elsewhere, settings, size, middle, data)
             attempt(settings, f"{size} px, batch {middle}, elsewhere", work)
-    for name, ratio in settings.ratios.items():
-        print(f"ratio {name} {ratio:.3f}")
+    print_ratios(settings.ratios, 3)
 
 
 if __name__ == "__main__":

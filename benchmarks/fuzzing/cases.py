@@ -11,7 +11,7 @@ import stat
 import traceback
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -81,10 +81,11 @@ class Fuzzer:
         seed: of all cases.
         seconds: that a reader may take.
         heavy: whether readers that take long are called too.
+        only: a part of the path of the files that are damaged.
     """
 
     def __init__(
-        self, samples: Path, folder: Path, seed: int = 0, *, seconds: float = 10.0, heavy: bool = True
+        self, samples: Path, folder: Path, seed: int = 0, *, seconds: float = 10.0, heavy: bool = True, only: str = ""
     ) -> None:
         self.seed, self.seconds, self.heavy = seed, seconds, heavy
         self.root = folder / "samples"
@@ -94,7 +95,7 @@ class Fuzzer:
         os.environ[CANARY_VARIABLE] = str(self.canary)
         os.environ["LABELGAP_CACHE"] = str(self.root / "cache")
         os.environ[SAMPLES_VARIABLE] = str(samples)
-        self.targets = [target for target in map(self._resolve, TARGETS) if target is not None]
+        self.targets = [target for target in map(self._resolve, TARGETS) if target is not None and only in target.path]
         self.weights = np.array([target.weight for target in self.targets], dtype=float)
         self.weights /= self.weights.sum()
         self._write_canary()
@@ -117,7 +118,7 @@ class Fuzzer:
         for name in readers:
             self._baseline(name, chosen)
         foreign, trusted = bool(random.random() < 0.5), bool(random.random() < 0.3)
-        mutation = mutate_file(random, path)
+        mutation = mutate_file(random, path, plain=chosen.plain)
         if path.suffix == ".sqlite" and random.random() < 0.1:
             with suppress(OSError):
                 mutation += f" + {mutate_files_around(random, path)}"
@@ -161,14 +162,8 @@ class Fuzzer:
             elif covered and name == VERIFY:
                 problem, place = "verify did not notice it", name
         except LabelGapError as error:
-            outcome, problem, place, detail = (
-                "refused",
-                _bad_message(error, self.root),
-                "",
-                f"{type(error).__name__}: {error}",
-            )
-            if problem:
-                place = _place(error)
+            outcome, problem = "refused", _bad_message(str(error), escaped=target.plain)
+            place, detail = _place(error) if problem else "", f"{type(error).__name__}: {error}"
         except Hang as error:
             outcome, problem, place = "failed", f"no answer after {self.seconds:g} s", _place(error)
         except BaseException as error:
@@ -250,7 +245,7 @@ class Fuzzer:
         if not found:
             return None
         if len(found) == 1 or "*" in target.path:
-            return Target(found[0].relative_to(self.root).as_posix(), target.readers, target.covered, target.weight)
+            return replace(target, path=found[0].relative_to(self.root).as_posix())
         return target
 
 
@@ -273,11 +268,10 @@ def _content(path: Path) -> bytes | None:
     return None
 
 
-def _bad_message(error: LabelGapError, root: Path) -> str | None:
-    text = str(error)
-    if len(text) > LONGEST_MESSAGE:
+def _bad_message(text: str, *, escaped: bool) -> str | None:
+    if len(text) > LONGEST_MESSAGE * (10 if escaped else 1):
         return f"a message of more than {LONGEST_MESSAGE:,} characters"
-    return "control characters in a message" if _CONTROL.search(text) else None
+    return "control characters in a message" if _CONTROL.search(text) and not escaped else None
 
 
 def _place(error: BaseException) -> str:

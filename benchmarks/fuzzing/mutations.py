@@ -140,7 +140,38 @@ _BYTES: Final = (
 )
 
 
+_PIECES: Final = (
+    *(b'"', b",", b";", b"\t", b"\n", b"\r", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe2\x80\xa8", b"image"),
+    *(b"split", b"1", b"-1", b"NA", b"1e400", b"..", b"http://a/b.jpg", b"=1+1", b"sep=;", b"A" * 200_000, b"{", b"]"),
+    *(b"&b;", b"&#0;", b"<object>", b"</annotation>", b"<a>" * 200, b"<!DOCTYPE a [<!ENTITY b 'c'>]>", b"'=", b"\\"),
+    b"<!DOCTYPE a [<!ENTITY e0 'ha'>"
+    + b"".join(b"<!ENTITY e%d '%b'>" % (n, b"&e%d;" % (n - 1) * 10) for n in range(1, 10))
+    + b"]><annotation>&e9;</annotation>",
+)
+
+
+def mutate_text(random: Random, data: bytes) -> bytes:
+    """Put a piece somewhere, or into a cell; swap or repeat lines; or encode the text otherwise."""
+    kind, piece, lines = int(random.integers(5)), pick(random, _PIECES), data.split(b"\n")
+    one, other = (int(random.integers(len(lines))) for _ in range(2))
+    if kind == 0:
+        at = int(random.integers(len(data) + 1))
+        return bytes(data[:at] + piece + data[at:])
+    if kind == 1:
+        return data.decode("latin-1").encode(pick(random, ["utf-16", "utf-8-sig"]))
+    if kind == 2:
+        lines[one], lines[other] = lines[other], lines[one]
+    elif kind == 3:
+        lines.insert(one, lines[other])
+    else:
+        cells = lines[one].split(b",")
+        cells[int(random.integers(len(cells)))] = piece
+        lines[one] = b",".join(cells)
+    return b"\n".join(lines)
+
+
 _FORMATS: Final[dict[str, Mutation]] = {
+    **dict.fromkeys((".arff", ".csv", ".txt", ".xml"), mutate_text),
     ".json": mutate_json,
     ".jsonl": mutate_json_lines,
     ".npy": mutate_array,

@@ -16,6 +16,7 @@ from unittest import mock
 import numpy as np
 import torch
 from benchmarks.fuzzing import samples
+from benchmarks.fuzzing.datasets import DATA_READERS
 
 import labelgap as lg
 from labelgap.audit.candidates import Audit
@@ -213,6 +214,7 @@ def _failed(command: str, code: Any, said: str) -> Any:
 
 
 READERS: Final[dict[str, Reader]] = {
+    **DATA_READERS,
     "apply": _apply,
     "apply with": lambda folder: _apply(folder, ["ll-cp"]),
     "audit": _audit,

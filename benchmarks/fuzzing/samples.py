@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import safetensors.torch
 import torch
+from benchmarks.fuzzing.datasets import make_data_sets
 from PIL import Image
 
 import labelgap as lg
@@ -64,6 +65,7 @@ def make_samples(folder: Path) -> None:
     _decide(folder / "review", digits)
     _prediction(folder)
     _coco(folder / "coco")
+    make_data_sets(folder)
     _weights(folder)
     _cache(folder / "cache")
 

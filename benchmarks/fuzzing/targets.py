@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.fuzzing.datasets import DATA_TARGETS
+
 
 @dataclass(frozen=True)
 class Target:
@@ -16,12 +18,15 @@ class Target:
         readers: name of a reader → share of the cases in which it is called.
         covered: whether a digest covers the file, so that a reader may return nothing but what was written.
         weight: how often it is chosen.
+        plain: whether people give it by name: its place in the file system is left alone, and the commands escape what
+            an error says of it.
     """
 
     path: str
     readers: Mapping[str, float]
     covered: bool = True
     weight: int = 4
+    plain: bool = False
 
     @property
     def folder(self) -> str:
@@ -81,10 +86,6 @@ TARGETS: Final = (
     Target("cache/features/rows.sqlite", {"cached features": 1.0, "cache": 0.5, "labelgap cache": 0.2}, weight=3),
     Target("cache/settings.json", {"cache": 1.0, "labelgap cache": 0.2}, covered=False, weight=2),
     Target("features.npz", {"features": 1.0, "open data": 0.2, "labelgap inspect": 0.03}, covered=False, weight=8),
-    Target(
-        "coco/annotations/instances_train2017.json",
-        {"coco": 1.0, "open data": 0.1},
-        covered=False,
-        weight=8,
-    ),
+    Target("coco/annotations/instances_train2017.json", {"coco": 1.0, "open data": 0.1}, covered=False, weight=8),
+    *(Target(path, {reader: 1.0}, covered=False, plain=True) for path, reader in DATA_TARGETS.items()),
 )

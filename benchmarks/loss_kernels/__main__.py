@@ -68,15 +68,6 @@ def compile_all(methods: list[str], capability: int) -> None:
             torch.autograd.backward(kernel(make_logits(shape, "cpu").requires_grad_(), labels))
 
 
-def run_tuning(methods: list[str]) -> None:
-    """Print the time of every size of block."""
-    logits, labels = measure.batch(measure.SHAPES[0])
-    for method in methods:
-        times = measure.tune(method, logits, labels)
-        listed = ", ".join(f"{block}/{warps} {ms:.3f}" for (block, warps), ms in times.items())
-        print(f"{method}: entries/warps of a block and ms: {listed}; best {min(times, key=times.__getitem__)}")
-
-
 def run_measurements(methods: list[str], network: bool) -> list[str]:
     """Print times, and what the kernels save of real steps; return the lines of ratios."""
     ratios: list[str] = []
@@ -152,7 +143,6 @@ def main() -> None:
     )
     parser.add_argument("--methods", default="", help="names, with commas between them; all when not given")
     parser.add_argument("--network", action="store_true", help="measure a step of ResNet-50 as well")
-    parser.add_argument("--tune", default="", metavar="METHODS", help="only measure other sizes of blocks")
     parser.add_argument("--compile", type=int, metavar="CAPABILITY", help="only compile, say for 90; needs no GPU")
     arguments = parser.parse_args()
     methods = [name for name in arguments.methods.split(",") if name]
@@ -165,8 +155,6 @@ def main() -> None:
         parser.error("there is no GPU: set TRITON_INTERPRET=1 to check without one, or give --compile 90")
     device = torch.cuda.get_device_name() if cuda else "interpreted"
     print(f"torch {torch.__version__}, Triton {triton.__version__}, {device}")
-    if arguments.tune:
-        return run_tuning(arguments.tune.split(","))
     accepted = run_checks(methods, "cuda" if cuda else "cpu")
     ratios = run_measurements(methods or COMPARED, arguments.network) if cuda else []
     print("\n".join(["", *ratios, f"{time.perf_counter() - started:.0f} s"]))

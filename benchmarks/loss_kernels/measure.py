@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from itertools import product
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
 import torch
 from benchmarks.bare_loop import Settings, bare_graph_speed
@@ -15,7 +13,7 @@ from benchmarks.losses import REPLAYS, Step, extra_mebibytes, replay_ms, some_la
 from torch import Tensor
 
 import labelgap as lg
-from labelgap.losses.kernels import disabled, triton_kernels
+from labelgap.losses.kernels import disabled
 from labelgap.training.heads import HeadPlan, LinearEngine
 
 DEVICE: Final = "cuda"
@@ -29,7 +27,6 @@ EPOCH: Final = 5
 STEPS: Final = 5
 """Of an epoch: the linear engine captures the fourth."""
 NETWORK: Final = (448, 16)
-BLOCKS: Final = tuple(product((1024, 2048, 4096, 8192), (4, 8, 16)))
 
 
 def step_of(function: Function, logits: Tensor, labels: Tensor) -> Step:
@@ -119,14 +116,3 @@ def network_step_ms() -> float:
     """Return the time of a step of ResNet-50 with a cheap loss; NaN where it cannot be captured."""
     settings = Settings(torch.device(DEVICE), 2.0, 0, Path(), Path(), float("inf"))
     return 1e3 * NETWORK[1] / bare_graph_speed(settings, *NETWORK)
-
-
-def tune(method: str, logits: Tensor, labels: Tensor) -> dict[tuple[int, int], float]:
-    """Return the milliseconds of a kernel by entries and warps of a block."""
-    _, loss_fn = both(method, logits.shape[1])
-    found = {}
-    for block, warps in BLOCKS:
-        if block >= 128 * warps:
-            with patch.multiple(triton_kernels, BLOCK=block, WARPS=warps):
-                found[block, warps] = replay_ms(step_of(loss_fn, logits, labels))
-    return found

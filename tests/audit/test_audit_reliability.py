@@ -73,7 +73,8 @@ def test_a_damaged_fold_of_a_killed_audit_is_trained_again(tmp_path: Path, monke
     settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "linear"}
     settings["optimizer"] = "newton"  # whose batch is all images, in a fold fewer
     run = lg.fit(data, "an", out=tmp_path / "run", epochs=1, device="cpu", quiet=True, trace="off", **settings)
-    whole = find_missing(run, folds=2, quiet=True).table
+    settings = {"folds": 2, "splits": ("train", "val"), "quiet": True}
+    whole = find_missing(run, **settings).table
     real, calls = lg.fit, 0
 
     def killed(*arguments: object, **named: object) -> Run:
@@ -87,7 +88,7 @@ def test_a_damaged_fold_of_a_killed_audit_is_trained_again(tmp_path: Path, monke
     for name in ("best.safetensors", "config.json", "metrics.jsonl"):
         calls = 0
         with pytest.raises(KeyboardInterrupt):
-            find_missing(run, folds=2, quiet=True)
+            find_missing(run, **settings)
         (damaged,) = (run.path / scorers.FOLDER).glob(f"*/fold-1/{name}")
         damaged.write_bytes(damaged.read_bytes()[:-20])
-        assert find_missing(run, folds=2, quiet=True).table == whole, name
+        assert find_missing(run, **settings).table == whole and not (run.path / scorers.FOLDER).exists(), name

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelgap.audit import scorers as scorers_module
 from labelgap.audit.calibration import count_unknown, sample_scores
 from labelgap.audit.candidates import CandidateLimits, rank_candidates
-from labelgap.audit.scorers import HeadScorer, StoredScorer, score_blocks
+from labelgap.audit.scorers import HeadScorer, StoredScorer
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 
@@ -29,23 +29,6 @@ def case(rows: int = 120, classes: int = 5, seed: int = 0) -> tuple[LabelTable, 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scorers_module, "BLOCK_SIZE", 37)
-
-
-def test_blocks_hold_every_row_once_with_its_known_labels(small_blocks: None) -> None:
-    one, logits = case()
-    two, others = case(30, seed=1)
-    stored = StoredScorer({"train": logits, "val": others})
-    seen, rows = [], 0
-    for block in score_blocks({"train": one, "val": two}, [stored, stored]):
-        assert block.first == rows and block.logits.shape[0] == 2
-        codes = np.full(block.logits.shape[1:], UNKNOWN, dtype=np.int8)
-        codes.reshape(-1)[block.known] = block.values
-        seen.append((block.logits[1], codes))
-        rows += len(codes)
-    assert len(seen) > 10
-    assert np.array_equal(np.concatenate([part[0] for part in seen]), np.concatenate([logits, others]))
-    whole = np.concatenate([one.to_dense(), two.to_dense()])
-    assert np.array_equal(np.concatenate([part[1] for part in seen]), whole)
 
 
 def test_the_ranking_does_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,16 +90,6 @@ def test_a_fold_learns_from_all_other_images_and_none_of_its_own(calls: list[dic
             assert np.array_equal(vectors.numpy(), features["train"][others])
 
 
-def test_runs_with_the_same_epochs_and_batches_are_trained_together(calls: list[dict[str, Any]]) -> None:
-    settings = [config("an", 0.1), config("em", 0.1, epochs=3), config("wan", 0.2, seed=4)]
-    done: list[int] = []
-    scorers = train_head_scorers(*inputs("last"), settings, device=CPU, advance=done.append)
-    assert len(scorers) == 3 and len(calls) == 2 and done == [1] * 9
-    assert [plan.method for plan in calls[0]["plans"]] == ["an"] * 3 + ["wan"] * 3
-    assert calls[0]["plans"][3].seed == 4 and calls[1]["epochs"] == 3
-    assert "val_features" not in calls[0] and calls[0]["select"] == "last"
-
-
 def test_where_memory_is_short_a_random_part_is_learned_from(
     calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

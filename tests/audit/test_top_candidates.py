@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from labelgap.audit.candidates import CandidateList, TopCandidates, class_ranks
+from labelgap.audit.candidates import TopCandidates
 from labelgap.core.errors import InputError
 
 
@@ -48,24 +48,6 @@ def test_blocks_give_what_a_full_sort_gives(
     assert np.array_equal(ranked.scores, keys[ranked.rows, ranked.columns])
 
 
-def test_single_entries_are_kept_as_whole_rows_are() -> None:
-    keys = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    whole, single = TopCandidates(4, 6, 15), TopCandidates(4, 6, 15)
-    whole.update(keys)
-    for row in range(50):
-        single.add(CandidateList.of_unknown(np.full(4, row), np.arange(4, dtype=np.int32), keys[row]))
-    one, other = whole.ranked(), single.ranked()
-    assert np.array_equal(one.scores, other.scores)
-    assert np.array_equal(one.rows, other.rows) and np.array_equal(one.columns, other.columns)
-
-
-def test_a_rare_class_keeps_its_guaranteed_share() -> None:
-    keys = np.stack([np.linspace(5, 9, 100), np.linspace(-9, -5, 100)], axis=1).astype(np.float32)
-    top = TopCandidates(classes=2, per_class=100, limit=20)
-    top.update(keys)
-    assert np.bincount(top.ranked().columns).tolist() == [15, 5]
-
-
 def test_at_most_twice_the_limit_is_held() -> None:
     top = TopCandidates(classes=3, per_class=50, limit=60)
     random = np.random.default_rng(0)
@@ -74,18 +56,6 @@ def test_at_most_twice_the_limit_is_held() -> None:
         assert top._size <= 2 * 60
 
 
-def test_no_candidate_at_all_is_an_empty_ranking() -> None:
-    top = TopCandidates(classes=2, per_class=5, limit=5)
-    assert len(top.ranked()) == 0
-    top.update(np.full((4, 2), -np.inf, dtype=np.float32))
-    assert len(top.ranked()) == 0
-
-
 def test_limits_below_one_are_refused() -> None:
     with pytest.raises(InputError, match="at least one"):
         TopCandidates(classes=2, per_class=0, limit=5)
-
-
-def test_ranks_restart_in_every_class() -> None:
-    assert class_ranks(np.array([], np.int32)).tolist() == []
-    assert class_ranks(np.array([1, 1, 1, 4, 5, 5], np.int32)).tolist() == [1, 2, 3, 1, 1, 2]

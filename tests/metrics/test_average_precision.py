@@ -7,7 +7,7 @@ import itertools
 import math
 import tracemalloc
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -113,78 +113,13 @@ def test_full_labels_give_what_scikit_learn_gives(average: Average, levels: int)
     assert average_precision(scores, labels, average) == pytest.approx(expected, abs=1e-12)
 
 
-def test_known_entries_of_each_class_give_what_scikit_learn_gives() -> None:
-    scores, labels = draw(4)
-    values = average_precision(scores, labels, None)
-    for k in range(3, 7):
-        known = labels[:, k] != UNKNOWN
-        expected = average_precision_score(labels[known, k], scores[known, k])
-        assert values[k] == pytest.approx(expected, abs=1e-12)
-
-
-def test_ties_are_grouped_where_the_order_of_the_input_would_move_the_score_by_more_than_eight_points() -> None:
-    scores = np.array([0.9, 0.5, 0.5, 0.5, 0.1])
-    labels = np.array([1, 1, 0, 0, 0])
-
-    def by_input_order(order: tuple[int, ...]) -> float:
-        ranked = sorted(order, key=lambda i: -scores[i])
-        hits, total = 0, 0.0
-        for place, i in enumerate(ranked, start=1):
-            hits += labels[i]
-            total += labels[i] * hits / place
-        return float(total / labels.sum())
-
-    orders = list(itertools.permutations(range(5)))
-    by_order = {round(by_input_order(order), 6) for order in orders}
-    assert max(by_order) - min(by_order) > 0.08
-    ours = {average_precision(scores[list(o), None], labels[list(o), None]) for o in orders}
-    assert ours == {0.75}
-    assert average_precision_score(labels, scores) == 0.75
-
-
-def test_scores_that_are_all_equal_give_the_share_of_present_labels() -> None:
-    labels = [[1], [0], [-1], [0], [1], [0]]
-    assert average_precision(np.zeros((6, 1)), labels) == pytest.approx(2 / 5)
-
-
-def test_a_class_with_positives_only_is_not_counted() -> None:
-    value, counted = average_precision([[0.1, 0.9], [0.2, 0.1]], [[1, 1], [-1, 0]], return_counted=True)
-    assert (value, counted) == (1.0, 1)
-
-
-def test_empty_zero_counts_zero_without_a_present_and_one_without_an_absent() -> None:
-    scores = [[0.1, 0.9, 0.3], [0.2, 0.1, 0.3]]
-    values, counted = average_precision(scores, [[1, 0, -1], [-1, 0, -1]], None, "zero", return_counted=True)
-    assert values.tolist() == [1.0, 0.0, 0.0]
-    assert counted == 3
-
-
+@pytest.mark.parametrize(
+    "labels", [[[1, -1]], np.zeros((0, 3)), np.zeros((3, 0))], ids=["no pair", "no row", "no class"]
+)
 @pytest.mark.parametrize("average", ALL_AVERAGES)
-def test_nothing_to_count_gives_nan_and_zero_without_a_warning(average: Average) -> None:
-    value, counted = average_precision([[0.5, 0.2]], [[1, -1]], average, return_counted=True)
-    assert math.isnan(value)
-    assert counted == 0
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
-@pytest.mark.parametrize("average", ALL_AVERAGES)
-def test_tables_without_a_row_or_a_column_count_nothing(shape: tuple[int, int], average: Average) -> None:
-    value, counted = average_precision(np.zeros(shape), np.zeros(shape, dtype=np.int8), average, return_counted=True)
-    assert math.isnan(value)
-    assert counted == 0
-
-
-def test_an_image_with_every_known_class_present_is_not_counted_among_the_samples() -> None:
-    scores = [[0.9, 0.1, 0.5], [0.9, 0.1, 0.5]]
-    value, counted = average_precision(scores, [[1, 1, -1], [0, 1, -1]], "samples", return_counted=True)
-    assert (value, counted) == (0.5, 1)
-
-
-def test_unknown_as_absent_is_the_observed_score_of_the_papers() -> None:
-    scores, labels = draw(5)
-    filled = np.where(labels == UNKNOWN, ABSENT, labels)
-    assert average_precision(scores, labels, unknown="absent") == average_precision(scores, filled)
-    assert average_precision(scores, labels, unknown="absent") != average_precision(scores, labels)
+def test_nothing_to_count_gives_nan_and_zero_without_a_warning(labels: Any, average: Average) -> None:
+    value, counted = average_precision(np.zeros(np.shape(labels)), labels, average, return_counted=True)
+    assert math.isnan(value) and counted == 0
 
 
 tables = st.integers(2, 12).flatmap(
@@ -194,74 +129,24 @@ tables = st.integers(2, 12).flatmap(
             st.lists(
                 st.lists(st.sampled_from([UNKNOWN, ABSENT, PRESENT]), min_size=k, max_size=k), min_size=n, max_size=n
             ),
-            st.randoms(use_true_random=False),
         )
     )
 )
 quickly = settings(max_examples=25, deadline=None)
 
 
-def same(left: object, right: object) -> bool:
-    return bool(np.allclose(np.asarray(left), np.asarray(right), rtol=0, atol=1e-12, equal_nan=True))
-
-
 @quickly
 @given(tables)
-def test_a_rising_transformation_of_the_scores_changes_nothing(table: tuple[Any, Any, Any]) -> None:
+def test_any_table_gives_what_the_formula_says_and_a_rising_transformation_changes_nothing(
+    table: tuple[list[list[int]], list[list[int]]],
+) -> None:
     scores, labels = np.array(table[0], dtype=np.float64), np.array(table[1], dtype=np.int8)
+    for average, empty, unknown in itertools.product(ALL_AVERAGES, get_args(Empty), get_args(Unknown)):
+        found = average_precision(scores, labels, average, empty, unknown, return_counted=True)
+        assert found == pytest.approx(reference(scores, labels, average, empty, unknown), abs=1e-12, nan_ok=True)
     before = average_precision(scores, labels, None)
     for after in (scores**3 + scores - 100, np.exp(scores), scores * 1e300, scores * 1e-320, 1e15 + scores):
         np.testing.assert_array_equal(average_precision(after, labels, None), before)
-
-
-@quickly
-@given(tables)
-def test_the_order_of_images_and_classes_changes_nothing(table: tuple[Any, Any, Any]) -> None:
-    scores, labels = np.array(table[0]), np.array(table[1], dtype=np.int8)
-    rows, columns = list(range(scores.shape[0])), list(range(scores.shape[1]))
-    table[2].shuffle(rows)
-    table[2].shuffle(columns)
-    mixed_scores, mixed_labels = scores[rows][:, columns], labels[rows][:, columns]
-    for average in ALL_AVERAGES:
-        assert same(
-            average_precision(scores, labels, average, return_counted=True),
-            average_precision(mixed_scores, mixed_labels, average, return_counted=True),
-        )
-    assert same(average_precision(scores, labels, None)[columns], average_precision(mixed_scores, mixed_labels, None))
-
-
-@quickly
-@given(tables)
-def test_images_with_nothing_known_change_nothing(table: tuple[Any, Any, Any]) -> None:
-    scores, labels = np.array(table[0]), np.array(table[1], dtype=np.int8)
-    more_scores = np.vstack([scores, np.full_like(scores, 9), np.full_like(scores, -9), scores])
-    nothing = np.full_like(labels, UNKNOWN)
-    more_labels = np.vstack([labels, nothing, nothing, nothing])
-    for average in ALL_AVERAGES:
-        assert same(
-            average_precision(scores, labels, average, return_counted=True),
-            average_precision(more_scores, more_labels, average, return_counted=True),
-        )
-
-
-@quickly
-@given(tables)
-def test_scores_of_unknown_entries_have_no_influence(table: tuple[Any, Any, Any]) -> None:
-    scores, labels = np.array(table[0], dtype=np.float64), np.array(table[1], dtype=np.int8)
-    other = np.where(labels == UNKNOWN, table[2].uniform(-9, 9), scores)
-    for average in ALL_AVERAGES:
-        assert same(average_precision(scores, labels, average), average_precision(other, labels, average))
-
-
-@quickly
-@given(tables)
-def test_the_value_lies_between_zero_and_one_and_is_one_when_scores_are_the_labels(table: tuple[Any, Any, Any]) -> None:
-    scores, labels = np.array(table[0]), np.array(table[1], dtype=np.int8)
-    for average in ALL_AVERAGES:
-        value, counted = average_precision(scores, labels, average, return_counted=True)
-        assert (0 <= value <= 1) if counted else math.isnan(value)
-        perfect = average_precision(labels, labels, average)
-        assert perfect == 1 if counted else math.isnan(perfect)
 
 
 @pytest.mark.parametrize(
@@ -338,32 +223,11 @@ def test_arrays_tensors_lists_and_label_tables_give_the_same() -> None:
         assert average_precision(some_scores, some_labels) == expected
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_narrow_floats_are_ranked_as_they_are(dtype: torch.dtype) -> None:
-    scores = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
-    labels = (torch.rand(40, 5, generator=torch.Generator().manual_seed(1)) < 0.4).int()
-    expected = average_precision(scores.double().numpy(), labels.numpy())
-    assert average_precision(scores, labels) == expected
-
-
-def test_inputs_are_left_as_they_were() -> None:
-    scores, labels = draw(8)
-    before = scores.copy(), labels.copy()
-    for average in ALL_AVERAGES:
-        average_precision(scores, labels, average, unknown="absent")
-    np.testing.assert_array_equal(scores, before[0])
-    np.testing.assert_array_equal(labels, before[1])
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_scores_that_are_not_finite_are_refused_with_their_place(bad: float) -> None:
-    with pytest.raises(InputError, match=r"row 1, class 0"):
-        average_precision([[0.1, 0.2], [bad, 0.3]], [[1, 0], [-1, 1]])
-
-
 @pytest.mark.parametrize(
     ("scores", "labels", "message"),
     [
+        ([[0.1, math.nan]], [[1, 0]], "row 0, class 1"),
+        ([[-math.inf, 0.1]], [[1, 0]], "row 0, class 0"),
         ([[0.1, 0.2]], [[1, 0, 1]], r"\(1, 2\) .* \(1, 3\)"),
         ([0.1, 0.2], [1, 0], r"scores .* \(2,\)"),
         ([[0.1, 0.2]], [1, 0], r"labels .* \(2,\)"),
@@ -383,11 +247,5 @@ def test_what_cannot_be_used_is_refused(scores: Any, labels: Any, message: str) 
 @pytest.mark.parametrize("option", ["average", "empty", "unknown"])
 def test_an_option_that_does_not_exist_is_refused(option: str) -> None:
     call: Any = average_precision
-    with pytest.raises(UnknownNameError, match="there is no"):
+    with pytest.raises(UnknownNameError):
         call([[0.1]], [[1]], **{option: "sip"})
-
-
-def test_a_misspelt_option_is_told_the_nearest() -> None:
-    call: Any = average_precision
-    with pytest.raises(UnknownNameError, match="macro"):
-        call([[0.1]], [[1]], average="marco")

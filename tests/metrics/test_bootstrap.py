@@ -105,13 +105,8 @@ def test_how_many_resamples_are_drawn_at_once_changes_nothing(
     monkeypatch.setattr(bootstrap, "_MAX_DRAWN", 7 * 40)
     in_pieces = bootstrap_intervals(*batch, resamples=50)
     assert in_pieces.map == pytest.approx(whole.map) and in_pieces.f1_macro == pytest.approx(whole.f1_macro)
-
-
-def test_unknown_entries_have_no_part(batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]) -> None:
-    scores, codes, decisions = batch
-    other = np.where(codes == -1, 99.0, scores)
-    wild = np.where(codes == -1, ~decisions, decisions)
-    assert bootstrap_intervals(other, codes, wild) == bootstrap_intervals(scores, codes, decisions)
+    monkeypatch.setattr(bootstrap, "_MAX_WORK", 1)
+    assert bootstrap_intervals(*batch).resamples == 100, "much work is bounded"
 
 
 def test_an_interval_holds_the_measure_and_is_the_same_every_time(
@@ -142,47 +137,17 @@ def test_too_few_labels_have_no_interval() -> None:
     found = bootstrap_intervals(scores, codes, scores > 3)
     assert found.average_precision == (None, None)
     assert found.map is None and found.f1_macro is None and found.f1_micro is None
-
-
-def test_a_perfect_ranking_has_no_interval_since_nothing_varies() -> None:
-    codes = np.repeat([[1], [0]], 10, axis=0)
-    assert bootstrap_intervals(codes.astype(float), codes).average_precision == (None,)
-
-
-def test_nothing_known_and_no_image_give_nothing() -> None:
+    perfect = np.repeat([[1], [0]], 10, axis=0)
+    assert bootstrap_intervals(perfect.astype(float), perfect).average_precision == (None,), "nothing varies"
     for count in (0, 5):
-        found = bootstrap_intervals(np.zeros((count, 2)), np.full((count, 2), -1), np.zeros((count, 2), dtype=bool))
-        assert found.map is None and found.map_samples is None and found.average_precision == (None, None)
-
-
-def test_much_work_is_bounded(
-    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bootstrap, "_MAX_WORK", 1)
-    assert bootstrap_intervals(*batch).resamples == 100
+        nothing = bootstrap_intervals(np.zeros((count, 2)), np.full((count, 2), -1), np.zeros((count, 2), dtype=bool))
+        assert nothing.map is None and nothing.map_samples is None
 
 
 @pytest.mark.parametrize(("resamples", "level"), [(1, 0.95), (100, 0.0), (100, 1.0)])
 def test_what_cannot_be_is_refused(resamples: int, level: float) -> None:
     with pytest.raises(InputError, match="resamples"):
         bootstrap_intervals([[0.5]], [[1]], resamples=resamples, level=level)
-
-
-def test_nine_in_ten_intervals_hold_the_true_value() -> None:
-    """The 95 % are of large samples; with a dozen presents it is a little less."""
-    random = np.random.default_rng(0)
-
-    def drawn(count: int) -> tuple[Matrix, NDArray[np.int8]]:
-        codes = (random.random((count, 1)) < 0.15).astype(np.int8)
-        return random.normal(size=codes.shape) + 1.5 * codes, codes
-
-    truth = average_precision(*drawn(300_000))
-    held = []
-    for _ in range(100):
-        interval = bootstrap_intervals(*drawn(90), resamples=150).average_precision[0]
-        if interval is not None:
-            held.append(interval[0] <= truth <= interval[1])
-    assert 0.88 <= sum(held) / len(held) <= 0.99
 
 
 def noise(seed: int = 0, images: int = 40, classes: int = 3) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
@@ -234,11 +199,3 @@ def test_intervals_without_resampling_come_from_the_derivatives_by_the_weights_o
         logit = math.log(middle / (1 - middle))
         expected = [1 / (1 + math.exp(-(logit + sign * reach))) for sign in (-1, 1)]
         assert found[column] == pytest.approx(expected, abs=1e-5)
-
-
-def test_intervals_without_resampling_are_those_of_a_bootstrap() -> None:
-    random = np.random.default_rng(0)
-    codes = (random.random((800, 6)) < 0.1).astype(np.int8)
-    scores = random.normal(size=codes.shape) + 2 * codes
-    resampled = bootstrap_intervals(scores, codes, resamples=400).average_precision
-    assert average_precision_intervals(scores, codes) == pytest.approx(np.array(resampled), abs=0.02)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, asdict
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,47 +62,6 @@ def test_quality_is_what_loops_find(observed: list[list[int]], truth: list[list[
 
 TRUTH = table([[1, 1, 0], [0, 1, 0], [1, 0, -1], [1, 0, 0]])
 OBSERVED = table([[1, -1, -1], [-1, 1, -1], [-1, -1, -1], [1, -1, 0]])
-
-
-def test_precision_is_of_the_revised_and_recall_of_the_hidden() -> None:
-    made = Revisions(
-        [
-            Revision("a", "dog", PRESENT, "ll-cp", epoch=2),
-            Revision("b", "cat", PRESENT, "ll-cp", epoch=2),
-            Revision("c", "owl", PRESENT, "ll-cp", epoch=3),
-        ]
-    )
-    quality = revision_quality(OBSERVED, TRUTH, made)
-    assert asdict(quality) == {
-        "revised": 3,
-        "known_truth": 2,
-        "correct": 1,
-        "precision": 0.5,
-        "hidden_present": 2,
-        "found": 1,
-        "recall": 0.5,
-    }
-    with pytest.raises(FrozenInstanceError):
-        quality.found = 2  # type: ignore[misc]
-
-
-def test_a_soft_target_says_the_state_beside_it_and_finds_nothing() -> None:
-    made = Revisions(
-        [
-            Revision("c", "cat", PRESENT, "em-apl", target=0.3, epoch=5),
-            Revision("a", "owl", ABSENT, "em-apl", target=0.01, epoch=5),
-            Revision("a", "dog", ABSENT, "em-apl", target=0.02, epoch=5),
-        ]
-    )
-    quality = revision_quality(OBSERVED, TRUTH, made)
-    assert (quality.known_truth, quality.correct, quality.found) == (3, 2, 0)
-
-
-def test_the_last_word_about_a_label_counts() -> None:
-    first, second = Revision("a", "dog", ABSENT, "m", epoch=1), Revision("a", "dog", PRESENT, "m", epoch=2)
-    assert revision_quality(OBSERVED, TRUTH, Revisions([first, second])).correct == 1
-    assert revision_quality(OBSERVED, TRUTH, Revisions([second, first])).correct == 0
-    assert revision_quality(OBSERVED, TRUTH, Revisions([second, second])).revised == 1
 
 
 def test_where_nothing_can_be_compared_there_is_no_number() -> None:

@@ -46,12 +46,6 @@ def test_an_audit_finds_more_than_random_order_and_a_full_review_equals_full_lab
     assert all(point.config in CONFIGS and 0 < point.test <= 1 for point in audited)
 
 
-def test_the_same_seed_gives_the_same_simulation(data: lg.Dataset) -> None:
-    assert simulate_review(data, CONFIGS, (40,), folds=2, seed=3) == simulate_review(
-        data, CONFIGS, (40,), folds=2, seed=3
-    )
-
-
 def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: lg.Dataset) -> None:
     truth, observed = data.train.truth, data.train.labels
     assert truth is not None

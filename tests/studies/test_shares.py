@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from labelgap.studies import shares as share_study
 from labelgap.studies.compare import compare
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.shares import ShareComparison, compare_shares
-from labelgap.training import progress
 from labelgap.verification import verify_run
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 2, "device": "cpu", "quiet": True, "learning_rates": [1e-2]}
@@ -124,17 +122,3 @@ def test_wrong_shares_and_other_folders_are_refused(tmp_path: Path) -> None:
         run(tmp_path, [1.0], ["an"])
     with pytest.raises(RunError, match="not a comparison of training shares"):
         ShareComparison.open(tmp_path)
-
-
-def test_a_log_shows_the_progress_within_a_share_and_a_line_for_each(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LINE_SHARE", 0.0)
-    run(tmp_path / "s", [0.5, 1], ["an"], quiet=False, seeds=1, epochs=4, observe=ONE_LABEL)
-    said = [re.sub("  about .*", "", line) for line in capsys.readouterr().err.splitlines()]
-    heads = [f"training: {share} %" for share in (25, 50, 75)]
-    assert [line for line in said if line in heads] == heads * 2
-    assert said[0] == "shares: 0 %  50 % of the images, seed 0"
-    results = [line.partition(": ")[0] for line in said if re.search(r" seed 0: an [0-9.]+$", line)]
-    assert results == ["50 % of the images, seed 0", "100 % of the images, seed 0"]

@@ -50,25 +50,15 @@ MAX_SAMPLED_SCORES: Final = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class ScoreCalibration:
-    """Turns logits into scores.
+    """Turns logits into scores."""
 
-    Attributes:
-        lines: ``(R, 2)`` slope and intercept of each run.
-        mean_line: slope and intercept of their mean.
-        offset: ``(K,)`` of each class.
-        mean_not_present: ``(K,)`` the mean score of the labels of a class that are not known to be present.
-        mean_present: ``(K,)`` the mean score of those that are; 1 where they are fewer than five.
-        spread: how wrong the log-odds of all classes may be, downwards and upwards; a review starts from it.
-        range: how few and how many labels may be missing in all: the 95 % interval of the label model.
-    """
-
-    lines: NDArray[np.float64]
-    mean_line: NDArray[np.float64]
-    offset: NDArray[np.float64]
-    mean_not_present: NDArray[np.float64]
-    mean_present: NDArray[np.float64]
-    spread: tuple[float, float]
-    range: tuple[int, int]
+    lines: NDArray[np.float64]  # (R, 2) slope and intercept of each run
+    mean_line: NDArray[np.float64]  # slope and intercept of their mean
+    offset: NDArray[np.float64]  # (K,) of each class
+    mean_not_present: NDArray[np.float64]  # (K,) mean score of a class's labels that are not known to be present
+    mean_present: NDArray[np.float64]  # (K,) mean score of those that are; 1 where they are fewer than five
+    spread: tuple[float, float]  # how wrong the log-odds of all classes may be, down and up; a review starts from it
+    range: tuple[int, int]  # how few and how many labels may be missing: the 95 % interval of the label model
 
     def log_odds(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """Return the log-odds ``(B, K)`` of being missing, from logits ``(R, B, K)``: they rank the unknown labels."""
@@ -76,31 +66,20 @@ class ScoreCalibration:
 
     def scores(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """Return the scores ``(B, K)``, from 0 to 1, of logits ``(R, B, K)``."""
-        scores: NDArray[np.float32] = expit(self.log_odds(logits))
-        return scores
+        return np.asarray(expit(self.log_odds(logits)))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreSample:
-    """Scores of all known labels, the present ones first, and of the unknown labels of a sample of images.
+    """Scores of all known labels, the present ones first, and of the unknown labels of a sample of images."""
 
-    Attributes:
-        known: ``(…, L)``; leading axes (…) are those of several scorers, if any.
-        column: ``(L,)`` class numbers.
-        is_present: ``(L,)``
-        others: ``(L,)`` other known present labels in the image of each known present one.
-        unknown: ``(…, M, K)`` of the sampled images; NaN where the label is known.
-        unknown_others: ``(M,)`` known present labels of the sampled images.
-        scale: number of images per sampled image.
-    """
-
-    known: NDArray[np.floating[Any]]
-    column: NDArray[np.int64]
-    is_present: NDArray[np.bool_]
-    others: NDArray[np.int64]
-    unknown: NDArray[np.floating[Any]]
-    unknown_others: NDArray[np.int64]
-    scale: float = 1.0
+    known: NDArray[np.floating[Any]]  # (…, L); leading axes are those of several scorers, if any
+    column: NDArray[np.int64]  # (L,) class numbers
+    is_present: NDArray[np.bool_]  # (L,)
+    others: NDArray[np.int64]  # (L,) other known present labels in the image of each known present one
+    unknown: NDArray[np.floating[Any]]  # (…, M, K) of the sampled images; NaN where the label is known
+    unknown_others: NDArray[np.int64]  # (M,) known present labels of the sampled images
+    scale: float = 1.0  # number of images per sampled image
 
     def map(self, function: Callable[[NDArray[Any]], NDArray[Any]]) -> ScoreSample:
         """Return the sample with a function applied to all scores; it may remove the leading axes."""
@@ -223,9 +202,7 @@ def prior_lines(sample: ScoreSample, lines: NDArray[np.float64]) -> NDArray[np.f
     return total * np.concatenate([alpha / len(lines) * lines, [[beta, gamma]]])
 
 
-def _observations(
-    sample: ScoreSample,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+def _observations(sample: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
     """Return the scores ``(R, M)`` of known and of some unknown labels, which are observed present, and weights."""
     rows = sample.unknown[0]
     unknown = sample.unknown[:, :: -(-rows.size // _MAX_UNKNOWN) or 1]
@@ -247,8 +224,7 @@ def _mean_log_odds(logits: NDArray[Any], lines: NDArray[np.float64]) -> NDArray[
 
 def _apply(values: NDArray[Any], line: NDArray[np.float64]) -> NDArray[np.float32]:
     slope, intercept = line.astype(np.float32)
-    result: NDArray[np.float32] = np.asarray(values, dtype=np.float32) * slope + intercept
-    return result
+    return np.asarray(np.asarray(values, dtype=np.float32) * slope + intercept)
 
 
 def sample_scores(

@@ -72,8 +72,7 @@ class FeatureScale:
 
     def rows(self, rows: Rows) -> NDArray[np.float32]:
         """Return the scaled features of some images."""
-        scaled: NDArray[np.float32] = (self.features[rows].astype(np.float32) - self.mean) / np.float32(self.length)
-        return scaled
+        return np.asarray((self.features[rows].astype(np.float32) - self.mean) / np.float32(self.length))
 
     @cached_property
     def directions(self) -> NDArray[np.float32]:
@@ -84,8 +83,7 @@ class FeatureScale:
         variance, found = eigh((sample.T @ sample / len(sample)).astype(np.float64), subset_by_index=largest)
         is_used = variance > 1e-6 * max(float(variance[-1]), 1e-6)
         variance, found = variance[is_used], found[:, is_used] / variance[is_used] ** (FLATTENING / 2)
-        directions: NDArray[np.float32] = found / np.sqrt((variance ** (1 - FLATTENING)).sum())
-        return directions.astype(np.float32)
+        return np.asarray(found / np.sqrt((variance ** (1 - FLATTENING)).sum()), dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,14 +62,14 @@ MEMORY_SHARE: Final = 0.25
 
 
 class Scorer(Protocol):
-    """Gives the logits of a slice of images."""
+    """Gives the ``(B, K)`` logits of some rows of a split, from models that have not seen their labels."""
 
     @property
     def width(self) -> int:
         """How many numbers it reads per image; block sizes depend on it."""
 
     def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
-        """Return the ``(B, K)`` logits of some rows of a split, from models that have not seen their labels."""
+        """Return the logits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +96,7 @@ class HeadScorer:
         vectors = torch.from_numpy(np.array(self.features[split][rows], dtype=np.float32)).to(self.device)
         weight, bias = self._heads
         if split != "train":
-            mean: NDArray[np.float32] = torch.addmm(bias.mean(0), vectors, weight.mean(0).t()).cpu().numpy()
-            return mean
+            return np.asarray(torch.addmm(bias.mean(0), vectors, weight.mean(0).t()).cpu())
         fold = self.fold[rows]
         result = np.empty((len(fold), weight.shape[1]), dtype=np.float32)
         for number in np.unique(fold).tolist():

@@ -59,22 +59,12 @@ def average_precision(
 def average_precision(
     scores: Scores,
     labels: Labels,
-    average: Average = ...,
+    average: Average | None = ...,
     empty: Empty = ...,
     unknown: Unknown = ...,
     *,
     return_counted: Literal[True],
-) -> tuple[float, int]: ...
-@overload
-def average_precision(
-    scores: Scores,
-    labels: Labels,
-    average: None,
-    empty: Empty = ...,
-    unknown: Unknown = ...,
-    *,
-    return_counted: Literal[True],
-) -> tuple[NDArray[np.float64], int]: ...
+) -> tuple[Any, int]: ...
 def average_precision(
     scores: Scores,
     labels: Labels,
@@ -166,9 +156,10 @@ def cuts_at_present(scores: Floats, codes: Codes) -> Cuts:
     """Sort R rankings of M entries and cut each at each of its present entries; unknown entries are left out."""
     if scores.shape[1] >= LONG_RANKING:
         each = [_cuts_of_one(*ranking) for ranking in zip(scores, codes, strict=True)]
-        ranking = np.repeat(np.arange(len(each)), [len(taken) for taken, _ in each])
-        taken, hits = (np.concatenate([np.empty(0, dtype=np.int64), *parts]) for parts in zip(*each, strict=True))
-        return Cuts(ranking, taken, hits)
+        counts = np.array([len(taken) for taken, _ in each], dtype=np.int64)
+        nothing = np.empty(0, dtype=np.int64)
+        taken, hits = (np.concatenate([nothing, *(pair[part] for pair in each)]) for part in (0, 1))
+        return Cuts(np.repeat(np.arange(len(each)), counts), taken, hits)
     is_present, entries = codes == PRESENT, scores.shape[1]
     ranked = np.where(codes != UNKNOWN, scores, scores.dtype.type(-np.inf))
     ranked.sort(axis=1)

@@ -43,22 +43,11 @@ class ClassificationMetric(Protocol):
         scores: Scores,
         labels: Labels,
         threshold: ArrayLike = ...,
-        average: Average = ...,
+        average: Average | None = ...,
         empty: Empty = ...,
         *,
         return_counted: Literal[True],
-    ) -> tuple[float, int]: ...
-    @overload
-    def __call__(
-        self,
-        scores: Scores,
-        labels: Labels,
-        threshold: ArrayLike = ...,
-        *,
-        average: None,
-        empty: Empty = ...,
-        return_counted: Literal[True],
-    ) -> tuple[NDArray[np.float64], int]: ...
+    ) -> tuple[Any, int]: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ whoever runs the same jobs again resumes them.
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import signal
@@ -65,7 +64,8 @@ def run_jobs(
     training. Raises ``KeyboardInterrupt`` where Ctrl-C stopped one; what is trained so far is in the folders.
     """
     if jobs == 1:
-        for job in _pop_each(queue):
+        while queue:
+            job = queue.popleft()
             yield job, _result(partial(train, job, quiet=reporter.quiet))
         return
     context, running = multiprocessing.get_context("spawn"), dict[Future[Path], T]()
@@ -74,7 +74,8 @@ def run_jobs(
     with stop, stopper, pool:
         try:
             while queue or running:
-                for job in itertools.islice(_pop_each(queue), jobs - len(running)):
+                while queue and len(running) < jobs:
+                    job = queue.popleft()
                     try:
                         running[pool.submit(_run_until_stopped, train, job)] = job
                     except BrokenProcessPool:
@@ -88,11 +89,6 @@ def run_jobs(
         finally:
             if running:
                 stopper.send_bytes(b"stop")
-
-
-def _pop_each(queue: deque[T]) -> Iterator[T]:
-    while queue:
-        yield queue.popleft()
 
 
 def _result(train: Callable[[], Path]) -> Run | LabelGapError:

@@ -125,9 +125,6 @@ class LinearEvaluation(Document):
                 write_tensors(self.path / HEAD, dict(zip(("weight", "bias"), self.head, strict=True)))
 
 
-is_linear_evaluation = LinearEvaluation.is_in
-
-
 def check_settings(
     task: str, penalties: Sequence[float] | None, precision: str, backbone: str | None, tolerance: float
 ) -> None:

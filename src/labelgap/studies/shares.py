@@ -93,9 +93,6 @@ class ShareComparison(Document):
             write_text(self.path / FILES[1], csv_text(names, rows))
 
 
-is_share_comparison = ShareComparison.is_in
-
-
 def compare_shares(
     data: Dataset,
     methods: str | Iterable[str] = "short",

@@ -114,14 +114,6 @@ def test_decisions_move_what_is_open_and_what_was_decided_is_never_asked_again()
     assert ranking.decisions == len(FIRST) == 120
 
 
-def test_many_refusals_of_a_class_move_it_behind_the_others() -> None:
-    of_class = np.flatnonzero(POOL.columns == 1)[:50]
-    refused = decide(of_class, np.full(50, ABSENT))
-    mean = [rank(part).candidates for part in (decide(of_class[:0]), refused)]
-    first, after = ([float(part.scores[part.columns == k].mean()) for k in range(CLASSES)] for part in mean)
-    assert after[1] < 0.3 * first[1] and after[1] < 0.5 * min(after[0], after[2])
-
-
 def test_the_same_decisions_in_any_order_give_the_same_model_and_others_another() -> None:
     shuffled = RANDOM.permutation(len(FIRST))
     again = Decisions(FIRST.candidates.select(shuffled), FIRST.values[shuffled])

@@ -17,7 +17,7 @@ from tests.studies.compare.small_features import features
 
 from labelgap.core.errors import RunError
 from labelgap.core.lock import LOCK_FILE
-from labelgap.core.manifest import MANIFEST_FILE, verify_folder
+from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.reporting import comparison_table, write_report
 from labelgap.reporting.pages.comparison import method_command, missing_label_cost, ranking_summary
@@ -93,34 +93,6 @@ def test_a_head_with_flipped_bits_or_of_another_plan_is_trained_again_to_the_sam
         assert results(tmp_path / "c") == whole and compare_heads.StoredHead.load(first, (4, 6)).failed is None
 
 
-def test_a_finished_comparison_has_a_manifest_that_finds_changes(tmp_path: Path) -> None:
-    made = run(tmp_path / "c")
-    write_report(made)
-    states = verify_folder(made.path)
-    assert set(states.values()) == {"intact"} and len([name for name in states if name.startswith("heads/")]) == 4
-    assert {"compare.json", "compare.csv", "settings.csv", "report.html"} < set(states)
-    path = made.path / "compare.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"an"', '"em"'), encoding="utf-8")
-    with pytest.raises(RunError, match="not as it was written"):
-        Comparison.open(made.path)
-
-
-def test_estimates_of_classes_can_be_read_again_and_other_things_in_their_place_are_refused(tmp_path: Path) -> None:
-    made = run(tmp_path, seeds=1)
-    assert Comparison.open(tmp_path).methods == made.methods
-    file = tmp_path / "compare.json"
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    (tmp_path / MANIFEST_FILE).unlink()
-    for estimated, refused in (({"a": [0.5, 0.1]}, False), ({"a": ["x", 0.1]}, True), ([1], True)):
-        stored["methods"][0]["seeds"][0]["test"]["estimated"] = estimated
-        file.write_text(json.dumps(stored))
-        if refused:
-            with pytest.raises(RunError, match=r"is no metric|not a mapping"):
-                Comparison.open(tmp_path)
-        else:
-            assert Comparison.open(tmp_path).methods[0].seeds[0].test
-
-
 def test_a_damaged_compare_json_is_a_run_error_or_can_be_shown(tmp_path: Path) -> None:
     made = run(tmp_path / "c")
     (made.path / MANIFEST_FILE).unlink()
@@ -153,6 +125,8 @@ def test_a_damaged_compare_json_is_a_run_error_or_can_be_shown(tmp_path: Path) -
         (("methods", 0, "lr"), 0),
         (("methods", 0, "seeds", 0, "value"), 1e300),
         (("methods", 0, "seeds", 0, "test", "f1_micro"), {}),
+        (("methods", 0, "seeds", 0, "test", "estimated"), [1]),
+        (("methods", 0, "seeds", 0, "test", "estimated"), {"a": ["x", 0.1]}),
         (("methods", 1, "seeds", 0, "epoch"), 10**400),
         (("methods", 1, "batch_size"), True),
         (("code",), "os.system"),
@@ -191,42 +165,24 @@ def test_names_of_a_foreign_comparison_are_quoted_in_the_command(tmp_path: Path,
     values = {name: words[words.index(name) + 1] for name in ("--method", "--backbone", "--out")}
     assert values == {"--method": "an; rm -rf x", "--backbone": "$(touch x)", "--out": "runs/an; rm -rf x"}
     assert "'$(touch x)'" in command, "a shell runs nothing of it"
+    odd: list[dict[str, Any]] = [{"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}]
+    odd.append({"aliases": ["x"]})
+    for options in odd:
+        stored["metadata"]["recipe"]["options"] = options
+        (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")
+        opened = Comparison.open(tmp_path)
+        assert method_command(opened, opened.methods[0]).startswith("labelgap train "), "without the data"
 
 
-def test_a_folder_with_a_link_that_leads_out_of_it_is_not_written_to(tmp_path: Path) -> None:
+def test_a_folder_with_a_link_that_leads_out_of_it_is_not_written_to(tmp_path: Path, written: dict[str, Any]) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "c"
     outside.mkdir()
     folder.mkdir()
     (folder / "heads").symlink_to(outside)
     with pytest.raises(RunError, match="leads out of it"):
         run(folder)
-    assert not list(outside.iterdir())
-
-
-def test_odd_options_of_a_foreign_recipe_leave_the_data_out_of_the_command(
-    tmp_path: Path, written: dict[str, Any]
-) -> None:
-    odd_options: list[dict[str, Any]] = [
-        {"images": 5},
-        {"classes": [1]},
-        {"rename": {"a": 1}},
-        {"classes": [[]]},
-        {"aliases": ["x"]},
-    ]
-    for odd in odd_options:
-        stored = json.loads(json.dumps(written))
-        stored["metadata"]["recipe"]["options"] = odd
-        (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")
-        opened = Comparison.open(tmp_path)
-        assert method_command(opened, opened.methods[0]).startswith("labelgap train ")
-
-
-def test_a_report_is_not_written_through_a_link_out_of_the_folder(tmp_path: Path, written: dict[str, Any]) -> None:
-    folder, outside = tmp_path / "c", tmp_path / "precious.html"
-    folder.mkdir()
-    outside.write_text("precious", encoding="utf-8")
     (folder / "compare.json").write_text(json.dumps(written), encoding="utf-8")
-    (folder / "report.html").symlink_to(outside)
-    with pytest.raises(RunError, match="link out of its folder"):
+    (folder / "report.html").symlink_to(outside / "precious.html")
+    with pytest.raises(RunError, match=r"report\.html"):
         write_report(folder)
-    assert outside.read_text(encoding="utf-8") == "precious"
+    assert not list(outside.iterdir())

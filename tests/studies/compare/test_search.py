@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tests.studies.compare.small_features import CLASSES, features
 
-from labelgap.data.dataset import Dataset, Split
+from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.reporting import write_report
 from labelgap.reporting.pages.comparison import comparison_notes, setting_columns
@@ -55,12 +54,6 @@ def test_what_is_given_is_not_searched(tmp_path: Path) -> None:
     assert row.settings_tried == 2 and row.weight_decay in (1e-3, 1e-2)
 
 
-def test_seeds_of_newton_share_a_head_and_those_of_adam_do_not(tmp_path: Path) -> None:
-    rows = by_method(run(features(), ["an", "ll-r"], tmp_path / "c", epochs=2, weight_decays=[1e-3]))
-    assert len(set(rows["an"].values)) == 1 and len(set(rows["ll-r"].values)) == 2
-    assert len(list((tmp_path / "c" / "heads").glob("an-*"))) == 1
-
-
 @pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
 def test_a_grid_is_extended_where_its_edge_is_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
@@ -87,12 +80,6 @@ def test_a_choice_at_the_edge_is_told_everywhere(tmp_path: Path) -> None:
     assert "1e-2*" in page and "the lowest or highest value that was compared" in page
     (one,) = run(features(), ["an"], tmp_path / "d", learning_rates=[1e-2], weight_decays=[0.0], epochs=2).methods
     assert not {"lr", "weight_decay"} & one.at_edge.keys(), "nothing was compared"
-
-
-def test_the_last_epoch_is_told_where_most_seeds_keep_it(tmp_path: Path) -> None:
-    (row,) = run(features(), ["ll-r"], tmp_path / "c", epochs=4, learning_rates=[1e-5], weight_decays=[0.0]).methods
-    last = [seed.epoch == 4 for seed in row.seeds]
-    assert ("epoch" in row.at_edge) == (2 * sum(last) > len(last))
 
 
 @pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
@@ -126,31 +113,9 @@ def test_the_baseline_is_scikit_learns_logistic_regression(
     assert not heads and [row.values for row in again.methods] == [row.values for row in made.methods]
 
 
-@pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
-def test_the_baseline_takes_classes_that_are_never_or_always_present(tmp_path: Path, splits: tuple[str, ...]) -> None:
-    data = features(splits=splits)
-    labels = data.train.labels.to_dense()
-    labels[:, 0], labels[:, 1] = -1, 1
-    data = replace(data, train=Split("train", data.train.images, LabelTable.from_dense(labels, CLASSES)))
-    made = run(data, ["em"], tmp_path / "c", baseline=True, seeds=1)
-    assert by_method(made)["logistic regression"].mean is not None and not made.skipped
-
-
 def test_the_short_list_depends_on_what_is_known() -> None:
     presents, both = LabelTable.from_dense([[1, -1]]), LabelTable.from_dense([[1, -1], [-1, 0]])
     assert method_names("short", both) == list(SHORT)
     assert method_names("short", presents) == [name for name in SHORT if name != "iu"]
     assert "bce" in method_names("short", LabelTable.from_dense([[1, 0]]))
     assert set(method_names("short")) < set(method_names("all"))
-
-
-def test_the_time_is_told_before_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = compare(features(), out=tmp_path / "c", seeds=1, device="cpu")
-    said = capsys.readouterr().err
-    assert "training takes about" in said and "8 methods and logistic regression" in said
-    assert "role: expected_positives=" in said and "the mean of 110 fully known val images" in said
-    assert {row.method for row in made.methods} == {
-        *method_names("short", features().train.labels),
-        "logistic regression",
-    }
-    assert made.metadata["grid"] == "auto" and made.metadata["epochs"] == 25

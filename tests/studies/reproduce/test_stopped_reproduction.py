@@ -23,8 +23,6 @@ from tests.waiting import wait_until
 from labelgap.core.tensors import read_tensors
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.studies.reproduce import Reproduction, networks, reproduce
-from labelgap.studies.reproduce.runner import plan_reproduction
-from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.signals import defer_interrupt
 from labelgap.verification import verify_run
 
@@ -93,21 +91,6 @@ def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_firs
     assert "the same command resumes" in said and said.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_a_network_that_is_stopped_alone_leaves_the_hint_to_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    splits = {"train": [f"2008_{number:06d}" for number in range(60)], "val": ["2009_000001", "2009_000002"]}
-    devkit(tmp_path, "2012", splits)
-    monkeypatch.setattr(NetworkTrainer, "train_epoch", interrupt)
-    network: dict[str, Any] = {"backbone": "tiny-cnn", "size": 16, "cells": ["an/end*"]}
-    with pytest.raises(KeyboardInterrupt):
-        reproduce("cole-table1", ["voc2012=VOCdevkit"], **network, **QUICK)
-    said = capsys.readouterr().err
-    assert "stopped after 0 of 1 epoch" in said and "--resume" not in said
-    assert said.count("the same command resumes from there") == 1
-
-
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_head_that_was_damaged_or_deleted_is_named_and_trained_again(
     vectors: str, lost: bool, capsys: pytest.CaptureFixture[str]
@@ -129,11 +112,3 @@ def test_a_head_that_was_damaged_or_deleted_is_named_and_trained_again(
     assert verify_run(FOLDER).intact and before.keys() == after.keys()
     assert all(after[name].values == pytest.approx(cell.values, abs=0.01) for name, cell in before.items())
     assert call(*asked) == 0 and "done      2 cells" in capsys.readouterr().out
-
-
-def test_a_cell_with_more_seeds_is_kept_and_its_damaged_head_is_named(vectors: str) -> None:
-    made = reproduce("cole-table2", [vectors], cells=["an"], quiet=True, **{**QUICK, "seeds": 2})
-    head = next(FOLDER.glob("linear/voc2012/heads/*"))
-    head.unlink()
-    plan = plan_reproduction("cole-table2", [vectors], cells=["an"], out=FOLDER, seeds=1, epochs=1, grid="preset")
-    assert plan.damaged == (head.relative_to(FOLDER).as_posix(),) and not plan.cells and plan.done == len(made.cells)

@@ -47,11 +47,6 @@ def test_every_method_has_a_space_of_values_that_it_takes() -> None:
                 assert all(loss(name, **{parameter.name: value}) for value in parameter.choices)
 
 
-def test_where_a_network_is_trained_the_rates_are_those_of_the_backbone() -> None:
-    (rates, _) = paper_space("ll-r", head_factor=10.0)
-    assert rates.choices[0] == 1e-4 and rates.choices[-1] == 0.1
-
-
 def test_a_linear_head_searches_its_weight_decay_and_newton_has_no_rate() -> None:
     decay, standardize = head_space("an", 0.02, newton=True)
     assert (decay.name, decay.low, decay.high, decay.log) == ("weight_decay", 1e-5, 0.1, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 import time
@@ -36,7 +35,6 @@ from labelgap.studies.sweep import Sweep, runner
 from labelgap.studies.sweep.results import SweepTrial
 from labelgap.studies.sweep.search_space import make_request, paper_space, plan_sweep, with_values
 from labelgap.studies.sweep.storage import WORKER, TrialQueue, open_storage, quiet_optuna
-from labelgap.training import progress
 from labelgap.training.folds import train_configs
 from labelgap.training.progress import Reporter
 
@@ -94,46 +92,14 @@ def test_auto_is_the_line_to_beat_as_fit_alone_trains_it(finished: Sweep, data: 
         *(alone.metrics["score"], alone.metrics["best_epoch"], alone.config.method),
     )
     assert run.metrics["test"] == alone.metrics["test"] and "epochs" not in auto.values
-    assert f"has {100 * (auto.score or 0):.2f} with method {auto.values['method']}" in describe_auto(finished)
-    above = sum((trial.score or 0) > (auto.score or 0) for trial in finished.trials)
-    assert f"{above} of 12 trials above it" in describe_auto(finished) or not above
+    assert f"{100 * (auto.score or 0):.2f}" in describe_auto(finished)
     assert f"auto: {alone.config.method}" in {row.label for row in sweep_rows(finished)}
-    assert describe_progress(replace(finished, auto=replace(auto, state="running"), retrained_score=None)) == (
-        "12 of 12 trials: 12 complete, 1 running in other processes: the last of them trains the best settings"
+    elsewhere = replace(finished, auto=replace(auto, state="running"), retrained_score=None)
+    assert elsewhere.running == 1 and "12 of 12 trials" in describe_progress(elsewhere)
+    assert sweep_rows(replace(finished, auto=replace(auto, score=1.0)))[0].label.startswith("auto")
+    assert "of a reason" in describe_auto(
+        replace(finished, auto=replace(auto, state="failed", score=None, reason="of a reason"))
     )
-    behind = replace(finished, auto=replace(auto, score=1.0))
-    assert describe_auto(behind).endswith("no trial is above it") and sweep_rows(behind)[0].label.startswith("auto")
-    assert describe_auto(replace(finished, auto=replace(auto, state="failed", score=None, reason="of a reason"))) == (
-        "auto, what labelgap train does without settings, has no score: of a reason"
-    )
-
-
-def test_heads_on_random_weights_are_those_of_the_seed_and_the_features_are_said_to_be_untrained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = lg.load("digits", train=40, val=30, test=20)
-    settings = {**QUICK, "backbone": "small-cnn", "protocol": "linear", "quiet": False, **HEAD}
-    settings |= {"search": {"lr": [1e-3, 1e-2]}}
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runner, "load_inputs", Mock(side_effect=KeyboardInterrupt))
-        lg.sweep(data, "an", trials=4, out=tmp_path / "a", **settings)
-    assert "stopped before the first trial was finished" in capsys.readouterr().err
-    found = list[Sweep]()
-    for name in "ab":
-        torch.rand(len(found) + 1)  # what was drawn before does not matter
-        found.append(lg.sweep(data, "an", trials=4, out=tmp_path / name, **settings))
-    scores = [{json.dumps(trial.values): trial.score for trial in sweep.trials} for sweep in found]
-    assert scores[0] == scores[1] and len(scores[0]) == 4
-    assert all(sweep.best is not None and sweep.best.score == sweep.retrained_score for sweep in found)
-    assert capsys.readouterr().err.count("the weights of small-cnn are random") == 2
-
-
-def test_heads_on_images_of_another_size_have_other_features(tmp_path: Path) -> None:
-    data = lg.load("digits", train=40, val=30, test=20)
-    settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "linear", "lr": 1e-2, "batch_size": 8, **QUICK}
-    found = lg.sweep(data, "an", search={"size": [32, 48]}, trials=2, out=tmp_path / "a", **settings)
-    assert len({trial.score for trial in found.trials}) == 2
-    assert found.best is not None and found.best.score == found.retrained_score
 
 
 def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
@@ -148,8 +114,9 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     monkeypatch.setattr(runner, "train_head_trials", count)
     settings = {"search": SEARCH, "out": finished.path, "seed": 3, **QUICK}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runner, "_train", Mock(side_effect=KeyboardInterrupt))
-        lg.sweep(data, "ll-r", trials=15, **settings)
+        patch.setattr(runner, "load_inputs", Mock(side_effect=KeyboardInterrupt))
+        lg.sweep(data, "ll-r", trials=15, **{**settings, "quiet": False})
+    assert "what was finished is stored" in capsys.readouterr().err
     monkeypatch.setattr(runner, "train_auto", Mock(side_effect=AssertionError("it is stored")))
     assert Sweep.open(finished.path) == finished, "a stop before the next trial ends loses nothing of what was there"
     assert lg.sweep(data, "ll-r", trials=12, **{**settings, "quiet": False}).trials == finished.trials and not trained
@@ -268,33 +235,16 @@ def test_after_a_kill_the_lost_trials_are_run_again(
     assert sorted(str(trial.params) for trial in lost) == sorted(str(trial.params) for trial in again)
 
 
-def test_auto_is_trained_again_after_a_kill_and_a_failure_of_it_is_told(data: Dataset, tmp_path: Path) -> None:
-    train = runner.train_auto
-
-    def work() -> None:
-        def killed(*given: Any) -> None:
-            train(*given)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        setattr(runner, "train_auto", killed)  # noqa: B010
-        lg.sweep(data, "an", trials=2, out=tmp_path / "s", **QUICK)
-
-    assert run_forked(work) == -signal.SIGKILL
-    left = Sweep.open(tmp_path / "s")
-    assert left.auto is None and not left.trials and left.auto_run() is not None
-    found = lg.sweep(data, "an", trials=2, out=tmp_path / "s", **QUICK)
-    assert found.auto is not None and found.auto.score == lg.open_run(tmp_path / "s" / "auto").metrics["score"]
+def test_a_failure_of_auto_is_told(data: Dataset, tmp_path: Path) -> None:
     with mock.patch.object(jobs, "fit", Mock(side_effect=RunError("the disk is full"))):
         plan = plan_sweep(data, make_request("an", {}), {}, CPU, print)
-        failed = train(data, plan, tmp_path, EXECUTION)
+        failed = runner.train_auto(data, plan, tmp_path, EXECUTION)
     assert (failed.state, failed.score, failed.reason) == ("failed", None, "the disk is full")
 
 
 def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(data: Dataset, tmp_path: Path) -> None:
-    original, asked = (
-        train_configs,
-        {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False},
-    )
+    asked: dict[str, Any] = {"search": {"lr": [1e-3, 1e-2]}, "batch_size": 16, **HEAD, **QUICK, "quiet": False}
+    original = train_configs
 
     def stop(log: Path, ended: int) -> str:
         """Send a Ctrl-C to a sweep while a head trains after so many that have ended; return what it says."""
@@ -320,10 +270,9 @@ def test_a_stop_says_what_is_stored_and_however_many_stops_do_not_cost_a_trial(d
         (tmp_path / "waiting").unlink()
         return log.read_text()
 
-    for number in range(4):
-        said = stop(tmp_path / f"log-{number}", 0)
-        assert "stopped before the first trial was finished: the same command trains all of them" in said
-    assert "stopped: what was finished is stored, and the same command resumes" in stop(tmp_path / "log", 1)
+    for number in range(4):  # as often as a process may die
+        assert "stopped before the first trial was finished" in stop(tmp_path / f"log-{number}", 0)
+    assert "what was finished is stored" in stop(tmp_path / "log", 1)
     found = lg.sweep(data, "an", trials=2, out=tmp_path / "s", **{**asked, "quiet": True})
     assert found.finished and sorted(trial.values["lr"] for trial in found.trials) == [1e-3, 1e-2]
     assert all(trial.state == "complete" for trial in found.trials)
@@ -426,38 +375,21 @@ def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(
     assert found.best is not None and found.retrained_score == found.best.score
     assert not (tmp_path / "s" / "trials").exists()
     assert found.pruned and all(trial.epochs < 2 and trial.number > 5 for trial in found.pruned)
-    page = lg.write_report(found).read_text(encoding="utf-8")
-    _, after = page.split("Stopped early")
+    _, after = lg.write_report(found).read_text(encoding="utf-8").split("Stopped early")
     assert all(f"trial {trial.number}</th>" in after for trial in found.pruned), "they are listed apart"
-    assert all(f"trial {trial.number}</th>" not in after for trial in found.ranked)
-
-
-def test_a_log_says_now_and_then_which_epoch_has_ended(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LINE_SHARE", 0.0)
-    settings: dict[str, Any] = {"trials": 2, **QUICK, "quiet": False}
-    lg.sweep(data, "ll-r", search=SEARCH, out=tmp_path / "heads", **settings)
-    assert re.search(r"^trials: 0 %  \d heads?$", capsys.readouterr().err, re.MULTILINE)
-    networks = lg.load("digits", train=40, val=30, test=20)
-    lg.sweep(networks, "an", search={"lr": [3e-3, 1e-2]}, out=tmp_path / "networks", backbone="tiny-cnn", **settings)
-    logged = capsys.readouterr().err
-    assert re.search(r"^trials: 50 %  trial \d+: epoch 1/2  about .* left$", logged, re.MULTILINE), logged
-    assert re.search("^best trial: 50 %  about .* left$", logged, re.MULTILINE)
 
 
 def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"trials": 12, "out": finished.path, "seed": 3, **QUICK}
-    with pytest.raises(RunError, match=r"another method \(ll-r, now ll-ct\)"):
-        lg.sweep(data, "ll-ct", search=SEARCH, **settings)
-    with pytest.raises(RunError, match="another search space"):
-        lg.sweep(data, "ll-r", **settings)
-    with pytest.raises(RunError, match="other settings"):
-        lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "seed": 4})
     other = replace(data, val=replace(data.val, labels=data.val.labels.drop(0.1, seed=0)))  # type: ignore[type-var,union-attr]
-    with pytest.raises(RunError, match="other data"):
-        lg.sweep(other, "ll-r", search=SEARCH, select="known", **settings)
+    for given, method, changed, differs in (
+        (data, "ll-ct", {"search": SEARCH}, "method"),
+        (data, "ll-r", {}, "search space"),
+        (data, "ll-r", {"search": SEARCH, "seed": 4}, "settings"),
+        (other, "ll-r", {"search": SEARCH, "select": "known"}, "data"),
+    ):
+        with pytest.raises(RunError, match=f"other {differs}"):
+            lg.sweep(given, method, **{**settings, **changed})
     old = tmp_path / "old"
     old.mkdir()
     stored = json.loads((finished.path / "sweep.json").read_text(encoding="utf-8"))
@@ -466,15 +398,9 @@ def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, t
         (old / "sweep.json").write_text(json.dumps({**stored, **change}), encoding="utf-8")
         with pytest.raises(RunError, match=rf"sweep\.json.*{message}"):
             lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "out": old})
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "mine.txt").touch()
-    with pytest.raises(RunError, match="something else than a sweep"):
-        lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "out": tmp_path / "notes"})
 
 
-def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(tmp_path: Path) -> None:
     data = features(splits=("test",))
     settings: dict[str, Any] = {"options": {"alpha": 0.1}, "seed": 3, **QUICK}
     found = lg.sweep(data, "em", trials=5, out=tmp_path / "s", **settings)
@@ -489,9 +415,6 @@ def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(
         alone = lg.fit(data, "em", out=tmp_path / str(trial.number), **values, **settings)
         (line,) = alone.metrics["cross_validation"]["compared"]
         assert line["score"] == trial.score and alone.config.optimizer == "newton"
-    undraw(monkeypatch)
-    page = write_report(found).read_text(encoding="utf-8")
-    assert "5-fold cross-validation" in page and "observed ranking out of fold" in page and "val mAP" not in page
 
 
 def test_images_without_val_a_network_holds_some_out_and_heads_of_several_sizes_are_cross_validated(

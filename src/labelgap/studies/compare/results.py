@@ -228,9 +228,6 @@ class Comparison(Document):
             write_text(self.path / TRIALS, _to_csv([_trial_row(trial) for trial in self.trials]))
 
 
-is_comparison = Comparison.is_in
-
-
 def has_heads(folder: Path) -> bool:
     """Return whether heads of a comparison are stored in a folder, or in one below it."""
     return any(folder.rglob(f"{HEADS_FOLDER}/*.safetensors"))

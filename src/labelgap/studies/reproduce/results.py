@@ -139,9 +139,6 @@ class Reproduction(Document):
             write_text(self.path / TABLE, csv_text(_HEADERS, rows))
 
 
-is_reproduction = Reproduction.is_in
-
-
 _HEADERS: Final = (
     *("table", "row", "data", "protocol", "metric", "ours", "std", "seeds", "paper", "difference", "source"),
     *("lr", "batch_size", "options", "settings_tried", "epochs", "values", "device", "seconds", "images"),

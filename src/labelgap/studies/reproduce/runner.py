@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import remove_partials
@@ -349,50 +349,40 @@ def describe_cost(
                 create_backbone(comparison["backbone"], weights=comparison["weights"], size=comparison["size"])
             except LabelGapError as error:
                 yield f"missing   for {heads}: {error}"
-    costs, processor = dict[tuple[str, str], _NetworkCost](), choose_device(device).type
+    first, left = dict[tuple[str, str], NetworkRun](), Counter[tuple[str, str]]()
     for training in plan.trainings(*NETWORKS):
         runs = network_runs(training, plan.data(training), plan.reproduction.path, settings)
-        if left := count_left(training, runs, plan.seeds):
-            kind = training.data, training.protocol
-            cost = costs.get(kind) or _measure(runs[0], execution, tolerate_missing=tolerate_missing)
-            costs[kind] = cost._replace(networks=cost.networks + left)
-    known = [cost for cost in costs.values() if cost.seconds is not None]
+        if count := count_left(training, runs, plan.seeds):
+            first.setdefault((training.data, training.protocol), runs[0])
+            left[training.data, training.protocol] += count
+    seconds, known, missing, processor = 0.0, 0, Counter[str](), choose_device(device).type
+    for kind, count in left.items():
+        each, reason = _measure_network(first[kind], execution, tolerate_missing=tolerate_missing)
+        seconds, known = seconds + count * (each or 0.0), known + count * (each is not None)
+        missing.update({reason: count} if reason else {})
     if known:
-        seconds, count = (
-            sum(cost.networks * (cost.seconds or 0) for cost in known),
-            sum(each.networks for each in known),
-        )
-        yield f"cost      {pluralize(count, 'network')} to train: about {format_duration(seconds)} if one at a time"
+        yield f"cost      {pluralize(known, 'network')} to train: about {format_duration(seconds)} if one at a time"
         yield f"          (from a few steps of a network of each protocol, measured on this machine: {processor})"
         if processor == "cpu" and seconds > DAY:
             yield "          Too slow on a CPU: fill fewer cells (--cells) with --seeds 1, or use a machine with a GPU"
-    if unknown := sum(cost.networks for cost in costs.values() if cost.seconds is None):
+    if unknown := left.total() - known:
         yield f"cost      {pluralize(unknown, 'network')} to train: not measured"
-    missing = Counter[str]()
-    for cost in costs.values():
-        if cost.missing is not None:
-            missing[str(cost.missing)] += cost.networks
     for reason, count in missing.items():
         yield f"missing   for {pluralize(count, 'network')}: {reason}"
 
 
-class _NetworkCost(NamedTuple):
-    """The time of a network, None where it cannot be measured; the error of its training; and how many there are."""
+def _measure_network(run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bool) -> tuple[float | None, str]:
+    """Return the seconds of a network, from a few steps, and the error of its training, "" if there is none.
 
-    seconds: float | None
-    missing: LabelGapError | None = None
-    networks: int = 0
-
-
-def _measure(run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bool) -> _NetworkCost:
-    """Measure a few steps of a network; with random weights, which take as long, where its own are missing."""
+    Where its weights are missing, random ones take as long.
+    """
     try:
-        return _NetworkCost(dry_run(run.data, run.request, **execution).seconds)
+        return dry_run(run.data, run.request, **execution).seconds, ""
     except LabelGapError as error:
         if not tolerate_missing:
             raise
         if isinstance(error, UnavailableWeightsError):
             with suppress(LabelGapError):
                 request = replace(run.request, weights=NO_WEIGHTS)
-                return _NetworkCost(dry_run(run.data, request, **execution).seconds, error)
-        return _NetworkCost(None, error)
+                return dry_run(run.data, request, **execution).seconds, str(error)
+        return None, str(error)

@@ -130,9 +130,6 @@ class Sweep(Document):
             write_text(self.path / TABLE, csv_text(header, rows))
 
 
-is_sweep = Sweep.is_in
-
-
 def format_values(values: Mapping[str, Value]) -> str:
     """Return the values of a trial as text, e.g. "lr 0.0001234, batch size 16"."""
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in values.items()}

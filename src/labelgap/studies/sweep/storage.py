@@ -36,7 +36,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.text import escape_control, truncate_text
-from labelgap.studies.sweep.results import SweepTrial, is_sweep
+from labelgap.studies.sweep.results import Sweep, SweepTrial
 from labelgap.studies.sweep.search_space import Parameter, Value
 
 DATABASE: Final = "sweep.sqlite"
@@ -97,7 +97,7 @@ def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
     ``InputError`` where the URL is none or its driver is not installed, ``RunError`` where the database cannot be
     reached, at the beginning or later; the message shows no password.
     """
-    shown, used = "" if url is None else hide_password(url), is_sweep(folder)
+    shown, used = "" if url is None else hide_password(url), Sweep.is_in(folder)
     not_a_url = InputError(
         f"--storage {shown} is not the URL of a database: write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME."
     )
