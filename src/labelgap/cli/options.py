@@ -207,10 +207,8 @@ def without(options: DataOptions, *names: str) -> DataOptions:
 
 def open_dataset(data: str, options: DataOptions) -> lg.Dataset:
     """Open DATA; an error names the command that cleans a table."""
-    from labelgap.data import load
-
     try:
-        return load(data, **data_arguments(options))
+        return lg.load(data, **data_arguments(options))
     except ProblemsError as error:
         if error.fixable:
             error.add_note(f"a table without these problems:  {fix_command(data, str(error.path), options)}")
