@@ -15,7 +15,8 @@ from tests.cli.conftest import Screen, call
 from tests.cli.copied_commands import check_command, copied_commands
 from tests.data.readers.official.test_load_voc import devkit
 
-from labelgap.cli.inspect import _percent, training_time
+import labelgap as lg
+from labelgap.cli.inspect import training_time
 from labelgap.cli.options import DataSource, format_arguments
 from labelgap.data import Dataset, FileImages, Split, load
 from labelgap.labels import LabelTable
@@ -77,10 +78,11 @@ def test_the_page_is_written_and_said_where(photos: Path, capsys: pytest.Capture
     assert "data:image/" not in Path("other.html").read_text(encoding="utf-8")
 
 
-def test_hidden_labels_are_shown_as_training_would_see_them(screen: Screen) -> None:
+def test_hidden_labels_are_shown_as_training_would_see_them(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lg, "load", lambda name, **options: load(name, train=100, val=20, test=20, **options))
     found = screen.json("inspect", "digits", "--observe", "salient,negatives=1", "--label-seed", "7")
     train = found["splits"]["train"]
-    assert train["present"] == train["absent"] == 4000
+    assert train["present"] == train["absent"] == 100
     assert found["next"].endswith("digits --observe salient,negatives=1 --label-seed 7 --out runs/first")
     assert found["image_word"] == "image"
 
@@ -97,11 +99,6 @@ def test_what_was_typed_can_be_typed_again() -> None:
     words = shlex.split(format_arguments("a=b c.csv", given))
     assert words[:3] == ["a=b c.csv", "--images", "my photos"]
     assert "--allow-leaks" in words and words.count("--classes") == 2 and words[-2:] == ["--observe", "positives=1"]
-
-
-def test_shares_never_round_to_nothing_or_everything() -> None:
-    shares = [_percent(1, 1000), _percent(999, 1000), _percent(1, 2), _percent(0, 9), _percent(9, 9)]
-    assert shares == ["under 1 %", "over 99 %", "50 %", "0 %", "100 %"]
 
 
 def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(

@@ -135,19 +135,6 @@ def test_maps_of_a_plain_network_are_its_own_and_average_to_the_features(images:
         torch.testing.assert_close(feature_maps.mean(dim=(2, 3)), features, rtol=1e-4, atol=1e-5)
 
 
-def test_maps_of_a_transformer_are_its_tokens_in_rows(images: Tensor) -> None:
-    backbone = create_backbone("timm:vit_tiny_patch16_224", pretrained=False, size=SIDE).eval()
-    assert isinstance(backbone, TimmBackbone)
-    with torch.inference_mode():
-        tokens = backbone.model.forward_features(images)
-        feature_maps, features = backbone.maps_and_features(images)
-    assert tokens.shape == (2, 17, 192)
-    for row in range(4):
-        for column in range(4):
-            assert torch.equal(feature_maps[:, :, row, column], tokens[:, 1 + 4 * row + column])
-    assert torch.equal(features, tokens[:, 0])
-
-
 def test_pictures_that_are_not_square_keep_their_shape(images: Tensor) -> None:
     wide = torch.cat([images, images], dim=3)
     for name in ("test_resnet", "test_mambaout", "twins_pcpvt_small"):
@@ -227,18 +214,6 @@ def test_random_weights_follow_the_seed_and_say_what_they_are() -> None:
     assert (made[0].source, made[0].license) == (RANDOM_WEIGHTS.source, RANDOM_WEIGHTS.license)
     assert made[0].name == "timm:test_resnet.r160_in1k"
     assert made[0].training
-
-
-def test_probing_draws_nothing_and_moves_no_average() -> None:
-    torch.manual_seed(0)
-    plain = timm.create_model("test_resnet", num_classes=0)
-    drawn = torch.rand(3)
-    torch.manual_seed(0)
-    backbone = create_backbone("timm:test_resnet", pretrained=False)
-    assert torch.equal(torch.rand(3), drawn)
-    assert isinstance(backbone, TimmBackbone)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(backbone.model.state_dict()[name], value)
 
 
 @pytest.mark.parametrize(
