@@ -90,12 +90,8 @@ def _target(path: Path) -> Path:
     with _as_disk_error(path):
         if not target.parent.is_dir():
             raise InputError(f"{path} cannot be written: the folder {target.parent} does not exist.")
-        if target.is_dir():
-            raise InputError(f"{path} cannot be written: it is a folder.")
-        if target.is_symlink():
-            raise InputError(f"{path} cannot be written: it is a link to itself.")
-        if target.exists() and not target.is_file():  # a rename would replace the device for everybody
-            raise InputError(f"{path} cannot be written: it is a pipe or a device, not a file.")
+        if os.path.lexists(target) and not target.is_file():  # a rename would replace a device for everybody
+            raise InputError(f"{path} cannot be written: it is a folder, a device or a link to itself, not a file.")
     return target
 
 
