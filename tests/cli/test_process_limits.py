@@ -92,11 +92,7 @@ def test_a_reader_that_is_gone_ends_a_command_as_its_signal_would(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [
-        {"PYTHONIOENCODING": "ascii"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    ],
+    "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
 def test_a_stream_that_is_not_utf8_gets_escapes_and_the_same_json(environment: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{SNOWMAN}"

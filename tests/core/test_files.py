@@ -200,24 +200,6 @@ def test_a_full_disk_is_one_error_whoever_writes_and_the_old_file_stays(tmp_path
     assert str(again) == str(error) and again.problem == error.problem
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
-    (tmp_path / "small").mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(tmp_path / "small")]).returncode:
-        pytest.skip("nothing can be mounted here")
-    try:
-        for name, write in WRITERS.items():
-            with (
-                pytest.raises(DiskError, match="no space left on device"),
-                atomic_path(tmp_path / "small" / name) as path,
-            ):
-                write(path)
-                path.write_bytes(bytes(300_000))
-        assert names(tmp_path / "small") == []
-    finally:
-        subprocess.run(["umount", str(tmp_path / "small")], check=True)
-
-
 def test_an_error_that_has_nothing_to_do_with_the_disk_stays_what_it_is(tmp_path: Path) -> None:
     for error in (RuntimeError("no"), OSError("no"), FileNotFoundError(2, "no"), InputError("no")):
         with pytest.raises(type(error), match="no") as caught, atomic_path(tmp_path / "a"):

@@ -126,14 +126,7 @@ def test_links_between_files_become_links_between_pages() -> None:
 
 @pytest.mark.browser
 def test_the_site_opens_from_disk_and_finds_what_is_searched(site: Path) -> None:
-    names = (
-        "index",
-        "tutorials/own-photos",
-        "methods/role",
-        "commands/train",
-        "reference/losses",
-        "results/index",
-    )
+    names = ("index", "tutorials/own-photos", "methods/role", "commands/train", "reference/losses", "results/index")
     with start_browser() as browser:
         for width in (PHONE, DESKTOP):
             page = new_page(browser, width, 844)

@@ -12,14 +12,7 @@ from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models import (
-    RANDOM_WEIGHTS,
-    Classifier,
-    TimmBackbone,
-    check_backbone,
-    create_backbone,
-    is_pretrained,
-)
+from labelgap.models import RANDOM_WEIGHTS, Classifier, TimmBackbone, check_backbone, create_backbone, is_pretrained
 from labelgap.models.timm import import_timm
 
 timm: Any = timm_or_skip()

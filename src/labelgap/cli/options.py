@@ -45,8 +45,7 @@ def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
 
 AsJson = Annotated[bool, option("Print JSON.", name="--json")]
 Data = Annotated[
-    str,
-    typer.Argument(metavar="DATA", help="A CSV, a folder, shards, a VOC devkit, name=path …: `labelgap datasets`."),
+    str, typer.Argument(metavar="DATA", help="A CSV, a folder, shards, a VOC devkit, name=path …: `labelgap datasets`.")
 ]
 Device = Annotated[str, option("auto, cpu, cuda or mps.")]
 Force = Annotated[bool, option("Replace existing files.")]

@@ -221,8 +221,9 @@ def _stated_input(network: nn.Module) -> InputSpec:
     stated, config = getattr(network, "input_spec", None), getattr(network, "pretrained_cfg", None)
     if isinstance(stated, InputSpec):
         return stated
-    complete = isinstance(config, dict) and {"input_size", "mean", "std"} <= config.keys()
-    return timm_input(config) if complete else IMAGENET_INPUT
+    if isinstance(config, dict) and {"input_size", "mean", "std"} <= config.keys():
+        return timm_input(config)
+    return IMAGENET_INPUT
 
 
 def timm_input(config: Mapping[str, Any], size: int | None = None) -> InputSpec:

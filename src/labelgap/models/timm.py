@@ -43,13 +43,7 @@ from labelgap.models.backbone import (
     timm_input,
 )
 from labelgap.models.pretrained import pretrained_file
-from labelgap.models.weight_files import (
-    WeightFile,
-    describe_mismatch,
-    load_tensors,
-    match_tensors,
-    read_weight_file,
-)
+from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors, read_weight_file
 
 TIMM_PREFIX: Final = "timm:"
 RECOMMENDED_MODELS: Final = {
