@@ -79,10 +79,7 @@ def _runnable(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(*arguments: Any, **named: Any) -> Any:
-        for node in _source(command.__module__.rpartition(".")[2]):
-            if isinstance(node, ast.If):  # TYPE_CHECKING: neither options nor help need these imports
-                code = compile(ast.Module(node.body, []), command.__module__, "exec")
-                exec(code, vars(sys.modules[command.__module__]))
+        import_rest(command.__module__)
         return command(*arguments, **named)
 
     run.__annotations__ = {}
@@ -91,6 +88,13 @@ def _runnable(command: Callable[..., Any]) -> Callable[..., Any]:
         if kind is bool and about[0].default is ...:  # typer keeps a name there that was given
             about[0].default = f"--{name.replace('_', '-')}"
     return run
+
+
+def import_rest(module: str) -> None:
+    """Import what a command's module imports under ``if TYPE_CHECKING``, which its options and help do not need."""
+    for node in _source(module.rpartition(".")[2]):
+        if isinstance(node, ast.If):
+            exec(compile(ast.Module(node.body, []), module, "exec"), vars(sys.modules[module]))
 
 
 def _read_help(module: str) -> str | None:
