@@ -150,10 +150,13 @@ def other_files(folder: Path) -> dict[str, list[Path]]:
 
 def remove_old(paths: Sequence[Path], older_than: float) -> int:
     """Remove the files that were not changed for some seconds, and return how many."""
-    old = [path for path in paths if path.exists() and time.time() - path.stat().st_mtime >= older_than]
-    for path in old:
-        path.unlink(missing_ok=True)
-    return len(old)
+    count = 0
+    for path in paths:
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime >= older_than:
+                path.unlink()
+                count += 1
+    return count
 
 
 def read_flat_json(path: Path) -> dict[str, Any] | None:
