@@ -59,13 +59,6 @@ def test_compare_ends_with_commands_that_run(tagged: tuple[str, ...], capsys: py
     assert Path("my study-review", "review.json").is_file()
 
 
-def test_where_there_is_an_accuracy_no_review_is_asked_for(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = ("tags.csv", "--images", "photos", "--duplicates", "off")
-    assert call("train", *data, "--out", "runs/a", "--epochs", "1", "--method", "an", "--device", "cpu") == 0
-    assert "review" not in capsys.readouterr().out
-    assert "review" not in Path("runs/a/MODEL_CARD.md").read_text(encoding="utf-8")
-
-
 def test_where_every_label_is_known_nothing_is_left_to_review(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("few.csv").write_text("image,split,red,green\n0.jpg,train,1,0\n1.jpg,train,0,1\n2.jpg,val,1,0\n")
     data = ("few.csv", "--images", "photos", "--duplicates", "off")

@@ -25,14 +25,6 @@ def test_the_list_names_sources_and_licenses(
     assert "not measured here" in said and all(f"--backbone timm:{model} " in said for model in RECOMMENDED_MODELS)
 
 
-def test_without_timm_the_list_says_how_to_get_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelgap.models.count_timm_models", lambda: None)
-    assert call("backbones") == 0
-    assert "any model of timm: pip install 'labelgap[timm]'" in capsys.readouterr().out
-
-
 def test_all_of_one_is_told(screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("backbones", "small-cnn") == snapshot(name="small-cnn")
     assert screen.errors("backbones", "resnet51") == snapshot(name="unknown")

@@ -75,11 +75,6 @@ def test_a_missing_argument_is_explained(
     assert "Usage: " in said.out and not said.err
 
 
-def test_the_list_of_methods_names_all(screen: Screen) -> None:
-    said = screen("methods")
-    assert all(name in said for name in methods())
-
-
 @pytest.mark.parametrize("name", methods())
 def test_a_method_is_described_without_markup_and_with_every_option(
     name: str, capsys: pytest.CaptureFixture[str]

@@ -87,6 +87,7 @@ def test_values_of_an_option_have_rows_and_shares_of_the_images_columns(
 
 
 def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", "vectors.npz", "--methods", "an", "--backbone", "small-cnn") == 2
     assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
     assert "skipped   epr: " in capsys.readouterr().out
 
@@ -101,7 +102,3 @@ def test_a_mistake_is_one_message_before_data_are_read(screen: Screen, snapshot:
         "--observe random,side=3",
     )
     assert found == snapshot
-
-
-def test_a_backbone_for_features_is_refused(vectors: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    assert screen.errors("compare vectors.npz --methods an", "--backbone small-cnn") == snapshot

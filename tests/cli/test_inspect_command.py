@@ -15,7 +15,9 @@ from tests.cli.conftest import Screen, call
 from tests.cli.copied_commands import check_command, copied_commands
 from tests.data.readers.official.test_load_voc import devkit
 
-from labelgap.cli.inspect import _percent, training_time
+import labelgap as lg
+from labelgap.cli.inspect import training_time
+from labelgap.cli.main import import_rest
 from labelgap.cli.options import DataSource, format_arguments
 from labelgap.data import Dataset, FileImages, Split, load
 from labelgap.labels import LabelTable
@@ -77,10 +79,11 @@ def test_the_page_is_written_and_said_where(photos: Path, capsys: pytest.Capture
     assert "data:image/" not in Path("other.html").read_text(encoding="utf-8")
 
 
-def test_hidden_labels_are_shown_as_training_would_see_them(screen: Screen) -> None:
+def test_hidden_labels_are_shown_as_training_would_see_them(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lg, "load", lambda name, **options: load(name, train=100, val=20, test=20, **options))
     found = screen.json("inspect", "digits", "--observe", "salient,negatives=1", "--label-seed", "7")
     train = found["splits"]["train"]
-    assert train["present"] == train["absent"] == 4000
+    assert train["present"] == train["absent"] == 100
     assert found["next"].endswith("digits --observe salient,negatives=1 --label-seed 7 --out runs/first")
     assert found["image_word"] == "image"
 
@@ -99,14 +102,10 @@ def test_what_was_typed_can_be_typed_again() -> None:
     assert "--allow-leaks" in words and words.count("--classes") == 2 and words[-2:] == ["--observe", "positives=1"]
 
 
-def test_shares_never_round_to_nothing_or_everything() -> None:
-    shares = [_percent(1, 1000), _percent(999, 1000), _percent(1, 2), _percent(0, 9), _percent(9, 9)]
-    assert shares == ["under 1 %", "over 99 %", "50 %", "0 %", "100 %"]
-
-
 def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import_rest(training_time.__module__)
     assert training_time(load("digits", train=20, val=5, test=5)) is None
     table = LabelTable.from_dense([[1, 0]], images=["missing.jpg"])
     assert training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None

@@ -10,10 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call
 from tests.sample_photos import write_small_photos
 
-HEADERS = {
-    "wide": "file,subset,person,Dog,dog,preson,,notes,cat",
-    "lists": "subset;file;present;absent;notes",
-}
+HEADERS = {"wide": "file,subset,person,Dog,dog,preson,,notes,cat", "lists": "subset;file;present;absent;notes"}
 SPOILED = [
     ("gone.jpg", "train", "1", ""),
     ("broken.jpg", "train", "1", ""),
@@ -95,13 +92,6 @@ def test_a_table_in_another_folder_says_where_the_images_are(
     assert "clean.csv" in screen("inspect", "album/tags.csv", "--fix", "clean.csv", code=2)
     assert "other.csv" in screen("inspect", "album/tags.csv", "--fix", "other.csv", "--report", code=2)
     assert not Path("other.csv").exists()
-
-
-def test_variants_of_case_alone_name_the_command_too(album: Path, screen: Screen) -> None:
-    Path("album/tags.csv").write_text("image,present\n00.jpg,Dog\n01.jpg,dog\n02.jpg,cat\n")
-    assert "labelgap inspect album/tags.csv --fix album/tags-clean.csv" in screen("inspect", "album/tags.csv")
-    Path("tags.csv").write_text("photo file,cat\n00.jpg,1\n")
-    assert "--fix" not in screen("inspect", "tags.csv", code=2), "it cannot know which column names the images"
 
 
 def test_a_broken_table_of_test_images_is_named_itself(

@@ -12,11 +12,7 @@ from tests.studies.compare.small_features import write
 
 
 def test_features_are_measured_with_all_known_labels(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    screen: Screen,
-    snapshot: SnapshotAssertion,
-    drawn: None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion, drawn: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(Path("vectors.npz"))

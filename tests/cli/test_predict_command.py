@@ -40,18 +40,6 @@ def test_a_folder_goes_into_a_csv_and_the_rest_is_said(
     assert "--force" in capsys.readouterr().err
 
 
-def test_patterns_lists_and_several_images(pets: Path) -> None:
-    Path("list.txt").write_text("1.jpg\n3.jpg\n")
-    for typed, options, names in (
-        (["photos/1*.jpg"], [], ["photos/1.jpg", "photos/10.jpg", "photos/11.jpg"]),
-        (["list.txt"], ["--images", "photos"], ["photos/1.jpg", "photos/3.jpg"]),
-        (["photos/5.jpg", "photos/2.jpg"], [], ["photos/5.jpg", "photos/2.jpg"]),
-    ):
-        assert call("predict", "runs/a", *typed, *options, "--force", "--device", "cpu", "--layout", "long") == 0
-        rows = rows_of("predictions.csv")
-        assert [row["image"] for row in rows[::3]] == names and rows[1]["class"] == "dog"
-
-
 def test_data_are_predicted_split_by_split(pets: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     common = ("--images", "photos", "--duplicates", "off", "--device", "cpu")
     assert screen("predict", "runs/a", "tags.csv", *common, "--out", "a.parquet") == snapshot

@@ -71,9 +71,7 @@ def run(
 @pytest.mark.parametrize(
     ("shell", "code", "message"),
     [
-        (">&-", 0, ""),
         ("<&- >&- 2>&-", 0, ""),
-        ("2>&-", 0, ""),
         (">/dev/full", 2, "labelgap: standard output cannot be written (no space left on device). "),
         (">/dev/full 2>&1", 2, ""),
     ],
@@ -87,21 +85,14 @@ def test_a_standard_stream_that_is_closed_or_full(shell: str, code: int, message
 def test_a_reader_that_is_gone_ends_a_command_as_its_signal_would(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    for arguments in (["cache"], ["cache", "--json"], ["--help"]):
+    for arguments in (["cache"], ["--help"]):
         ended = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, cwd=tmp_path)
         assert (ended.returncode, ended.stderr) == (141, b"")
-    both = subprocess.run([*COMMAND, "cache", "--limit", "x"], stdout=writing, stderr=writing, cwd=tmp_path)
-    assert both.returncode in (2, 141)
     os.close(writing)
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [
-        {"PYTHONIOENCODING": "ascii"},
-        {"PYTHONIOENCODING": "latin-1"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    ],
+    "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
 def test_a_stream_that_is_not_utf8_gets_escapes_and_the_same_json(environment: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "caf\N{LATIN SMALL LETTER E WITH ACUTE} \N{SNOWMAN}"
@@ -115,12 +106,7 @@ def test_a_stream_that_is_not_utf8_gets_escapes_and_the_same_json(environment: d
 
 
 def test_no_home_no_temporary_folder_and_a_home_that_is_a_file(tmp_path: Path) -> None:
-    nowhere: dict[str, str | None] = {
-        "HOME": None,
-        "XDG_CACHE_HOME": None,
-        "LABELGAP_CACHE": None,
-        "TMPDIR": "/dev/null/none",
-    }
+    nowhere = {"HOME": None, "XDG_CACHE_HOME": None, "LABELGAP_CACHE": None, "TMPDIR": "/dev/null/none"}
     for environment in (nowhere, {**nowhere, "HOME": "/dev/null"}):
         ended = run(*COMMAND, "cache", "--limit", "default", folder=tmp_path, environment=environment)
         assert ended.returncode in (0, 2) and "Traceback" not in ended.stderr

@@ -77,14 +77,6 @@ def test_the_report_of_a_run_says_what_was_decided_since_and_which_command_uses_
     assert "note      my runs/a/review.sqlite" in screen("report", "my runs/a")
 
 
-def test_the_summary_counts_people_and_what_was_found(
-    reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
-    assert screen("review", "tags-review", "--summary") == snapshot
-    told = screen.json("review", "tags-review", "--summary")
-    assert told["progress"]["found"] == 2 and told["reviewers"] == {"anna": 3, "ben": 1}
-
-
 def test_the_summary_tells_agreement_and_what_is_to_be_settled(
     reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:

@@ -39,60 +39,37 @@ def whole_batch(name: str, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shards", distributed_worker.SHARDS)
 @pytest.mark.parametrize("loss", distributed_worker.LOSSES)
-def test_every_process_returns_the_loss_of_the_whole_batch(found: list[dict[str, Any]], shards: str, loss: str) -> None:
-    features, weights = distributed_worker.batch(sum(distributed_worker.SHARDS[shards]))
-    expected = whole_batch(loss, features @ weights.T)
-    for process in found:
-        assert torch.allclose(process["gradients"][shards][loss][0], expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("shards", distributed_worker.SHARDS)
-@pytest.mark.parametrize("loss", distributed_worker.LOSSES)
-def test_the_mean_gradient_of_two_processes_is_that_of_one(found: list[dict[str, Any]], shards: str, loss: str) -> None:
+def test_every_process_has_the_loss_of_the_whole_batch_and_the_mean_gradient_is_that_of_one(
+    found: list[dict[str, Any]], shards: str, loss: str
+) -> None:
     features, weights = distributed_worker.batch(sum(distributed_worker.SHARDS[shards]))
     weights.requires_grad_()
     logits = features @ weights.T
-    on_weights, on_logits = torch.autograd.grad(whole_batch(loss, logits), (weights, logits))
+    expected = whole_batch(loss, logits)
+    on_weights, on_logits = torch.autograd.grad(expected, (weights, logits))
     own_shares = torch.split(on_logits, list(distributed_worker.SHARDS[shards]))
     for process, share in zip(found, own_shares, strict=True):
-        _, mean_gradient, own_gradient = process["gradients"][shards][loss]
+        value, mean_gradient, own_gradient = process["gradients"][shards][loss]
+        assert torch.allclose(value, expected, rtol=1e-12, atol=1e-12)
         assert torch.allclose(mean_gradient, on_weights, rtol=1e-10, atol=1e-10)
-        assert own_gradient.shape == share.shape
-        assert torch.allclose(own_gradient, 2 * share, rtol=1e-10, atol=1e-10)
+        assert own_gradient.shape == share.shape and torch.allclose(own_gradient, 2 * share, rtol=1e-10, atol=1e-10)
 
 
-def test_processes_know_their_number_and_the_first_one_speaks(found: list[dict[str, Any]]) -> None:
-    known = [(process["values"]["rank"], process["values"]["world_size"]) for process in found]
-    assert known == [(0, 2), (1, 2)]
-    assert [process["values"]["is_main"] for process in found] == [True, False]
-
-
-@pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "bfloat16", "float32", "float64", "bool"])
-def test_rows_are_gathered_in_the_order_of_the_processes(found: list[dict[str, Any]], dtype: str) -> None:
-    expected = torch.tensor([[0, 1, 2], [3, 4, 5], [10, 11, 12]]).to(getattr(torch, dtype))
-    for process in found:
-        assert torch.equal(process["values"][dtype], expected)
-
-
-def test_columns_are_gathered_too_and_nothing_from_nothing(found: list[dict[str, Any]]) -> None:
-    for process in found:
-        assert process["values"]["transposed"].tolist() == [[0, 3, 10], [1, 4, 11], [2, 5, 12]]
-        assert process["values"]["both empty"].shape == (0, 3)
-
-
-def test_sums_and_maxima_are_over_all_processes_and_leave_their_input_alone(found: list[dict[str, Any]]) -> None:
+def test_values_are_gathered_in_the_order_of_the_processes_and_summed_over_all(found: list[dict[str, Any]]) -> None:
+    rows = torch.tensor([[0, 1, 2], [3, 4, 5], [10, 11, 12]])
     for number, process in enumerate(found):
-        assert process["values"]["sum"].tolist() == [2.0, 2.0]
-        assert process["values"]["expanded"].tolist() == [2.0, 2.0, 2.0]
-        assert process["values"]["max"].tolist() == [1.0, 0.0]
-        assert not process["values"]["max"].requires_grad
-        assert process["values"]["kept"].tolist() == [1.0, 2.0 * number]
+        values = process["values"]
+        assert (values["rank"], values["world_size"], values["is_main"]) == (number, 2, number == 0)
+        for dtype in ("int8", "int64", "float16", "bfloat16", "float32", "float64", "bool"):
+            assert torch.equal(values[dtype], rows.to(getattr(torch, dtype)))
+        assert torch.equal(values["transposed"], rows.T) and values["both empty"].shape == (0, 3)
+        assert values["sum"].tolist() == [2.0, 2.0] and values["expanded"].tolist() == [2.0, 2.0, 2.0]
+        assert values["max"].tolist() == [1.0, 0.0] and not values["max"].requires_grad
+        assert values["kept"].tolist() == [1.0, 2.0 * number], "the input is left alone"
 
 
 def test_alone_everything_is_the_identity() -> None:
     values = torch.randn(3, 2, requires_grad=True)
     assert (world_size(), rank(), is_main_process()) == (1, 0, True)
-    assert all_sum(values) is values
-    assert gather_rows(values) is values
-    assert torch.equal(all_max(values), values)
-    assert not all_max(values).requires_grad
+    assert all_sum(values) is values is gather_rows(values)
+    assert torch.equal(all_max(values), values) and not all_max(values).requires_grad

@@ -20,27 +20,10 @@ class MoreRowsSkipped(RowsSkipped):
         return f"{super().__str__()} and more"
 
 
-def test_the_sentence_is_made_of_the_fields() -> None:
-    found = RowsSkipped(1200, ("a", "b"))
-    assert str(found) == "1,200 rows are skipped: a …" and found.topic == "images"
-    assert found == RowsSkipped(1200, ("a", "b")) and found != MoreRowsSkipped(1200, ("a", "b"))
-
-
-def test_a_subclass_inherits_the_topic_and_the_sentence() -> None:
-    found = MoreRowsSkipped(3, ("a",))
-    assert str(found) == "3 rows are skipped: a … and more" and found.topic == "images"
-    assert found.kind == "more_rows_skipped"
-
-
-def test_json_has_the_fields_and_the_sentence() -> None:
-    assert json.loads(json.dumps(RowsSkipped(1, ("a",)).to_json())) == {
-        "kind": "rows_skipped",
-        "topic": "images",
-        "text": "1 rows are skipped: a …",
-        "count": 1,
-        "names": ["a"],
-    }
-
-
-def test_a_note_is_shown_as_it_is() -> None:
-    assert str(Note("braces {stay} as they are")) == "braces {stay} as they are"
+def test_a_finding_is_a_value_a_sentence_and_json() -> None:
+    found, more = RowsSkipped(1200, ("a", "b")), MoreRowsSkipped(3, ("a",))
+    assert str(found) == "1,200 rows are skipped: a …" and found != MoreRowsSkipped(1200, ("a", "b"))
+    assert str(more) == "3 rows are skipped: a … and more" and more.kind == "more_rows_skipped"
+    about = {"kind": "rows_skipped", "topic": "images", "text": str(found)}
+    assert json.loads(json.dumps(found.to_json())) == {**about, "count": 1200, "names": ["a", "b"]}
+    assert str(Note("braces {stay} as they are")) == "braces {stay} as they are" and more.topic == "images"

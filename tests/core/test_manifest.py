@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from labelgap.core.errors import RunError
-from labelgap.core.manifest import (
-    MANIFEST_FILE,
-    check_files,
-    replacing,
-    verify_folder,
-    write_manifest,
-)
+from labelgap.core.manifest import MANIFEST_FILE, check_files, replacing, verify_folder, write_manifest
 
 
 @pytest.fixture
@@ -26,23 +20,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def states(folder: Path) -> dict[str, str]:
-    return dict(verify_folder(folder))
-
-
 def test_an_untouched_folder_is_intact(folder: Path) -> None:
-    assert states(folder) == dict.fromkeys(["best.safetensors", "config.json", "heads/a.safetensors"], "intact")
+    assert verify_folder(folder) == dict.fromkeys(["best.safetensors", "config.json", "heads/a.safetensors"], "intact")
     check_files(folder, ["config.json", "best.safetensors", "never-written.npz"])
 
 
 def test_a_changed_and_a_missing_file_are_found_and_the_way_out_is_named(folder: Path) -> None:
     (folder / "config.json").write_text("config.jsom")  # of the same length
     (folder / "heads/a.safetensors").unlink()
-    assert states(folder) == {
-        "best.safetensors": "intact",
-        "config.json": "changed",
-        "heads/a.safetensors": "missing",
-    }
+    assert list(verify_folder(folder).values()) == ["intact", "changed", "missing"]
     check_files(folder, ["best.safetensors"])
     with pytest.raises(RunError, match=r"config\.json is not as it was written.*labelgap verify .* --accept"):
         check_files(folder, ["config.json"])
@@ -52,7 +38,7 @@ def test_an_update_records_what_was_written_or_removed_since(folder: Path) -> No
     with replacing(folder, ["report.html", "config.json"]):
         (folder / "report.html").write_text("new")
         (folder / "config.json").unlink()
-    assert states(folder) == dict.fromkeys(["best.safetensors", "heads/a.safetensors", "report.html"], "intact")
+    assert verify_folder(folder) == dict.fromkeys(["best.safetensors", "heads/a.safetensors", "report.html"], "intact")
 
 
 def test_a_folder_without_manifest_is_not_checked_and_cannot_be_verified(tmp_path: Path) -> None:
@@ -85,7 +71,7 @@ import sys
 from pathlib import Path
 from labelgap.core.manifest import replacing
 folder, who = Path(sys.argv[1]), sys.argv[2]
-for number in range(30):
+for number in range(15):
     with replacing(folder, [f"{who}{number}"]):
         (folder / f"{who}{number}").write_text(who)
 """
@@ -94,5 +80,5 @@ for number in range(30):
 def test_two_processes_that_add_files_lose_no_entry(folder: Path) -> None:
     workers = [subprocess.Popen([sys.executable, "-c", ADD, str(folder), who]) for who in "ab"]
     assert [worker.wait() for worker in workers] == [0, 0]
-    assert len(states(folder)) == 63
-    assert set(states(folder).values()) == {"intact"}
+    assert len(verify_folder(folder)) == 33
+    assert set(verify_folder(folder).values()) == {"intact"}

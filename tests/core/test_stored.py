@@ -132,10 +132,10 @@ def test_a_table_with_another_column_type_or_too_many_rows_is_damaged(tmp_path: 
     pq.write_table(pa.table({"image": ["x"]}), path)
     with pytest.raises(RunError, match="no column 'rank'"):
         read(path)
-    rows = 1 << 22
+    rows = 1 << 20
     table = pa.table({"image": pa.array(["x"] * rows), "rank": pa.array(np.zeros(rows, dtype=np.int32))})
     pq.write_table(table, path, compression="zstd")
-    with pytest.raises(RunError, match=r"claims 4,194,304 rows"):
+    with pytest.raises(RunError, match=r"claims 1,048,576 rows"):
         read(path)
 
 
@@ -153,7 +153,7 @@ def test_only_an_ordinary_file_of_bounded_size_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.npz", "a.npy", "a.parquet"])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_mutated_file_is_a_value_or_a_run_error(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
@@ -171,11 +171,11 @@ def test_a_mutated_file_is_a_value_or_a_run_error(
 
 
 def test_rows_of_a_table_are_selected_while_it_is_read(tmp_path: Path) -> None:
-    names = [f"{row}.jpg" for row in range(200_000)]
-    table = pa.table({"image": names, "score": pa.array(range(200_000), pa.float32()), "other": names})
+    names = [f"{row}.jpg" for row in range(60_000)]
+    table = pa.table({"image": names, "score": pa.array(range(60_000), pa.float32()), "other": names})
     pq.write_table(table, tmp_path / "a.parquet")
     schema = {"score": pa.float32(), "image": pa.string()}
-    for wanted in (["7.jpg", "150000.jpg"], ["none.jpg"]):
+    for wanted in (["7.jpg", "50000.jpg"], ["none.jpg"]):
         found = read_table(tmp_path / "a.parquet", schema, where=pc.field("image").isin(wanted))
         assert found.to_pydict() == {
             "score": [float(name[:-4]) for name in wanted if name in names],

@@ -65,18 +65,6 @@ def test_a_changed_document_is_not_trusted_until_it_is_signed(document: Path, ch
     assert is_trusted(document)
 
 
-def test_another_user_with_another_key_is_not_trusted(document: Path, tmp_path: Path) -> None:
-    check = (
-        "import sys; from pathlib import Path; from labelgap.core.trust import is_trusted; "
-        "print(is_trusted(Path(sys.argv[1])))"
-    )
-    for home, expected in ((os.environ["XDG_STATE_HOME"], "True"), (str(tmp_path / "other"), "False")):
-        environment = {**os.environ, "XDG_STATE_HOME": home}
-        command = [sys.executable, "-c", check, str(document)]
-        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert found.stdout.strip() == expected
-
-
 def test_a_folder_named_in_the_environment_is_trusted_with_what_lies_below(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,26 +73,6 @@ def test_a_folder_named_in_the_environment_is_trusted_with_what_lies_below(
     assert is_trusted(document)
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "ru"))
     assert not is_trusted(document)
-
-
-def test_only_the_user_can_read_the_key(document: Path) -> None:
-    key = platformdirs.user_state_path("labelgap") / "key"
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert len(key.read_bytes()) == 32
-
-
-def test_without_a_state_folder_the_key_lasts_for_the_process(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file in place of the folder")
-    check = (
-        "import sys; from pathlib import Path; from labelgap.core.trust import is_trusted, write_signed_json\n"
-        "path = Path(sys.argv[1])\n"
-        "if not path.exists(): write_signed_json(path, {'a': 1})\n"
-        "print(is_trusted(path))"
-    )
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    command = [sys.executable, "-c", check, str(tmp_path / "a.json")]
-    found = [subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(2)]
-    assert [each.stdout.strip() for each in found] == ["True", "False"]
 
 
 def test_links_that_leave_the_folder_are_found(document: Path, tmp_path: Path) -> None:
@@ -123,19 +91,6 @@ def test_links_that_leave_the_folder_are_found(document: Path, tmp_path: Path) -
     ]
 
 
-def test_a_damaged_key_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    key = platformdirs.user_state_path("labelgap") / "key"
-    key.parent.mkdir(parents=True)
-    key.write_bytes(b"")
-    path = tmp_path / "config.json"
-    write_signed_json(path, {"a": 1})
-    assert len(key.read_bytes()) == 32
-    check = "import sys; from pathlib import Path; from labelgap.core.trust import is_trusted; "
-    command = [sys.executable, "-c", f"{check}print(is_trusted(Path(sys.argv[1])))", str(path)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "True"
-
-
 def test_a_link_out_of_a_folder_needs_the_environment_whoever_signed_it(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,3 +100,27 @@ def test_a_link_out_of_a_folder_needs_the_environment_whoever_signed_it(
         refuse_links(document.parent)
     monkeypatch.setenv(TRUST_VARIABLE, str(document.parent))
     refuse_links(document.parent)
+
+
+def test_the_key_is_the_users_alone_and_lasts_for_the_process_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, home = tmp_path / "config.json", tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    key = platformdirs.user_state_path("labelgap") / "key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"")  # it is damaged
+    write_signed_json(path, {"a": 1})
+    assert len(key.read_bytes()) == 32 and stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert [each.name for each in key.parent.iterdir()] == ["key"]
+    (tmp_path / "file").write_text("a file in place of the folder")
+    check = (
+        "import sys; from pathlib import Path; from labelgap.core.trust import is_trusted, sign_file; "
+        "path = Path(sys.argv[1]); print(is_trusted(path)); sign_file(path); print(is_trusted(path))"
+    )
+    for state, expected in ((home, "True"), (tmp_path / "other", "False"), (tmp_path / "file", "False")):
+        environment = {**os.environ, "XDG_STATE_HOME": str(state)}
+        command = [sys.executable, "-c", check, str(path)]
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert found.stdout.split() == [expected, "True"]
+        write_signed_json(path, {"a": 1})

@@ -121,11 +121,9 @@ def test_commands_in_sentences_are_taken_by_the_program_as_far_as_they_are_writt
     [
         ("labelgap trian a.csv --out a", "trian"),
         ("labelgap train a.csv --out a --methid an", "--methid"),
-        ("labelgap train a.csv --out a --epochs many", "integer"),
         ("labelgap train a.csv --out a --method ll-tc", "ll-tc"),
         ("labelgap train --out a", "Missing parameter: data"),
         ("python benchmarks/losses.py --no-such-option", "--no-such-option"),
-        ("python benchmarks/nothing.py", "nothing.py"),
         ("pip install 'labelgap[nothing]'", "nothing"),
         ("make", "make is neither"),
     ],
@@ -134,13 +132,6 @@ def test_a_command_that_is_wrong_is_found(command: str, about: str) -> None:
     with pytest.raises(Exception) as found:
         check_command(command, set())
     assert about in " ".join(map(str, (found.value, *vars(found.value).values())))
-
-
-def test_marks_and_titles_are_read() -> None:
-    text = '<!-- not run: a GPU -->\n```bash\nlabelgap a \\\n    b  # c\n```\n\n```python title="x.py"\n1\n```\n'
-    first, second = blocks_of(text, "p.md")
-    assert (first.mark, commands_of(first), first.line) == ("not run: a GPU", ["labelgap a b"], 2)
-    assert (second.title, second.text, second.mark) == ("x.py", "1\n", "")
 
 
 def python_blocks() -> list[Block]:

@@ -13,7 +13,6 @@ import pytest
 from docs.builder.__main__ import build_site
 from docs.builder.api import PACKAGES, public_names
 from docs.builder.commands import commands
-from docs.builder.equations import mathml
 from docs.builder.links import site_links
 from docs.builder.navigation import make_navigation
 from filelock import FileLock
@@ -125,21 +124,9 @@ def test_links_between_files_become_links_between_pages() -> None:
     assert site_links("[a](docs/runs.md)", "SECURITY.md", "project/security.md") == "[a](../runs.md)"
 
 
-def test_an_equation_is_mathml() -> None:
-    assert "<mfrac><mn>1</mn><mi>B</mi></mfrac>" in mathml(r"\frac1B")
-    assert "\\" not in mathml(r"\bigl\{ x \bigr\}", block=True)
-
-
 @pytest.mark.browser
 def test_the_site_opens_from_disk_and_finds_what_is_searched(site: Path) -> None:
-    names = (
-        "index",
-        "tutorials/own-photos",
-        "methods/role",
-        "commands/train",
-        "reference/losses",
-        "results/index",
-    )
+    names = ("index", "tutorials/own-photos", "methods/role", "commands/train", "reference/losses", "results/index")
     with start_browser() as browser:
         for width in (PHONE, DESKTOP):
             page = new_page(browser, width, 844)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from labelgap.core.errors import InputError
 from labelgap.models import Classifier, SmallCNN, class_activation_maps
 
 
@@ -20,20 +19,6 @@ def images() -> torch.Tensor:
     return torch.randn(3, 1, 64, 64, generator=torch.Generator().manual_seed(1))
 
 
-def test_logits_are_the_linear_head_of_the_features(images: torch.Tensor) -> None:
-    model = make()
-    weight, bias = model.head.weight.detach().numpy(), model.head.bias.detach().numpy()
-    expected = model.backbone.features(images).detach().numpy() @ weight.T + bias
-    np.testing.assert_allclose(model(images).detach().numpy(), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_logits_and_features_can_come_out_of_one_pass(images: torch.Tensor) -> None:
-    model = make()
-    logits, features = model(images, return_features=True)
-    torch.testing.assert_close(logits, model(images))
-    torch.testing.assert_close(features, model.backbone.features(images))
-
-
 def test_in_eval_mode_logits_are_averaged_over_an_image_and_its_mirror_image(images: torch.Tensor) -> None:
     plain, model = make().eval(), make().eval()
     model.average_flips = True
@@ -45,25 +30,6 @@ def test_in_eval_mode_logits_are_averaged_over_an_image_and_its_mirror_image(ima
     maps = class_activation_maps(model, images).detach().numpy()
     np.testing.assert_allclose(maps, (both[0] + both[1][..., ::-1]) / 2, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.train()(images), plain.train()(images))
-
-
-def test_the_same_seed_gives_the_same_network() -> None:
-    first, again, other = make(seed=3), make(seed=3), make(seed=4)
-    for ours, same in zip(first.parameters(), again.parameters(), strict=True):
-        assert torch.equal(ours, same)
-    assert not torch.equal(first.head.weight, other.head.weight)
-    assert not torch.equal(first.head.bias, other.head.bias)
-
-
-def test_bytes_are_normalized_by_the_backbone() -> None:
-    model = make()
-    images = torch.arange(64 * 64, dtype=torch.int64).remainder(256).to(torch.uint8).view(1, 1, 64, 64)
-    assert torch.equal(model.normalize(images), model.backbone.normalize(images))
-
-
-def test_a_classifier_needs_a_class() -> None:
-    with pytest.raises(InputError, match="at least one class"):
-        Classifier(SmallCNN(), 0)
 
 
 def test_the_head_computes_exactly_also_where_the_backbone_is_rounded() -> None:

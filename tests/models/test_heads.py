@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.losses import loss
 from labelgap.models import BoostLU, Classifier, EfficientNetLite, HeadName, LinearHead, SmallCNN, class_activation_maps
 from labelgap.models.backbone import Backbone, InputSpec
 from labelgap.models.efficientnet_lite import LITE0
@@ -76,24 +75,6 @@ def test_the_gradient_of_boostlu_is_the_derivative_of_its_value() -> None:
     np.testing.assert_allclose(found, (rate[:, None] * place).sum(0).numpy() / 6, rtol=1e-12)
 
 
-def test_nothing_positive_is_nothing_boosted() -> None:
-    boosted, plain = double_head("boostlu", 4, 5), double_head("linear", 4, 5)
-    feature_maps = -some_maps(3, 4, 2, 3).abs()
-    with torch.no_grad():
-        for head in (boosted, plain):
-            head.weight.abs_()
-    torch.testing.assert_close(boosted(feature_maps), plain(feature_maps.mean(dim=(-2, -1))))
-    torch.testing.assert_close(
-        boosted(-feature_maps) - boosted.bias, 5 * (plain(-feature_maps.mean(dim=(-2, -1))) - plain.bias)
-    )
-
-
-def test_the_bias_is_not_boosted() -> None:
-    head = double_head("boostlu", 4, 5)
-    nothing = torch.zeros(1, 4, 2, 3, dtype=torch.float64)
-    torch.testing.assert_close(head(nothing)[0], head.bias)
-
-
 def test_the_linear_head_is_what_a_linear_layer_is() -> None:
     torch.manual_seed(3)
     layer = nn.Linear(6, 4)
@@ -102,16 +83,6 @@ def test_the_linear_head_is_what_a_linear_layer_is() -> None:
     features = some_maps(5, 6).float()
     assert list(head.state_dict()) == list(layer.state_dict()) == ["weight", "bias"]
     assert torch.equal(head(features), layer(features))
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_weights_travel_from_head_to_head(name: str) -> None:
-    torch.manual_seed(1)
-    trained = Classifier(SmallCNN(), 7)
-    assert [key for key in trained.state_dict() if key.startswith("head")] == ["head.weight", "head.bias"]
-    other = Classifier(SmallCNN(), 7, head=name)
-    other.load_state_dict(trained.state_dict())
-    assert torch.equal(other.head.weight, trained.head.weight) and torch.equal(other.head.bias, trained.head.bias)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -154,24 +125,6 @@ def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None
     np.testing.assert_allclose(class_activation_maps(linear, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
     wanted = np.where(wanted > 0, 5 * wanted, wanted)
     np.testing.assert_allclose(class_activation_maps(boosted, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", ["an", "ll-r", "two-way", "epr"])
-def test_any_objective_trains_a_boosted_network(method: str) -> None:
-    torch.manual_seed(0)
-    model = Classifier(Colours(), 3, head="boostlu")
-    images, labels = torch.rand(8, 3, 4, 4), torch.randint(-1, 2, (8, 3))
-    loss_fn = loss(method, **({"expected_positives": 1.0} if method == "epr" else {}))
-    loss_fn.set_epoch(1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    losses = []
-    for _ in range(10):
-        value = loss_fn(model(images), labels)
-        losses.append(value.item())
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-    assert losses[-1] < losses[0]
 
 
 def test_an_unknown_head_names_the_nearest() -> None:

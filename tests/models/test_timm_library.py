@@ -49,11 +49,10 @@ def test_timm_is_imported_only_when_asked_for_whatever_torchvision_could_load() 
         "m.is_pretrained('resnet50'); m.create_backbone('small-cnn'); "
         "print([n for n in ('timm', 'torchvision', 'huggingface_hub') if n in sys.modules]);"
         "hooks = list(sys.meta_path); m.check_backbone('timm:resnet18'); print('timm' in sys.modules);"
-        "print(type(m.create_backbone('resnet50', weights='none')).__name__);"
         "print([type(hook).__name__ for hook in sys.meta_path if 'labelgap' in type(hook).__module__])"
     )
     timm_or_skip()
-    assert python(code) == "[]\nTrue\nTimmBackbone\n[]"
+    assert python(code) == "[]\nTrue\n[]"
 
 
 def test_operators_that_torchvision_has_are_left_alone_and_missing_ones_are_declared(tmp_path: Path) -> None:
@@ -100,16 +99,6 @@ def test_without_timm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
     assert is_pretrained("resnet50") and [row.name for row in list_backbones()] == backbone_names()
 
 
-def test_models_are_counted_without_importing_them() -> None:
-    timm: Any = timm_or_skip()
-    assert count_timm_models() == len(timm.list_models())
-
-
-def test_recommended_models_are_timms_and_have_weights() -> None:
-    timm: Any = timm_or_skip()
-    assert set(RECOMMENDED_MODELS) <= set(timm.list_models(pretrained=True))
-
-
 def test_the_first_resnet50_takes_the_file_of_the_later_one_and_halves_earlier(tmp_path: Path) -> None:
     timm: Any = timm_or_skip()
     later = timm.create_model("resnet50").eval()
@@ -123,7 +112,7 @@ def test_the_first_resnet50_takes_the_file_of_the_later_one_and_halves_earlier(t
         torch.testing.assert_close(first.feature_maps(images), later.forward_features(images))
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet101"])
+@pytest.mark.parametrize("name", ["resnet50"])
 def test_what_is_written_down_of_a_short_name_is_what_timm_says(name: str) -> None:
     timm_or_skip()
     short, full = backbone_info(name), backbone_info(f"timm:{name}.tv_in1k")
@@ -133,12 +122,12 @@ def test_what_is_written_down_of_a_short_name_is_what_timm_says(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "license"),
     [
-        ("timm:vit_tiny_patch16_224", "Apache-2.0"),
         ("timm:convnextv2_atto", "CC-BY-NC-4.0, not for commercial use"),
         ("timm:vit_small_patch16_dinov3", "dinov3-license"),
-        ("timm:legacy_xception", "Apache-2.0"),
     ],
 )
 def test_licenses_are_told_as_timm_knows_them(name: str, license: str) -> None:
-    timm_or_skip()
+    timm: Any = timm_or_skip()
     assert backbone_info(name).license == license
+    assert count_timm_models() == len(timm.list_models())
+    assert set(RECOMMENDED_MODELS) <= set(timm.list_models(pretrained=True))

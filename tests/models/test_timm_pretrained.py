@@ -55,16 +55,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("timm:gcvit_xxtiny", "gcvit_xxtiny_224_nvidia-d1d86009.pth", "github.com"),
     ],
 )
-def test_without_a_network_one_message_says_what_to_do(name: str, place: str, host: str, asked: list[str]) -> None:
+def test_without_a_network_one_message_says_what_to_do(
+    name: str, place: str, host: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError) as refused:
         create_backbone(name)
     assert [found for found in asked if found == host] == [host]
     message = str(refused.value)
     assert message.startswith(f"the pretrained weights of {name} (") and place in message and "\n" not in message
     assert all(remedy in message for remedy in ("--weights FILE", "into the cache", "--weights none"))
-
-
-def test_offline_mode_makes_no_request(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
         create_backbone("timm:resnet18")

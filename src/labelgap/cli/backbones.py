@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
 from labelgap.cli.printing import print_fields, print_table
+
+if TYPE_CHECKING:  # imported when the command runs
+    from labelgap import models
 
 
 def backbones(
     name: Annotated[str | None, Argument(metavar="[NAME]", help="Describe this backbone, e.g. timm:resnet18.")] = None,
 ) -> None:
     """List the backbones with the source of their weights, or describe one."""
-    from labelgap import models
-
     if name is not None:
         row = models.backbone_info(name)
         spec = row.input_spec

@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
 from labelgap.cli.options import option
 from labelgap.cli.printing import print_table
+
+if TYPE_CHECKING:  # imported when the command runs
+    from labelgap import losses
+    from labelgap.losses.base.registry import PAPER_DATASETS, option_meanings
 
 
 def methods(
@@ -18,8 +22,6 @@ def methods(
     markdown: Annotated[bool, option("Print the page docs/methods.md.")] = False,
 ) -> None:
     """List every method, or describe one."""
-    from labelgap import losses
-
     if markdown:
         from labelgap.reporting import methods_markdown
 
@@ -33,9 +35,6 @@ def methods(
 
 
 def _print_method(name: str) -> None:
-    from labelgap import losses
-    from labelgap.losses.base.registry import PAPER_DATASETS, option_meanings
-
     method, meanings = losses.describe_method(name), option_meanings(name)
     about = (inspect.getdoc(method.loss_class) or "").partition("\nArgs:\n")[0].rstrip()
     print(f"{name} ({method.reference}): {method.summary}\n\n{_plain(about)}\n")

@@ -45,8 +45,7 @@ def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
 
 AsJson = Annotated[bool, option("Print JSON.", name="--json")]
 Data = Annotated[
-    str,
-    typer.Argument(metavar="DATA", help="A CSV, a folder, shards, a VOC devkit, name=path …: `labelgap datasets`."),
+    str, typer.Argument(metavar="DATA", help="A CSV, a folder, shards, a VOC devkit, name=path …: `labelgap datasets`.")
 ]
 Device = Annotated[str, option("auto, cpu, cuda or mps.")]
 Force = Annotated[bool, option("Replace existing files.")]
@@ -91,8 +90,9 @@ class RunDataOptions(DataPaths):
 
     def given(self) -> dict[str, Any]:
         """Return the given options but ``data`` as arguments of ``labelgap.data.load_moved``."""
-        paths = {name: getattr(self, name) for name in PATH_OPTIONS}
-        return check_moved(self.data, {name: path for name, path in paths.items() if path is not None})
+        return check_moved(
+            self.data, {name: path for name in PATH_OPTIONS if (path := getattr(self, name)) is not None}
+        )
 
 
 def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -167,23 +167,19 @@ def data_arguments(options: DataOptions) -> dict[str, Any]:
     """Return the given options as arguments of ``labelgap.data.load``."""
     parsed = {
         **{name: getattr(options, name) for name in DATA_OPTIONS},
-        "classes": parse_names(options.classes, "--classes") or None,
-        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns") or None,
-        "rename": parse_pairs(options.rename, "--rename") or None,
+        "classes": parse_names(options.classes, "--classes"),
+        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns"),
+        "rename": parse_pairs(options.rename, "--rename"),
     }
-    return {
-        name: value
-        for name, value in parsed.items()
-        if value is not None and value is not False and value not in ([], {})
-    }
+    return {name: value for name, value in parsed.items() if value not in (None, [], {}) and value is not False}
 
 
 def format_arguments(data: str, options: DataOptions) -> str:
     """Return DATA and its options as arguments of another command, quoted for a shell."""
     words = [data]
     for name, value in vars(options).items():
+        flag, values = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
         if value is not None and value is not False:
-            flag, values = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
             words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
     return shlex.join(words)
 
@@ -207,10 +203,8 @@ def without(options: DataOptions, *names: str) -> DataOptions:
 
 def open_dataset(data: str, options: DataOptions) -> lg.Dataset:
     """Open DATA; an error names the command that cleans a table."""
-    from labelgap.data import load
-
     try:
-        return load(data, **data_arguments(options))
+        return lg.load(data, **data_arguments(options))
     except ProblemsError as error:
         if error.fixable:
             error.add_note(f"a table without these problems:  {fix_command(data, str(error.path), options)}")

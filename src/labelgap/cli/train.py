@@ -6,13 +6,26 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from labelgap.cli import options
 from labelgap.cli.options import DataSource, joined_processes, option, training_arguments, with_options
 from labelgap.training.settings import TrainingSettings
+
+if TYPE_CHECKING:  # imported when the command runs
+    from labelgap.cli.printing import print_data, print_fields, print_run
+    from labelgap.core.distributed import is_main_process
+    from labelgap.reporting import write_report
+    from labelgap.training import open_run
+    from labelgap.training.devices import choose_device
+    from labelgap.training.fit import dry_run as estimate_cost
+    from labelgap.training.fit import fit
+    from labelgap.training.loggers import check_loggers
+    from labelgap.training.plan import TrainingRequest, plan_training
+    from labelgap.training.run_folder import check_folder, is_run_folder
+    from labelgap.training.signals import record_signals
 
 _LOG = "Log every epoch: csv, tensorboard, wandb or mlflow; repeatable. After torchrun: --logger."
 _Log = Annotated[list[str] | None, typer.Option("--log", "--logger", metavar="NAME", help=_LOG)]
@@ -35,16 +48,6 @@ def train(
     log: _Log = None,
 ) -> None:
     """Train a classifier and write a run folder with its report."""
-    from labelgap.cli.printing import print_data, print_run
-    from labelgap.core.distributed import is_main_process
-    from labelgap.reporting import write_report
-    from labelgap.training.devices import choose_device
-    from labelgap.training.fit import dry_run as estimate_cost
-    from labelgap.training.fit import fit
-    from labelgap.training.loggers import check_loggers
-    from labelgap.training.plan import TrainingRequest, plan_training
-    from labelgap.training.run_folder import check_folder
-
     started = time.perf_counter()
     arguments = {**training_arguments(training), "allow_micro_batch": allow_micro_batch}
     request = TrainingRequest.of(arguments)
@@ -70,12 +73,6 @@ def train(
 @contextmanager
 def _exit_when_stopped(out: Path) -> Iterator[None]:
     """Exit with 130 after a Ctrl-C and with 143 after SIGTERM, also where the training has ended in good order."""
-    from labelgap.cli.printing import print_fields
-    from labelgap.core.distributed import is_main_process
-    from labelgap.training import open_run
-    from labelgap.training.run_folder import is_run_folder
-    from labelgap.training.signals import record_signals
-
     with record_signals() as received:
         try:
             yield

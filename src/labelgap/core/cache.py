@@ -68,9 +68,11 @@ _UPSERT_NETWORK: Final = """
     SET about = excluded.about, row_bytes = excluded.row_bytes, writer = excluded.writer, written = excluded.written
     RETURNING id
 """
-_SIZE_BY_USE: Final = """
-    SELECT used, sum(row_bytes + ?) FROM entry JOIN network ON network.id = network WHERE used < ?
-    GROUP BY used ORDER BY used
+_LAST_TO_EVICT: Final = """
+    SELECT max(used) FROM (
+        SELECT used, sum(sum(row_bytes + :entry)) OVER (ORDER BY used) - sum(row_bytes + :entry) AS older
+        FROM entry JOIN network ON network.id = network WHERE used < :started GROUP BY used
+    ) WHERE older < :excess
 """
 _COUNT_BY_NETWORK: Final = """
     SELECT name, about, row_bytes, count(*), max(used) FROM entry JOIN network ON network.id = network WHERE used <= ?
@@ -164,17 +166,17 @@ def read_flat_json(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def _parse_flat(content: str | bytes) -> dict[str, Any] | None:
+    with suppress(ValueError):
+        return _FLAT_JSON.validate_json(content, strict=True)
+    return None
+
+
 def write_flat_json(path: Path, value: dict[str, Any]) -> None:
     """Write JSON atomically; a symbolic link is replaced, not followed."""
     if path.is_symlink():
         path.unlink()
     write_json(path, value)
-
-
-def _parse_flat(content: str | bytes) -> dict[str, Any] | None:
-    with suppress(ValueError):
-        return _FLAT_JSON.validate_json(content, strict=True)
-    return None
 
 
 @dataclass(frozen=True)
@@ -372,12 +374,9 @@ def _remove(action: Callable[[sqlite3.Connection], list[CachedRows]]) -> list[Ca
 def _evict(connection: sqlite3.Connection, limit: int) -> list[CachedRows]:
     """Remove the least recently used rows that are not in use until the others take at most ``limit`` bytes."""
     removed: list[CachedRows] = []
+    values: dict[str, float] = {"entry": _ENTRY_BYTES, "started": _STARTED - _USE_SECONDS}
     while (excess := _size(connection) - limit) > 0:
-        last = None
-        for used, size in connection.execute(_SIZE_BY_USE, (_ENTRY_BYTES, _STARTED - _USE_SECONDS)):
-            last, excess = used, excess - size
-            if excess <= 0:
-                break
+        ((last,),) = connection.execute(_LAST_TO_EVICT, {**values, "excess": excess})
         if last is None:
             break
         removed += _delete(connection, last)

@@ -11,7 +11,8 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -72,12 +73,11 @@ class Problem:
 
 def merge_repeated(problems: Sequence[Problem]) -> list[Problem]:
     """Return one problem of each message, the first, which says how many more there are."""
-    more = Counter(problem.message for problem in problems)
-    first: dict[str, Problem] = {}
+    lines: dict[str, list[int]] = {}
     for problem in problems:
-        note = f" (and {more[problem.message] - 1:,} more like it)" if more[problem.message] > 1 else ""
-        first.setdefault(problem.message, Problem(problem.line, problem.message + note))
-    return list(first.values())
+        lines.setdefault(problem.message, []).append(problem.line)
+    notes = {text: f" (and {len(at) - 1:,} more like it)" if len(at) > 1 else "" for text, at in lines.items()}
+    return [Problem(at[0], text + notes[text]) for text, at in lines.items()]
 
 
 class ProblemsError(InputError):
@@ -100,20 +100,20 @@ class ProblemsError(InputError):
     ) -> None:
         self.path, self.fixable, self.problems, self.unit = path, fixable, tuple(sorted(problems)), unit
         count = len(self.problems)
-        lines = [f"{path} cannot be used yet: {pluralize(count, 'problem')}, {outcome}"]
-        listed = self.problems if count <= shown else merge_repeated(self.problems)
-        left_out = max(len(listed) - shown, 0)
-        listed = _some_of_each_kind(listed, shown)
-        positions = [f"{unit} {problem.line}" if unit else "" for problem in listed]
+        every = self.problems if count <= shown else merge_repeated(self.problems)
+        listed = _some_of_each_kind(every, shown)
+        positions = [f"{unit} {problem.line}  " if unit else "" for problem in listed]
         width = max(map(len, positions), default=0)
-        for position, problem in zip(positions, listed, strict=True):
-            lines.append(f"  {position.ljust(width) + '  ' if unit else ''}{problem.message}")
-        if left_out:
-            lines[-1] += f"          …and {left_out:,} more"
+        lines = [f"{path} cannot be used yet: {pluralize(count, 'problem')}, {outcome}"]
+        lines += [f"  {at:<{width}}{problem.message}" for at, problem in zip(positions, listed, strict=True)]
+        lines[-1] += _left_out(every, shown)
         lines += [f"  note: {note}" for note in notes[:shown]]
-        if len(notes) > shown:
-            lines[-1] += f"          …and {len(notes) - shown:,} more"
+        lines[-1] += _left_out(notes, shown)
         super().__init__("\n".join(lines))
+
+
+def _left_out(every: Sequence[object], shown: int) -> str:
+    return f"          …and {len(every) - shown:,} more" if len(every) > shown else ""
 
 
 def _some_of_each_kind(problems: Sequence[Problem], count: int) -> list[Problem]:
@@ -157,12 +157,15 @@ def nearest_path(path: str | os.PathLike[str]) -> Path | None:
     The first part that does not exist is compared with the names in its folder. Hidden names are left out, and names
     that have no more in common than a suffix.
     """
-    parts = Path(path).parts
+    parts, names = Path(path).parts, list[str]()
     for count in range(1, len(parts) + 1):
         if os.path.lexists(Path(*parts[:count])):
             continue
         folder = Path(*parts[: count - 1])
-        near = nearest(parts[count - 1], _names(folder))
+        with suppress(OSError), os.scandir(folder) as entries:
+            visible = (entry.name for entry in entries if not entry.name.startswith("."))
+            names = sorted(itertools.islice(visible, _MAX_CANDIDATES))
+        near = nearest(parts[count - 1], names)
         if near is None or similarity(Path(parts[count - 1]).stem, Path(near).stem) < _MIN_SIMILARITY:
             return None
         found = Path(folder, near, *parts[count:])
@@ -181,16 +184,6 @@ def suggest_path(path: str | os.PathLike[str]) -> str:
     """Return the nearest path that exists as the last sentence of a message; empty when none is close."""
     near = nearest_path(path)
     return "" if near is None else f" Did you mean {near}?"
-
-
-def _names(folder: Path) -> Iterator[str]:
-    """Yield the names in a folder that can be read, in alphabetical order."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _MAX_CANDIDATES)]
-    except OSError:
-        return
-    yield from sorted(name for name in names if not name.startswith("."))
 
 
 def _restored(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:

@@ -90,12 +90,8 @@ def _target(path: Path) -> Path:
     with _as_disk_error(path):
         if not target.parent.is_dir():
             raise InputError(f"{path} cannot be written: the folder {target.parent} does not exist.")
-        if target.is_dir():
-            raise InputError(f"{path} cannot be written: it is a folder.")
-        if target.is_symlink():
-            raise InputError(f"{path} cannot be written: it is a link to itself.")
-        if target.exists() and not target.is_file():  # a rename would replace the device for everybody
-            raise InputError(f"{path} cannot be written: it is a pipe or a device, not a file.")
+        if os.path.lexists(target) and not target.is_file():  # a rename would replace a device for everybody
+            raise InputError(f"{path} cannot be written: it is a folder, a device or a link to itself, not a file.")
     return target
 
 
@@ -112,18 +108,16 @@ def sync_folder(folder: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Create a folder and its parents unless they exist; raise a ``RunError`` where that is impossible."""
-    try:
-        with _as_disk_error(path):
-            for left in reversed(range(_ATTEMPTS)):
-                try:
-                    return path.mkdir(parents=True, exist_ok=True)
-                except (FileExistsError, FileNotFoundError):  # a file, or a folder that another process removed since
-                    if not left:
-                        raise
-    except LabelGapError:
-        raise
-    except OSError as error:
-        raise RunError(f"{path} cannot be created ({error.strerror}): choose another folder.") from None
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            with _as_disk_error(path):
+                return path.mkdir(parents=True, exist_ok=True)
+        except DiskError:
+            raise
+        except OSError as error:
+            if left and isinstance(error, FileExistsError | FileNotFoundError):
+                continue  # a folder that another process has removed since, or a file
+            raise RunError(f"{path} cannot be created ({error.strerror}): choose another folder.") from None
 
 
 @contextmanager
@@ -140,13 +134,10 @@ def _as_disk_error(path: str | os.PathLike[str]) -> Iterator[None]:
 def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
     """Return the system's message where the disk is full; None where something else is wrong.
 
-    Not every writer passes the error number on: safetensors writes it into its message; torch and numpy lose it, and
-    then a write to the disk is tried.
+    Not every writer passes the error number on: safetensors writes it into its message; without one, a write is tried.
     """
-    number = error.errno if isinstance(error, OSError) else None
-    if not isinstance(error, OSError) and (match := _ERROR_NUMBER.search(str(error))):
-        number = int(match[1])
-    if number is None and isinstance(error, OSError | RuntimeError):
+    number = int(match[1]) if (match := _ERROR_NUMBER.search(str(error))) else getattr(error, "errno", None)
+    if number is None:
         try:
             with temporary.open("ab") as file:
                 file.write(bytes(1 << 16))
@@ -154,7 +145,7 @@ def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
                 os.fsync(file.fileno())
         except OSError as failure:
             number = failure.errno
-    return os.strerror(number) if number is not None and number in DISK_FULL else None
+    return os.strerror(number) if number in DISK_FULL else None
 
 
 def is_partial(name: str) -> bool:
@@ -162,23 +153,11 @@ def is_partial(name: str) -> bool:
     return _PARTIAL.fullmatch(name) is not None
 
 
-def remove_partials(folder: Path, older_than: float = 0.0) -> None:
+def remove_partials(folder: Path, older_than: float = 0.0, name: re.Pattern[str] = _PARTIAL) -> None:
     """Remove the temporary files that killed writers left in a folder, if not written to for ``older_than`` seconds.
 
     It is 0 only where no other process writes to the folder.
     """
-    _remove_matching(folder, _PARTIAL, older_than)
-
-
-def remove_partials_of(path: Path) -> None:
-    """Remove the temporary files that killed writers of one file left; nothing else may write to it now."""
-    target = path.resolve()
-    if len(target.stem) <= _MAX_STEM:
-        name = rf"\.{re.escape(target.stem)}-[0-9a-f]{{16}}\.partial{re.escape(target.suffix)}"
-        _remove_matching(target.parent, re.compile(name))
-
-
-def _remove_matching(folder: Path, name: re.Pattern[str], older_than: float = 0.0) -> None:
     with suppress(OSError):
         for path in folder.iterdir():
             with suppress(OSError):
@@ -186,14 +165,20 @@ def _remove_matching(folder: Path, name: re.Pattern[str], older_than: float = 0.
                     path.unlink()
 
 
+def remove_partials_of(path: Path) -> None:
+    """Remove the temporary files that killed writers of one file left; nothing else may write to it now."""
+    target = path.resolve()
+    if len(target.stem) <= _MAX_STEM:
+        name = rf"\.{re.escape(target.stem)}-[0-9a-f]{{16}}\.partial{re.escape(target.suffix)}"
+        remove_partials(target.parent, name=re.compile(name))
+
+
 def remove_file(path: Path) -> None:
     """Remove a file where there is one; ``RunError`` where something else is in its place."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
+    with _as_disk_error(path):
         if path.is_dir():
-            raise RunError(f"{path} is a folder, where a file belongs: remove it.") from None
-        raise DiskError.of(path, error.strerror or str(error), full=False) from error
+            raise RunError(f"{path} is a folder, where a file belongs: remove it.")
+        path.unlink(missing_ok=True)
 
 
 def file_digest(path: Path) -> bytes:

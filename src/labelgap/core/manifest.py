@@ -7,7 +7,7 @@ An unfinished folder has no manifest. Whoever adds or replaces a file of a finis
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
@@ -59,7 +59,7 @@ def replacing(folder: Path, names: Iterable[str]) -> Iterator[None]:
 def _update(folder: Path, removed: Collection[str], added: Collection[str]) -> None:
     if (folder / MANIFEST_FILE).exists():
         with lock_folder(folder, "writing the manifest", wait=_WAIT, name=LOCK_FILE):
-            entries = _read(folder).files
+            entries = _read(folder)
             updated = {name: entry for name, entry in entries.items() if name not in removed} | _entries(folder, added)
             if updated != entries:
                 _write(folder, updated)
@@ -69,10 +69,10 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
     """Compare files with the manifest; a file that it does not list, or a folder without one, passes."""
     if not (folder / MANIFEST_FILE).exists():
         return
-    names, entries = list(names), _read(folder).files
-    for name in _changed(folder, names, entries):
-        if _changed(folder, [name], _read(folder).files):  # else it was replaced while it was compared
-            raise RunError(
+    entries = _read(folder)
+    for name in names:
+        if _state(folder, name, entries) != "intact" and _state(folder, name, _read(folder)) != "intact":
+            raise RunError(  # else it was replaced while it was compared
                 f"{folder / name} is not as it was written: its digest differs from {MANIFEST_FILE}. Restore it from a "
                 f"copy, or train again. If you changed it on purpose: labelgap verify {folder} --accept."
             )
@@ -82,43 +82,39 @@ def verify_folder(folder: Path) -> dict[str, State]:
     """Compare every file that the manifest of a folder lists with it, in the order of their names."""
     if not (folder / MANIFEST_FILE).exists():
         raise RunError(f"{folder} has no {MANIFEST_FILE}: it is not finished, or was made by an older version.")
-    entries = _read(folder).files
-    return {name: _state(folder, name, entry) for name, entry in sorted(entries.items())}
+    entries = _read(folder)
+    return {name: _state(folder, name, entries) for name in sorted(entries)}
 
 
-def _changed(folder: Path, names: Iterable[str], entries: Mapping[str, _Entry]) -> list[str]:
-    return [name for name in names if name in entries and _state(folder, name, entries[name]) != "intact"]
-
-
-def _state(folder: Path, name: str, entry: _Entry) -> State:
-    path = folder / name
-    if not path.is_file():
-        return "missing"
-    return "intact" if path.stat().st_size == entry.bytes and _sha256(path) == entry.sha256 else "changed"
+def _state(folder: Path, name: str, entries: dict[str, _Entry]) -> State:
+    """Compare a file with its entry; a file without one is intact."""
+    if name not in entries:
+        return "intact"
+    found = _entries(folder, [name])
+    return "missing" if not found else "intact" if found[name] == entries[name] else "changed"
 
 
 def _entries(folder: Path, names: Iterable[str]) -> dict[str, _Entry]:
-    paths = {name: folder / name for name in names if (folder / name).is_file()}
-    return {name: _Entry(bytes=path.stat().st_size, sha256=_sha256(path)) for name, path in paths.items()}
+    entries = {}
+    for name in names:
+        if (path := folder / name).is_file():
+            with reading(path), path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            entries[name] = _Entry(bytes=path.stat().st_size, sha256=digest)
+    return entries
 
 
-def _sha256(path: Path) -> str:
-    with reading(path), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(folder: Path, entries: Mapping[str, _Entry]) -> None:
-    manifest = _Manifest(files=dict(sorted(entries.items())))
+def _write(folder: Path, entries: dict[str, _Entry]) -> None:
     remove_partials_of(folder / MANIFEST_FILE)
-    write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
+    write_json(folder / MANIFEST_FILE, _Manifest(files=dict(sorted(entries.items()))).model_dump(mode="json"))
 
 
-def _read(folder: Path) -> _Manifest:
+def _read(folder: Path) -> dict[str, _Entry]:
     path = folder / MANIFEST_FILE
     remedy = f"`labelgap verify {folder} --accept` writes it again from the files as they are now."
-    manifest = read_json(path, _Manifest, format=FORMAT, remedy=remedy)
-    for name in manifest.files:
+    files = read_json(path, _Manifest, format=FORMAT, remedy=remedy).files
+    for name in files:
         parts = PurePosixPath(name)
         if parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name:
             raise RunError(f"{path} lists {name!r}, which is not a file of this folder.")
-    return manifest
+    return files

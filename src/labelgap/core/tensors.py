@@ -38,11 +38,7 @@ def write_tensors(
 
 def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a file that ``write_tensors`` wrote, and its metadata."""
-    metadata = read_tensor_metadata(path, remedy=remedy)
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except (*READ_ERRORS, safetensors.SafetensorError) as error:
-        raise damaged(path, error, remedy) from None
+    tensors, metadata = _read(path, remedy)
     if metadata.pop(_DIGEST, None) != _digest(tensors, metadata):
         raise damaged(path, "its content does not have the digest that it was written with", remedy)
     return tensors, metadata
@@ -50,13 +46,18 @@ def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], di
 
 def read_tensor_metadata(path: Path, *, remedy: str = "") -> dict[str, str]:
     """Return the metadata of ``write_tensors`` without reading the tensors; the digest is not verified."""
+    return _read(path, remedy, tensors=False)[1]
+
+
+def _read(path: Path, remedy: str, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
     check_ordinary(path, remedy=remedy)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             found = parse_json((file.metadata() or {}).get(_METADATA, "{}"))
+            values = {name: file.get_tensor(name) for name in (file.keys() if tensors else ())}
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
             raise ValueError("its metadata is not text")
-        return found
+        return values, found
     except (*READ_ERRORS, safetensors.SafetensorError) as error:
         raise damaged(path, error, remedy) from None
 

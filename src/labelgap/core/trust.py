@@ -23,6 +23,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,7 @@ import platformdirs
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import sync_folder, write_json
+from labelgap.core.lock import lock_folder
 from labelgap.core.stored import SIGNATURE, read_json_object, reading
 from labelgap.core.text import truncate_text
 
@@ -77,11 +79,10 @@ def require_trust(path: Path, named: Sequence[str], instead: str = "") -> None:
 
 def outside_links(folder: Path) -> list[str]:
     """Return the symbolic links in a folder that lead out of it: writing to one would replace a file elsewhere."""
-    found: list[Path] = []
     with reading(folder):
-        for parent, folders, files in os.walk(folder):
-            found += [Path(parent, name) for name in (*folders, *files) if leaves_folder(Path(parent, name), folder)]
-    return [f"the link {link.relative_to(folder)} to {link.readlink()}" for link in sorted(found)]
+        paths = (Path(parent, name) for parent, *names in os.walk(folder) for name in chain(*names))
+        found = sorted(path for path in paths if leaves_folder(path, folder))
+        return [f"the link {link.relative_to(folder)} to {link.readlink()}" for link in found]
 
 
 def leaves_folder(path: Path, folder: Path) -> bool:
@@ -113,48 +114,35 @@ def is_named(folder: Path) -> bool:
 def _sign(value: Mapping[str, Any]) -> str:
     stored = json.loads(json.dumps(value))  # keys as they come back
     text = json.dumps(stored, sort_keys=True, separators=(",", ":"))
-    return hmac.new(_key(), text.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(
+        _load_key(platformdirs.user_state_path("labelgap") / "key"), text.encode(), hashlib.sha256
+    ).hexdigest()
 
 
 def _unsigned(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: each for key, each in value.items() if key != SIGNATURE}
 
 
-def _key() -> bytes:
-    return _load_key(platformdirs.user_state_path("labelgap") / "key")
-
-
 @cache
 def _load_key(path: Path) -> bytes:
     """Return the user's key; created where there is none. Without a folder to keep it, it lasts for this process."""
-    key = secrets.token_bytes(_KEY_BYTES)
-    temporary = path.with_name(f".key-{secrets.token_hex(8)}")
-    with suppress(OSError):
-        if (stored := _stored_key(path)) is not None:
-            return stored
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)  # fails where another process has just created it
-        except FileExistsError:
-            if (stored := _stored_key(path)) is not None:
-                return stored
-            temporary.replace(path)  # it is damaged: what it signed is foreign from now on
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
+    key, new = secrets.token_bytes(_KEY_BYTES), path.with_name(f".key-{secrets.token_hex(8)}")
+    with suppress(OSError, RunError):
+        if not _is_key(path):
+            with lock_folder(path.parent, "creating the key", wait=10):
+                if not _is_key(path):  # a damaged one is replaced: what it signed is foreign from now on
+                    with os.fdopen(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                        file.write(key)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    new.replace(path)
+                    sync_folder(path.parent)
+        return path.read_bytes()
     return key
 
 
-def _stored_key(path: Path) -> bytes | None:
-    with suppress(FileNotFoundError):
-        key = path.read_bytes()
-        return key if len(key) == _KEY_BYTES else None
-    return None
+def _is_key(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == _KEY_BYTES
 
 
 def is_class_path(name: str) -> bool:

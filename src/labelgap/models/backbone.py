@@ -6,7 +6,7 @@ A backbone states what images it takes (``input_spec``) and where its weights co
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, final
 
@@ -218,15 +218,19 @@ class ModuleBackbone(Backbone):
 
 
 def _stated_input(network: nn.Module) -> InputSpec:
-    stated = getattr(network, "input_spec", None)
+    stated, config = getattr(network, "input_spec", None), getattr(network, "pretrained_cfg", None)
     if isinstance(stated, InputSpec):
         return stated
-    config = getattr(network, "pretrained_cfg", None)
     if isinstance(config, dict) and {"input_size", "mean", "std"} <= config.keys():
-        channels, size, _ = config["input_size"]
-        interpolation = "bilinear" if config.get("interpolation") == "bilinear" else "bicubic"
-        return InputSpec(size, tuple(config["mean"]), tuple(config["std"]), channels, interpolation)  # type: ignore[arg-type]
+        return timm_input(config)
     return IMAGENET_INPUT
+
+
+def timm_input(config: Mapping[str, Any], size: int | None = None) -> InputSpec:
+    """Return the input of a network by its configuration in timm; ``size`` instead of the configured one."""
+    channels, height, _ = config["input_size"]
+    interpolation = "bilinear" if config.get("interpolation") == "bilinear" else "bicubic"
+    return InputSpec(size or height, tuple(config["mean"]), tuple(config["std"]), channels, interpolation)  # type: ignore[arg-type]
 
 
 def dry_forward(

@@ -118,8 +118,7 @@ class Classifier(nn.Module):
 
     .. math:: x = W\\,\\mathrm{features}(\\mathrm{images}) + b
 
-    with the linear head; see ``BoostLU`` for the other. A head is initialized like ``nn.Linear``, uniform on
-    :math:`\\pm 1/\\sqrt D`, from torch's generator.
+    with the linear head; see ``BoostLU`` for the other.
 
     Args:
         backbone: gives the features.
@@ -159,21 +158,15 @@ class Classifier(nn.Module):
         With ``return_features``, also the pooled vectors ``(B, D)``: both from one call of ``forward``, the only method
         that ``DistributedDataParallel`` synchronizes.
         """
-        if not self.head.needs_feature_maps:
-            inputs = features = self.backbone.features(images)
-        elif return_features:
+        read = self.backbone.feature_maps if self.head.needs_feature_maps else self.backbone.features
+        if self.head.needs_feature_maps and return_features:
             inputs, features = self.backbone.maps_and_features(images)
         else:
-            inputs = features = self.backbone.feature_maps(images)
+            inputs = features = read(images)
         logits = self._head_in_own_precision(inputs)
         if self.average_flips and not self.training:
-            logits = (logits + self._logits(images.flip(-1))) / 2
+            logits = (logits + self._head_in_own_precision(read(images.flip(-1)))) / 2
         return (logits, features) if return_features else logits
-
-    def _logits(self, images: Tensor) -> Tensor:
-        backbone = self.backbone
-        maps = self.head.needs_feature_maps
-        return self._head_in_own_precision(backbone.feature_maps(images) if maps else backbone.features(images))
 
     def _head_in_own_precision(self, inputs: Tensor) -> Tensor:
         """Apply the head outside autocast: logits rounded to bfloat16 would tie ranks."""

@@ -127,12 +127,7 @@ def parse_name(name: str) -> ClipName:
 
 
 def load_clip(
-    name: str,
-    *,
-    pretrained: bool = True,
-    file: WeightFile | None = None,
-    size: int | None = None,
-    text: bool = False,
+    name: str, *, pretrained: bool = True, file: WeightFile | None = None, size: int | None = None, text: bool = False
 ) -> Clip:
     """Build a model of open_clip with its weights.
 

@@ -163,11 +163,7 @@ _add_cnn("tiny-cnn", (76_416, 96, SMALL_CNN_INPUT), "small gray images; half the
 
 
 def create_backbone(
-    name: str,
-    *,
-    pretrained: bool = True,
-    weights: str | os.PathLike[str] | None = None,
-    size: int | None = None,
+    name: str, *, pretrained: bool = True, weights: str | os.PathLike[str] | None = None, size: int | None = None
 ) -> Backbone:
     """Make a backbone.
 

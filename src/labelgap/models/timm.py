@@ -33,15 +33,17 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models.backbone import FORWARD_ERRORS, RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo, dry_forward
-from labelgap.models.pretrained import pretrained_file
-from labelgap.models.weight_files import (
-    WeightFile,
-    describe_mismatch,
-    load_tensors,
-    match_tensors,
-    read_weight_file,
+from labelgap.models.backbone import (
+    FORWARD_ERRORS,
+    RANDOM_WEIGHTS,
+    Backbone,
+    InputSpec,
+    WeightsInfo,
+    dry_forward,
+    timm_input,
 )
+from labelgap.models.pretrained import pretrained_file
+from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors, read_weight_file
 
 TIMM_PREFIX: Final = "timm:"
 RECOMMENDED_MODELS: Final = {
@@ -236,16 +238,10 @@ def _stages(network: Any, images: Tensor) -> tuple[Any, Any]:
 
 
 def _input_spec(config: Any, size: int | None, name: str) -> InputSpec:
-    channels, height, width = config.input_size
+    _, height, width = config.input_size
     if size is None and height != width:
         raise InputError(f"{name} takes images of {height} × {width}, and here they are square: say of which size.")
-    return InputSpec(
-        size=height if size is None else size,
-        mean=tuple(config.mean),
-        std=tuple(config.std),
-        channels=channels,
-        interpolation="bilinear" if config.interpolation == "bilinear" else "bicubic",
-    )
+    return timm_input(vars(config), size)
 
 
 def _canonical_name(config: Any) -> str:
