@@ -20,6 +20,7 @@ from labelgap.core.trust import class_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.findings import ValidationHeldOut
+from labelgap.data.identity import DataIdentity
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, has_batch_norm, is_pretrained
@@ -125,6 +126,9 @@ class TrainingPlan:
     search: SearchSpace | None  # the settings that val, or a cross-validation, chooses before the training
     backbone: Backbone | None  # the one that was given as an object
     notes: tuple[str, ...]  # what a user should know before the training
+    identity: DataIdentity | None = (
+        None  # of all labels of the data, those that are left out as well; None in a dry run
+    )
 
     def lines(self) -> Iterator[str]:
         """Yield the plan in words: the method and why, the protocol, and the notes."""
