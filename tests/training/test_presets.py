@@ -201,7 +201,7 @@ def test_a_head_alone_is_trained_on_a_pretrained_backbone_unless_another_is_give
     chosen = resolve(protocol="linear")
     assert chosen.backbone == "efficientnet-lite0" and describe_random_features(chosen) is None
     assert describe_random_features(resolve()) is None
-    assert resolve(protocol="linear", weights="digits.safetensors").backbone == "small-cnn"
+    assert resolve(protocol="linear", weights=__file__).backbone == "small-cnn"
     random = describe_random_features(resolve(protocol="linear", backbone="small-cnn"))
     assert random is not None and random.startswith("the weights of small-cnn are random")
 

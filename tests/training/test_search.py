@@ -8,6 +8,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from labelgap.training.search import (
     Search,
     _Best,
     _simplest,
-    search_by_folds,
+    search_heads,
     selection_score,
 )
 from labelgap.training.selection import choose_selection
@@ -125,11 +126,11 @@ def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
         config_for(data, weight_decay=100.0),
         config_for(data, weight_decay=0.01, epochs=10),
     ]
-    found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
     assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
     assert found.logits is not None and np.isfinite(found.logits).all() and found.reason is not None
     with pytest.raises(RunError, match="diverged in every fold"):
-        search_by_folds(features, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
+        search_heads({"train": features}, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
 
 
 def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +139,7 @@ def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest
     data, fold = album(), np.arange(IMAGES) % 4
     features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 100.0)]
-    found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
     (alone,) = out_of_fold_logits(features, [FoldTask(configs[0], data.train.labels, fold)], torch.device("cpu"))
     np.testing.assert_array_equal(found.logits, alone)
     part, rows = data.train.labels.select(np.arange(40)), features[:40]
@@ -302,7 +303,11 @@ def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(no
     scores["gr"] = max(scores["gr"], scores["an"] + 1e-4)
     config = config_for(album())
     best = {
-        name: _Best(config.model_copy(update={"method": name}), float(scores[name]), weight, np.zeros(2))
+        name: _Best(
+            config.model_copy(update={"method": name}),
+            float(scores[name]),
+            SimpleNamespace(weight=weight, bias=np.zeros(2)),
+        )
         for name, weight in heads.items()
     }
     assert _simplest(best, "an", torch.from_numpy(vectors), selection).method == chosen

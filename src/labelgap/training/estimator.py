@@ -25,7 +25,7 @@ from labelgap.labels import LabelTable, paper_split
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.auto import FOLDS
 from labelgap.training.devices import choose_device
-from labelgap.training.folds import equal_row_groups
+from labelgap.training.folds import equal_row_groups, shared_settings
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.progress import Reporter
@@ -210,17 +210,12 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         (result,) = train_heads(
             vectors["train"],
             [head],
-            epochs=config.epochs,
-            batch_size=config.batch_size,
+            **{**shared_settings(config), "stop_below": self.stop_below},
             order_seed=config.seed,
             val_features=vectors.get("val"),
             val_labels=None if val is None else val[1],
             select=self.select_,
-            stop_below=self.stop_below,
             device=device,
-            optimizer=config.optimizer,
-            momentum=config.momentum,
-            standardize=config.standardize,
         )
         if result.failed is not None:
             raise InputError(f"{head}: {result.failed}, or a StandardScaler before it.")

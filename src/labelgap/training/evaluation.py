@@ -15,8 +15,9 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
 from labelgap.metrics.thresholds import MIN_PRESENT
-from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
+from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision
 from labelgap.training.history import has_estimate
+from labelgap.training.selection import measurable, measurable_labels
 
 _NAMED = 10
 
@@ -37,8 +38,8 @@ def evaluate_scores(
     on other images; on val, which chose them, it is a little too high. ``groups`` has the number of the group of every
     class; that of the result has then a row for each group.
     """
-    counts, both, scores = labels.counts(), _supported(labels), expit(logits)
-    supported = labels.keep(both[labels.columns]).to_dense()
+    counts, both, scores = labels.counts(), measurable(labels), expit(logits)
+    supported = measurable_labels(labels).to_dense()
     each, counted = average_precision(logits, supported, average=None, return_counted=True)
     samples, images_counted = average_precision(logits, supported, average="samples", return_counted=True)
     chance = expected_random_precision(counts.present[both], counts.absent[both])
@@ -63,11 +64,6 @@ def evaluate_scores(
     if groups is not None:
         result["groups"] = _measure_groups(each, labels, groups)
     return result
-
-
-def _supported(labels: LabelTable) -> NDArray[np.bool_]:
-    counts = labels.counts()
-    return supports_accuracy(counts.present, counts.absent, len(labels))
 
 
 def _measure_groups(
@@ -104,8 +100,7 @@ def evaluate_in_full(
     intervals: Sequence[tuple[float, float] | None] = [None] * len(labels.classes)
     means: dict[str, Any] | None = None
     if resamples and len(labels):
-        supported = labels.keep(_supported(labels)[labels.columns])
-        found = bootstrap_intervals(logits, supported, decisions, resamples=resamples)
+        found = bootstrap_intervals(logits, measurable_labels(labels), decisions, resamples=resamples)
         intervals = found.average_precision
         names = ("map", "map_samples", "f1_micro", "f1_macro")
         means = {"level": found.level, "resamples": found.resamples, **{name: getattr(found, name) for name in names}}
@@ -120,8 +115,7 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
     """Return the estimated mAP over all images, where labels are unknown and scores rank better than at random."""
     counts = labels.counts()
     enough = np.flatnonzero(counts.present >= MIN_PRESENT)
-    found: dict[str, Any] = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0}
-    found["estimated"] = {}
+    found = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0, "estimated": dict[str, Any]()}
     if labels.complete or not enough.size:
         return found
     estimate = corrected_average_precision(logits, labels)
@@ -138,7 +132,7 @@ def _class_rows(
     intervals: Sequence[tuple[float, float] | None],
 ) -> list[dict[str, Any]]:
     """Return a row of decision measures per class."""
-    codes, counts, supported = labels.to_dense(), labels.counts(), _supported(labels).tolist()
+    codes, counts, supported = labels.to_dense(), labels.counts(), measurable(labels).tolist()
     measured = {
         name: measure(scores, codes, thresholds.values, average=None)
         for name, measure in (("precision", precision), ("recall", recall), ("f1", f1))

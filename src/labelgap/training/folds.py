@@ -120,7 +120,7 @@ def train_configs(
     train = as_tensor(features["train"])
     for members in _groups(configs):
         plans = [_plan(configs[member], labels, images or len(labels)) for member in members]
-        how = {**_val(features, selection), **_shared(configs[members[0]])}
+        how = {**_val(features, selection), **shared_settings(configs[members[0]])}
         found |= zip(members, train_heads(train, plans, order_seed=order_seed, device=device, **how), strict=True)
     return [found[number] for number in range(len(configs))]
 
@@ -159,7 +159,7 @@ def train_folds(
     together = "val_features" not in val
     for members in _groups([task.config for task in tasks]):
         config = tasks[members[0]].config
-        how: dict[str, Any] = {**_shared(config), **val, "device": device}
+        how: dict[str, Any] = {**shared_settings(config), **val, "device": device}
         how["order_seed"] = derive_seed(config.seed, "fold")
         if together and config.optimizer == "newton":
             how["basis"] = FeatureBasis.fit(_sample(train, max_rows), standardize=config.standardize, rotate=True)
@@ -248,11 +248,12 @@ def _groups(configs: Sequence[RunConfig]) -> list[list[int]]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, config in enumerate(configs):
         method = config.method if config.optimizer == "newton" else ""
-        groups.setdefault((*_shared(config).values(), method), []).append(number)
+        groups.setdefault((*shared_settings(config).values(), method), []).append(number)
     return list(groups.values())
 
 
-def _shared(config: RunConfig) -> dict[str, Any]:
+def shared_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that heads which are trained together have in common, as arguments of ``train_heads``."""
     return {name: getattr(config, name) for name in _SHARED}
 
 

@@ -82,8 +82,8 @@ class TrainingRequest:
         """Return the settings of ``training`` that are not left open."""
         return {name: value for name, value in self.training.items() if value is not None and value != "auto"}
 
-    def check_names(self) -> None:
-        """Raise an error for an unknown name, and for options without a method."""
+    def check(self) -> None:
+        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
         for kind, name, known in (
             ("preset", self.preset, PRESETS),
             ("protocol", self.protocol, PROTOCOLS),
@@ -93,15 +93,11 @@ class TrainingRequest:
                 raise UnknownNameError(kind, name, known)
         if self.method == "auto" and self.options:
             raise InputError("options belong to a method: name it with --method, or leave the options out.")
-
-    def check(self) -> None:
-        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
-        self.check_names()
         if isinstance(self.method, str) and self.method != "auto":
             loss(self.method, **self.options)
         if isinstance(self.backbone, str) and self.backbone != FEATURES:
             check_backbone(self.backbone)
-        if self.weights not in (None, NO_WEIGHTS):
+        if self.weights not in (None, NO_WEIGHTS) and not isinstance(self.backbone, Backbone):
             check_weight_file(self.weights)
         check_rule(self.select)
         parse_trace(self.trace, entries=1)
@@ -126,9 +122,7 @@ class TrainingPlan:
     search: SearchSpace | None  # the settings that val, or a cross-validation, chooses before the training
     backbone: Backbone | None  # the one that was given as an object
     notes: tuple[str, ...]  # what a user should know before the training
-    identity: DataIdentity | None = (
-        None  # of all labels of the data, those that are left out as well; None in a dry run
-    )
+    identity: DataIdentity | None = None  # of the data with all labels, where the plan is run
 
     def lines(self) -> Iterator[str]:
         """Yield the plan in words: the method and why, the protocol, and the notes."""
@@ -161,7 +155,7 @@ def plan_training(
     A GPU as device has other defaults; what depends on the device stays as it is in the ``stored`` configuration of a
     run to resume.
     """
-    request.check_names()
+    request.check()
     _check_labels(data)
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
@@ -176,7 +170,7 @@ def plan_training(
         if value is not None and value is not False:
             raise InputError(f"{option}={value} is for a network, and {data.name} has feature vectors: leave it out.")
     folds = resolve_folds(data, given.get("folds"), protocol)
-    pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
+    pretrained = name == FEATURES or isinstance(backbone, Backbone) or is_pretrained(name, request.weights)
     searched = is_searched(data, protocol, folds, preset=request.preset, head=request.head)
     method, why, options, loss_fn = _method(data, request, protocol, searched, pretrained)
     batch_norm = protocol == "linear" or not pretrained or bool(from_preset) or "optimizer" in given
@@ -195,8 +189,8 @@ def plan_training(
     selection = choose_selection(observed, truth, rule)
     if selection.labels is None and settings.pop("stop_below", None) and "stop_below" in given:
         raise InputError(f"stop_below needs a val score, and here {selection.why}: leave it out, or give a val split.")
-    kept = {} if stored is None else {"precision": stored.precision}
-    settings["precision"] = _precision({**kept, **given}.get("precision"), protocol, backbone, device)
+    if "precision" not in settings:
+        settings["precision"] = _precision(protocol, backbone, device) if stored is None else stored.precision
     settings["reviewed_absents"] = "ignore" if left_out else given.get("reviewed_absents", "use")
     trace = stored.trace if stored is not None and request.trace == "auto" else _trace(request, data, device, settings)
     backbone_input = stored.backbone_input if stored is not None and stored.backbone == backbone else None
@@ -231,7 +225,8 @@ def plan_training(
 
 def describe_random_features(config: RunConfig) -> str | None:
     """Return what a user should know of a linear head on the features of random weights; None for any other run."""
-    if config.protocol != "linear" or _is_pretrained(config.backbone, config.weights):
+    fixed = config.protocol == "linear" and config.backbone != FEATURES
+    if not fixed or is_pretrained(config.backbone, config.weights):
         return None
     return (
         f"the weights of {config.backbone} are random, and --protocol linear does not train them: its features carry "
@@ -255,25 +250,19 @@ def _protocol(
     training the whole network gains little or nothing (docs/training.md), and it needs a val.
     """
     protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
-    from_preset = _preset_settings(data, request, protocol)
+    from_preset, has_features = dict[str, Any](), data.backbone == FEATURES
+    if request.preset is not None:
+        method = request.method if isinstance(request.method, str) else _registered_name(request.method)
+        asked = protocol or ("linear" if has_features else None)
+        from_preset = preset(request.preset, method=method, dataset=data.recipe.get("name"), protocol=asked)
+        ignored = ("backbone", "size", "transform") if has_features else ()
+        from_preset = {name: value for name, value in from_preset.items() if name not in ignored}
     protocol = protocol or from_preset.get("protocol")
     if protocol is None:
-        images = data.protocol == "linear" and data.backbone != FEATURES
+        images = data.protocol == "linear" and not has_features
         images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
         protocol = "linear-init" if images and _is_cuda(device) else data.protocol
     return protocol, from_preset
-
-
-def _preset_settings(data: Dataset, request: TrainingRequest, protocol: str | None) -> dict[str, Any]:
-    """Return the settings of the preset that apply to the data."""
-    if request.preset is None:
-        return {}
-    has_features = data.backbone == FEATURES
-    protocol = protocol or ("linear" if has_features else None)
-    method = request.method if isinstance(request.method, str) else _registered_name(request.method)
-    settings = preset(request.preset, method=method, dataset=data.recipe.get("name"), protocol=protocol)
-    ignored = ("backbone", "size", "transform") if has_features else ()
-    return {name: value for name, value in settings.items() if name not in ignored}
 
 
 def without_reviewed_absents(data: Dataset, request: TrainingRequest) -> tuple[Dataset, int]:
@@ -334,7 +323,6 @@ def resolve_settings(
 
     Images that may not be mirrored (``flip``), such as text, are not turned or cut either.
     """
-    check_settings(given)
     base = {name: from_preset[name] for name in KEYWORDS if name in from_preset}
     base = base or defaults_for(protocol, pretrained, given.get("optimizer"), batch_norm=batch_norm, flip=flip)
     settings = {**base, **given}
@@ -351,13 +339,11 @@ def resolve_settings(
     return settings
 
 
-def _precision(requested: str | None, protocol: str, backbone: str | Backbone, device: torch.device | None) -> str:
-    """Return the precision: 16 bits where the device computes with them, unless another is requested.
+def _precision(protocol: str, backbone: str | Backbone, device: torch.device | None) -> str:
+    """Return the default precision: 16 bits where the device computes with them.
 
     That is bf16 for networks on a GPU, and for the features of a linear head what ``inference_precision`` says.
     """
-    if requested is not None:
-        return requested
     if protocol == "linear":
         precision = inference_precision(backbone, device)
         return "bf16" if precision == "bfloat16" else precision
@@ -389,14 +375,15 @@ def _method(
     A loss object counts as its class and its options: the run trains a new loss that is made from them.
     """
     why: str | None = None
+    given: Mapping[str, Any] = request.options
     if isinstance(request.method, Loss):
         if request.options:
             raise InputError("the options of a loss object are in the object: leave options out.")
         method, given = _registered_name(request.method), loss_options(request.method)
     elif request.method != "auto":
-        method, given = request.method, dict(request.options)
+        method = request.method
     else:
-        (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
+        method, why = choose_method(data.train.labels, protocol, pretrained=pretrained)
         if searched:
             compared, judge = list(auto_methods(data)), "cross-validation" if data.val is None else "val"
             method, why = compared[0], f"{compared[0]} fits such labels; {judge} chooses its weight decay"
@@ -479,11 +466,3 @@ def _check_head(config: RunConfig) -> None:
             f"{head} is a start, and without a val split settings are chosen by cross-validation, with an optimizer "
             f"that has no start: give a val split, or --folds 0 --optimizer adam. {remedy}"
         )
-
-
-def _is_pretrained(backbone: str, weights: str | None) -> bool:
-    """Return whether the backbone starts from trained weights; an error if there is no such backbone."""
-    if backbone == FEATURES:
-        return True
-    check_backbone(backbone)
-    return is_pretrained(backbone, weights)
