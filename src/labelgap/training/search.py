@@ -200,6 +200,7 @@ def search_heads(
     """
     rows = searched_rows(labels, features["train"].shape[1], candidates, seed=candidates[0].seed)
     part, searched, best = select_rows(features["train"], rows), labels.select(rows), dict[str, _Best]()
+    part_fold = rows if isinstance(judge, Selection) else judge[rows]  # one array: heads with it share their features
 
     def score(asked: Sequence[tuple[str, RunConfig]]) -> list[float]:
         configs = [config for _, config in asked]
@@ -211,7 +212,7 @@ def search_heads(
                 math.nan if head.failed else -math.inf if head.best_score is None else head.best_score for head in found
             ]
         else:
-            tasks = [FoldTask(config, searched, judge[rows]) for config in quick]
+            tasks = [FoldTask(config, searched, part_fold) for config in quick]
             scores, found = score_folds(part, tasks, device, images=len(labels))
         for each in map(_Best, configs, scores, found):
             before = best.get(each.config.method)
