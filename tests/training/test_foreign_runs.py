@@ -78,6 +78,7 @@ def test_data_are_not_loaded_from_a_path_that_a_foreign_run_names(
     assert lg.open_run(run).load_data().classes == data.classes and OPENED
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_foreign_run_is_evaluated_and_reported_without_being_trusted(
     run: Path, tmp_path: Path, watched: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

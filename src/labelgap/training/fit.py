@@ -140,19 +140,17 @@ def fit(
             check_folder(folder, resume)
             started = Run(folder) if resume else None
             plan = _plan_run(data, request, torch_device, started, accept_changes, reporter.log)
-        where = (folder, torch_device, workers, reporter)
-        return run_training(plan, *where, started=started, log=logs, on_epoch=on_epoch)
+        return run_training(plan, folder, workers, reporter, started=started, log=logs, on_epoch=on_epoch)
 
 
 def dry_run(
     data: Dataset, request: TrainingRequest, *, device: str = "auto", workers: int | None = None
 ) -> CostEstimate:
     """Plan a training, and estimate its cost from a few batches; writes nothing but the cache."""
-    torch_device = choose_device(device)
-    plan = plan_training(data, request, torch_device)
-    plan.loss.to(torch_device).prepare(plan.data.train.labels, epochs=plan.config.epochs, seed=plan.config.seed)
-    network = initial_network(plan.config, plan.data, torch_device)
-    return measure_cost(plan, network, torch_device, choose_workers(workers, torch_device))
+    plan = plan_training(data, request, choose_device(device))
+    plan.loss.to(plan.device).prepare(plan.data.train.labels, epochs=plan.config.epochs, seed=plan.config.seed)
+    network = initial_network(plan.config, plan.data, plan.device)
+    return measure_cost(plan, network, choose_workers(workers, plan.device))
 
 
 def _plan_run(
@@ -188,7 +186,6 @@ def _plan_run(
 def run_training(
     plan: TrainingPlan,
     folder: Path,
-    device: torch.device,
     workers: int,
     reporter: Reporter,
     *,
@@ -211,8 +208,8 @@ def run_training(
     for line in plan.notes:
         reporter.log(line)
     with fail_together():
-        network = initial_network(config, data, device, plan.backbone)
-        report_cost(plan, network, device, workers, reporter)
+        network = initial_network(config, data, plan.device, plan.backbone)
+        report_cost(plan, network, workers, reporter)
         if is_main_process():
             remove_file(folder / MANIFEST_FILE)  # not valid any more
             if plan.backbone is not None and not resume:
@@ -220,7 +217,7 @@ def run_training(
             write_data_identity(folder, identity, data, reporter)
             write_config(folder, config)
     with log_epochs(log, folder, reporter.log, on_epoch, resume=resume) as on_epoch:
-        shared = (plan.selection, network, device, workers, reporter, identity.changed, on_epoch)
+        shared = (plan.selection, network, plan.device, workers, reporter, identity.changed, on_epoch)
         context = TrainingContext(folder, data, config, *shared)
         if config.protocol == "linear":
             features = linear_features(context)
@@ -251,7 +248,7 @@ def _train_head(
 ) -> None:
     """Train a head on fixed features, in one process, after a search for the settings that are open."""
     if plan.search is not None:
-        search = search or search_settings(plan, features, device=context.device, reporter=context.reporter)
+        search = search or search_settings(plan, features, context.reporter)
         config = plan.config.model_copy(update={**search.settings, "why": search.reason})
         if search.reason is not None:
             context.reporter.log(f"{config.method}: {search.reason}")

@@ -117,6 +117,7 @@ class TrainingPlan:
 
     data: Dataset  # with a val where a network is trained
     config: RunConfig  # every setting; those that are searched have the value from which the search starts
+    device: torch.device
     selection: Selection  # the rule that selects the epoch, and the labels of val it uses
     loss: Loss  # of the method; not yet prepared
     search: SearchSpace | None  # the settings that val, or a cross-validation, chooses before the training
@@ -197,18 +198,15 @@ def plan_training(
     if isinstance(backbone, Backbone):
         backbone_input = BackboneInput(**asdict(backbone.input_spec))
     config = RunConfig.checked(
+        **{each: getattr(request, each) for each in ("preset", "weights", "head", "seed")},
         data=dict(data.recipe),
         classes=data.classes,
         method=method,
         why=why,
         options=options,
-        preset=request.preset,
         backbone=name,
         backbone_input=backbone_input,
-        weights=request.weights,
         protocol=protocol,
-        head=request.head,
-        seed=request.seed,
         select=selection.rule,
         trace=trace,
         flip=data.flip and protocol != "linear",
@@ -220,7 +218,7 @@ def plan_training(
     untraced = trace == "off" and request.trace == "auto" and _is_cuda(device)
     notes = tuple(_notes(data, config, selection, left_out, untraced))
     own = backbone if isinstance(backbone, Backbone) else None
-    return TrainingPlan(data, config, selection, loss_fn, search, own, notes)
+    return TrainingPlan(data, config, device or torch.device("cpu"), selection, loss_fn, search, own, notes)
 
 
 def describe_random_features(config: RunConfig) -> str | None:
@@ -418,11 +416,11 @@ def _search_space(
     data: Dataset, request: TrainingRequest, config: RunConfig, given: Mapping[str, Any]
 ) -> SearchSpace | None:
     """Return what is searched before the training; folds are trained for their scores in any case."""
-    if request.preset is not None:
-        return SearchSpace() if config.folds else None
-    decay, rate = "weight_decay" not in given, "lr" not in given and config.optimizer != "newton"
-    compared = auto_methods(data) if request.method == "auto" else ()
-    return SearchSpace(compared, decay, rate) if config.folds or compared or decay or rate else None
+    space = SearchSpace()
+    if request.preset is None:
+        rate = "lr" not in given and config.optimizer != "newton"
+        space = SearchSpace(auto_methods(data) if request.method == "auto" else (), "weight_decay" not in given, rate)
+    return space if config.folds or space != SearchSpace() else None
 
 
 def _notes(data: Dataset, config: RunConfig, selection: Selection, left_out: int, untraced: bool) -> Iterator[str]:

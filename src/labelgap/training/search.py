@@ -125,9 +125,7 @@ def stored_logits(folder: Path, labels: LabelTable) -> NDArray[np.float32] | Non
     return logits if np.isfinite(logits).all() else None
 
 
-def search_settings(
-    plan: TrainingPlan, features: Mapping[str, Tensor], *, device: torch.device, reporter: Reporter
-) -> Search:
+def search_settings(plan: TrainingPlan, features: Mapping[str, Tensor], reporter: Reporter) -> Search:
     """Compare the settings that a plan leaves to a search, on val or by the folds of its configuration.
 
     ``features`` are ``(N, D)``, of train and val. "last" as selection is about epochs: val still chooses the settings.
@@ -141,7 +139,7 @@ def search_settings(
         fold = assign_folds(data.train.labels, config.folds, config.seed, groups)
     elif judge.labels is None:
         judge = choose_selection(data.val.labels, None)
-    how: dict[str, Any] = {"device": device, "space": plan.search, "advance": reporter.advance}
+    how: dict[str, Any] = {"device": plan.device, "space": plan.search, "advance": reporter.advance}
     with reporter.bar("search on val" if fold is None else "cross-validation", ROUNDS):
         return search_heads(features, data.train.labels, candidates, fold if fold is not None else judge, **how)
 
