@@ -202,7 +202,8 @@ def rewritten(path: Path, step: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("name", "step", "reported"), [("config.json", 2, 200), ("metrics.jsonl", 5, 400)])
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("name", "step", "reported"), [("config.json", 2, 200), ("metrics.jsonl", 7, 400)])
 def test_other_values_in_a_file_are_refused_or_harmless(
     run: Path, data: Dataset, name: str, step: int, reported: int
 ) -> None:

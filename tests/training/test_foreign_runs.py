@@ -133,6 +133,7 @@ class Loss: pass
 """
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_class_is_imported_or_made_because_a_foreign_run_names_it(
     run: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,8 +133,9 @@ def fit(
         check_links(folder)
         if isinstance(backbone, nn.Module):
             backbone, weights = copy_backbone(backbone, weights, folder, training.get("size"))
-        chosen = (method, options or {}, preset, backbone, weights and os.fspath(weights), protocol, head, seed)
-        request = TrainingRequest(*chosen, select, trace, allow_micro_batch, training)
+        file = None if weights is None else os.fspath(weights)
+        chosen = (method, options or {}, preset, backbone, file, protocol, head, seed, select, trace)
+        request = TrainingRequest(*chosen, allow_micro_batch, training)
         data = replace(data, recipe=broadcast_object(data.recipe))  # another machine may have them at another path
         with fail_together():
             check_folder(folder, resume)

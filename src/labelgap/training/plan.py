@@ -284,30 +284,6 @@ def default_linear_backbone(data: Dataset) -> str:
     return data.backbone if data.backbone == FEATURES or is_pretrained(data.backbone) else _PRETRAINED_BACKBONE
 
 
-def defaults_for(
-    protocol: str, pretrained: bool, optimizer: str | None, *, batch_norm: bool, flip: bool
-) -> dict[str, Any]:
-    """Return the default settings of a protocol.
-
-    - linear: 25 epochs at batch 16, as in the single-positive papers;
-    - end-to-end from pretrained weights: 20 epochs at batch 16, a cosine schedule after half an epoch of warm-up,
-      random changes of the images, and the rates of the optimizer. That is SGD with momentum for a network with batch
-      normalization, by the val mAP of 33 trainings on the whole of VOC2012 (docs/results/recipe.md); AdamW for one
-      without (transformers, ConvNeXt), where neither was measured;
-    - linear-init: the first, then the second;
-    - end-to-end from random weights: rates for a small network.
-    """
-    if protocol == "linear":
-        return {**LINEAR_DEFAULTS, "backbone_lr": LINEAR_DEFAULTS["lr"]}
-    phase = LINEAR_PHASE if protocol == "linear-init" else {}
-    if not pretrained:
-        return {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, **phase}
-    optimizer = optimizer or ("sgd" if batch_norm else "adamw")
-    rates = OPTIMIZER_RECIPES.get(optimizer, OPTIMIZER_RECIPES["sgd"])  # an unknown optimizer is refused by RunConfig
-    images = {"transform": "augment" if flip else "resize", "average_flips": flip}
-    return {**NETWORK_RECIPE, **rates, **images, "optimizer": optimizer, **phase}
-
-
 def resolve_settings(
     protocol: str,
     pretrained: bool,
@@ -319,10 +295,29 @@ def resolve_settings(
 ) -> dict[str, Any]:
     """Merge the user's settings over those of a preset, or over the defaults; refuse what does not fit together.
 
+    The defaults are those of the protocol:
+
+    - linear: 25 epochs at batch 16, as in the single-positive papers;
+    - end-to-end from pretrained weights: 20 epochs at batch 16, a cosine schedule after half an epoch of warm-up,
+      random changes of the images, and the rates of the optimizer. That is SGD with momentum for a network with batch
+      normalization, by the val mAP of 33 trainings on the whole of VOC2012 (docs/results/recipe.md); AdamW for one
+      without (transformers, ConvNeXt), where neither was measured;
+    - linear-init: the first, then the second;
+    - end-to-end from random weights: rates for a small network.
+
     Images that may not be mirrored (``flip``), such as text, are not turned or cut either.
     """
     base = {name: from_preset[name] for name in KEYWORDS if name in from_preset}
-    base = base or defaults_for(protocol, pretrained, given.get("optimizer"), batch_norm=batch_norm, flip=flip)
+    if not base and protocol == "linear":
+        base = {**LINEAR_DEFAULTS, "backbone_lr": LINEAR_DEFAULTS["lr"]}
+    elif not base:
+        base = {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64}
+        if pretrained:
+            optimizer = given.get("optimizer") or ("sgd" if batch_norm else "adamw")
+            rates = OPTIMIZER_RECIPES.get(optimizer, OPTIMIZER_RECIPES["sgd"])  # newton is refused below
+            images = {"transform": "augment" if flip else "resize", "average_flips": flip}
+            base = {**NETWORK_RECIPE, **rates, **images, "optimizer": optimizer}
+        base |= LINEAR_PHASE if protocol == "linear-init" else {}
     settings = {**base, **given}
     check_effect(given, settings, protocol)
     if protocol == "linear":

@@ -92,11 +92,11 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
     if not supported[rule]:
         reason = _REFUSALS[rule].format(**found)
         raise InputError(f"select='{rule}': {reason}. Leave it to `auto`, or review val.")
-    why, known = _REASONS[rule].format(**found), int(present.sum())
+    why, positives = _REASONS[rule].format(**found), int(present.sum())
     if rule == "last":
         return Selection("last", None, f"no class of val can be ranked: {why}" if automatic else why)
-    if known < FEW_PRESENT:
-        why += f"; with {known} known presents in val that is close to chance"
+    if positives < FEW_PRESENT:
+        why += f"; with {positives} known presents in val that is close to chance"
     return Selection(rule, {"clean": clean, "known": measurable_labels(observed)}.get(rule, observed), why)
 
 
