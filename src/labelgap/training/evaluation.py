@@ -105,9 +105,19 @@ def evaluate_in_full(
         names = ("map", "map_samples", "f1_micro", "f1_macro")
         means = {"level": found.level, "resamples": found.resamples, **{name: getattr(found, name) for name in names}}
     result = evaluate_scores(logits, labels, thresholds, groups=groups)
-    rows = _class_rows(scores, labels, thresholds, intervals)
-    for row in rows:
-        row["average_precision"] = result["average_precision"][row["name"]]
+    codes, counts, supported = labels.to_dense(), labels.counts(), measurable(labels).tolist()
+    measured = {
+        name: measure(scores, codes, thresholds.values, average=None)
+        for name, measure in (("precision", precision), ("recall", recall), ("f1", f1))
+    }
+    rows: list[dict[str, Any]] = []
+    for column, name in enumerate(labels.classes):
+        present, absent = int(counts.present[column]), int(counts.absent[column])
+        row = {"name": name, "present": present, "absent": absent, "unknown": int(counts.unknown[column])}
+        row |= {key: float(values[column]) if supported[column] else None for key, values in measured.items()}
+        row |= {"interval": intervals[column], "threshold": float(thresholds.values[column])}
+        row |= {"mark": thresholds.marks[column], "why": _why(present, absent, supported[column])}
+        rows.append({**row, "average_precision": result["average_precision"][name]})
     return {**result, "intervals": means, "per_class": rows}
 
 
@@ -123,28 +133,6 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
     rows = {labels.classes[column]: row for column, *row in zip(enough, values.tolist(), chance.tolist(), strict=True)}
     supported = dict(zip(found, (float(values.mean()), float(chance.mean()), len(enough), rows), strict=True))
     return supported if has_estimate(supported) else found
-
-
-def _class_rows(
-    scores: NDArray[np.float32],
-    labels: LabelTable,
-    thresholds: Thresholds,
-    intervals: Sequence[tuple[float, float] | None],
-) -> list[dict[str, Any]]:
-    """Return a row of decision measures per class."""
-    codes, counts, supported = labels.to_dense(), labels.counts(), measurable(labels).tolist()
-    measured = {
-        name: measure(scores, codes, thresholds.values, average=None)
-        for name, measure in (("precision", precision), ("recall", recall), ("f1", f1))
-    }
-    rows: list[dict[str, Any]] = []
-    for column, name in enumerate(labels.classes):
-        present, absent = int(counts.present[column]), int(counts.absent[column])
-        row = {"name": name, "present": present, "absent": absent, "unknown": int(counts.unknown[column])}
-        row |= {key: float(values[column]) if supported[column] else None for key, values in measured.items()}
-        row |= {"interval": intervals[column], "threshold": float(thresholds.values[column])}
-        rows.append({**row, "mark": thresholds.marks[column], "why": _why(present, absent, supported[column])})
-    return rows
 
 
 def _why(present: int, absent: int, supported: bool) -> str | None:
