@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score
 from tests.training.untrained_run import CLASSES, make_run
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.data import ArrayImages, Dataset, Split
 from labelgap.data.identity import DataIdentity
 from labelgap.labels import LabelTable
@@ -129,6 +129,11 @@ def test_tables_are_laid_below_each_other_without_their_names() -> None:
     found, missing, extra = match_classes([first, second], ["a", "b"])
     np.testing.assert_array_equal(found.to_dense(), [[0, 1], [1, -1], [-1, 0]])
     assert missing == extra == ()
+
+
+def test_an_unfinished_run_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="not finished"):
+        make_run(tmp_path / "run", finished=False).evaluate(data_of(CLASSES), device="cpu")
 
 
 @pytest.mark.parametrize(("present", "absent"), [(50, 1), (1, 1), (5, 5), (5, 15)])

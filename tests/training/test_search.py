@@ -281,10 +281,11 @@ def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(no
     ("settings", "searched"),
     [
         ({"method": "an", "weight_decay": 0.1}, False),
+        ({"method": "an", "select": "last"}, True),
         ({"method": "an", "lr": 0.01, "standardize": False}, True),
         ({"method": "an", "preset": "cole2021"}, False),
     ],
-    ids=["penalty given", "rate given", "preset"],
+    ids=["penalty given", "last epoch", "rate given", "preset"],
 )
 def test_what_is_given_is_not_searched(tmp_path: Path, settings: dict[str, Any], searched: bool) -> None:
     run = lg.fit(with_val(), out=tmp_path / "run", device="cpu", quiet=True, epochs=2, **settings)
