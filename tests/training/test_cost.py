@@ -11,16 +11,13 @@ import torch
 from PIL import Image
 
 import labelgap as lg
-from labelgap.core.errors import UnknownNameError
 from labelgap.data.dataset import Dataset
-from labelgap.models import Classifier, create_backbone
+from labelgap.models import Classifier
 from labelgap.training import cost
 from labelgap.training.cost import CostEstimate, _bytes_on_gpu
-from labelgap.training.features import CachedFeatures, extract_features
 from labelgap.training.fit import dry_run
 from labelgap.training.network import build_classifier
 from labelgap.training.plan import TrainingRequest, plan_training
-from labelgap.training.progress import Reporter
 
 
 @pytest.fixture
@@ -68,7 +65,7 @@ def test_a_batch_that_takes_long_is_not_measured_whole(photos: Dataset, monkeypa
 def test_twice_the_epochs_are_about_twice_the_time(photos: Dataset) -> None:
     def seconds(epochs: int) -> float:
         wishes = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end", training={"epochs": epochs})
-        return min(dry_run(photos, wishes, device="cpu").seconds for _ in range(3))
+        return min(dry_run(photos, wishes, device="cpu").seconds for _ in range(2))
 
     assert 1000 < seconds(10_000) / seconds(1) < 100_000
 
@@ -89,22 +86,6 @@ def test_what_the_time_leaves_out_is_said(photos: Dataset) -> None:
     unsplit = replace(photos, val=None)
     told = str(dry_run(unsplit, TrainingRequest(method="an", backbone="small-cnn", protocol="linear"), device="cpu"))
     assert told.endswith("; the time is without cross-validation over 5 folds and the report")
-
-
-def test_what_is_wrong_is_said_by_a_dry_run_too(photos: Dataset) -> None:
-    with pytest.raises(UnknownNameError):
-        dry_run(photos, TrainingRequest(method="ll-tc"), device="cpu")
-
-
-def test_features_that_are_cached_already_need_no_time(
-    photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    backbone = create_backbone("small-cnn")
-    images = photos.train.images
-    assert CachedFeatures(backbone, torch.device("cpu")).count_missing([images]) == [len(images)]
-    extract_features([images], backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
-    assert CachedFeatures(backbone, torch.device("cpu")).count_missing([images]) == [0]
 
 
 def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

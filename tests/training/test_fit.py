@@ -1,8 +1,7 @@
-"""``fit`` from end to end, on scenes of digits and on photos with a CSV."""
+"""``fit`` from end to end, on scenes of digits."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 import labelgap as lg
-from labelgap.core.cache import list_rows
 from labelgap.core.errors import InputError, RunError, UnknownNameError
-from labelgap.data import ArrayImages, load_csv
+from labelgap.data import ArrayImages
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import ElementwiseLoss
@@ -37,31 +35,34 @@ def unbroken(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Ru
     return lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, **SETTINGS)
 
 
-def test_a_run_is_a_folder_that_anyone_can_read(unbroken: lg.Run) -> None:
-    names = {path.name for path in unbroken.path.iterdir()}
-    files = {"config.json", "metrics.jsonl", "best.safetensors", "last.pt", "predictions.parquet", "traces.npz"}
-    files.add("data.parquet")
-    assert {*files, "manifest.json"} == names
-    assert json.loads((unbroken.path / "config.json").read_text())["format"] == 1
+def test_a_run_is_a_folder_with_the_best_epoch_by_val_and_its_predictions(
+    unbroken: lg.Run, digits: Dataset, tmp_path: Path
+) -> None:
+    names = {"config.json", "metrics.jsonl", "best.safetensors", "last.pt", "predictions.parquet", "traces.npz"}
+    assert {path.name for path in unbroken.path.iterdir()} == {*names, "data.parquet", "manifest.json"}
     assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4]
     assert unbroken.finished and unbroken.metrics["test"]["classes_counted"] == 10
-
-
-def test_the_best_epoch_by_val_is_the_one_that_is_kept_and_measured(unbroken: lg.Run, digits: Dataset) -> None:
     scores = [record["score"] for record in unbroken.history]
     assert unbroken.metrics["best_epoch"] == 1 + int(np.argmax(scores))
-    assert digits.val is not None
-    again = lg.open_run(unbroken.path).evaluate(digits, "val", device="cpu")
-    assert again["map"] == pytest.approx(max(scores), abs=1e-6)
-
-
-def test_predictions_hold_the_probabilities_of_val_and_test(unbroken: lg.Run, digits: Dataset) -> None:
+    opened = lg.open_run(unbroken.path)
+    assert opened.evaluate(digits, "val", device="cpu", resamples=0)["map"] == pytest.approx(max(scores), abs=1e-6)
     stored = pq.read_table(unbroken.path / "predictions.parquet")
     assert stored.column_names == ["image", "split", *(f"score.{name}" for name in digits.classes)]
-    assert stored.num_rows == 40
-    assert digits.test is not None
-    chance = lg.open_run(unbroken.path).predict(digits.test, device="cpu")
+    assert digits.test is not None and stored.num_rows == 40
+    chance = opened.predict(digits.test, device="cpu")
     assert np.asarray(stored["score.7"])[20:] == pytest.approx(chance[:, 7], abs=1e-5)
+    Image.fromarray(np.zeros((64, 64), dtype=np.uint8)).save(tmp_path / "a.png")
+    assert opened.predict([], device="cpu").shape == (0, 10)
+    assert opened.predict(str(tmp_path / "a.png"), device="cpu").shape == (1, 10)
+
+
+def test_a_finished_run_resumes_to_itself_and_with_no_other_settings(unbroken: lg.Run, digits: Dataset) -> None:
+    before = {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
+    how: dict[str, Any] = {"method": "ll-r", "options": {"delta_rel": 5}, "out": unbroken.path, "resume": True}
+    assert lg.fit(digits, **how, **SETTINGS).metrics == unbroken.metrics
+    assert before == {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
+    with pytest.raises(RunError, match="another epochs"):
+        lg.fit(digits, **how, **{**SETTINGS, "epochs": 7})
 
 
 def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on(unbroken: lg.Run) -> None:
@@ -71,33 +72,6 @@ def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on
     shares = trace["modified"].mean(axis=1)
     assert shares[0] == 0 and np.all(np.diff(shares) > 0)
     assert not trace["modified"][:, trace["observed"] == 1].any()
-
-
-def test_a_finished_run_resumes_to_itself(unbroken: lg.Run, digits: Dataset) -> None:
-    before = {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
-    again = lg.fit(digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, resume=True, **SETTINGS)
-    assert again.metrics == unbroken.metrics
-    assert before == {path: path.stat().st_mtime_ns for path in unbroken.path.iterdir()}
-
-
-def test_a_folder_that_holds_a_run_is_not_overwritten(unbroken: lg.Run, digits: Dataset) -> None:
-    with pytest.raises(RunError, match="--resume"):
-        lg.fit(digits, "an", out=unbroken.path, quiet=True)
-
-
-def test_resuming_with_other_settings_is_refused_by_name(unbroken: lg.Run, digits: Dataset) -> None:
-    with pytest.raises(RunError, match="another epochs"):
-        lg.fit(digits, "ll-r", {"delta_rel": 5}, out=unbroken.path, resume=True, **{**SETTINGS, "epochs": 7})
-
-
-def test_a_damaged_checkpoint_says_so(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
-    out = tmp_path / "damaged"
-    lg.fit(digits, "an", out=out, epochs=1, quiet=True)
-    for name in ("metrics.jsonl", "manifest.json"):
-        (out / name).unlink()
-    (out / "last.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(RunError, match=r"last\.pt"):
-        lg.fit(digits, "an", out=out, epochs=1, resume=True, quiet=True)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +84,8 @@ def test_a_damaged_checkpoint_says_so(unbroken: lg.Run, digits: Dataset, tmp_pat
         ({"protocol": "lineal"}, InputError),
         ({"epochs": 0}, InputError),
         ({"device": "gpu"}, InputError),
-        ({"select": "best"}, InputError),
         ({"options": {"delta_rel": 1}}, InputError),
-        ({"device": "meta"}, InputError),
         ({"method": "an", "options": {"reduction": "none"}}, InputError),
-        ({"method": "csl", "options": {"priors": "often"}}, InputError),
-        ({"method": "em-apl", "options": {"hard": "no"}}, InputError),
         ({"method": "em-apl", "epochs": 5}, InputError),
         ({"method": "curriculum"}, InputError),
     ],
@@ -143,12 +113,6 @@ def test_options_come_back_from_a_run_as_they_were_given(digits: Dataset, tmp_pa
     for resume in (False, True):
         run = lg.fit(digits, "csl", options, out=tmp_path / "run", epochs=1, resume=resume, quiet=True)
         assert run.config.options == {"priors": [0.5] * 10, "gamma_neg": 1.5}
-
-
-def test_no_image_gives_no_row_and_one_file_gives_one(unbroken: lg.Run, tmp_path: Path) -> None:
-    Image.fromarray(np.zeros((64, 64), dtype=np.uint8)).save(tmp_path / "a.png")
-    assert unbroken.predict([], device="cpu").shape == (0, 10)
-    assert unbroken.predict(str(tmp_path / "a.png"), device="cpu").shape == (1, 10)
 
 
 class EveryHook(ElementwiseLoss):
@@ -204,55 +168,6 @@ def test_the_loop_calls_every_hook_in_order_and_after_step_once_per_optimizer_st
     ]
     learned = torch.load(run.path / LAST, weights_only=True)["loss_fn"]["own"]
     assert learned < 1
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Twenty-four photos, red or green or both, and what somebody said of some of them."""
-    random = np.random.default_rng(0)
-    (tmp_path / "photos").mkdir()
-    rows = ["image,split,red,green"]
-    for number in range(24):
-        red, green = number % 3 != 1, number % 3 != 0
-        pixels = random.integers(0, 60, (64, 64, 3), dtype=np.uint8)
-        pixels[:, :32, 0] += np.uint8(180 * red)
-        pixels[:, 32:, 1] += np.uint8(180 * green)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
-        split = ("train", "train", "val", "test")[number // 3 % 4]
-        rows.append(f"{number}.png,{split},{int(red) if number % 2 else ''},{int(green)}")
-    (tmp_path / "tags.csv").write_text("\n".join(rows) + "\n")
-    return tmp_path
-
-
-def test_photos_and_a_csv_make_a_run_by_the_linear_protocol_and_features_are_computed_once(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(photos / "cache"))
-    data = load_csv(photos / "tags.csv", photos / "photos")
-    quick: dict[str, Any] = {"backbone": "efficientnet-lite0", "device": "cpu", "quiet": True}
-    run = lg.fit(data, out=photos / "one", epochs=3, **quick)
-    assert run.config.method in ("an", "gr", "iu") and run.config.protocol == "linear"
-    assert run.metrics["test"]["map"] == 1.0
-
-    def cached() -> list[tuple[str, int]]:
-        entries = list_rows()
-        return [(entry.metadata["backbone"], entry.count) for entry in entries if "backbone" in entry.metadata]
-
-    assert cached() == [(run.model.backbone.name, sum(map(len, data.splits)))]
-    lg.fit(data, "an", out=photos / "two", epochs=1, **quick)
-    assert len(cached()) == 1 and cached()[0][1] == sum(map(len, data.splits))
-    chance = lg.open_run(photos / "one").predict([photos / "photos" / "0.png", photos / "photos" / "1.png"])
-    assert chance.shape == (2, 2) and chance[0, 0] > chance[1, 0] and chance[0, 1] < chance[1, 1]
-
-
-def test_positives_alone_in_val_show_no_accuracy(digits: Dataset, tmp_path: Path) -> None:
-    hidden = digits.observe(1, 0, splits=("train", "val"))
-    assert hidden.val is not None
-    blind = Dataset("blind", digits.train, lg.Split("val", hidden.val.images, hidden.val.labels))
-    run = lg.fit(blind, "an", backbone="small-cnn", protocol="end-to-end", out=tmp_path / "run", epochs=1, quiet=True)
-    assert run.config.select == "observed"
-    assert run.metrics["val"]["map"] is None
-    assert "measured" not in run.metrics["thresholds"]["marks"]
 
 
 def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:

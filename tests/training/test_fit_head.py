@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 import labelgap as lg
-from labelgap.cli.main import main
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.models import BoostLU, LinearHead
@@ -32,6 +30,8 @@ def boosted(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Run
 def test_the_head_is_written_down_and_comes_back_with_the_run(boosted: lg.Run, digits: Dataset) -> None:
     assert boosted.config.head == "boostlu"
     assert json.loads((boosted.path / "config.json").read_text())["head"] == "boostlu"
+    with pytest.raises(RunError, match="another head"):
+        lg.fit(digits, "ll-r", out=boosted.path, epochs=2, batch_size=8, device="cpu", resume=True, quiet=True)
     again = lg.open_run(boosted.path)
     assert isinstance(again.model.head, BoostLU)
     assert digits.test is not None
@@ -57,22 +57,6 @@ def test_the_boosted_head_needs_more_than_a_vector_per_image(digits: Dataset, tm
     with pytest.raises(UnknownNameError, match="no head 'boost'"):
         lg.fit(digits, "an", head="boost", out=tmp_path / "run", quiet=True)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_run_goes_on_with_the_head_it_was_started_with(boosted: lg.Run, digits: Dataset) -> None:
-    with pytest.raises(RunError, match="another head"):
-        lg.fit(digits, "ll-r", out=boosted.path, epochs=2, batch_size=8, device="cpu", resume=True, quiet=True)
-
-
-def test_the_command_takes_the_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = ["train", "digits", "--out", "a", "--protocol", "linear", "--head", "boostlu"]
-    monkeypatch.setattr(sys, "argv", ["labelgap", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2 and "needs the feature maps of an image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("head", ["linear", "boostlu"])

@@ -19,6 +19,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.losses import ElementwiseLoss, LargeLossRejection
 from labelgap.models import InputSpec
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import train_command, train_script
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 16, "epochs": 2}
@@ -74,12 +75,23 @@ def test_objects_train_like_their_class_and_are_not_changed(digits: Dataset, tmp
     adam: dict[str, Any] = {"optimizer": "adam", "lr": 1e-2, "protocol": "end-to-end", **QUICK}
     run = lg.fit(digits, loss_fn, backbone=network, out=tmp_path / "a", **adam)
     assert run.config.method == f"{__name__}:Weighted" and run.config.options == {"weight": 0.25, "reduction": "mean"}
-    assert run.config.backbone == f"{__name__}:Tiny"
+    assert run.config.backbone == f"{__name__}:Tiny" and train_command(run.config) is None
+    assert train_script(run.config).startswith(f"import {__name__}\nimport labelgap as lg\n")
     assert (run.config.transform, run.config.average_flips) == ("resize", False), "digits may not be mirrored"
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert run.history[1]["loss"] < run.history[0]["loss"]
     again = lg.fit(digits, run.config.method, {"weight": 0.25}, network, out=tmp_path / "b", **adam)
     assert [each["loss"] for each in again.history] == [each["loss"] for each in run.history]
+
+
+def test_a_method_object_is_named_by_its_registration_or_its_class(digits: Dataset) -> None:
+    class Local(Weighted):
+        """Not importable."""
+
+    registered, own = (
+        plan_training(digits, TrainingRequest(method=loss_fn)).config for loss_fn in (LargeLossRejection(5), Local())
+    )
+    assert registered.method == "ll-r" and registered.options["delta_rel"] == 5 and "<locals>" in own.method
 
 
 def test_a_run_of_objects_is_reopened_with_the_same_scores(digits: Dataset, tmp_path: Path) -> None:
@@ -116,12 +128,6 @@ def test_a_run_of_objects_resumes_to_the_same_numbers(
         lg.fit(digits, Weighted(0.1), backbone=network, out=tmp_path / "whole", resume=True, **settings)
 
 
-def test_a_run_of_objects_is_audited(digits: Dataset, tmp_path: Path) -> None:
-    run = lg.fit(digits, Weighted(), backbone=Tiny(), protocol="end-to-end", out=tmp_path / "a", **QUICK)
-    audit = lg.find_missing(lg.open_run(run.path), folds=2, data=digits, device="cpu", quiet=True)
-    assert len(audit)
-
-
 def test_a_class_that_is_not_loaded_is_named_with_the_remedy(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,19 +155,6 @@ def test_a_module_whose_class_needs_arguments_is_passed_again(digits: Dataset, t
         lg.open_run(run.path, backbone=Tiny()).predict(digits.test, device="cpu")
 
 
-def test_a_class_made_in_a_function_trains(digits: Dataset, tmp_path: Path) -> None:
-    class Local(Weighted):
-        """Not importable."""
-
-    run = lg.fit(digits, Local(), backbone="small-cnn", protocol="linear", out=tmp_path / "a", **QUICK)
-    assert "<locals>" in run.config.method and run.finished
-
-
-def test_an_object_of_a_registered_method_has_its_name(digits: Dataset, tmp_path: Path) -> None:
-    run = lg.fit(digits, LargeLossRejection(delta_rel=5), out=tmp_path / "a", **QUICK)
-    assert run.config.method == "ll-r" and run.config.options["delta_rel"] == 5
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -176,9 +169,3 @@ def test_what_does_not_fit_together_is_refused(
     with pytest.raises(InputError, match=message):
         lg.fit(digits, out=tmp_path / "a", quiet=True, **settings)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_code_that_repeats_a_run_imports_its_classes(digits: Dataset, tmp_path: Path) -> None:
-    run = lg.fit(digits, Weighted(), out=tmp_path / "a", **QUICK)
-    assert train_command(run.config) is None
-    assert train_script(run.config).startswith(f"import {__name__}\nimport labelgap as lg\n")

@@ -40,26 +40,10 @@ def test_images_of_a_group_are_in_one_fold() -> None:
     assert np.bincount(fold).min() > 20
 
 
-def test_the_same_seed_deals_the_same_and_another_one_does_not() -> None:
-    table = single([0, 1] * 50, 2)
-    assert np.array_equal(assign_folds(table, 5, seed=3), assign_folds(table, 5, seed=3))
-    assert not np.array_equal(assign_folds(table, 5, seed=3), assign_folds(table, 5, seed=4))
-
-
-def test_an_image_without_a_known_positive_has_a_fold_too() -> None:
-    fold = assign_folds(lg.LabelTable.from_dense([[0, -1], [-1, -1], [1, 0], [-1, -1]]), folds=2)
-    assert np.bincount(fold).tolist() == [2, 2]
-
-
 @pytest.mark.parametrize(("folds", "message"), [(1, "two at least"), (9, "cannot be split into 9 folds")])
 def test_too_few_or_too_many_folds_are_refused(folds: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         assign_folds(single([0, 1] * 4, 2), folds)
-
-
-def test_copies_that_leave_fewer_groups_than_folds_are_refused() -> None:
-    with pytest.raises(InputError, match="2 images that are not duplicates"):
-        assign_folds(single([0] * 10, 1), folds=3, groups=np.array([0] * 5 + [1] * 5))
 
 
 def test_rows_that_are_equal_to_the_last_bit_are_copies() -> None:

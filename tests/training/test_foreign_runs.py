@@ -78,6 +78,7 @@ def test_data_are_not_loaded_from_a_path_that_a_foreign_run_names(
     assert lg.open_run(run).load_data().classes == data.classes and OPENED
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_foreign_run_is_evaluated_and_reported_without_being_trusted(
     run: Path, tmp_path: Path, watched: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +133,7 @@ class Loss: pass
 """
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_class_is_imported_or_made_because_a_foreign_run_names_it(
     run: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

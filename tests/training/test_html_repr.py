@@ -55,8 +55,10 @@ def test_an_order_of_epochs_is_shown_without_a_number(tmp_path: Path) -> None:
     assert not re.search(r"\b(20|50)\.0\b", text)
 
 
-def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
-    assert "1 of 4 so far, not finished" in text_of(run_with_scores(tmp_path / "run", [0.5], None))[1]
+def test_a_run_that_was_stopped_says_where(tmp_path: Path) -> None:
+    assert "1 of 4 so far, not finished" in text_of(run_with_scores(tmp_path / "a", [0.5], None))[1]
+    summary = {"best_epoch": 1, "epochs": 1, "interrupted": True}
+    assert "epoch 1 of 1 was kept; stopped before 4" in text_of(run_with_scores(tmp_path / "b", [0.2], summary))[1]
 
 
 def test_what_people_made_up_is_escaped(tmp_path: Path) -> None:
@@ -72,8 +74,3 @@ def test_what_people_made_up_is_escaped(tmp_path: Path) -> None:
     )
     page, text = text_of(run)
     assert page.find(".//img") is None and text.count(evil) == 4 and "a<b>&c" in text
-
-
-def test_an_interrupted_run_says_where_it_was_stopped(tmp_path: Path) -> None:
-    summary = {"best_epoch": 1, "epochs": 1, "interrupted": True}
-    assert "epoch 1 of 1 was kept; stopped before 4" in run_with_scores(tmp_path / "run", [0.2], summary)._repr_html_()

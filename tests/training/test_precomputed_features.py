@@ -37,13 +37,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def test_a_linear_head_learns_on_vectors(run: Run) -> None:
+def test_a_linear_head_learns_on_vectors_and_predicts_when_it_is_opened_again(run: Run) -> None:
     assert (run.config.backbone, run.config.protocol) == ("features", "linear")
     assert run.metrics["test"]["map"] > 0.9
     assert run.metrics["weights"]["source"] == "features that came with the data"
-
-
-def test_a_run_is_opened_again_and_predicts_on_vectors(run: Run) -> None:
     test = features().split("test")
     assert isinstance(test.images, FeatureVectors)
     opened = open_run(run.path)
@@ -54,7 +51,9 @@ def test_a_run_is_opened_again_and_predicts_on_vectors(run: Run) -> None:
     assert opened.evaluate(features(), device="cpu")["map"] == run.metrics["test"]["map"]
 
 
-def test_vectors_of_another_width_and_images_are_rejected(run: Run) -> None:
+def test_inputs_of_another_kind_or_width_are_rejected(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="it needs pixels"):
+        make_run(tmp_path / "a").predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
     with pytest.raises(InputError, match="trained on 6 features, and these are 7"):
         run.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
     with pytest.raises(InputError, match="cannot read images"):
@@ -68,8 +67,3 @@ def test_a_network_is_rejected_for_vectors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="for data that are feature vectors"):
         fit(load("digits", train=4, val=2, test=2), "bce", backbone="features", out=tmp_path / "a", quiet=True)
     assert not (tmp_path / "a").exists()
-
-
-def test_a_run_on_images_rejects_vectors(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="it needs pixels"):
-        make_run(tmp_path / "a").predict(np.zeros((2, 7), dtype=np.float32), device="cpu")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from tests.audit.small_runs import arrays, train
 from tests.cli.conftest import call
@@ -23,11 +24,12 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.core.manifest import MANIFEST_FILE, verify_folder
 from labelgap.data.dataset import Dataset
+from labelgap.training import run_folder
 from labelgap.training.loop.processes import barrier, lock_together
 from labelgap.training.progress import Reporter
-from labelgap.training.run_folder import sweep_run
+from labelgap.training.run_folder import PREDICTIONS_FILE, read_predictions, sweep_run, write_predictions
 
-STEP = int(os.environ.get("LABELGAP_TEST_STEP", "4"))
+STEP = int(os.environ.get("LABELGAP_TEST_STEP", "9"))
 """Operations between two kills; 1 takes a minute and is what docs/reliability.md reports."""
 TRAIN = ("--epochs", "1", "--device", "cpu", "--trace", "off")
 
@@ -228,3 +230,16 @@ def test_a_link_in_a_new_folder_is_not_written_through(data: Dataset, tmp_path: 
     with pytest.raises(RunError, match=r"link metrics\.jsonl"):
         train(tmp_path, data, "an")
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_many_scores_are_written_in_parts_and_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "_SCORES_AT_ONCE", 8)
+    monkeypatch.setattr("labelgap.core.stored._CELLS_AT_ONCE", 10)
+    logits = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    names, classes = [f"{number}.jpg" for number in range(7)], ["cat", "dog", "owl"]
+    write_predictions(tmp_path, {"val": (names, logits), "test": (names[:3], logits[4:])}, classes)
+    assert pq.ParquetFile(tmp_path / PREDICTIONS_FILE).num_row_groups == 4 + 2
+    found = read_predictions(tmp_path, "val", ["5.jpg", "0.jpg"], classes)
+    assert found is not None
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits[[5, 0]])), rtol=1e-6)
+    assert read_predictions(tmp_path, "test", ["5.jpg"], classes) is None

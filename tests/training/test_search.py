@@ -8,6 +8,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,13 @@ from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs,
 from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, out_of_fold_logits, train_configs
 from labelgap.training.loop.linear_trainer import LinearTrainer
-from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
 from labelgap.training.run_folder import read_predictions
 from labelgap.training.search import (
-    SEARCH_FILE,
     Search,
     _Best,
     _simplest,
-    search_by_folds,
+    search_heads,
     selection_score,
 )
 from labelgap.training.selection import choose_selection
@@ -93,19 +92,6 @@ def test_the_head_of_a_fold_is_the_one_that_its_images_give_alone(standardize: b
         np.testing.assert_allclose(logits[fold == number], expected, atol=1e-5)
 
 
-def test_the_penalty_of_a_fold_is_that_of_all_images() -> None:
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
-    config = config_for(data, weight_decay=0.02, epochs=20, standardize=False)
-    (logits,) = out_of_fold_logits(features, [FoldTask(config, data.train.labels, fold)], torch.device("cpu"))
-    seen = fold != 2
-    from sklearn.linear_model import LogisticRegression
-
-    peer = LogisticRegression(C=1 / (0.02 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
-    peer.fit(features[seen], data.train.labels.to_dense()[seen, 0] == 1)
-    np.testing.assert_allclose(logits[~seen, 0], peer.decision_function(features[~seen]), atol=2e-3)
-
-
 def test_the_score_weighs_a_class_by_its_known_presents() -> None:
     data = album()
     logits = np.random.default_rng(1).normal(size=(IMAGES, CLASSES)).astype(np.float32)
@@ -125,11 +111,11 @@ def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
         config_for(data, weight_decay=100.0),
         config_for(data, weight_decay=0.01, epochs=10),
     ]
-    found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
     assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
     assert found.logits is not None and np.isfinite(found.logits).all() and found.reason is not None
     with pytest.raises(RunError, match="diverged in every fold"):
-        search_by_folds(features, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
+        search_heads({"train": features}, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
 
 
 def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +124,7 @@ def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest
     data, fold = album(), np.arange(IMAGES) % 4
     features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 100.0)]
-    found = search_by_folds(features, data.train.labels, configs, fold, device=torch.device("cpu"))
+    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
     (alone,) = out_of_fold_logits(features, [FoldTask(configs[0], data.train.labels, fold)], torch.device("cpu"))
     np.testing.assert_array_equal(found.logits, alone)
     part, rows = data.train.labels.select(np.arange(40)), features[:40]
@@ -169,15 +155,6 @@ def test_a_run_without_val_is_cross_validated(tmp_path: Path, absents: bool) -> 
     assert lg.average_precision(run.predict(test.images), test.labels) > 0.7
 
 
-@pytest.mark.parametrize(
-    ("complete", "why"),
-    [(True, "bce fits such labels; cross-validation chooses its weight"), (False, "cross-validation chooses among em")],
-)
-def test_one_candidate_is_not_called_a_choice(complete: bool, why: str) -> None:
-    config = plan_training(album(complete=complete), TrainingRequest(), torch.device("cpu")).config
-    assert config.why is not None and config.why.startswith(why)
-
-
 def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
     data = album()
     run = lg.fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, weight_decay=0.05, epochs=30)
@@ -191,18 +168,6 @@ def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
         peer = LogisticRegression(C=1 / (0.05 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
         peer.fit(scaled, data.train.labels.to_dense()[:, number] == 1)
         np.testing.assert_allclose(run.predict(vectors)[:, number], expit(peer.decision_function(scaled)), atol=1e-3)
-
-
-def test_a_method_with_a_state_is_cross_validated_with_adam(tmp_path: Path) -> None:
-    run = lg.fit(album(), "role", {"expected_positives": 1.0}, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
-    assert run.config.optimizer == "adam" and run.config.batch_size == 16
-    assert {line["lr"] for line in run.metrics["cross_validation"]["compared"]} >= {1e-2, 1e-3, 1e-4}
-
-
-def test_without_folds_the_last_epoch_is_kept(tmp_path: Path) -> None:
-    run = lg.fit(album(), "an", out=tmp_path / "run", device="cpu", quiet=True, folds=0, epochs=2)
-    assert run.config.optimizer == "adam" and not run.config.standardize
-    assert "cross_validation" not in run.metrics and not (run.path / SEARCH_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -274,12 +239,12 @@ def with_val(*, absents: bool = False, complete: bool = True) -> Dataset:
     return Dataset("album", train, val, backbone="features", protocol="linear")
 
 
-@pytest.mark.parametrize("absents", [False, True], ids=["presents", "absents too"])
-def test_a_run_with_val_searches_its_penalty_on_it(tmp_path: Path, absents: bool) -> None:
-    data = with_val(absents=absents)
+def test_a_run_with_val_searches_its_penalty_on_it(tmp_path: Path) -> None:
+    data, observed = with_val(absents=True), with_val(complete=False)
+    assert auto_methods(observed) == auto_methods(replace(observed, val=None)), "as a cross-validation would"
     run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True)
     compared = run.metrics["search"]["compared"]
-    assert {line["method"] for line in compared} == {"an", "gr"} | ({"iu"} if absents else set())
+    assert {line["method"] for line in compared} == {"an", "gr", "iu"} == set(auto_methods(data))
     best = max((line for line in compared if line["method"] == run.config.method), key=lambda line: line["score"])
     assert run.config.weight_decay == best["weight_decay"] and run.config.why is not None
     assert run.metrics["score"] == pytest.approx(best["score"], abs=1e-6)
@@ -302,17 +267,14 @@ def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(no
     scores["gr"] = max(scores["gr"], scores["an"] + 1e-4)
     config = config_for(album())
     best = {
-        name: _Best(config.model_copy(update={"method": name}), float(scores[name]), weight, np.zeros(2))
+        name: _Best(
+            config.model_copy(update={"method": name}),
+            float(scores[name]),
+            SimpleNamespace(weight=weight, bias=np.zeros(2)),
+        )
         for name, weight in heads.items()
     }
     assert _simplest(best, "an", torch.from_numpy(vectors), selection).method == chosen
-
-
-def test_a_val_of_observed_positives_compares_what_a_cross_validation_would(tmp_path: Path) -> None:
-    data = with_val(complete=False)
-    assert auto_methods(data) == auto_methods(replace(data, val=None))
-    run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
-    assert run.config.select == "observed" and len(run.metrics["search"]["compared"]) > 5
 
 
 @pytest.mark.parametrize(
@@ -385,10 +347,3 @@ def test_copies_leave_fewer_folds() -> None:
     assert [resolve_folds(each, None, "linear") for each in (data, *of_groups)] == [5, 3, 0]
     with pytest.raises(InputError, match="from 2 to the 3 training images that are no copies"):
         resolve_folds(of_groups[0], 5, "linear")
-
-
-def test_a_cross_validated_run_is_repeated_by_its_command(tmp_path: Path, unbroken: lg.Run) -> None:
-    data = album()
-    again = lg.fit(data, **fit_arguments(unbroken.config), out=tmp_path / "b", device="cpu", quiet=True)
-    np.testing.assert_array_equal(unbroken.predict(data.train.images), again.predict(data.train.images))
-    np.testing.assert_allclose(unbroken.thresholds.values, again.thresholds.values, atol=1e-5)

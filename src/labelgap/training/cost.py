@@ -57,13 +57,13 @@ class CostEstimate:
 
 
 def measure_cost(
-    plan: TrainingPlan, network: Classifier, device: torch.device, workers: int = 0, reporter: Reporter | None = None
+    plan: TrainingPlan, network: Classifier, workers: int = 0, reporter: Reporter | None = None
 ) -> CostEstimate:
     """Measure a few batches and estimate the cost of a training.
 
     The fastest batch counts; on a busy machine the estimate is too high. The reporter shows how image files are hashed.
     """
-    data, config = plan.data, plan.config
+    data, config, device = plan.data, plan.config, plan.device
     total, width, classes = sum(map(len, data.splits)), network.backbone.num_features, len(data.classes)
     weights = count_parameters(network) * 4
     disk, memory, seconds = 6 * (width + 1) * classes * 4, plan.loss.state_bytes + total * width * 4, 0.0
@@ -88,14 +88,12 @@ def measure_cost(
     return CostEstimate(seconds, memory + own, disk, device.type, config.protocol, config.folds)
 
 
-def report_cost(
-    plan: TrainingPlan, network: Classifier, device: torch.device, workers: int, reporter: Reporter
-) -> None:
+def report_cost(plan: TrainingPlan, network: Classifier, workers: int, reporter: Reporter) -> None:
     """Log the estimated cost where the measurement is worth its seconds: for image files, in one process."""
     if reporter.quiet or is_distributed() or not isinstance(plan.data.train.images, StoredImages):
         return
     try:
-        reporter.log(f"{measure_cost(plan, network, device, workers, reporter)}")
+        reporter.log(f"{measure_cost(plan, network, workers, reporter)}")
     except (LabelGapError, RuntimeError, OSError):
         return  # training will raise the same error
 

@@ -25,13 +25,11 @@ from labelgap.labels import LabelTable, paper_split
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.auto import FOLDS
 from labelgap.training.devices import choose_device
-from labelgap.training.folds import equal_row_groups
+from labelgap.training.folds import equal_row_groups, shared_settings
 from labelgap.training.heads import HeadPlan, train_heads
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.progress import Reporter
 from labelgap.training.search import Search, search_settings
-
-_Val = tuple[NDArray[np.float32], LabelTable]
 
 
 class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -115,20 +113,24 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Rows ``X_val`` with labels ``Y_val`` select the epoch and the thresholds. A pipeline does not transform them:
         use ``validation_fraction`` there.
         """
-        features = self._features(X, reset=True)
-        table = as_label_table(Y, len(features), "Y")
-        val = self._val(X_val, Y_val, table)
-        if val is None and self.validation_fraction:
-            rows, held_out = paper_split(len(features), self.validation_fraction, self._seed())
+        train, val = self._split("train", X, Y, "Y", reset=True), None
+        if (X_val is None) != (Y_val is None):
+            raise InputError("val needs both: X_val and Y_val.")
+        if X_val is not None:
+            val = self._split("val", X_val, Y_val, "Y_val")
+            if val.labels.classes != train.labels.classes:
+                counts = f"{len(val.labels.classes)} and {len(train.labels.classes)} of them"
+                raise InputError(f"the classes of Y_val are not those of Y, in the same order: {counts}.")
+        elif self.validation_fraction:
+            rows, held_out = paper_split(len(train), self.validation_fraction, self._seed())
             if not len(rows) or not len(held_out):
                 raise InputError(
-                    f"validation_fraction={self.validation_fraction}: of {len(features)} rows it leaves none to train "
+                    f"validation_fraction={self.validation_fraction}: of {len(train)} rows it leaves none to train "
                     "on, or none to select on."
                 )
-            val = features[held_out], table.select(held_out)
-            features, table = features[rows], table.select(rows)
-        self._train(features, table, val)
-        self.classes_ = class_names(Y, len(table.classes))
+            train, val = train.select(rows), train.select(held_out, "val")
+        self._train(Dataset("X", train, val, backbone=FEATURES))
+        self.classes_ = class_names(Y, len(train.labels.classes))
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
@@ -170,57 +172,43 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _features(self, X: ArrayLike, *, reset: bool) -> NDArray[np.float32]:  # noqa: N803
         try:
             checked: NDArray[np.float32] = validate_data(self, X, dtype=np.float32, reset=reset)
-        except InputError:
-            raise
         except ValueError as error:
             raise InputError(str(error)) from None
         return checked
 
-    def _val(self, X: ArrayLike | None, Y: Any, table: LabelTable) -> _Val | None:  # noqa: N803
-        if (X is None) != (Y is None):
-            raise InputError("val needs both: X_val and Y_val.")
-        if X is None:
-            return None
-        features = self._features(X, reset=False)
-        labels = as_label_table(Y, len(features), "Y_val")
-        if labels.classes != table.classes:
-            counts = f"{len(labels.classes)} and {len(table.classes)} of them"
-            raise InputError(f"the classes of Y_val are not those of Y, in the same order: {counts}.")
-        return features, labels
+    def _split(self, name: str, X: ArrayLike, Y: Any, what: str, *, reset: bool = False) -> Split:  # noqa: N803
+        vectors = FeatureVectors(np.ascontiguousarray(self._features(X, reset=reset)))
+        return Split(name, vectors, as_label_table(Y, len(vectors), what))
 
     why_: str | None
     cv_results_: list[dict[str, Any]] | None
 
-    def _train(self, features: NDArray[np.float32], table: LabelTable, val: _Val | None) -> None:
-        device, request = choose_device(self.device), self._request(features, val)
-        rows = {"train": (features, table)} | ({} if val is None else {"val": val})
-        vectors = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, (values, _) in rows.items()}
-        splits = [Split(name, FeatureVectors(vectors[name].numpy()), labels) for name, (_, labels) in rows.items()]
-        data = Dataset("X", splits[0], None if val is None else splits[1], backbone=FEATURES)
-        plan = plan_training(data, request, device)
+    def _train(self, data: Dataset) -> None:
+        vectors = {
+            split.name: torch.from_numpy(split.images.vectors)
+            for split in data.splits
+            if isinstance(split.images, FeatureVectors)
+        }
+        plan = plan_training(data, self._request(vectors), choose_device(self.device))
         config, selection = plan.config, plan.selection
         found: Search | None = None
         if plan.search is not None:
-            found = search_settings(plan, vectors, device=device, reporter=Reporter(quiet=True))
+            found = search_settings(plan, vectors, Reporter(quiet=True))
             config = config.model_copy(update={**found.settings, "why": found.reason})
         self.method_, self.options_, self.why_ = config.method, dict(config.options), config.why
         self.weight_decay_, self.select_ = config.weight_decay, selection.rule
         self.cv_results_ = None if found is None else [dict(line) for line in found.compared]
-        head = HeadPlan(config.method, config.options, config.lr, table, config.seed, config.weight_decay)
+        labels, val = data.train.labels, data.val
+        head = HeadPlan(config.method, config.options, config.lr, labels, config.seed, config.weight_decay)
         (result,) = train_heads(
             vectors["train"],
             [head],
-            epochs=config.epochs,
-            batch_size=config.batch_size,
+            **{**shared_settings(config), "stop_below": self.stop_below},
             order_seed=config.seed,
             val_features=vectors.get("val"),
-            val_labels=None if val is None else val[1],
+            val_labels=None if val is None else val.labels,
             select=self.select_,
-            stop_below=self.stop_below,
-            device=device,
-            optimizer=config.optimizer,
-            momentum=config.momentum,
-            standardize=config.standardize,
+            device=plan.device,
         )
         if result.failed is not None:
             raise InputError(f"{head}: {result.failed}, or a StandardScaler before it.")
@@ -230,14 +218,14 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_iter_, self.history_ = len(result.history), list(result.history)
         unseen: NDArray[np.floating[Any]] | None = None
         if found is not None and found.logits is not None:
-            self.best_score_, unseen = found.best_score, None if table.complete else found.logits
+            self.best_score_, unseen = found.best_score, None if labels.complete else found.logits
         elif val is not None:
-            unseen, table = self._logits(val[0]), val[1]
+            unseen, labels = self._logits(vectors["val"].numpy()), val.labels
         self.thresholds_ = np.full(len(self.intercept_), 0.5 if self.threshold == "auto" else float(self.threshold))
         if self.threshold == "auto" and unseen is not None:
-            self.thresholds_ = np.array(choose_thresholds(expit(unseen), table.to_dense()).values)
+            self.thresholds_ = np.array(choose_thresholds(expit(unseen), labels.to_dense()).values)
 
-    def _request(self, features: NDArray[np.float32], val: _Val | None) -> TrainingRequest:
+    def _request(self, vectors: Mapping[str, torch.Tensor]) -> TrainingRequest:
         """Return the arguments of ``fit`` that these parameters are; folds where there are enough different rows."""
         if self.weight_decay != "auto" and (isinstance(self.weight_decay, str) or not self.weight_decay >= 0):
             raise InputError(f"weight_decay={self.weight_decay!r}: it is a number from 0, or 'auto'.")
@@ -245,8 +233,8 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.weight_decay != "auto":
             given["weight_decay"] = self.weight_decay
-        elif val is None:
-            given["folds"] = FOLDS if len(np.unique(equal_row_groups(features))) >= 2 * FOLDS else 0
+        elif "val" not in vectors:
+            given["folds"] = FOLDS if len(np.unique(equal_row_groups(vectors["train"].numpy()))) >= 2 * FOLDS else 0
         given.setdefault("folds", 0)
         own = {"method": self.method, "options": dict(self.options or {}), "seed": self._seed(), "select": self.select}
         return TrainingRequest.of({**own, "protocol": "linear", **given})

@@ -15,8 +15,9 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import Thresholds, average_precision, corrected_average_precision, f1, precision, recall
 from labelgap.metrics.bootstrap import bootstrap_intervals
 from labelgap.metrics.thresholds import MIN_PRESENT
-from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision, supports_accuracy
+from labelgap.metrics.validation import MIN_KNOWN_LABELS, expected_random_precision
 from labelgap.training.history import has_estimate
+from labelgap.training.selection import measurable, measurable_labels
 
 _NAMED = 10
 
@@ -37,8 +38,8 @@ def evaluate_scores(
     on other images; on val, which chose them, it is a little too high. ``groups`` has the number of the group of every
     class; that of the result has then a row for each group.
     """
-    counts, both, scores = labels.counts(), _supported(labels), expit(logits)
-    supported = labels.keep(both[labels.columns]).to_dense()
+    counts, both, scores = labels.counts(), measurable(labels), expit(logits)
+    supported = measurable_labels(labels).to_dense()
     each, counted = average_precision(logits, supported, average=None, return_counted=True)
     samples, images_counted = average_precision(logits, supported, average="samples", return_counted=True)
     chance = expected_random_precision(counts.present[both], counts.absent[both])
@@ -63,11 +64,6 @@ def evaluate_scores(
     if groups is not None:
         result["groups"] = _measure_groups(each, labels, groups)
     return result
-
-
-def _supported(labels: LabelTable) -> NDArray[np.bool_]:
-    counts = labels.counts()
-    return supports_accuracy(counts.present, counts.absent, len(labels))
 
 
 def _measure_groups(
@@ -104,41 +100,12 @@ def evaluate_in_full(
     intervals: Sequence[tuple[float, float] | None] = [None] * len(labels.classes)
     means: dict[str, Any] | None = None
     if resamples and len(labels):
-        supported = labels.keep(_supported(labels)[labels.columns])
-        found = bootstrap_intervals(logits, supported, decisions, resamples=resamples)
+        found = bootstrap_intervals(logits, measurable_labels(labels), decisions, resamples=resamples)
         intervals = found.average_precision
         names = ("map", "map_samples", "f1_micro", "f1_macro")
         means = {"level": found.level, "resamples": found.resamples, **{name: getattr(found, name) for name in names}}
     result = evaluate_scores(logits, labels, thresholds, groups=groups)
-    rows = _class_rows(scores, labels, thresholds, intervals)
-    for row in rows:
-        row["average_precision"] = result["average_precision"][row["name"]]
-    return {**result, "intervals": means, "per_class": rows}
-
-
-def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any]:
-    """Return the estimated mAP over all images, where labels are unknown and scores rank better than at random."""
-    counts = labels.counts()
-    enough = np.flatnonzero(counts.present >= MIN_PRESENT)
-    found: dict[str, Any] = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0}
-    found["estimated"] = {}
-    if labels.complete or not enough.size:
-        return found
-    estimate = corrected_average_precision(logits, labels)
-    values, chance = estimate.values[enough], estimate.chance[enough]
-    rows = {labels.classes[column]: row for column, *row in zip(enough, values.tolist(), chance.tolist(), strict=True)}
-    supported = dict(zip(found, (float(values.mean()), float(chance.mean()), len(enough), rows), strict=True))
-    return supported if has_estimate(supported) else found
-
-
-def _class_rows(
-    scores: NDArray[np.float32],
-    labels: LabelTable,
-    thresholds: Thresholds,
-    intervals: Sequence[tuple[float, float] | None],
-) -> list[dict[str, Any]]:
-    """Return a row of decision measures per class."""
-    codes, counts, supported = labels.to_dense(), labels.counts(), _supported(labels).tolist()
+    codes, counts, supported = labels.to_dense(), labels.counts(), measurable(labels).tolist()
     measured = {
         name: measure(scores, codes, thresholds.values, average=None)
         for name, measure in (("precision", precision), ("recall", recall), ("f1", f1))
@@ -149,8 +116,23 @@ def _class_rows(
         row = {"name": name, "present": present, "absent": absent, "unknown": int(counts.unknown[column])}
         row |= {key: float(values[column]) if supported[column] else None for key, values in measured.items()}
         row |= {"interval": intervals[column], "threshold": float(thresholds.values[column])}
-        rows.append({**row, "mark": thresholds.marks[column], "why": _why(present, absent, supported[column])})
-    return rows
+        row |= {"mark": thresholds.marks[column], "why": _why(present, absent, supported[column])}
+        rows.append({**row, "average_precision": result["average_precision"][name]})
+    return {**result, "intervals": means, "per_class": rows}
+
+
+def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any]:
+    """Return the estimated mAP over all images, where labels are unknown and scores rank better than at random."""
+    counts = labels.counts()
+    enough = np.flatnonzero(counts.present >= MIN_PRESENT)
+    found = {"map_estimated": None, "chance_estimated": None, "classes_estimated": 0, "estimated": dict[str, Any]()}
+    if labels.complete or not enough.size:
+        return found
+    estimate = corrected_average_precision(logits, labels)
+    values, chance = estimate.values[enough], estimate.chance[enough]
+    rows = {labels.classes[column]: row for column, *row in zip(enough, values.tolist(), chance.tolist(), strict=True)}
+    supported = dict(zip(found, (float(values.mean()), float(chance.mean()), len(enough), rows), strict=True))
+    return supported if has_estimate(supported) else found
 
 
 def _why(present: int, absent: int, supported: bool) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,20 +20,19 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder, remove_file
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataChanges, DataIdentity
-from labelgap.labels import Revisions
 from labelgap.labels.table import group_numbers
 from labelgap.losses import Loss, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.label_model import fit_platt_calibration
 from labelgap.models.batch_norm import synchronize_batch_norm
 from labelgap.training.checkpoint import TrainingState, load_weights, remove_previous, report_saved_epochs
-from labelgap.training.config import INITIAL_WEIGHTS, read_config, write_config
+from labelgap.training.config import INITIAL_WEIGHTS, write_config
 from labelgap.training.cost import CostEstimate, measure_cost, report_cost
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_scores
@@ -54,40 +53,24 @@ from labelgap.training.loop.processes import (
     lock_together,
 )
 from labelgap.training.loop.trace import merge_trace
-from labelgap.training.loop.trainer import EpochCallback, TrainingContext, should_stop
+from labelgap.training.loop.trainer import EpochCallback, Trainer, TrainingContext, should_stop
 from labelgap.training.network import copy_backbone, initial_network
 from labelgap.training.plan import TrainingPlan, TrainingRequest, plan_training, prepare_data
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 from labelgap.training.run_folder import (
     LINEAR_FOLDER,
+    check_config,
     check_data,
+    check_folder,
     check_links,
-    check_started,
     clean_folder,
     default_folder,
     finish_folder,
-    is_run_folder,
     write_data_identity,
     write_predictions,
 )
 from labelgap.training.search import Search, search_settings
-
-
-@dataclass(frozen=True)
-class _Execution:
-    """How a plan is executed: where, with what, and what the run to resume has found already."""
-
-    folder: Path
-    device: torch.device
-    workers: int
-    reporter: Reporter
-    resume: bool
-    accept_changes: bool
-    on_epoch: EpochCallback | None
-    log: tuple[str, ...]
-    identity: DataIdentity | None = None
-    found: Search | None = None
 
 
 def fit(
@@ -145,104 +128,120 @@ def fit(
     """
     init_distributed(torch_device := choose_device(device))
     folder = Path(broadcast_object(os.fspath(out or default_folder(resume=resume))))
-    workers, logs = choose_workers(workers, torch_device), check_loggers(log)
-    execution = _Execution(folder, torch_device, workers, Reporter(quiet), resume, accept_changes, on_epoch, logs)
+    workers, logs, reporter = choose_workers(workers, torch_device), check_loggers(log), Reporter(quiet)
     with lock_together(folder, "training"):
         check_links(folder)
-        source = copy_backbone(backbone, folder, training.get("size")) if isinstance(backbone, nn.Module) else backbone
-        chosen = (method, options or {}, preset, source, _weights(weights, backbone, folder), protocol, head, seed)
-        request = TrainingRequest(*chosen, select, trace, allow_micro_batch, training)
+        if isinstance(backbone, nn.Module):
+            backbone, weights = copy_backbone(backbone, weights, folder, training.get("size"))
+        file = None if weights is None else os.fspath(weights)
+        chosen = (method, options or {}, preset, backbone, file, protocol, head, seed, select, trace)
+        request = TrainingRequest(*chosen, allow_micro_batch, training)
         data = replace(data, recipe=broadcast_object(data.recipe))  # another machine may have them at another path
         with fail_together():
-            plan, execution = _start(data, request, execution)
-        return run_training(plan, execution)
+            check_folder(folder, resume)
+            started = Run(folder) if resume else None
+            plan = _plan_run(data, request, torch_device, started, accept_changes, reporter.log)
+        return run_training(plan, folder, workers, reporter, started=started, log=logs, on_epoch=on_epoch)
 
 
 def dry_run(
     data: Dataset, request: TrainingRequest, *, device: str = "auto", workers: int | None = None
 ) -> CostEstimate:
     """Plan a training, and estimate its cost from a few batches; writes nothing but the cache."""
-    torch_device = choose_device(device)
-    plan = plan_training(data, request, torch_device)
-    plan.loss.to(torch_device).prepare(plan.data.train.labels, epochs=plan.config.epochs, seed=plan.config.seed)
-    network = initial_network(plan.config, plan.data, torch_device)
-    return measure_cost(plan, network, torch_device, choose_workers(workers, torch_device))
+    plan = plan_training(data, request, choose_device(device))
+    plan.loss.to(plan.device).prepare(plan.data.train.labels, epochs=plan.config.epochs, seed=plan.config.seed)
+    network = initial_network(plan.config, plan.data, plan.device)
+    return measure_cost(plan, network, choose_workers(workers, plan.device))
 
 
-def _weights(weights: str | os.PathLike[str] | None, backbone: str | nn.Module | None, folder: Path) -> str | None:
-    if isinstance(backbone, nn.Module):
-        if weights is not None:
-            raise InputError("the weights of a network that is given as an object are in the object: leave them out.")
-        return str(folder / INITIAL_WEIGHTS)
-    return None if weights is None else os.fspath(weights)
-
-
-def _start(data: Dataset, request: TrainingRequest, execution: _Execution) -> tuple[TrainingPlan, _Execution]:
-    """Plan a training, or the rest of the run to resume, and make its folder."""
-    folder, device, log = execution.folder, execution.device, execution.reporter.log
-    stored = read_config(folder) if execution.resume and is_run_folder(folder) else None
+def _plan_run(
+    data: Dataset,
+    request: TrainingRequest,
+    device: torch.device,
+    started: Run | None,
+    accept_changes: bool,
+    log: Callable[[str], None],
+) -> TrainingPlan:
+    """Plan a training, or the rest of the run that was started, on data that may have changed since."""
+    stored = None if started is None else started.config
     data = prepare_data(data, request, device, stored)
     identity, changes = DataIdentity.of(data), DataChanges()
-    if stored is not None and Run(folder).metrics.get("interrupted", True):
-        identity, changes = check_data(folder, identity, accept_changes=execution.accept_changes, log=log)
-        request = request.as_started(stored) if changes else request
+    if started is not None and started.metrics.get("interrupted", True):
+        identity, changes = check_data(started.path, identity, accept_changes=accept_changes, log=log)
+        request = request.as_started(started.config) if changes else request
     plan = plan_training(data, request, device, stored)
-    config = plan.config
-    if changes and config.folds:
+    if changes and plan.config.folds:
         raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
     if changes.rows and "index" in plan.loss.needs:
         raise RunError(f"{plan.loss.name} keeps state for every image, and {changes}: train into a new folder.")
-    search = None
-    if execution.resume and plan.search is not None:
-        methods = plan.search.methods or (config.method,)
-        search = Search.load(folder, config.fingerprint(), plan.data.train.labels, methods)
-    chosen = config if search is None else config.model_copy(update=dict(search.settings))
-    if config.protocol != "linear":
-        check_batch_size(config.batch_size)
-    plan.loss.to(device).prepare(plan.data.train.labels, epochs=chosen.epochs, seed=config.seed)
-    check_started(folder, chosen, execution.resume, config)
-    plan = replace(plan, notes=tuple(plan.lines()))
-    if config.protocol != "end-to-end":  # the linear phase prepares its own: the state is kept once
-        plan = replace(plan, loss=loss(config.method, **config.options))
-    return plan, replace(execution, identity=identity, found=search)
+    if plan.config.protocol != "linear":
+        check_batch_size(plan.config.batch_size)
+    plan.loss.to(device).prepare(plan.data.train.labels, epochs=plan.config.epochs, seed=plan.config.seed)
+    plan = replace(plan, notes=tuple(plan.lines()), identity=identity)
+    if plan.config.protocol == "end-to-end":
+        return plan
+    # the linear phase prepares its own: the state is kept once
+    return replace(plan, loss=loss(plan.config.method, **plan.config.options))
 
 
-def run_training(plan: TrainingPlan, execution: _Execution) -> Run:
-    """Train by a plan, in one process or several, and write the run."""
-    folder, device, reporter, resume = execution.folder, execution.device, execution.reporter, execution.resume
-    config, data, identity = plan.config, plan.data, execution.identity
+def run_training(
+    plan: TrainingPlan,
+    folder: Path,
+    workers: int,
+    reporter: Reporter,
+    *,
+    started: Run | None = None,
+    log: Sequence[str] = (),
+    on_epoch: EpochCallback | None = None,
+) -> Run:
+    """Train by a plan, in one process or several, and write the run; ``started`` is the one to resume."""
+    config, data, identity, resume = plan.config, plan.data, plan.identity, started is not None
     assert identity is not None
+    with fail_together():
+        found = None if started is None else _resumed_search(plan, started)
     check_same({"settings": config.fingerprint(), "data": identity.digest()} if is_distributed() else {})
-    run = Run(folder) if resume else None
-    if run is not None and run.finished and not run.metrics["interrupted"]:
+    if started is not None and not started.metrics.get("interrupted", True):
         if is_main_process():
             clean_folder(folder, interrupted=False, older_than=0)
         reporter.log(f"{folder} is finished already")
-        with log_epochs(execution.log, folder, reporter.log, resume=True):
-            return run
+        with log_epochs(log, folder, reporter.log, resume=True):
+            return started
     for line in plan.notes:
         reporter.log(line)
     with fail_together():
-        network = initial_network(config, data, device, plan.backbone)
-        report_cost(plan, network, device, execution.workers, reporter)
+        network = initial_network(config, data, plan.device, plan.backbone)
+        report_cost(plan, network, workers, reporter)
         if is_main_process():
             remove_file(folder / MANIFEST_FILE)  # not valid any more
-            if plan.backbone is not None and run is None:
+            if plan.backbone is not None and not resume:
                 write_tensors(folder / INITIAL_WEIGHTS, plan.backbone.state_dict())
             write_data_identity(folder, identity, data, reporter)
             write_config(folder, config)
-    with log_epochs(execution.log, folder, reporter.log, execution.on_epoch, resume=resume) as on_epoch:
-        shared = (plan.selection, network, device, execution.workers, reporter, identity.changed, on_epoch)
+    with log_epochs(log, folder, reporter.log, on_epoch, resume=resume) as on_epoch:
+        shared = (plan.selection, network, plan.device, workers, reporter, identity.changed, on_epoch)
         context = TrainingContext(folder, data, config, *shared)
-        if config.protocol != "linear":
-            _train_network(context, plan.loss)
-        else:
+        if config.protocol == "linear":
             features = linear_features(context)
             with fail_together(), single_process():
                 if is_main_process():
-                    _train_head(context, plan, features, execution.found)
+                    _train_head(context, plan, features, found)
+        elif config.protocol == "end-to-end":
+            _train_network(context, plan.loss)
+        elif (handoff := _train_initial_head(context)) is not None:
+            _train_network(context, plan.loss, *handoff)
     barrier()
     return Run(folder, backbone=plan.backbone)
+
+
+def _resumed_search(plan: TrainingPlan, started: Run) -> Search | None:
+    """Return what the run to resume has searched already; an error if it was started with other settings."""
+    config, search = plan.config, None
+    if plan.search is not None:
+        methods = plan.search.methods or (config.method,)
+        search = Search.load(started.path, config.fingerprint(), plan.data.train.labels, methods)
+    chosen = config if search is None else config.model_copy(update=dict(search.settings))
+    check_config(started.path, started.config, chosen, config)
+    return search
 
 
 def _train_head(
@@ -250,116 +249,85 @@ def _train_head(
 ) -> None:
     """Train a head on fixed features, in one process, after a search for the settings that are open."""
     if plan.search is not None:
-        search = search or search_settings(plan, features, device=context.device, reporter=context.reporter)
+        search = search or search_settings(plan, features, context.reporter)
         config = plan.config.model_copy(update={**search.settings, "why": search.reason})
         if search.reason is not None:
             context.reporter.log(f"{config.method}: {search.reason}")
         search.save(context.folder, plan.config.fingerprint())
         write_config(context.folder, config)
         context = replace(context, config=config)
-    _write_results(context, linear_phase(context, features), search)
+    trainer, state = _fit_head(context, features)
+    _write_results(context, trainer, state, lambda split: head_logits(trainer.engine, features[split]), search=search)
 
 
-def _train_network(context: TrainingContext, loss_fn: Loss) -> None:
-    """Train the whole network, in linear-init after its head, unless that was interrupted."""
-    handoff = None
-    if context.config.protocol == "linear-init" and (handoff := linear_init_phase(context)) is None:
-        return
-    _write_results(context, network_phase(context, loss_fn, handoff))
-
-
-@dataclass(frozen=True)
-class PhaseResult:
-    """The result of a phase."""
-
-    state: TrainingState  # after the last epoch
-    revisions: Revisions  # of the loss
-    logits: Callable[[str], NDArray[np.float32]]  # of a split by its name, with the weights of the best epoch
-    seconds_before: float = 0.0  # duration of an earlier phase
-    loss_state: dict[str, Tensor] = field(default_factory=dict)  # what the loss passes to the next phase
-
-
-Handoff = tuple[float, dict[str, Tensor]]
-"""What the linear phase passes to the next one: its duration, and the ``handoff_state`` of its loss."""
-
-
-def linear_init_phase(context: TrainingContext) -> Handoff | None:
+def _train_initial_head(context: TrainingContext) -> tuple[float, dict[str, Tensor]] | None:
     """Train the head on fixed features, and leave the weights of its best epoch in the network.
 
     One process does so, and ``DistributedDataParallel`` copies the weights to the others. Epochs are counted from 1 in
-    each phase, and the next phase starts without revisions (Cole 2021, Kim 2022). None if a Ctrl-C came before the
-    phase was complete. The network as it is then is epoch 0 of the next phase.
+    each phase, and the next phase starts without revisions (Cole 2021, Kim 2022). The result is the duration and the
+    ``handoff_state`` of the loss; None if a Ctrl-C came before the phase was complete. The network as it is then is
+    epoch 0 of the next phase.
     """
     folder = context.folder / LINEAR_FOLDER
-    first = replace(context, folder=folder, config=context.config.linear_phase(), on_epoch=None)
-    features, handoff = linear_features(first), None
+    context = replace(context, folder=folder, config=context.config.linear_phase(), on_epoch=None)
+    features, seconds, handoff = linear_features(context), None, dict[str, Tensor]()
     with fail_together(), single_process():
         if is_main_process():
-            handoff = _linear_init(context, first, features)
-    shared = broadcast_object(handoff and (handoff[0], bool(handoff[1])))
-    if is_main_process() or shared is None:
-        return handoff
-    return shared[0], read_tensors(first.folder / HANDOFF_FILE)[0] if shared[1] else {}
-
-
-def _linear_init(context: TrainingContext, first: TrainingContext, features: dict[str, Tensor]) -> Handoff | None:
-    make_folder(first.folder)
-    result = linear_phase(first, features, handoff=True)
-    state = result.state
-    if state.epoch < first.config.epochs:
+            make_folder(folder)
+            trainer, state = _fit_head(context, features, handoff=True)
+            if state.epoch == context.config.epochs:
+                score = "" if state.best_score is None else f", val score {100 * state.best_score:.1f}"
+                epochs = f"best epoch {state.best_epoch} of {state.epoch}"
+                context.reporter.log(f"linear phase complete: {epochs}{score}")
+                remove_previous(folder)
+                seconds = sum(record["seconds"] for record in state.history)
+                handoff = trainer.handoff_state(state.best_epoch)
+            del trainer
+            gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
+    seconds, stored = broadcast_object((seconds, bool(handoff)))
+    if seconds is None:
         return None
-    score = "" if state.best_score is None else f", val score {100 * state.best_score:.1f}"
-    context.reporter.log(f"linear phase complete: best epoch {state.best_epoch} of {state.epoch}{score}")
-    remove_previous(first.folder)
-    handoff = sum(record["seconds"] for record in state.history), result.loss_state
-    del result
-    gc.collect()  # a CUDA graph of the engine must be freed before loader processes are forked
-    return handoff
+    return seconds, handoff if is_main_process() or not stored else read_tensors(folder / HANDOFF_FILE)[0]
 
 
-def linear_phase(context: TrainingContext, features: dict[str, Tensor], *, handoff: bool = False) -> PhaseResult:
-    """Train a head on the fixed features of every split, in one process.
+def _fit_head(
+    context: TrainingContext, features: dict[str, Tensor], *, handoff: bool = False
+) -> tuple[LinearTrainer, TrainingState]:
+    """Train a head on the fixed features of every split, in one process; its engine has the best weights then.
 
     With ``handoff``, another phase follows, which continues from the loss of the best epoch.
     """
     trainer = LinearTrainer(context, features, handoff=handoff)
-    state = trainer.fit()
-    engine, head = trainer.engine, context.network.head
+    state, head = trainer.fit(), context.network.head
     if state.epoch:
         load_weights(context.folder, trainer.saved)
-        engine.set_heads(head.weight[None], head.bias[None])
-    loss_state = trainer.handoff_state(state.best_epoch) if state.epoch == context.config.epochs else {}
-    return PhaseResult(
-        state, trainer.revisions, lambda split: head_logits(engine, features[split]), loss_state=loss_state
-    )
+        trainer.engine.set_heads(head.weight[None], head.bias[None])
+    return trainer, state
 
 
-def network_phase(context: TrainingContext, loss_fn: Loss, handoff: Handoff | None = None) -> PhaseResult:
-    """Train the whole network, with the head of the linear phase if there was one."""
-    config, network = context.config, context.network
+def _train_network(
+    context: TrainingContext, loss_fn: Loss, seconds: float = 0.0, handoff: dict[str, Tensor] | None = None
+) -> None:
+    """Train the whole network; a linear phase before took so many seconds, and its loss left a ``handoff``."""
+    config, network, data = context.config, context.network, context.data
     if context.device.type == "cuda":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if handoff is not None:
-        loss_fn.to(context.device).prepare(context.data.train.labels, epochs=config.epochs, seed=config.seed)
-        loss_fn.load_handoff_state(handoff[1])
-    inputs: dict[str, Inputs] = {
-        split.name: ImageInputs(
-            split.images, network.backbone, context.device, config.flip, config.seed, context.workers, config.transform
-        ).in_memory()
-        for split in context.data.splits
-    }
+        loss_fn.to(context.device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+        loss_fn.load_handoff_state(handoff)
+    how = (network.backbone, context.device, config.flip, config.seed, context.workers, config.transform)
+    inputs: dict[str, Inputs] = {split.name: ImageInputs(split.images, *how).in_memory() for split in data.splits}
     if config.batchnorm == "sync" and is_distributed():
         synchronize_batch_norm(network)
     trainer = NetworkTrainer(context, loss_fn, inputs)
     state = trainer.fit()
     if state.epoch:
         load_weights(context.folder, network)
-    return PhaseResult(
-        state,
-        trainer.revisions,
-        lambda split: predict_logits(network, inputs[split], autocast=trainer.autocast),
-        0.0 if handoff is None else handoff[0],
-    )
+
+    def best_logits(split: str) -> NDArray[np.float32]:
+        return predict_logits(network, inputs[split], autocast=trainer.autocast)
+
+    _write_results(context, trainer, state, best_logits, seconds)
 
 
 def linear_features(context: TrainingContext) -> dict[str, Tensor]:
@@ -381,33 +349,45 @@ def linear_features(context: TrainingContext) -> dict[str, Tensor]:
     return {name: torch.from_numpy(found).to(context.device, torch.float32) for name, found in features.items()}
 
 
-def _write_results(context: TrainingContext, result: PhaseResult, search: Search | None = None) -> None:
+def _write_results(
+    context: TrainingContext,
+    trainer: Trainer,
+    state: TrainingState,
+    best_logits: Callable[[str], NDArray[np.float32]],
+    seconds_before: float = 0.0,
+    search: Search | None = None,
+) -> None:
     """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
 
-    With a cross-validation the training images are measured as well, by their out-of-fold scores.
+    ``best_logits`` are those of a split. With a cross-validation the training images are measured as well, by their
+    out-of-fold scores.
     """
-    data, config, state = context.data, context.config, result.state
+    data, config, revisions = context.data, context.config, trainer.revisions
     if not state.epoch:
         return
-    unseen = None if search is None else search.logits
-    measured = [
-        split for split in data.splits if split.name != "train" or split.truth is not None or unseen is not None
-    ]
-    logits = {split.name: result.logits(split.name) for split in measured if split.name != "train" or unseen is None}
-    if unseen is not None:
-        logits["train"] = unseen
+    unseen, truth, logits = (
+        None if search is None else search.logits,
+        data.train.truth,
+        dict[str, NDArray[np.float32]](),
+    )
+    for split in data.splits:
+        if split.name == "train" and unseen is not None:
+            logits["train"] = unseen
+        elif split.name != "train" or truth is not None:
+            logits[split.name] = best_logits(split.name)
+    measured = [split for split in data.splits if split.name in logits]
     chosen_on, backbone = data.val if unseen is None else data.train, context.network.backbone
     cuts, calibration = Thresholds.default(len(data.classes)), None
     if chosen_on is not None:
         cuts = choose_thresholds(expit(logits[chosen_on.name]), chosen_on.labels.to_dense())
         calibration = fit_platt_calibration(logits[chosen_on.name], chosen_on.labels)
-    groups, truth = group_numbers(data.train.labels), data.train.truth
+    groups = group_numbers(data.train.labels)
     summary: dict[str, Any] = {
         "best_epoch": state.best_epoch,
         "epochs": state.epoch,
         "divergences": state.divergences,
         "interrupted": state.epoch < config.epochs and not should_stop(state, config.stop_below),
-        "seconds": sum(record["seconds"] for record in state.history) + result.seconds_before,
+        "seconds": sum(record["seconds"] for record in state.history) + seconds_before,
         "select": config.select,
         "score": state.best_score,
         "weights": {"source": backbone.source, "license": backbone.license, "size": backbone.input_spec.size},
@@ -417,18 +397,17 @@ def _write_results(context: TrainingContext, result: PhaseResult, search: Search
     }
     for split in measured:
         summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts, groups=groups)
-    if len(result.revisions) and truth is not None:
-        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, result.revisions))
+    if len(revisions) and truth is not None:
+        summary["revisions"] = asdict(revision_quality(data.train.labels, truth, revisions))
+    if search is not None:
+        compared = {"compared": list(search.compared)}
+        summary |= {"search": compared} if unseen is None else {"cross_validation": {"folds": config.folds, **compared}}
     if not is_main_process():
         return
-    if search is not None and unseen is None:
-        summary["search"] = {"compared": list(search.compared)}
-    elif search is not None:
-        summary["cross_validation"] = {"folds": config.folds, "compared": list(search.compared)}
     scored = [split for split in measured if split.name != "train" or unseen is not None]
-    held_out = {split.name: (split.labels.images, logits[split.name]) for split in scored}
     with report_saved_epochs(context.folder):
-        write_predictions(context.folder, held_out, config.classes)
+        names = {split.name: (split.labels.images, logits[split.name]) for split in scored}
+        write_predictions(context.folder, names, config.classes)
         merge_trace(context.folder)
         write_history(context.folder, state.history, summary)
         finish_folder(context.folder, interrupted=summary["interrupted"])

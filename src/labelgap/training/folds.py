@@ -87,11 +87,8 @@ def duplicate_groups(data: Dataset, split: str, features: NDArray[Any] | None = 
 def equal_row_groups(features: NDArray[Any]) -> NDArray[np.int64]:
     """Return a number per row, equal for rows that are equal bit for bit."""
     seen: dict[bytes, int] = {}
-    numbers = np.empty(len(features), dtype=np.int64)
-    for row in range(len(features)):
-        digest = hashlib.blake2b(np.ascontiguousarray(features[row]).tobytes(), digest_size=16).digest()
-        numbers[row] = seen.setdefault(digest, len(seen))
-    return numbers
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in features)
+    return np.array([seen.setdefault(digest, len(seen)) for digest in digests], dtype=np.int64)
 
 
 def head_config(config: RunConfig) -> RunConfig:
@@ -120,7 +117,7 @@ def train_configs(
     train = as_tensor(features["train"])
     for members in _groups(configs):
         plans = [_plan(configs[member], labels, images or len(labels)) for member in members]
-        how = {**_val(features, selection), **_shared(configs[members[0]])}
+        how = {**_val(features, selection), **shared_settings(configs[members[0]])}
         found |= zip(members, train_heads(train, plans, order_seed=order_seed, device=device, **how), strict=True)
     return [found[number] for number in range(len(configs))]
 
@@ -156,21 +153,21 @@ def train_folds(
     training images than ``max_rows`` a random part is used.
     """
     train, whole, val = features["train"], images or len(tasks[0].labels), _val(features, selection)
-    together = "val_features" not in val
+    together, every = "val_features" not in val, 1 if max_rows is None else -(-len(train) // max(max_rows, 1))
     for members in _groups([task.config for task in tasks]):
         config = tasks[members[0]].config
-        how: dict[str, Any] = {**_shared(config), **val, "device": device}
+        how: dict[str, Any] = {**shared_settings(config), **val, "device": device}
         how["order_seed"] = derive_seed(config.seed, "fold")
         if together and config.optimizer == "newton":
-            how["basis"] = FeatureBasis.fit(_sample(train, max_rows), standardize=config.standardize, rotate=True)
+            how["basis"] = FeatureBasis.fit(as_tensor(train[::every]), standardize=config.standardize, rotate=True)
         own_basis = together and config.standardize and config.optimizer != "newton"
         for size, parts in _groups_of_parts(tasks, members, numbers, max_rows, train.shape[1] if together else None):
             rows = [training_rows(part.fold, part.number, max_rows, config.seed)[:size] for part in parts]
             jobs = sorted((member, number) for number, part in enumerate(parts) for member in part.tasks)
             labels = {(id(tasks[member].labels), part): tasks[member].labels for member, part in jobs}
             tables = {key: table.select(rows[key[1]]) for key, table in labels.items()}
-            every = [(tasks[member], tables[id(tasks[member].labels), part], part) for member, part in jobs]
-            plans = [_plan(task.config, table, whole, part) for task, table, part in every]
+            own = ((tasks[member], part) for member, part in jobs)
+            plans = [_plan(task.config, tables[id(task.labels), part], whole, part) for task, part in own]
             inputs = [select_rows(train, each) for each in rows]
             if own_basis:
                 bases = [FeatureBasis.fit(each) for each in inputs]
@@ -248,11 +245,12 @@ def _groups(configs: Sequence[RunConfig]) -> list[list[int]]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, config in enumerate(configs):
         method = config.method if config.optimizer == "newton" else ""
-        groups.setdefault((*_shared(config).values(), method), []).append(number)
+        groups.setdefault((*shared_settings(config).values(), method), []).append(number)
     return list(groups.values())
 
 
-def _shared(config: RunConfig) -> dict[str, Any]:
+def shared_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that heads which are trained together have in common, as arguments of ``train_heads``."""
     return {name: getattr(config, name) for name in _SHARED}
 
 
@@ -265,11 +263,6 @@ def _val(features: Mapping[str, Features], selection: Selection | None) -> dict[
     if selection is None or selection.labels is None:
         return {"select": "last"}
     return {"val_features": as_tensor(features["val"]), "val_labels": selection.labels, "select": selection.rule}
-
-
-def _sample(features: Features, max_rows: int | None) -> Tensor:
-    """Return all rows, or some at regular distances where they are more than ``max_rows``."""
-    return as_tensor(features[:: 1 if max_rows is None else -(-len(features) // max(max_rows, 1))])
 
 
 def select_rows(features: Features, rows: NDArray[np.int64]) -> Tensor:

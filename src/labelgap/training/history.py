@@ -141,10 +141,7 @@ class ComparedSettings(SearchedSettings):
 
 class _Search(_Stored):
     compared: list[ComparedSettings]
-
-
-class _CrossValidation(_Search):
-    folds: Count
+    folds: Count | None = None  # of a cross-validation
 
 
 class _RunSummary(_Stored):
@@ -165,7 +162,7 @@ class _RunSummary(_Stored):
     val: _SplitMeasures | None = None
     test: _SplitMeasures | None = None
     revisions: _RevisionQuality | None = None
-    cross_validation: _CrossValidation | None = None
+    cross_validation: _Search | None = None
     search: _Search | None = None
 
 

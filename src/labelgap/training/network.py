@@ -5,6 +5,7 @@ So a run on feature vectors is a linear run like any other, with the backbone "f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -67,19 +68,25 @@ def initial_network(
     return build_classifier(config, feature_width(data), backbone=backbone).to(device)
 
 
-def copy_backbone(network: nn.Module, folder: Path, size: int | None) -> Backbone:
-    """Return a copy of a module as a backbone, with the initial weights of the run in the folder if there is one."""
-    backbone = as_backbone(deepcopy(network))
+def copy_backbone(
+    network: nn.Module, weights: str | os.PathLike[str] | None, folder: Path, size: int | None
+) -> tuple[Backbone, Path]:
+    """Return a copy of a module as a backbone, and the file in the run folder of its initial weights, which it gets.
+
+    ``weights`` are what the caller of ``fit`` gave beside the module: none.
+    """
+    if weights is not None:
+        raise InputError("the weights of a network that is given as an object are in the object: leave them out.")
+    backbone, stored = as_backbone(deepcopy(network)), folder / INITIAL_WEIGHTS
     if size is not None:
         backbone.input_spec = replace(backbone.input_spec, size=size)
-    stored = folder / INITIAL_WEIGHTS
     if stored.exists():
-        weights = read_tensors(stored)[0]
+        tensors = read_tensors(stored)[0]
         try:
-            set_weights(backbone, weights, stored)
+            set_weights(backbone, tensors, stored)
         except RunError as error:
             raise RunError(f"the network is not the one that {folder} was started with: {error}") from None
-    return backbone
+    return backbone, stored
 
 
 def feature_width(data: Dataset) -> int | None:

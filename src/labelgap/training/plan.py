@@ -20,6 +20,7 @@ from labelgap.core.trust import class_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.findings import ValidationHeldOut
+from labelgap.data.identity import DataIdentity
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, has_batch_norm, is_pretrained
@@ -81,8 +82,8 @@ class TrainingRequest:
         """Return the settings of ``training`` that are not left open."""
         return {name: value for name, value in self.training.items() if value is not None and value != "auto"}
 
-    def check_names(self) -> None:
-        """Raise an error for an unknown name, and for options without a method."""
+    def check(self) -> None:
+        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
         for kind, name, known in (
             ("preset", self.preset, PRESETS),
             ("protocol", self.protocol, PROTOCOLS),
@@ -92,15 +93,11 @@ class TrainingRequest:
                 raise UnknownNameError(kind, name, known)
         if self.method == "auto" and self.options:
             raise InputError("options belong to a method: name it with --method, or leave the options out.")
-
-    def check(self) -> None:
-        """Raise an error for a name or value that is wrong whatever the data are: before any image is read."""
-        self.check_names()
         if isinstance(self.method, str) and self.method != "auto":
             loss(self.method, **self.options)
         if isinstance(self.backbone, str) and self.backbone != FEATURES:
             check_backbone(self.backbone)
-        if self.weights not in (None, NO_WEIGHTS):
+        if self.weights not in (None, NO_WEIGHTS) and not isinstance(self.backbone, Backbone):
             check_weight_file(self.weights)
         check_rule(self.select)
         parse_trace(self.trace, entries=1)
@@ -120,11 +117,13 @@ class TrainingPlan:
 
     data: Dataset  # with a val where a network is trained
     config: RunConfig  # every setting; those that are searched have the value from which the search starts
+    device: torch.device
     selection: Selection  # the rule that selects the epoch, and the labels of val it uses
     loss: Loss  # of the method; not yet prepared
     search: SearchSpace | None  # the settings that val, or a cross-validation, chooses before the training
     backbone: Backbone | None  # the one that was given as an object
     notes: tuple[str, ...]  # what a user should know before the training
+    identity: DataIdentity | None = None  # of the data with all labels, where the plan is run
 
     def lines(self) -> Iterator[str]:
         """Yield the plan in words: the method and why, the protocol, and the notes."""
@@ -157,7 +156,7 @@ def plan_training(
     A GPU as device has other defaults; what depends on the device stays as it is in the ``stored`` configuration of a
     run to resume.
     """
-    request.check_names()
+    request.check()
     _check_labels(data)
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
@@ -172,7 +171,7 @@ def plan_training(
         if value is not None and value is not False:
             raise InputError(f"{option}={value} is for a network, and {data.name} has feature vectors: leave it out.")
     folds = resolve_folds(data, given.get("folds"), protocol)
-    pretrained = isinstance(backbone, Backbone) or _is_pretrained(name, request.weights)
+    pretrained = name == FEATURES or isinstance(backbone, Backbone) or is_pretrained(name, request.weights)
     searched = is_searched(data, protocol, folds, preset=request.preset, head=request.head)
     method, why, options, loss_fn = _method(data, request, protocol, searched, pretrained)
     batch_norm = protocol == "linear" or not pretrained or bool(from_preset) or "optimizer" in given
@@ -191,26 +190,23 @@ def plan_training(
     selection = choose_selection(observed, truth, rule)
     if selection.labels is None and settings.pop("stop_below", None) and "stop_below" in given:
         raise InputError(f"stop_below needs a val score, and here {selection.why}: leave it out, or give a val split.")
-    kept = {} if stored is None else {"precision": stored.precision}
-    settings["precision"] = _precision({**kept, **given}.get("precision"), protocol, backbone, device)
+    if "precision" not in settings:
+        settings["precision"] = _precision(protocol, backbone, device) if stored is None else stored.precision
     settings["reviewed_absents"] = "ignore" if left_out else given.get("reviewed_absents", "use")
     trace = stored.trace if stored is not None and request.trace == "auto" else _trace(request, data, device, settings)
     backbone_input = stored.backbone_input if stored is not None and stored.backbone == backbone else None
     if isinstance(backbone, Backbone):
         backbone_input = BackboneInput(**asdict(backbone.input_spec))
     config = RunConfig.checked(
+        **{each: getattr(request, each) for each in ("preset", "weights", "head", "seed")},
         data=dict(data.recipe),
         classes=data.classes,
         method=method,
         why=why,
         options=options,
-        preset=request.preset,
         backbone=name,
         backbone_input=backbone_input,
-        weights=request.weights,
         protocol=protocol,
-        head=request.head,
-        seed=request.seed,
         select=selection.rule,
         trace=trace,
         flip=data.flip and protocol != "linear",
@@ -222,12 +218,13 @@ def plan_training(
     untraced = trace == "off" and request.trace == "auto" and _is_cuda(device)
     notes = tuple(_notes(data, config, selection, left_out, untraced))
     own = backbone if isinstance(backbone, Backbone) else None
-    return TrainingPlan(data, config, selection, loss_fn, search, own, notes)
+    return TrainingPlan(data, config, device or torch.device("cpu"), selection, loss_fn, search, own, notes)
 
 
 def describe_random_features(config: RunConfig) -> str | None:
     """Return what a user should know of a linear head on the features of random weights; None for any other run."""
-    if config.protocol != "linear" or _is_pretrained(config.backbone, config.weights):
+    fixed = config.protocol == "linear" and config.backbone != FEATURES
+    if not fixed or is_pretrained(config.backbone, config.weights):
         return None
     return (
         f"the weights of {config.backbone} are random, and --protocol linear does not train them: its features carry "
@@ -251,25 +248,19 @@ def _protocol(
     training the whole network gains little or nothing (docs/training.md), and it needs a val.
     """
     protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
-    from_preset = _preset_settings(data, request, protocol)
+    from_preset, has_features = dict[str, Any](), data.backbone == FEATURES
+    if request.preset is not None:
+        method = request.method if isinstance(request.method, str) else _registered_name(request.method)
+        asked = protocol or ("linear" if has_features else None)
+        from_preset = preset(request.preset, method=method, dataset=data.recipe.get("name"), protocol=asked)
+        ignored = ("backbone", "size", "transform") if has_features else ()
+        from_preset = {name: value for name, value in from_preset.items() if name not in ignored}
     protocol = protocol or from_preset.get("protocol")
     if protocol is None:
-        images = data.protocol == "linear" and data.backbone != FEATURES
+        images = data.protocol == "linear" and not has_features
         images = images and not (is_unsplit(data) and len(data.train) < FEW_IMAGES)
         protocol = "linear-init" if images and _is_cuda(device) else data.protocol
     return protocol, from_preset
-
-
-def _preset_settings(data: Dataset, request: TrainingRequest, protocol: str | None) -> dict[str, Any]:
-    """Return the settings of the preset that apply to the data."""
-    if request.preset is None:
-        return {}
-    has_features = data.backbone == FEATURES
-    protocol = protocol or ("linear" if has_features else None)
-    method = request.method if isinstance(request.method, str) else _registered_name(request.method)
-    settings = preset(request.preset, method=method, dataset=data.recipe.get("name"), protocol=protocol)
-    ignored = ("backbone", "size", "transform") if has_features else ()
-    return {name: value for name, value in settings.items() if name not in ignored}
 
 
 def without_reviewed_absents(data: Dataset, request: TrainingRequest) -> tuple[Dataset, int]:
@@ -293,30 +284,6 @@ def default_linear_backbone(data: Dataset) -> str:
     return data.backbone if data.backbone == FEATURES or is_pretrained(data.backbone) else _PRETRAINED_BACKBONE
 
 
-def defaults_for(
-    protocol: str, pretrained: bool, optimizer: str | None, *, batch_norm: bool, flip: bool
-) -> dict[str, Any]:
-    """Return the default settings of a protocol.
-
-    - linear: 25 epochs at batch 16, as in the single-positive papers;
-    - end-to-end from pretrained weights: 20 epochs at batch 16, a cosine schedule after half an epoch of warm-up,
-      random changes of the images, and the rates of the optimizer. That is SGD with momentum for a network with batch
-      normalization, by the val mAP of 33 trainings on the whole of VOC2012 (docs/results/recipe.md); AdamW for one
-      without (transformers, ConvNeXt), where neither was measured;
-    - linear-init: the first, then the second;
-    - end-to-end from random weights: rates for a small network.
-    """
-    if protocol == "linear":
-        return {**LINEAR_DEFAULTS, "backbone_lr": LINEAR_DEFAULTS["lr"]}
-    phase = LINEAR_PHASE if protocol == "linear-init" else {}
-    if not pretrained:
-        return {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, **phase}
-    optimizer = optimizer or ("sgd" if batch_norm else "adamw")
-    rates = OPTIMIZER_RECIPES.get(optimizer, OPTIMIZER_RECIPES["sgd"])  # an unknown optimizer is refused by RunConfig
-    images = {"transform": "augment" if flip else "resize", "average_flips": flip}
-    return {**NETWORK_RECIPE, **rates, **images, "optimizer": optimizer, **phase}
-
-
 def resolve_settings(
     protocol: str,
     pretrained: bool,
@@ -328,11 +295,29 @@ def resolve_settings(
 ) -> dict[str, Any]:
     """Merge the user's settings over those of a preset, or over the defaults; refuse what does not fit together.
 
+    The defaults are those of the protocol:
+
+    - linear: 25 epochs at batch 16, as in the single-positive papers;
+    - end-to-end from pretrained weights: 20 epochs at batch 16, a cosine schedule after half an epoch of warm-up,
+      random changes of the images, and the rates of the optimizer. That is SGD with momentum for a network with batch
+      normalization, by the val mAP of 33 trainings on the whole of VOC2012 (docs/results/recipe.md); AdamW for one
+      without (transformers, ConvNeXt), where neither was measured;
+    - linear-init: the first, then the second;
+    - end-to-end from random weights: rates for a small network.
+
     Images that may not be mirrored (``flip``), such as text, are not turned or cut either.
     """
-    check_settings(given)
     base = {name: from_preset[name] for name in KEYWORDS if name in from_preset}
-    base = base or defaults_for(protocol, pretrained, given.get("optimizer"), batch_norm=batch_norm, flip=flip)
+    if not base and protocol == "linear":
+        base = {**LINEAR_DEFAULTS, "backbone_lr": LINEAR_DEFAULTS["lr"]}
+    elif not base:
+        base = {"epochs": 10, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64}
+        if pretrained:
+            optimizer = given.get("optimizer") or ("sgd" if batch_norm else "adamw")
+            rates = OPTIMIZER_RECIPES.get(optimizer, OPTIMIZER_RECIPES["sgd"])  # newton is refused below
+            images = {"transform": "augment" if flip else "resize", "average_flips": flip}
+            base = {**NETWORK_RECIPE, **rates, **images, "optimizer": optimizer}
+        base |= LINEAR_PHASE if protocol == "linear-init" else {}
     settings = {**base, **given}
     check_effect(given, settings, protocol)
     if protocol == "linear":
@@ -347,13 +332,11 @@ def resolve_settings(
     return settings
 
 
-def _precision(requested: str | None, protocol: str, backbone: str | Backbone, device: torch.device | None) -> str:
-    """Return the precision: 16 bits where the device computes with them, unless another is requested.
+def _precision(protocol: str, backbone: str | Backbone, device: torch.device | None) -> str:
+    """Return the default precision: 16 bits where the device computes with them.
 
     That is bf16 for networks on a GPU, and for the features of a linear head what ``inference_precision`` says.
     """
-    if requested is not None:
-        return requested
     if protocol == "linear":
         precision = inference_precision(backbone, device)
         return "bf16" if precision == "bfloat16" else precision
@@ -385,14 +368,15 @@ def _method(
     A loss object counts as its class and its options: the run trains a new loss that is made from them.
     """
     why: str | None = None
+    given: Mapping[str, Any] = request.options
     if isinstance(request.method, Loss):
         if request.options:
             raise InputError("the options of a loss object are in the object: leave options out.")
         method, given = _registered_name(request.method), loss_options(request.method)
     elif request.method != "auto":
-        method, given = request.method, dict(request.options)
+        method = request.method
     else:
-        (method, why), given = choose_method(data.train.labels, protocol, pretrained=pretrained), {}
+        method, why = choose_method(data.train.labels, protocol, pretrained=pretrained)
         if searched:
             compared, judge = list(auto_methods(data)), "cross-validation" if data.val is None else "val"
             method, why = compared[0], f"{compared[0]} fits such labels; {judge} chooses its weight decay"
@@ -427,11 +411,11 @@ def _search_space(
     data: Dataset, request: TrainingRequest, config: RunConfig, given: Mapping[str, Any]
 ) -> SearchSpace | None:
     """Return what is searched before the training; folds are trained for their scores in any case."""
-    if request.preset is not None:
-        return SearchSpace() if config.folds else None
-    decay, rate = "weight_decay" not in given, "lr" not in given and config.optimizer != "newton"
-    compared = auto_methods(data) if request.method == "auto" else ()
-    return SearchSpace(compared, decay, rate) if config.folds or compared or decay or rate else None
+    space = SearchSpace()
+    if request.preset is None:
+        rate = "lr" not in given and config.optimizer != "newton"
+        space = SearchSpace(auto_methods(data) if request.method == "auto" else (), "weight_decay" not in given, rate)
+    return space if config.folds or space != SearchSpace() else None
 
 
 def _notes(data: Dataset, config: RunConfig, selection: Selection, left_out: int, untraced: bool) -> Iterator[str]:
@@ -475,11 +459,3 @@ def _check_head(config: RunConfig) -> None:
             f"{head} is a start, and without a val split settings are chosen by cross-validation, with an optimizer "
             f"that has no start: give a val split, or --folds 0 --optimizer adam. {remedy}"
         )
-
-
-def _is_pretrained(backbone: str, weights: str | None) -> bool:
-    """Return whether the backbone starts from trained weights; an error if there is no such backbone."""
-    if backbone == FEATURES:
-        return True
-    check_backbone(backbone)
-    return is_pretrained(backbone, weights)

@@ -33,7 +33,8 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
     """
     if name not in PRESETS:
         raise UnknownNameError("preset", name, PRESETS)
-    settings = PRESETS[name](method, _known_dataset(dataset) or OTHER, protocol)
+    known = paper_dataset(dataset) or ("openimages" if dataset == "openimages" else OTHER)
+    settings = PRESETS[name](method, known, protocol)
     if settings["protocol"] == "linear-init":
         return settings
     if settings["protocol"] == "linear":
@@ -44,16 +45,11 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
 
 def describe_missing_settings(name: str, dataset: str | None) -> str | None:
     """Return what to say where a preset has no settings of its own for a data set; None where it has them."""
-    of_each = [PRESETS[name]("an-ls", each, None) for each in PAPER_DATASETS]
-    same = all(settings == of_each[0] for settings in of_each)
-    known = _known_dataset(dataset)
-    if same or (known is not None and (known != "openimages" or name == "kim2022")):
+    first, *others = (PRESETS[name]("an-ls", each, None) for each in PAPER_DATASETS)
+    has_own = paper_dataset(dataset) is not None or (dataset == "openimages" and name == "kim2022")
+    if has_own or all(settings == first for settings in others):
         return None
     return f"{name} has no settings for this data set: those of COCO are used"
-
-
-def _known_dataset(dataset: str | None) -> str | None:
-    return paper_dataset(dataset) or ("openimages" if dataset == "openimages" else None)
 
 
 def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages, StoredImages
 from labelgap.training.checkpoint import BEST, LAST, remove_previous
-from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
+from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig
 from labelgap.training.features import content_keys, open_digests
 from labelgap.training.history import METRICS_FILE
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE
@@ -88,19 +88,14 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise RunError(f"{folder} holds no run to resume.{suggest_path(folder)}")
 
 
-def check_started(folder: Path, config: RunConfig, resume: bool, started: RunConfig | None = None) -> None:
-    """Check that a folder can take a run, or that the run in it has the same configuration.
-
-    ``started`` is the configuration before a cross-validation: the folder has it where the run was killed before it
-    stored the chosen settings there.
-    """
-    check_folder(folder, resume)
-    free = {"why": config.why, "checkpoint_minutes": config.checkpoint_minutes}
-    if resume and (stored := read_config(folder).model_copy(update=free)) not in (config, started):
-        different = [name for name in type(config).model_fields if getattr(stored, name) != getattr(config, name)]
+def check_config(folder: Path, stored: RunConfig, *configs: RunConfig) -> None:
+    """Check that the run in a folder has one of these configurations: with the settings of its search, or before it."""
+    free = {"why": configs[0].why, "checkpoint_minutes": configs[0].checkpoint_minutes}
+    if (stored := stored.model_copy(update=free)) not in configs:
+        changed = next(name for name in RunConfig.model_fields if getattr(stored, name) != getattr(configs[0], name))
         raise RunError(
-            f"{folder} was started with another {different[0]} ({getattr(stored, different[0])!r}, now "
-            f"{getattr(config, different[0])!r}): resume it with the same settings, or choose another --out."
+            f"{folder} was started with another {changed} ({getattr(stored, changed)!r}, now "
+            f"{getattr(configs[0], changed)!r}): resume it with the same settings, or choose another --out."
         )
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -125,24 +125,23 @@ def stored_logits(folder: Path, labels: LabelTable) -> NDArray[np.float32] | Non
     return logits if np.isfinite(logits).all() else None
 
 
-def search_settings(
-    plan: TrainingPlan, features: Mapping[str, Tensor], *, device: torch.device, reporter: Reporter
-) -> Search:
+def search_settings(plan: TrainingPlan, features: Mapping[str, Tensor], reporter: Reporter) -> Search:
     """Compare the settings that a plan leaves to a search, on val or by the folds of its configuration.
 
     ``features`` are ``(N, D)``, of train and val. "last" as selection is about epochs: val still chooses the settings.
     """
     assert plan.search is not None
-    data, config, labels, train = plan.data, plan.config, plan.data.train.labels, features["train"]
-    candidates = candidate_configs(config, labels, train.shape[1], plan.search)
-    how: dict[str, Any] = {"device": device, "space": plan.search, "advance": reporter.advance}
-    if data.val is not None:
-        judge = plan.selection if plan.selection.labels is not None else choose_selection(data.val.labels, None)
-        with reporter.bar("search on val", ROUNDS):
-            return search_on_val(features, labels, candidates, judge, **how)
-    fold = assign_folds(labels, config.folds, config.seed, fold_groups(data, "train", train.cpu().numpy()))
-    with reporter.bar("cross-validation", ROUNDS):
-        return search_by_folds(train, labels, candidates, fold, **how)
+    data, config, train = plan.data, plan.config, features["train"]
+    candidates = candidate_configs(config, data.train.labels, train.shape[1], plan.search)
+    judge, fold = plan.selection, None
+    if data.val is None:
+        groups = fold_groups(data, "train", train.cpu().numpy())
+        fold = assign_folds(data.train.labels, config.folds, config.seed, groups)
+    elif judge.labels is None:
+        judge = choose_selection(data.val.labels, None)
+    how: dict[str, Any] = {"device": plan.device, "space": plan.search, "advance": reporter.advance}
+    with reporter.bar("search on val" if fold is None else "cross-validation", ROUNDS):
+        return search_heads(features, data.train.labels, candidates, fold if fold is not None else judge, **how)
 
 
 Row = TypeVar("Row", bound=Hashable)
@@ -172,50 +171,68 @@ def best_of(scores: Sequence[float]) -> int | None:
     return None if all(map(math.isnan, scores)) else int(np.nanargmax(scores))
 
 
-def search_on_val(
+@dataclass(frozen=True)
+class _Best:
+    """The best candidate of a method: with its head where val judges, else with its out-of-fold logits."""
+
+    config: RunConfig
+    score: float
+    found: Any
+
+
+def search_heads(
     features: Mapping[str, Tensor],
     labels: LabelTable,
     candidates: Sequence[RunConfig],
-    selection: Selection,
+    judge: Selection | NDArray[np.int64],
     *,
     device: torch.device,
     space: SearchSpace = CLOSED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Search:
-    """Train every candidate, and choose the one whose best epoch has the best score on val; the first of equals.
+    """Score every candidate, and those around the best ones; choose the one with the best score, the first of equals.
 
-    ``space`` says what is searched around the candidates; ``advance`` is called with 1 after each round.
+    The ``judge`` is the selection on val, by which the best epoch of a candidate counts; or the fold ``(N,)`` of every
+    image, and the result has then the out-of-fold logits of the best candidate on all images. ``space`` says what is
+    searched around the candidates; ``advance`` is called with 1 after each round.
     """
     rows = searched_rows(labels, features["train"].shape[1], candidates, seed=candidates[0].seed)
-    part = {"train": select_rows(features["train"], rows), "val": features["val"]}
-    searched, best = labels.select(rows), dict[str, _Best]()
+    part, searched, best = select_rows(features["train"], rows), labels.select(rows), dict[str, _Best]()
+    part_fold = rows if isinstance(judge, Selection) else judge[rows]  # one array: heads with it share their features
 
-    def score(configs: Sequence[RunConfig]) -> list[float]:
-        quick = quick_configs(configs, part["train"], labels)
-        how: dict[str, Any] = {"order_seed": configs[0].seed, "device": device, "images": len(labels)}
-        scores = [math.nan] * len(configs)
-        for number, head in enumerate(train_configs(part, searched, quick, selection, **how)):
-            if head.failed is None:
-                scores[number] = value = -math.inf if head.best_score is None else head.best_score
-                method = configs[number].method
-                if method not in best or value > best[method].score:
-                    best[method] = _Best(configs[number], value, head.weight, head.bias)
+    def score(asked: Sequence[tuple[str, RunConfig]]) -> list[float]:
+        configs = [config for _, config in asked]
+        quick, found = quick_configs(configs, part, labels), list[Any]()
+        if isinstance(judge, Selection):
+            how: dict[str, Any] = {"order_seed": configs[0].seed, "device": device, "images": len(labels)}
+            found = train_configs({"train": part, "val": features["val"]}, searched, quick, judge, **how)
+            scores = [
+                math.nan if head.failed else -math.inf if head.best_score is None else head.best_score for head in found
+            ]
+        else:
+            tasks = [FoldTask(config, searched, part_fold) for config in quick]
+            scores, found = score_folds(part, tasks, device, images=len(labels))
+        for each in map(_Best, configs, scores, found):
+            before = best.get(each.config.method)
+            if not math.isnan(each.score) and (before is None or each.score > before.score):
+                best[each.config.method] = each
         advance(1)
         return scores
 
-    compared, chosen = _search(candidates, score, space, "with all settings")
-    if len(best) > 1 and selection.rule in ("clean", "known") and candidates[0].method in best:
-        chosen = _simplest(best, candidates[0].method, features["val"], selection)
-    return Search(_searched(chosen), compared)
-
-
-class _Best(NamedTuple):
-    """The best candidate of a method, and its head."""
-
-    config: RunConfig
-    score: float
-    weight: NDArray[np.floating[Any]]
-    bias: NDArray[np.floating[Any]]
+    configs, scores = search_rounds({"": (candidates, space)}, score)[""]
+    if (number := best_of(scores)) is None:
+        where = "with all settings" if isinstance(judge, Selection) else "in every fold"
+        raise RunError(f"training has diverged {where}: give a lower --lr, or a higher --weight-decay.")
+    compared = [{**_searched(config), "score": finite(value)} for config, value in zip(configs, scores, strict=True)]
+    chosen, first = configs[number], candidates[0].method
+    if isinstance(judge, Selection):
+        if len(best) > 1 and judge.rule in ("clean", "known") and first in best:
+            chosen = _simplest(best, first, features["val"], judge)
+        return Search(_searched(chosen), compared)
+    logits = best[chosen.method].found
+    if len(rows) < len(labels) or quick_configs([chosen], part, labels) != [chosen]:
+        (logits,) = out_of_fold_logits(features["train"], [FoldTask(chosen, labels, judge)], device)
+    return Search(_searched(chosen), compared, logits)
 
 
 def _simplest(best: Mapping[str, _Best], first: str, features: Tensor, selection: Selection) -> RunConfig:
@@ -228,7 +245,7 @@ def _simplest(best: Mapping[str, _Best], first: str, features: Tensor, selection
     drawn = bootstrap_weights(len(codes), RESAMPLES, numpy_generator(0, "search on val"))
     weights = np.ascontiguousarray(np.concatenate(list(drawn), axis=1))
     resampled = {
-        method: resampled_average_precision(vectors @ each.weight.T + each.bias, codes, weights)
+        method: resampled_average_precision(vectors @ each.found.weight.T + each.found.bias, codes, weights)
         for method, each in best.items()
     }
     margins = {
@@ -236,39 +253,6 @@ def _simplest(best: Mapping[str, _Best], first: str, features: Tensor, selection
         for method, each in best.items()
     }
     return best[max(margins, key=lambda method: (margins[method], method == first))].config
-
-
-def search_by_folds(
-    features: Tensor,
-    labels: LabelTable,
-    candidates: Sequence[RunConfig],
-    fold: NDArray[np.int64],
-    *,
-    device: torch.device,
-    space: SearchSpace = CLOSED,
-    advance: Callable[[int], None] = lambda count: None,
-) -> Search:
-    """Score candidates out of fold, ``(N,)`` the fold of every image, and return the logits of the best one on all.
-
-    The other arguments are those of ``search_on_val``.
-    """
-    rows = searched_rows(labels, features.shape[1], candidates, seed=candidates[0].seed)
-    part, searched, part_fold = select_rows(features, rows), labels.select(rows), fold[rows]
-    best: list[tuple[RunConfig, NDArray[np.float32]]] = []  # the best candidate of each round, and its logits
-
-    def score(configs: Sequence[RunConfig]) -> list[float]:
-        tasks = [FoldTask(config, searched, part_fold) for config in quick_configs(configs, part, labels)]
-        scores, found = score_folds(part, tasks, device, images=len(labels))
-        if (number := best_of(scores)) is not None:
-            best.append((configs[number], found[number]))
-        advance(1)
-        return scores
-
-    compared, chosen = _search(candidates, score, space, "in every fold")
-    logits = next(logits for config, logits in best if config is chosen)
-    if len(rows) < len(labels) or quick_configs([chosen], part, labels) != [chosen]:
-        (logits,) = out_of_fold_logits(features, [FoldTask(chosen, labels, fold)], device)
-    return Search(_searched(chosen), compared, logits)
 
 
 def score_folds(
@@ -280,18 +264,6 @@ def score_folds(
     judges = {key: choose_selection(table, None) for key, table in tables.items()}
     scores = [selection_score(judges[id(task.labels)], each) for task, each in zip(tasks, logits, strict=True)]
     return scores, logits
-
-
-def _search(
-    candidates: Sequence[RunConfig], score: Callable[[Sequence[RunConfig]], list[float]], space: SearchSpace, where: str
-) -> tuple[list[dict[str, Any]], RunConfig]:
-    """Search around candidates; return a line for each that was compared, and the best configuration."""
-    found = search_rounds({"": (candidates, space)}, lambda rows: score([config for _, config in rows]))
-    configs, scores = found[""]
-    if (best := best_of(scores)) is None:
-        raise RunError(f"training has diverged {where}: give a lower --lr, or a higher --weight-decay.")
-    lines = zip(configs, scores, strict=True)
-    return [{**_searched(config), "score": finite(value)} for config, value in lines], configs[best]
 
 
 def selection_score(selection: Selection, logits: NDArray[np.float32]) -> float:

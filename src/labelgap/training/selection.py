@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,21 @@ from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision
 from labelgap.metrics.validation import supports_accuracy
 
-RULES = ("clean", "known", "observed", "last")
+_REFUSALS: Final = {
+    "clean": "val has unknown labels, or no class is present in one image of it and absent in another",
+    "known": "only {both} of {classes} classes have a known present and enough known absents in val",
+    "observed": "no label of val is known to be present, or all are",
+    "last": "",
+}
+_REASONS: Final = {
+    "clean": "val is fully known: the epoch with the highest val mAP is kept",
+    "known": "{both} of {classes} classes have known presents and enough known absents in val: "
+    "the epoch with the highest mAP over those is kept",
+    "observed": "too few labels of val are known to measure accuracy: epochs are ordered by how high they rank the "
+    "observed positives; for a true estimate have a few hundred random val images fully labeled",
+    "last": "the last epoch is kept",
+}
+RULES: Final = tuple(_REASONS)
 FEW_PRESENT = 20
 """With fewer known presents than this in val, the selected epoch is close to random."""
 
@@ -64,9 +78,10 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
         return Selection("last", None, "there is no val split: the last epoch is kept")
     known = [observed] if rule == "auto" or truth is None else [observed, truth]
     clean = next((table for table in known if table.complete), None)
-    both, present = int(_measurable(observed).sum()), observed.counts().present
+    both, present = int(measurable(observed).sum()), observed.counts().present
+    found = {"both": both, "classes": len(observed.classes)}
     supported = {
-        "clean": clean is not None and bool(_measurable(clean).any()),
+        "clean": clean is not None and bool(measurable(clean).any()),
         "known": 2 * both >= len(observed.classes),
         "observed": bool(((present > 0) & (present < len(observed))).any()),
         "last": True,
@@ -75,11 +90,14 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
     if automatic:
         rule = next(name for name in RULES if supported[name])
     if not supported[rule]:
-        raise InputError(f"select='{rule}': {_refusal(rule, both, len(observed.classes))}")
-    if rule == "last" and automatic:
-        return Selection("last", None, "no class of val can be ranked: the last epoch is kept")
-    labels = {"last": None, "clean": clean, "known": measurable_labels(observed)}.get(rule, observed)
-    return Selection(rule, labels, _why(rule, both, observed))
+        reason = _REFUSALS[rule].format(**found)
+        raise InputError(f"select='{rule}': {reason}. Leave it to `auto`, or review val.")
+    why, positives = _REASONS[rule].format(**found), int(present.sum())
+    if rule == "last":
+        return Selection("last", None, f"no class of val can be ranked: {why}" if automatic else why)
+    if positives < FEW_PRESENT:
+        why += f"; with {positives} known presents in val that is close to chance"
+    return Selection(rule, {"clean": clean, "known": measurable_labels(observed)}.get(rule, observed), why)
 
 
 def check_rule(rule: str) -> None:
@@ -90,32 +108,10 @@ def check_rule(rule: str) -> None:
 
 def measurable_labels(table: LabelTable) -> LabelTable:
     """Return the known labels of the classes whose labels support an accuracy; the others are unknown."""
-    return table.keep(_measurable(table)[table.columns])
+    return table.keep(measurable(table)[table.columns])
 
 
-def _measurable(table: LabelTable) -> NDArray[np.bool_]:
+def measurable(table: LabelTable) -> NDArray[np.bool_]:
+    """Return for every class whether its known labels support an accuracy."""
     counts = table.counts()
     return supports_accuracy(counts.present, counts.absent, len(table))
-
-
-def _refusal(rule: str, both: int, classes: int) -> str:
-    reasons = {
-        "clean": "val has unknown labels, or no class is present in one image of it and absent in another",
-        "known": f"only {both} of {classes} classes have a known present and enough known absents in val",
-        "observed": "no label of val is known to be present, or all are",
-    }
-    return f"{reasons[rule]}. Leave it to `auto`, or review val."
-
-
-def _why(rule: str, both: int, observed: LabelTable) -> str:
-    reasons = {
-        "clean": "val is fully known: the epoch with the highest val mAP is kept",
-        "known": f"{both} of {len(observed.classes)} classes have known presents and enough known absents in val: "
-        "the epoch with the highest mAP over those is kept",
-        "observed": "too few labels of val are known to measure accuracy: epochs are ordered by how high they rank the "
-        "observed positives; for a true estimate have a few hundred random val images fully labeled",
-        "last": "the last epoch is kept",
-    }
-    known = observed.counts().total[0]
-    few = f"; with {known} known presents in val that is close to chance" if known < FEW_PRESENT else ""
-    return reasons[rule] + (few if rule != "last" else "")
