@@ -222,7 +222,6 @@ def apply_decisions(
 
 
 def _with_classes(data: Dataset, names: Sequence[str]) -> Dataset:
-    """Return data with more classes, whose labels are unknown."""
     classes, splits = (*data.classes, *names), {}
     for split in data.splits if names else ():
         truth = None if split.truth is None else split.truth.with_classes(classes)

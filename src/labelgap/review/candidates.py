@@ -221,7 +221,6 @@ def combine_hashes(images: NDArray[np.uint64], classes: NDArray[np.uint64]) -> N
 
 
 def _find(ids: NDArray[np.uint64], order: NDArray[np.int64], identity: str) -> int | None:
-    """Return the index of an id, given the permutation that sorts the ids; None when it is not there."""
     try:
         value = np.uint64(int(identity, 16))
     except (ValueError, OverflowError):

@@ -275,7 +275,6 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
 
 
 def _class_spread(labels: ReviewedLabels) -> Array:
-    """Return how wrong the scores of each class may be, ``(K,)``."""
     scored, classes = ~np.isnan(labels.score), len(labels.unknown)
     low, high = np.full(classes, np.inf), np.full(classes, -np.inf)
     np.minimum.at(low, labels.class_number[scored], labels.score[scored])
@@ -334,7 +333,6 @@ def _counts(labels: ReviewedLabels) -> dict[str, Counts]:
 def _total(
     covered: Mask, counts: Mapping[str, Counts], number: Counts, parts: list[SampleEstimate | None], has_model: bool
 ) -> SampleEstimate | None:
-    """Return the estimate of all classes that are covered."""
     if not covered.any():
         return None
     made = _sum(covered, counts, *interval(number[:, covered].sum(axis=1)))

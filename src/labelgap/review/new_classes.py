@@ -193,7 +193,6 @@ class AddedClassNames:
         return extend_candidates(candidates, kept, self._images(candidates), self._store.id, self._folder.random)
 
     def _images(self, candidates: Candidates) -> list[tuple[str, str]]:
-        """Return split and name of every image that was audited, or drawn."""
         data = self._folder.data
         if self._folder.random:
             split = data.split(candidates.columns.images[0][0])

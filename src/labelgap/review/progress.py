@@ -81,7 +81,6 @@ class CurrentDecisions:
                 self.last_event[number] = event.id
 
     def _set(self, key: LabelKey, event: DecisionEvent | None) -> None:
-        """Set the decision in force for a label; None for no decision."""
         number = self.candidates.number_of(key)
         value = UNKNOWN if event is None or event.value is None else event.value
         if number is None:

@@ -11,12 +11,12 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.live import AIMS, Aim
+from labelgap.audit.live import Aim
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
 from labelgap.metrics.label_model import round_to_sum, to_log_odds
@@ -190,52 +190,15 @@ def _uncertain_order(review: Review, rows: Numbers) -> Numbers:
     return np.lexsort((distance, turn))
 
 
-@dataclass(frozen=True)
-class AimCount:
-    """What was asked for one aim."""
-
-    answers: int = 0  # decisions in force
-    found: int = 0  # of these, missing labels that are present
-
-
-def brought_by_aim(
-    asked: NDArray[np.integer[Any]], decided: NDArray[np.bool_], value: NDArray[np.int8]
-) -> dict[Aim, AimCount]:
-    """Count the decisions of each aim; what was not asked for an aim, e.g. image by image, found missing labels too."""
-    size, asked = len(ASKED), np.where(asked == ASKED.index("other"), ASKED.index("missing"), asked)
-    answers = np.bincount(asked[decided], minlength=size)
-    found = np.bincount(asked[decided & (value == PRESENT)], minlength=size)
-    return {aim: AimCount(int(answers[at]), int(found[at])) for aim, at in ((aim, ASKED.index(aim)) for aim in AIMS)}
-
-
-def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> str:
-    """Return what an aim has brought so far, in words, with half of the interval of what is missing if there is one."""
-    if not count.answers:
-        return "no answers yet"
-    if aim == "missing":
-        return f"{pluralize(count.answers, 'answer')}, {count.found:,} found"
-    if aim == "classifier":
-        return f"{pluralize(count.answers, 'answer')} for the classifier, {count.found:,} found"
-    width = "no interval yet" if half_width is None else f"± {pluralize(math.ceil(half_width), 'label')}"
-    return f"{pluralize(count.answers, 'random answer')}: {width}"
-
-
-@dataclass(frozen=True, eq=False)
-class AnswerSpeed:
+class AnswerSpeed(NamedTuple):
     """How fast a person answers."""
 
     answers: int  # how many answers were timed
     seconds: float  # how long an answer takes
     by_class: Array  # (K,) seconds of an answer of each class
 
-    @property
-    def per_minute(self) -> float:
-        """Answers per minute."""
-        return 60 / self.seconds
 
-
-@dataclass(frozen=True)
-class PlanStep:
+class PlanStep(NamedTuple):
     """Answers to give in a row."""
 
     class_number: int
@@ -287,7 +250,11 @@ def next_minutes(
     says. Steps of one class are joined; the class with the most finds per minute is the first.
     """
     by_class = {number: probability[class_number == number] for number in np.unique(class_number).tolist()}
-    heap = [(-_rate(chances, 0, step, seconds[number]), number, 0) for number, chances in by_class.items()]
+
+    def block(number: int, start: int) -> tuple[float, int, int]:  # the finds per second, to be taken most first
+        return -float(by_class[number][start : start + step].mean() / seconds[number]), number, start
+
+    heap = [block(number, 0) for number in by_class]
     heapq.heapify(heap)
     left, taken = 60.0 * minutes, dict[int, int]()
     while heap and left > 0:
@@ -298,8 +265,7 @@ def next_minutes(
         left -= count * float(seconds[number])
         taken[number] = start + count
         if start + step < len(by_class[number]):
-            following = -_rate(by_class[number], start + step, step, seconds[number])
-            heapq.heappush(heap, (following, number, start + step))
+            heapq.heappush(heap, block(number, start + step))
     steps = [
         PlanStep(number, count, float(by_class[number][:count].sum()), count * float(seconds[number]) / 60)
         for number, count in taken.items()
@@ -307,31 +273,30 @@ def next_minutes(
     return sorted(steps, key=lambda each: (-each.finds / each.minutes, each.class_number))
 
 
-def _rate(chances: Array, start: int, step: int, seconds: float) -> float:
-    """Return the finds per second of the candidates from ``start`` on."""
-    part = chances[start : start + step]
-    return float(part.sum() / (len(part) * seconds))
-
-
 def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
     """Return the aims to choose from, the chosen one marked, with what each has brought; empty without a choice."""
     if not has_aims(review):
         return []
     current, estimate = review.current, review.estimate()
-    asked = review.copies.shown & (review.candidates.columns.kind != WRONG)
     with current.lock:
-        counts = brought_by_aim(current.asked, current.decided & asked, current.value)
-    width = (estimate.high - estimate.low) / 2 if estimate is not None and estimate.has_interval else None
-    return [
-        {
-            "aim": each,
-            "name": name,
-            "way": way,
-            "brought": describe_aim(each, counts[each], width),
-            "chosen": each == aim,
+        rows = current.decided & review.copies.shown & (review.candidates.columns.kind != WRONG)
+        asked, present = current.asked[rows], current.value[rows] == PRESENT
+    asked[asked == ASKED.index("other")] = ASKED.index("missing")  # e.g. image by image
+    width = "no interval yet"
+    if estimate is not None and estimate.has_interval:
+        width = f"± {pluralize(math.ceil((estimate.high - estimate.low) / 2), 'label')}"
+    aims = []
+    for each, (name, way) in AIM_TEXT.items():
+        own = asked == ASKED.index(each)
+        answers, found = int(own.sum()), int((own & present).sum())
+        brought = {
+            "missing": f"{pluralize(answers, 'answer')}, {found:,} found",
+            "classifier": f"{pluralize(answers, 'answer')} for the classifier, {found:,} found",
+            "random": f"{pluralize(answers, 'random answer')}: {width}",
         }
-        for each, (name, way) in AIM_TEXT.items()
-    ]
+        told = brought[each] if answers else "no answers yet"
+        aims.append({"aim": each, "name": name, "way": way, "brought": told, "chosen": each == aim})
+    return aims
 
 
 def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
@@ -347,7 +312,7 @@ def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
     ]
     return {
         "minutes": MINUTES,
-        "per_minute": round(speed.per_minute),
+        "per_minute": round(60 / speed.seconds),
         "is_own": speed.answers > 0,
         "steps": rows[:_SHOWN],
         "more": rows[_SHOWN:],

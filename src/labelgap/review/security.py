@@ -27,14 +27,14 @@ import ipaddress
 import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import h11
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,7 +47,7 @@ _QUEUE: Final = 512
 _SEND: Final = "send"
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-_IP_HOST: Final = re.compile(r"([\d.]+|\[[\da-f:.]+\])(?::\d+)?", re.IGNORECASE)
+_HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^:]*)(?::\d+)?")
 _RESPONSE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -90,7 +90,6 @@ class SecurityMiddleware:
     def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
         self.policy = policy
         self.limited = RequestBodyLimitMiddleware(app, MAX_BODY_BYTES)
-        self.app = _HostCheck(self._check, policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with an error, or pass it on."""
@@ -106,15 +105,21 @@ class SecurityMiddleware:
                     headers["connection"] = "close"
             await send(message)
 
-        await self.app(scope, receive, send_with_headers)
-
-    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the token, and what a change needs."""
         request = Request(scope)
-        response = self._check_site(request) or self._check_token(request)
-        if response is None and request.method not in ("GET", "HEAD"):
-            response = self._check_change(request)
-        await (self.limited if response is None else response)(scope, receive, send)
+        refused = self._check_host(request) or self._check_site(request) or self._check_token(request)
+        if refused is None and request.method not in ("GET", "HEAD"):
+            refused = self._check_change(request)
+        await (self.limited if refused is None else refused)(scope, receive, send_with_headers)
+
+    def _check_host(self, request: Request) -> Response | None:
+        match = _HOST.fullmatch(request.headers.get("host", "").lower())
+        name = match[1] if match else ""
+        if name in self.policy.hosts:
+            return None
+        with suppress(ValueError):
+            if self.policy.allow_ip_hosts and ipaddress.ip_address(name.strip("[]")):
+                return None
+        return _refusal(400, "host", "This server has another name.")
 
     def _check_site(self, request: Request) -> Response | None:
         """Refuse what another site loads, for example an image: it could measure what is here, and how fast."""
@@ -153,31 +158,8 @@ class SecurityMiddleware:
         return None
 
 
-class _HostCheck(TrustedHostMiddleware):
-    """Starlette's check of the ``Host`` header, which has no rule for "any IP address"."""
-
-    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        super().__init__(app, sorted(policy.hosts), www_redirect=False)
-        self.allow_ip_hosts = policy.allow_ip_hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.allow_ip_hosts and _is_ip_address(Headers(scope=scope).get("host", "")):
-            await self.app(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
 def _refusal(status: int, problem: str, detail: str) -> JSONResponse:
     return JSONResponse({"problem": problem, "detail": detail}, status, {"connection": "close"})
-
-
-def _is_ip_address(host: str) -> bool:
-    """Whether a ``Host`` header names an IP address."""
-    match = _IP_HOST.fullmatch(host)
-    try:
-        return match is not None and bool(ipaddress.ip_address(match[1].strip("[]")))
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -232,11 +214,6 @@ class LimitedProtocol(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def address(self) -> str:
-        """Where the client is, without its port."""
-        return self.client[0] if self.client else ""
-
-    @property
     def waits_for_client(self) -> bool:
         """Whether the client has to act next; otherwise its complete request is being answered."""
         return self._current_phase() in (_SEND, h11.IDLE, h11.SEND_BODY)
@@ -249,7 +226,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self._all[self] = None
         self._update_phase()
-        same = [other for other in self._all if other.address == self.address]
+        same = [other for other in self._all if (other.client or "")[:1] == (self.client or "")[:1]]
         if len(same) > self._limits.per_address:
             _close_one(same)
         elif len(self._all) > self._limits.connections:
@@ -295,12 +272,8 @@ class LimitedProtocol(H11Protocol):
         self.drop()
         self._all[self] = None  # at the end: the others have waited longer
         limits = self._limits
-        seconds = {
-            h11.IDLE: limits.request_seconds,
-            h11.SEND_BODY: limits.body_seconds,
-            _SEND: limits.send_seconds,
-        }.get(phase)
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+        times = {h11.IDLE: limits.request_seconds, h11.SEND_BODY: limits.body_seconds, _SEND: limits.send_seconds}
+        self._timer = self.loop.call_later(times[phase], self.transport.abort) if phase in times else None
 
 
 def _close_one(connections: list[LimitedProtocol]) -> None:

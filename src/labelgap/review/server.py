@@ -121,7 +121,6 @@ def create_server(
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Return a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED), 0]
     for number in ports:
@@ -146,7 +145,6 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 
 def _address(host: str, port: int, token: str | None) -> str:
-    """Return the address of the page."""
     any_host = host.strip("[]") in ("0.0.0.0", "::")
     name = socket.gethostname() if any_host else host
     name = f"[{name}]" if ":" in name and not name.startswith("[") else name

@@ -68,7 +68,7 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
         same = again.ranking()
         assert same is not None and same.number == newest.number
         assert np.array_equal(same.position, newest.position)
-        models = {stored.number: stored.model for stored in again.store.rankings()}
+        models = {number: model for number, _, model, _, _ in again.store.rankings()}
         assert len(models) == len(set(models)) and all(models.values())
 
 
@@ -108,7 +108,7 @@ def test_the_worker_ends_with_a_server_that_is_killed_and_no_decision_is_lost(fo
         worker = worker_of(server.process.pid)
         with closing(Review(open_review_folder(folder))) as other:  # somebody else decides in the same folder
             decide(other, 3, EVERY, PRESENT)
-            wait_until(lambda: any(each.decisions for each in other.store.rankings()))
+            wait_until(lambda: any(decisions for _, _, _, decisions, _ in other.store.rankings()))
     wait_until(lambda: has_ended(worker))
     with closing(DecisionStore(folder / FILE, read_only=True)) as store:
         assert len(store.current()) == EVERY

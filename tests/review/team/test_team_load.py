@@ -23,7 +23,7 @@ from labelgap.review.store import DecisionStore
 def has_ranking(folder: Path, decisions: int) -> bool:
     """Whether the worker has ranked after some decisions; the ranking of the audit is stored with the first page."""
     with closing(DecisionStore(folder / FILE, read_only=True)) as store:
-        return any(ranking.decisions >= decisions for ranking in store.rankings())
+        return any(made >= decisions for _, _, _, made, _ in store.rankings())
 
 
 def shown_at_once(people: list[Work]) -> list[str]:
