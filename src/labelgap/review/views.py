@@ -255,7 +255,7 @@ def _better_class(classes: list[ClassProgress], current: int, rates: NDArray[np.
 
 
 def counters_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:
-    """Return what the head of every page shows, anew for every decision: progress, speed, examples of an added class."""
+    """Return what the head of every page shows, made anew for every decision."""
     progress, speed = review.progress(), review.current.per_minute(reviewer)
     return {
         "progress": progress,
