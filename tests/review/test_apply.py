@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import uuid
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from tests.review.sample_photos import TAGS, make_photos
 
 import labelgap as lg
-from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -18,7 +17,7 @@ from labelgap.labels.revisions import read_provenance
 from labelgap.review import ReviewFolder, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
-from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
+from labelgap.review.store import Decision, DecisionStore, LabelKey
 from labelgap.training.config import RunConfig, write_config
 
 
@@ -58,52 +57,6 @@ EXPECTED = """image,split,cat,dog,owl
 6.jpg,val,1,0,
 7.jpg,test,,1,0
 """
-
-
-def test_decisions_become_cells_and_all_else_stays_as_it_was(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, *SAID)
-    written = apply_decisions(drawn, tmp_path / "better.csv")
-    assert (tmp_path / "better.csv").read_text() == EXPECTED
-    assert (tmp_path / "tags.csv").read_text() == TAGS
-    assert written.changed == {"review": 5} and written.decided == 6
-
-
-def test_the_new_table_is_read_back_without_a_word_more(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, *SAID)
-    written = apply_decisions(drawn, tmp_path / "better.csv")
-    back = lg.load("csv", tmp_path / "better.csv", images=tmp_path / "photos", duplicates="off")
-    for mine, theirs in zip(written.data.splits, back.splits, strict=True):
-        assert mine.name == theirs.name and mine.labels == theirs.labels
-    apply_decisions(drawn, tmp_path / "other.parquet")
-    back = lg.load("parquet", tmp_path / "other.parquet", images=tmp_path / "photos", duplicates="off")
-    assert [split.labels for split in back.splits] == [split.labels for split in written.data.splits]
-
-
-def test_beside_it_stands_who_said_what_and_when(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, *SAID)
-    written = apply_decisions(drawn, tmp_path / "better.csv")
-    with written.provenance.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    told = [(row["image"], row["class"], row["before"], row["after"], row["source"], row["author"]) for row in rows]
-    assert told == [
-        ("0.jpg", "dog", "unknown", "present", "review", "anna"),
-        ("0.jpg", "owl", "unknown", "absent", "review", "anna"),
-        ("1.jpg", "owl", "absent", "present", "review", "anna"),
-        ("2.jpg", "cat", "absent", "unknown", "review", "anna"),
-        ("2.jpg", "dog", "unknown", "unknown", "review", "anna"),
-        ("6.jpg", "cat", "unknown", "present", "review", "anna"),
-    ]
-    assert all(row["time"].endswith("+00:00") and row["run"] == str(drawn.path) for row in rows)
-
-
-def test_what_was_taken_back_is_not_applied(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, *SAID)
-    store = DecisionStore(drawn.path / FILE)
-    undos = [Undo(event.id, uuid.uuid4().hex) for event in store.accepted()]
-    store.append(undos, reviewer="anna", client="window-1")
-    store.close()
-    apply_decisions(drawn, tmp_path / "same.csv")
-    assert (tmp_path / "same.csv").read_text() == TAGS
 
 
 LISTS = "id;tags;notes;image\n1;owl, cat;x;5.jpg\n2;;;1.jpg\n3;dog;y;0.jpg\n"
@@ -224,21 +177,6 @@ def test_a_models_revisions_come_in_only_when_named_and_never_before_a_persons(
     assert "3.jpg,train,cat,unknown,present,ll-cp,,,2" in written.provenance.read_text()
 
 
-def test_a_run_of_somebody_else_does_not_choose_the_data(run: ReviewFolder, tmp_path: Path) -> None:
-    config = run.path / "config.json"
-    config.write_text(config.read_text().replace("photos", "secret"))
-    decide(run.path, SAID[0])
-    with pytest.raises(RunError, match=r"secret.+--data"):
-        apply_decisions(open_review_folder(run.path), tmp_path / "a.csv")
-    named = open_review_folder(run.path, str(tmp_path / "tags.csv"), images=tmp_path / "photos")
-    assert apply_decisions(named, tmp_path / "a.csv").decided == 1
-
-
-def test_peoples_decisions_may_be_named_as_a_source(drawn: ReviewFolder, tmp_path: Path) -> None:
-    plain, named = (apply_decisions(drawn, tmp_path / f"{len(s)}.csv", s) for s in ([], ["review"]))
-    assert plain.path.read_text() == named.path.read_text()
-
-
 def test_a_source_that_revised_nothing_is_named(run: ReviewFolder, drawn: ReviewFolder, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'll-cp'"):
         apply_decisions(run, tmp_path / "a.csv", ["ll-ct"])
@@ -262,10 +200,3 @@ def test_the_data_themselves_and_other_files_are_never_overwritten(drawn: Review
         apply_decisions(drawn, tmp_path / "other.csv")
     with pytest.raises(InputError, match=r"\.csv or \.parquet"):
         apply_decisions(drawn, tmp_path / "other.txt")
-
-
-def test_a_decision_about_an_image_that_is_gone_is_an_error(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, ("train", "gone.jpg", "dog", PRESENT))
-    with pytest.raises(InputError, match=r"gone\.jpg"):
-        apply_decisions(drawn, tmp_path / "better.csv")
-    assert not (tmp_path / "better.csv").exists()

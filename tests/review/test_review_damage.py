@@ -71,14 +71,6 @@ def test_a_damaged_file_is_one_error_or_harmless(reviewed: ReviewFolder, tmp_pat
     use(reviewed.path, tmp_path / "better.csv")
 
 
-def test_every_change_of_the_candidates_is_seen(reviewed: ReviewFolder) -> None:
-    path = reviewed.path / "candidates.parquet"
-    for content in mutations(path.read_bytes(), 20):
-        path.write_bytes(content)
-        with pytest.raises(RunError, match=r"candidates\.parquet is not as it was written"):
-            Review(reviewed, read_only=True)
-
-
 def change_json(path: Path, **changed: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
 

@@ -25,17 +25,6 @@ def data() -> Dataset:
     return lg.load("digits", train=60, val=20, test=20).observe(positives=1, negatives=0, splits=["val"])
 
 
-def test_every_unknown_label_of_the_drawn_images_is_asked(data: Dataset, tmp_path: Path) -> None:
-    review = Review(create_random_review(data, "val", 8, 0, tmp_path / "a"))
-    columns = review.candidates.columns
-    assert len(columns.images) == 8 and len(review.candidates) == 8 * 9
-    assert np.isnan(columns.score).all() and (columns.observed == UNKNOWN).all()
-    assert {split for split, _ in columns.images} == {"val"}
-    for image in range(8):
-        assert len(review.candidates.of_image(image)) == 9
-    review.close()
-
-
 def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: Path) -> None:
     folder = create_random_review(data, "val", 8, 0, tmp_path / "a")
     review = Review(folder)

@@ -14,10 +14,8 @@ from labelgap.review.estimates import (
     SampleEstimate,
     count_random,
     describe_estimate,
-    describe_next,
     estimate_review,
 )
-from labelgap.review.progress import first_undecided
 
 
 def sampled(
@@ -73,8 +71,9 @@ class Simulation:
         return estimate_review(labels), labels
 
 
-@pytest.mark.parametrize("order", ["fixed", "learns", "no model"])
-@pytest.mark.parametrize("depths", [[45, 45, 45, 45], [150, 90, 30, 0]])
+@pytest.mark.parametrize(
+    ("order", "depths"), [("fixed", [45, 45, 45, 45]), ("learns", [150, 90, 30, 0]), ("no model", [150, 90, 30, 0])]
+)
 def test_the_interval_holds_the_truth_as_often_as_it_says(depths: list[int], order: str) -> None:
     random, model = np.random.default_rng(0), order != "no model"
     hits, widths = [], []
@@ -117,54 +116,11 @@ def test_ranked_answers_move_the_probabilities_of_their_class_and_a_little_the_o
     assert shares[0] < 0.35 and shares[0] + 0.2 < shares[1] < 1
 
 
-def test_labels_that_are_no_candidates_count_with_what_is_left_of_the_estimate() -> None:
-    scores = np.array([0.9, 0.5])
-    none = np.zeros(2, dtype=np.bool_)
-    column, answers = np.zeros(2, dtype=np.int64), np.full(2, UNKNOWN, dtype=np.int8)
-    labels = ReviewedLabels(column, scores, none, answers, none, column, np.array([1000]), np.array([11.4]))
-    assert total_of(estimate_review(labels)).remaining[0] == 11
-
-
-def test_when_everything_is_decided_the_number_is_exact() -> None:
-    simulation = Simulation(np.random.default_rng(0))
-    made, _ = simulation.review([10**6] * 4)
-    found = int(simulation.truth.sum())
-    assert total_of(made).missing == (found, found, found) and total_of(made).remaining == (0, 0, 0)
-    told = describe_estimate(made.by_class[0], "dog")
-    count = int(simulation.truth[simulation.column == 0].sum())
-    assert told == f"dog: {count} found. Every unknown label is decided, so this is exact."
-
-
 def test_a_number_is_not_called_exact_while_labels_could_not_be_told() -> None:
     told = describe_estimate(
         total_of(sampled([0] * 100, [PRESENT] * 31 + [ABSENT] * 59 + [UNKNOWN] * 10, [100])), "dog"
     )
     assert told == "dog: 31 found. Every unknown label is decided. 10 labels could not be told."
-
-
-@pytest.mark.parametrize(
-    ("high", "told"), [(3, "Less than 1 of the 980 left is present"), (0, "Probably none of the 980 left is present")]
-)
-def test_an_estimate_that_is_rounded_to_zero_does_not_say_zero(high: int, told: str) -> None:
-    assert told in describe_estimate(SampleEstimate(20, 2, 0, 1, 1000, 2, 980, 0, 0, high), "dog")
-
-
-def test_before_an_interval_less_than_one_may_be_two_and_never_none_for_certain() -> None:
-    none = np.zeros(2, dtype=np.bool_)
-    column, answers = np.zeros(2, dtype=np.int64), np.full(2, UNKNOWN, dtype=np.int8)
-    labels = ReviewedLabels(column, np.array([0.2, 0.1]), none, answers, none, column, np.array([2]), np.array([0.3]))
-    made = total_of(estimate_review(labels))
-    assert made.remaining == (0, 0, 2) and "Less than 1 of the 2 left is present (0 to 2 are" in describe_estimate(made)
-
-
-def test_a_finished_class_lends_its_sample_to_no_other() -> None:
-    made = total_of(sampled([0] * 12 + [1], [PRESENT] * 2 + [ABSENT] * 10 + [PRESENT], [12, 1000]))
-    assert made.reviewed == 1 and "needs 10 random" in describe_estimate(made)
-
-
-def test_classes_weigh_by_their_undecided_labels_not_by_how_many_were_looked_at() -> None:
-    made = total_of(sampled([0] * 30 + [1] * 70, [PRESENT] * 30 + [ABSENT] * 70, [1030, 1070]))
-    assert made.still_missing == pytest.approx(1000, rel=0.02)
 
 
 def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
@@ -180,11 +136,6 @@ def test_without_a_model_a_class_that_nobody_looked_at_is_not_spoken_of_and_doub
     made = total_of(sampled([0, 0, 0, 0], [PRESENT, ABSENT, UNKNOWN, ABSENT], [100, 9000]))
     assert (made.classes, made.undecided, made.reviewed, made.present, made.unsure) == (1, 96, 3, 1, 1)
     assert sampled([], [], [100]).total is None and sampled([0], [UNKNOWN], [100]).total is None
-
-
-def test_a_list_is_decided_as_far_as_its_first_gap() -> None:
-    gaps = first_undecided([0, 0, 1, 1], [5, 2, 1, 3], [False, True, True, True], 3)
-    assert gaps.tolist() == [5, np.iinfo(np.int64).max, np.iinfo(np.int64).max]
 
 
 def test_too_few_random_labels_give_no_interval() -> None:
@@ -242,11 +193,3 @@ def test_where_counting_is_narrower_its_interval_is_used() -> None:
     made = one_class(score, [(row, ABSENT, True) for row in range(0, 200, 4)]).by_class[0]
     assert made is not None and made.counted and made.low <= made.still_missing <= made.high
     assert "counted from 50 random" in describe_estimate(made, "dog")
-
-
-@pytest.mark.parametrize(
-    ("expected", "told"), [((50, 12.4), "about 12."), ((50, 0.4), "less than 1."), ((50, 0.01), "none.")]
-)
-def test_a_number_of_next_labels_below_one_is_said_in_words(expected: tuple[int, float], told: str) -> None:
-    assert describe_next(*expected) == f"The next 50 are expected to hold {told}"
-    assert describe_next(0, 0.0) == describe_next(50, None) == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -130,43 +129,6 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(
     bright = sum(map(is_bright, images(review, number)))
     assert sum(map(is_bright, images(review, number)[: bright + 2])) >= 0.7 * bright
     assert review.rankings is not None and not review.rankings.problem
-
-
-def test_a_class_may_be_added_while_others_are_asked_and_ranked(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    preload_workers(monkeypatch)
-    review.start_ranking()
-    errors: list[Exception] = []
-    done = threading.Event()
-
-    def ask() -> None:
-        try:
-            while not done.is_set():
-                for number in range(len(review.candidates.classes)):
-                    class_feed(review, number)
-                review.classes(), review.progress(), review.image_order, review.estimates()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for name in ("bright", "striped", "tiny"):
-            add(review, name)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-    assert not errors and review.candidates.classes[2:] == ("bright", "striped", "tiny")
-
-
-def test_a_class_is_there_for_who_added_it_also_where_another_request_saw_it_first(review: Review) -> None:
-    review.added.add("bright", "anna", review.candidates)
-    assert review.added.changed()  # as the other request asks, before it extends the candidates
-    review.refresh_classes(now=True)
-    assert review.candidates.classes[-1] == "bright"
 
 
 def test_names_are_checked_against_data_and_other_classes(review: Review) -> None:

@@ -98,8 +98,3 @@ def test_in_a_review_of_random_images_every_label_is_a_random_one(
     rows = more.listed(len(candidates.classes))
     assert set(more.columns.kind[rows].tolist()) == {RANDOM} and np.isnan(more.columns.score[rows]).all()
     assert more.columns.random_rank[rows].tolist() == list(range(1, len(images) + 1))
-
-
-def test_a_class_that_is_there_is_not_added_again(candidates: Candidates, images: list[tuple[str, str]]) -> None:
-    more = add(candidates, images, "zebra")
-    assert add(more, images, "zebra") is more and add(candidates, images) is candidates

@@ -9,7 +9,6 @@ from tests.review.sample_photos import make_photos
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.review.database import MAX_CLASSES
 from labelgap.review.new_classes import MAX_NAME, check_class_name, folded_name, taken_names
 
 CLASSES = ("cat", "Straße", "caf\u00e9", "traffic light")
@@ -67,12 +66,6 @@ def test_a_name_that_cannot_be_used_is_refused_with_the_reason(typed: str, words
     with pytest.raises(InputError) as refused:
         check_class_name(typed, CLASSES, taken=["notes"])
     assert words in str(refused.value)
-
-
-def test_there_is_a_most_of_added_classes() -> None:
-    assert check_class_name("zebra", CLASSES, MAX_CLASSES - 1) == "zebra"
-    with pytest.raises(InputError, match=f"{MAX_CLASSES} classes were added"):
-        check_class_name("zebra", CLASSES, MAX_CLASSES)
 
 
 def test_folding_twice_changes_nothing() -> None:

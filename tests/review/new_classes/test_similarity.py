@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -52,12 +51,3 @@ def test_an_image_without_length_is_similar_to_none_and_nothing_is_nan() -> None
     assert (similar @ similar[0]).tolist() == [0, 0, 0]
     assert similar @ similar[1] == pytest.approx([0, 1, -1])
     assert order(features, 0) == [0, 1, 2]
-
-
-def test_twenty_thousand_images_take_a_moment() -> None:
-    features = np.random.default_rng(3).normal(size=(20_000, 512)).astype(np.float32)
-    similar = SimilarImages(lambda: features)
-    similar.positions(0, patience=60)
-    started = time.process_time()
-    similar.positions(0)
-    assert time.process_time() - started < 0.5

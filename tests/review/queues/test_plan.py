@@ -12,14 +12,11 @@ from labelgap.labels.codes import PRESENT
 from labelgap.review.queues import (
     PRIOR_ANSWERS,
     USUAL_SECONDS,
-    AimCount,
     answer_speed,
-    brought_by_aim,
-    describe_aim,
     finds_per_minute,
     next_minutes,
 )
-from labelgap.review.store import ASKED, DecisionEvent, LabelKey, copy_request
+from labelgap.review.store import DecisionEvent, LabelKey, copy_request
 from labelgap.review.team import PAUSE
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -53,19 +50,6 @@ def answer(
     return DecisionEvent(**{name: made[name] for name in DecisionEvent.__dataclass_fields__})  # type: ignore[arg-type]
 
 
-def test_each_aim_counts_its_own_answers_and_finds() -> None:
-    kinds = ["missing", "missing", "classifier", "classifier", "random", "wrong", "other", "second", "missing"]
-    values = np.array([1, 0, 1, 1, -1, 1, 1, 1, 1], dtype=np.int8)
-    decided = np.arange(9) < 8
-    counts = brought_by_aim(np.array([ASKED.index(kind) for kind in kinds]), decided, values)
-    expected = {"missing": AimCount(3, 2), "classifier": AimCount(2, 2), "random": AimCount(1, 0)}
-    assert counts == expected, "what was not asked for an aim, e.g. image by image, found missing labels too"
-    assert describe_aim("classifier", counts["classifier"]) == "2 answers for the classifier, 2 found"
-    assert describe_aim("random", AimCount(1, 0)) == "1 random answer: no interval yet"
-    assert describe_aim("random", AimCount(20, 0), 0.5) == "20 random answers: ± 1 label"
-    assert describe_aim("missing", AimCount()) == "no answers yet"
-
-
 def test_speed_leaves_pauses_and_other_people_out_and_classes_lean_on_their_person() -> None:
     times = [0, 1, 2, 3, 3 + PAUSE + 1, 3 + PAUSE + 11]
     names = ["cat", "cat", "cat", "cat", "dog", "dog"]
@@ -78,12 +62,6 @@ def test_speed_leaves_pauses_and_other_people_out_and_classes_lean_on_their_pers
     assert speed.by_class.tolist() == pytest.approx([*expected, mean])
     assert speed.per_minute == pytest.approx(60 / mean)
     assert answer_speed([], "anna", CLASSES).seconds == USUAL_SECONDS
-
-
-def test_many_answers_outweigh_what_was_assumed() -> None:
-    events = [answer(0.5 * number, "cat" if number < 1000 else "dog") for number in range(1400)]
-    speed = answer_speed(events, "anna", CLASSES)
-    assert speed.by_class == pytest.approx(0.5, abs=0.03)
 
 
 def test_finds_per_minute_sums_what_fits_into_the_time() -> None:
@@ -110,12 +88,6 @@ def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
     assert sum(step.finds for step in steps) == pytest.approx(best)
     rates = [step.finds / step.minutes for step in steps]
     assert rates == sorted(rates, reverse=True)
-
-
-def test_a_fast_class_comes_before_a_slow_one_with_more_probable_candidates() -> None:
-    column, chance = np.repeat([0, 1], 30), np.repeat([0.9, 0.6], 30)
-    steps = next_minutes(1, column, chance, np.array([6.0, 3.0]), step=5)
-    assert [(step.class_number, step.answers) for step in steps] == [(1, 20)]
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))

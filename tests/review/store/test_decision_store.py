@@ -87,46 +87,12 @@ def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Deci
     store.close()
 
 
-def test_who_asks_again_after_a_conflict_is_told_of_it_again(store: DecisionStore) -> None:
-    tell(store, said(DOG, PRESENT))
-    decision = said(DOG, ABSENT, base_version=0)
-    (first,) = tell(store, decision, by="ben")
-    (again,) = tell(store, decision, by="ben")
-    assert first.status == again.status == "conflict" and len(store.events()) == 2
-    store.close()
-
-
 def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
     (agrees,) = tell(store, said(DOG, PRESENT), by="ben")
     (changes,) = tell(store, said(CAT, PRESENT), by="ben")
     (mind,) = tell(store, said(CAT, ABSENT, base_version=0), by="ben")
     assert agrees.status == changes.status == mind.status == "accepted"
-    store.close()
-
-
-def test_what_somebody_took_back_is_no_conflict(store: DecisionStore) -> None:
-    first = said(DOG, PRESENT)
-    tell(store, first, Undo(first.request_id, "undo-0001"))
-    (outcome,) = tell(store, said(DOG, ABSENT), by="ben")
-    assert outcome.status == "accepted" and values(store) == {DOG: ABSENT}
-    store.close()
-
-
-def test_events_cannot_be_changed_or_deleted(store: DecisionStore) -> None:
-    tell(store, said(DOG, PRESENT))
-    connection = sqlite3.connect(store.path)
-    for statement in ("UPDATE events SET value = 0", "DELETE FROM events"):
-        with pytest.raises(sqlite3.IntegrityError, match="never"):
-            connection.execute(statement)
-    connection.close()
-    assert values(store) == {DOG: PRESENT}
-    store.close()
-
-
-def test_the_file_is_in_wal_mode_and_every_commit_reaches_the_disk(store: DecisionStore) -> None:
-    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
     store.close()
 
 
@@ -197,10 +163,3 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
         DecisionStore(tmp_path / "b.sqlite")
     with pytest.raises(RunError, match="format 9"):
         decisions(tmp_path / "b.sqlite")
-
-
-def test_a_store_keeps_its_id_and_another_has_another(tmp_path: Path) -> None:
-    first, again, other = DecisionStore(tmp_path / "a"), DecisionStore(tmp_path / "a"), DecisionStore(tmp_path / "b")
-    assert first.id == again.id != other.id
-    for store in (first, again, other):
-        store.close()

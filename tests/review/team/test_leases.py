@@ -45,20 +45,9 @@ def test_the_second_person_is_given_what_follows(leases: Leases) -> None:
     assert numbers(leases.held_by_others(ANNA.browser)) == list(range(60, 100))
 
 
-def test_the_order_of_the_queue_is_kept(leases: Leases) -> None:
-    leases.take(ANNA, np.array([7, 3]))
-    assert numbers(leases.take(BEN, np.array([9, 3, 1, 7, 8]), 2)) == [9, 1]
-
-
 def test_pages_of_one_browser_do_not_exclude_each_other(leases: Leases) -> None:
     leases.take(ANNA, QUEUE, 10)
     assert numbers(leases.take(Holder(ANNA.browser, "page-2"), QUEUE, 10)) == list(range(10))
-
-
-def test_a_page_that_shows_others_gives_up_the_ones_before(leases: Leases) -> None:
-    leases.take(ANNA, QUEUE, 10)
-    leases.take(ANNA, QUEUE[50:], 10)
-    assert numbers(leases.take(BEN, QUEUE, 10)) == list(range(10))
 
 
 def test_a_lease_lasts_as_long_as_its_page_polls(leases: Leases, clock: Clock) -> None:
@@ -75,22 +64,6 @@ def test_a_client_that_only_loads_pages_holds_them_briefly(leases: Leases, clock
     leases.take(ANNA, QUEUE, 10)
     clock.now += UNCONFIRMED_SECONDS
     assert numbers(leases.take(BEN, QUEUE, 10)) == list(range(10))
-
-
-def test_after_a_restart_an_open_page_takes_what_it_shows_again(clock: Clock) -> None:
-    before = Leases(clock)
-    shown = before.take(ANNA, QUEUE, 10)
-    after = Leases(clock)
-    assert not after.renew(ANNA, "anna")
-    after.take(BEN, QUEUE, 5)
-    assert numbers(after.take(ANNA, shown)) == [5, 6, 7, 8, 9], "somebody else was given the others in the meantime"
-
-
-def test_a_page_that_is_left_holds_nothing(leases: Leases) -> None:
-    leases.take(ANNA, QUEUE, 10)
-    leases.release(ANNA)
-    leases.release(ANNA)
-    assert numbers(leases.take(BEN, QUEUE, 3)) == [0, 1, 2]
 
 
 def test_others_at_the_same_class_are_named_once_their_page_has_polled(leases: Leases, clock: Clock) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review.store import SECOND, Decision, DecisionStore, LabelKey, Undo
-from labelgap.review.team import SecondOpinions, answers_per_minute, count_people, is_doubled
+from labelgap.review.team import SecondOpinions, count_people, is_doubled
 
 IDS = np.random.default_rng(1).integers(0, 2**64, 50_000, dtype=np.uint64)
 
@@ -88,11 +87,3 @@ def test_people_are_counted_by_what_they_decided_and_answered(store: DecisionSto
     assert (anna.name, anna.decided, anna.answers, anna.second) == ("anna", 6, 7, 0)
     assert (ben.name, ben.decided, ben.answers, ben.second) == ("ben", 1, 2, 1)
     assert anna.per_minute is None, "milliseconds of work are too little for a speed"
-
-
-def test_pauses_do_not_slow_anybody_down() -> None:
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    times = [start + timedelta(seconds=3 * at) for at in range(11)]
-    times += [start + timedelta(hours=1, seconds=3 * at) for at in range(11)]
-    assert answers_per_minute(times) == 20
-    assert answers_per_minute(times[:2]) is None

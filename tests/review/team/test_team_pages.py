@@ -131,12 +131,6 @@ def test_after_a_restart_an_open_page_takes_its_lease_again(client: ReviewClient
         assert not set(ids(open_class(restarted.another("carl")))) & set(shown)
 
 
-def test_a_decision_on_what_another_holds_is_stored_as_any_other(client: ReviewClient, review: Review) -> None:
-    shown = tiles(open_class(client))
-    assert answer(client.another("ben"), shown[0], PRESENT).status == 200
-    assert len(review.store.current()) == 1
-
-
 def test_where_others_look_at_everything_the_page_says_so_and_shows_it_on_demand(client: ReviewClient) -> None:
     ben = client.another("ben")
     everything = ids(open_class(client, 2000))
@@ -173,19 +167,6 @@ def test_a_lease_message_of_another_form_is_refused(client: ReviewClient, change
     assert post_lease(client, lease_of(page), ids(page), **changed).status == 422
     client.csrf_token = "guessed"
     assert post_lease(client, lease_of(page), ids(page)).status == 403
-
-
-def test_labels_and_stores_that_are_not_here_are_not_leased(client: ReviewClient) -> None:
-    page = open_class(client)
-    assert post_lease(client, "another-page", ["0" * 16]).json == {"refused": []}
-    assert post_lease(client, lease_of(page), ids(page), store="0" * 32).json == {"refused": []}
-    assert poll(client, lease_of(page))["lease"] is False
-
-
-def test_an_answer_has_the_counters_and_a_poll_has_the_panel(client: ReviewClient) -> None:
-    stored = answer(client, tiles(open_class(client))[0], PRESENT).json
-    assert "<b>1</b> found" in stored["counters"] and "panel" not in stored
-    assert "How many are missing?" in poll(client, "lease-of-nothing")["panel"]
 
 
 def test_second_opinions_are_asked_blind_and_of_somebody_else(doubled: ReviewClient, review: Review) -> None:
@@ -235,15 +216,6 @@ def test_a_disagreement_is_settled_by_an_ordinary_decision(doubled: ReviewClient
     settled = review.store.current_for(review.candidates.key(number))
     assert settled is not None and (settled.reviewer, settled.value) == ("carl", ABSENT)
     assert settled.kind == next(each["asked"] for each in first if each["id"] == tile["id"])
-
-
-def test_an_old_page_does_not_settle_what_somebody_has_settled_since(doubled: ReviewClient, review: Review) -> None:
-    anna, ben = doubled, doubled.another("ben")
-    answer_all(anna, PRESENT, 2)
-    answer(ben, second_opinions(ben)[0], ABSENT)
-    (tile,) = tiles(anna.request("/settle").text)
-    assert answer(ben, tile, ABSENT).status == 200
-    assert answer(doubled.another("carl"), tile, PRESENT).status == 409, "told, and not in force"
 
 
 def test_a_second_opinion_on_what_is_open_again_is_a_decision(doubled: ReviewClient, review: Review) -> None:
