@@ -1,4 +1,4 @@
-"""A trained run with candidates, made once; every test gets a copy of its folder."""
+"""Trained runs with candidates, made once; every test gets a copy of a run's folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from tests.browsers import close_windows, start_browser
 from tests.review.http_client import ReviewClient, run_server
 from tests.review.live.preloaded_worker import preload_workers
+from tests.review.new_classes.sample_album import make_album
 from tests.review.sample_run import make_run
 
 from labelgap.review import Review, open_review_folder
@@ -30,6 +31,21 @@ def folder(digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A run with candidates and no decisions; pictures are kept in a folder of the test's own."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     return shutil.copytree(digits_run, tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An album's run, made once; features are computed once, into a cache of its own."""
+    place = tmp_path_factory.mktemp("album")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELGAP_CACHE", str(place / "cache"))
+        return make_album(place / "album")
+
+
+@pytest.fixture
+def album_run(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELGAP_CACHE", str(album.parents[1] / "cache"))
+    return shutil.copytree(album, tmp_path / "run")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import uuid
 from pathlib import Path
 
@@ -57,6 +58,29 @@ EXPECTED = """image,split,cat,dog,owl
 6.jpg,val,1,0,
 7.jpg,test,,1,0
 """
+
+
+def test_decisions_become_cells_all_else_stays_and_beside_it_stands_who_said_what(
+    drawn: ReviewFolder, tmp_path: Path
+) -> None:
+    decide(drawn.path, *SAID)
+    written = apply_decisions(drawn, tmp_path / "better.csv")
+    assert (tmp_path / "better.csv").read_text() == EXPECTED and (tmp_path / "tags.csv").read_text() == TAGS
+    assert written.changed == {"review": 5} and written.decided == 6
+    for path in (written.path, apply_decisions(drawn, tmp_path / "other.parquet").path):
+        back = lg.load(path.suffix[1:], path, images=tmp_path / "photos", duplicates="off")
+        assert [split.labels for split in back.splits] == [split.labels for split in written.data.splits]
+    with written.provenance.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["image"], row["class"], row["before"], row["after"]) for row in rows] == [
+        ("0.jpg", "dog", "unknown", "present"),
+        ("0.jpg", "owl", "unknown", "absent"),
+        ("1.jpg", "owl", "absent", "present"),
+        ("2.jpg", "cat", "absent", "unknown"),
+        ("2.jpg", "dog", "unknown", "unknown"),
+        ("6.jpg", "cat", "unknown", "present"),
+    ]
+    assert {(row["source"], row["author"], row["run"]) for row in rows} == {("review", "anna", str(drawn.path))}
 
 
 LISTS = "id;tags;notes;image\n1;owl, cat;x;5.jpg\n2;;;1.jpg\n3;dog;y;0.jpg\n"

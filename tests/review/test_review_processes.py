@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import csv
-import re
-import resource
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -18,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.review.http_client import ReviewClient
+from tests.review.http_client import ReviewClient, running
 from tests.review.test_connections import ATTACKS, STALLED, stalled
 
 import labelgap as lg
@@ -47,42 +42,6 @@ def review_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewFold
         csv.writer(file).writerows(rows)
     data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off")
     return create_random_review(data, "train", IMAGES, 0, tmp_path / "review")
-
-
-@dataclass
-class Server:
-    """``labelgap review``, running."""
-
-    process: subprocess.Popen[str]
-    client: ReviewClient
-
-
-@contextmanager
-def running(folder: Path, *options: str) -> Iterator[Server]:
-    """Serve a folder from a process that may open few files, as on some systems; killed in the end."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, FEW_FILES))
-
-    words = [sys.executable, "-m", "labelgap", "review", str(folder), "--no-browser", "--port", "0"]
-    process = subprocess.Popen(
-        [*words, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=limit, bufsize=1
-    )
-    try:
-        assert process.stdout is not None
-        output = ""
-        for line in process.stdout:
-            output += line
-            if found := re.search(r"(http://127\.0\.0\.1:\d+)/\n", line):
-                yield Server(process, ReviewClient(found[1]))
-                break
-        else:
-            raise AssertionError(f"the server did not start: {output}")
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @dataclass
@@ -131,7 +90,9 @@ def test_two_servers_a_kill_stalled_clients_and_apply_lose_no_decision(
     candidates = Candidates(review_folder.path / "candidates.parquet", CLASSES)
     ids = [f"{int(each):016x}" for each in candidates.columns.ids]
     with ExitStack() as stack:
-        first, second = (stack.enter_context(running(review_folder.path, "--fixed-order")) for _ in range(2))
+        first, second = (
+            stack.enter_context(running(review_folder.path, "--fixed-order", files=FEW_FILES)) for _ in range(2)
+        )
         for server in (first, second):
             server.client.enter()
         for name in ("nothing is sent", "half a header", "half a body"):

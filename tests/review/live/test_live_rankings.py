@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 import pytest
-from tests.review.test_review_processes import running
+from tests.review.http_client import running
 from tests.waiting import has_ended, wait_until
 
 from labelgap.core.files import DiskError
@@ -109,6 +109,7 @@ def test_the_worker_ends_with_a_server_that_is_killed_and_no_decision_is_lost(fo
         with closing(Review(open_review_folder(folder))) as other:  # somebody else decides in the same folder
             decide(other, 3, EVERY, PRESENT)
             wait_until(lambda: any(decisions for _, _, _, decisions, _ in other.store.rankings()))
+        server.process.kill()
     wait_until(lambda: has_ended(worker))
     with closing(DecisionStore(folder / FILE, read_only=True)) as store:
         assert len(store.current()) == EVERY
