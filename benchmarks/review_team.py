@@ -24,8 +24,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+from benchmarks.simulated_people import Plan, Work, simulate
 from tests.review.sample_run import make_run
-from tests.review.team.simulated_people import Plan, Work, simulate
 
 from labelgap.review.database import FILE
 from labelgap.review.store import DecisionStore

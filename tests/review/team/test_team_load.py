@@ -7,9 +7,9 @@ from contextlib import closing
 from itertools import combinations
 from pathlib import Path
 
+from benchmarks.simulated_people import Plan, Work, simulate
 from tests.review.http_client import running
 from tests.review.sample_run import likely_rows, write_candidates
-from tests.review.team.simulated_people import Plan, Work, simulate
 from tests.waiting import PATIENCE, wait_until
 
 import labelgap as lg
