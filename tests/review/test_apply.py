@@ -102,32 +102,27 @@ def test_lists_stay_lists_in_their_own_order_and_the_printed_command_reads_them(
 
 
 def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("image,present\n0.jpg,cat\n1.jpg,dog\n")
-    (tmp_path / "b.csv").write_text("present,image\ncat,5.jpg\n,6.jpg\n")
-    (tmp_path / "c.csv").write_text("image,present\n7.jpg,dog\n")
+    """Where a label changed, or a zero that meant unknown is cleared."""
+    tables = {
+        "a": "image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n",
+        "b": "image,cat,dog\n5.jpg,1,0\n",
+        "c": "image,dog\n7.jpg,1\n",
+    }
+    for name, text in tables.items():
+        (tmp_path / f"{name}.csv").write_text(text)
     others = {"val": tmp_path / "b.csv", "test": tmp_path / "c.csv", "images": tmp_path / "photos"}
-    split = lg.load("csv", tmp_path / "a.csv", **others, duplicates="off")
-    folder = create_random_review(split, "val", 9, 0, tmp_path / "split-review")
-    decide(folder.path, ("val", "6.jpg", "dog", PRESENT), ("train", "0.jpg", "dog", PRESENT))
-    written = apply_decisions(folder, tmp_path / "better.csv")
-    assert written.path.read_text() == "image,present\n0.jpg,cat;dog\n1.jpg,dog\n"
-    assert written.others == {"val": tmp_path / "better.val.csv"}
-    assert written.others["val"].read_text() == "present,image\ncat,5.jpg\ndog,6.jpg\n"
-    for taken in ("b.csv", "c.csv"):
-        with pytest.raises(InputError, match="is the data itself"):
-            apply_decisions(folder, tmp_path / taken, force=True)
-
-
-def test_a_zero_that_meant_unknown_is_cleared_in_all_tables(data: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n")
-    (tmp_path / "b.csv").write_text("image,cat,dog\n5.jpg,1,0\n")
-    options = {"images": tmp_path / "photos", "zeros": "unknown", "duplicates": "off"}
-    split = lg.load("csv", tmp_path / "a.csv", val=tmp_path / "b.csv", **options)
-    folder = create_random_review(split, "train", 9, 0, tmp_path / "zeros-review")
-    decide(folder.path, ("train", "0.jpg", "dog", ABSENT))
-    written = apply_decisions(folder, tmp_path / "better.csv")
-    assert written.path.read_text() == "image,cat,dog\n0.jpg,1,0\n1.jpg,,1\n"
-    assert written.others["val"].read_text() == "image,cat,dog\n5.jpg,1,\n"
+    for zeros in ("absent", "unknown"):
+        split = lg.load("csv", tmp_path / "a.csv", **others, zeros=zeros, duplicates="off")
+        folder = create_random_review(split, "val" if zeros == "unknown" else "train", 9, 0, tmp_path / zeros)
+        decide(folder.path, ("train", "0.jpg", "dog", ABSENT), ("val", "5.jpg", "dog", PRESENT))
+        written = apply_decisions(folder, tmp_path / f"{zeros}-better.csv")
+        cell = "" if zeros == "unknown" else "0"
+        assert written.path.read_text() == f"image,cat,dog\n0.jpg,1,0\n1.jpg,{cell},1\n"
+        assert [*written.others] == (["val", "test"] if zeros == "unknown" else ["val"])
+        assert written.others["val"].read_text() == "image,cat,dog\n5.jpg,1,1\n"
+        for taken in ("b.csv", "c.csv"):
+            with pytest.raises(InputError, match=taken):
+                apply_decisions(folder, tmp_path / taken, force=True)
 
 
 def test_several_reviews_are_merged_and_of_two_answers_the_newer_counts(data: Dataset, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,8 @@ from tests.review.queues.suggestions import suggest_wrong
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
-from labelgap.review import queues as outlook
 from labelgap.review.candidates import MISSING, WRONG
-from labelgap.review.queues import PlanStep, aim_feed, aims_context, class_rates, plan_context
+from labelgap.review.queues import aim_feed, aims_context, class_rates, plan_context
 from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
 
 
@@ -144,38 +142,6 @@ def test_the_plan_is_that_of_the_person_who_asks(review: Review, client: ReviewC
     own = plan_context(review, "ben")
     assert own["is_own"] and own["per_minute"] > 60 > plan["per_minute"], "thirty answers in a moment"
     assert "your speed" in client.request("/plan?reviewer=ben").text
-
-
-def test_the_parts_of_the_plan_sum_to_what_it_promises(
-    review: Review, client: ReviewClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finds = [3.4, 2.3, 0.3, 0.3, 0.3, 0.3, 0.3]
-    steps = [PlanStep(number, 20, found, 1.0) for number, found in enumerate(finds)]
-    monkeypatch.setattr(outlook, "next_minutes", lambda *arguments: steps)
-    text = " ".join(re.sub("<[^>]*>", "", client.request("/plan").text).split())
-    assert "About 7 found with 140 answers" in text and sum(finds) == pytest.approx(7.2)
-    shown = re.findall(r"(\d+) answers, (about \d+|less than 1) found", text)
-    assert [int(answers) for answers, _ in shown] == [20] * 5 + [40]
-    assert sum(int(found.partition(" ")[2]) for _, found in shown if found.startswith("about")) == 7
-    assert ("20", "less than 1") in shown and "about 0" not in text
-
-
-def test_classes_sum_to_the_estimate_of_all_and_a_little_is_not_called_nothing(
-    review: Review, client: ReviewClient
-) -> None:
-    for number in aim_feed(review, "random").numbers[:60].tolist():
-        decide(review, number, ABSENT, "random")
-    estimates, page = review.estimates(), client.request("/").text
-    assert estimates.total is not None and f"About {estimates.total.still_missing} of the" in page
-    cells = re.findall(r'href="/class/(\d+)">\d</a></th>.*?((?:<td>[^<]*</td>)+)', page, re.DOTALL)
-    shown = {int(number): unescape(re.findall("<td>([^<]*)</td>", row)[3]) for number, row in cells}
-    assert len(shown) == 10 and sum(int(text) for text in shown.values() if text != "< 1") == (
-        estimates.total.still_missing
-    )
-    assert "< 1" in shown.values()
-    for number, text in shown.items():
-        each = estimates.by_class[number]
-        assert each is not None and (text == "0") == (not each.undecided)
 
 
 def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: ReviewClient) -> None:

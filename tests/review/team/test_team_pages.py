@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from html import unescape
 from typing import Any
@@ -98,47 +97,6 @@ def test_what_another_answers_and_leaves_while_a_page_is_made_is_not_on_it(
     assert not left and len(shown) == 5 and not set(shown) & set(ids(answered))
 
 
-def test_two_browsers_are_shown_different_candidates_until_one_leaves(client: ReviewClient) -> None:
-    ben = client.another("ben")
-    first = open_class(client)
-    assert ids(open_class(client)) == ids(first), "a browser is shown its own ones again"
-    theirs = open_class(ben)
-    assert len(ids(theirs)) == 10 and not set(ids(theirs)) & set(ids(first))
-    for page in (first, open_class(client)):
-        assert post_lease(client, lease_of(page), []).json == {"refused": []}
-    assert post_lease(client, lease_of(open_class(client)), []).status == 200
-    assert ids(open_class(client.another("carl"))) != ids(theirs)
-
-
-def test_people_at_one_class_are_named_to_each_other_by_their_polls(client: ReviewClient) -> None:
-    ben = client.another("ben")
-    mine, theirs = lease_of(open_class(client)), lease_of(open_class(ben))
-    assert poll(client, mine)["people"] == [] and poll(ben, theirs)["people"] == ["anna"]
-    assert poll(client, mine)["people"] == ["ben"] and poll(client, mine)["lease"] is True
-
-
-def test_after_a_restart_an_open_page_takes_its_lease_again(client: ReviewClient, review: Review) -> None:
-    shown = ids(open_class(client))
-    with run_server(review) as restarted:
-        anna, ben = restarted, restarted.another("ben")
-        anna.cookie = client.cookie.replace(str(client.port), str(restarted.port))
-        assert set(ids(open_class(ben, 4))) < set(shown)
-        anna.enter()
-        answered = poll(anna, "lease-of-before")
-        assert answered["lease"] is False
-        refused = post_lease(anna, "lease-of-before", shown).json["refused"]
-        assert set(refused) == set(shown[:4]) and poll(anna, "lease-of-before")["lease"] is True
-        assert not set(ids(open_class(restarted.another("carl")))) & set(shown)
-
-
-def test_where_others_look_at_everything_the_page_says_so_and_shows_it_on_demand(client: ReviewClient) -> None:
-    ben = client.another("ben")
-    everything = ids(open_class(client, 2000))
-    page = open_class(ben)
-    assert not tiles(page) and f"all {len(everything)} that are still open" in page and "show=held" in page
-    assert ids(open_class(ben, 2000, show="held")) == everything
-
-
 def test_the_cookie_of_a_browser_is_not_for_scripts_or_other_sites_and_a_forged_one_is_replaced(
     client: ReviewClient,
 ) -> None:
@@ -185,37 +143,6 @@ def test_second_opinions_are_asked_blind_and_of_somebody_else(doubled: ReviewCli
     assert {event.reviewer for event in review.store.current()} == {"anna"}
     again = {tile["id"] for tile in second_opinions(doubled.another("carl"))}
     assert not {asked[0]["id"], asked[1]["id"]} & again, "two people have answered it"
-
-
-def test_a_second_opinion_counts_in_no_estimate_and_no_progress(doubled: ReviewClient, review: Review) -> None:
-    answer_all(doubled, PRESENT)
-    before = review.progress(), review.estimates().total, review.current.found_curve().tolist()
-    ben = doubled.another("ben")
-    for tile in second_opinions(ben):
-        answer(ben, tile, ABSENT)
-    assert len(review.opinions.pairs()) >= 5
-    assert (review.progress(), review.estimates().total, review.current.found_curve().tolist()) == before
-
-
-def test_a_disagreement_is_settled_by_an_ordinary_decision(doubled: ReviewClient, review: Review) -> None:
-    anna, ben, carl = doubled, doubled.another("ben"), doubled.another("carl")
-    first = answer_all(anna, PRESENT)
-    asked = second_opinions(ben)
-    answer(ben, asked[0], ABSENT)
-    answer(ben, asked[1], PRESENT)
-    page = anna.request("/settle").text
-    (tile,) = tiles(page)
-    assert tile["id"] == asked[0]["id"] and tile["value"] == "" and "1 of 2 the same" in page
-    assert "anna: <b>yes</b>" in page and "ben: <b>no</b>" in page and "anna and ben" in page
-    while 'href="/settle"' not in poll(carl, "lease-of-nothing")["panel"]:
-        time.sleep(0.1)  # the panel of a poll may be a little old
-    assert answer(carl, tile, ABSENT).status == 200
-    assert not tiles(anna.request("/settle").text) and len(review.opinions.pairs()) == 2
-    number = review.candidates.index(tile["id"])
-    assert number is not None
-    settled = review.store.current_for(review.candidates.key(number))
-    assert settled is not None and (settled.reviewer, settled.value) == ("carl", ABSENT)
-    assert settled.kind == next(each["asked"] for each in first if each["id"] == tile["id"])
 
 
 def test_a_second_opinion_on_what_is_open_again_is_a_decision(doubled: ReviewClient, review: Review) -> None:
