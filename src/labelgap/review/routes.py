@@ -120,7 +120,19 @@ def wrong(
 ) -> str:
     """Show the known labels that look wrong."""
     visitor = Visitor(context, browser)
-    return render_page(context, "wrong.html", None, lambda: _wrong_context(visitor, show, page, size))
+
+    def make() -> dict[str, Any]:
+        review = context.review
+        queue: WrongQueue | None = wrong_queue(review)
+        if queue is None:
+            raise HTTPException(404, "no known label looks wrong.")
+        rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
+        feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
+        select = partial(visitor.select_from, None) if show == "open" else queues.paginate
+        more = {"queue": queue, "show": show, "lease": visitor.page if show == "open" else ""}
+        return views.feed_context(review, feed, page, size, select) | more
+
+    return render_page(context, "wrong.html", None, make)
 
 
 @router.get("/ask/{aim}", response_class=HTMLResponse)
@@ -134,8 +146,15 @@ def ask(
 ) -> str:
     """Show the candidates for an aim, of all classes or of one."""
     check_class(context, number)
-    visitor = Visitor(context, browser)
-    return render_page(context, "ask.html", number, lambda: _ask_context(visitor, aim, number, page, size))
+    visitor, review = Visitor(context, browser), context.review
+
+    def make() -> dict[str, Any]:
+        name = "" if number is None else review.candidates.classes[number]
+        feed = queues.aim_feed(review, aim, number)
+        made = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
+        return made | {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
+
+    return render_page(context, "ask.html", number, make)
 
 
 @router.get("/plan", response_class=HTMLResponse)
@@ -146,45 +165,24 @@ def plan(context: Context, reviewer: ReviewerName = None) -> str:
     return views.render("plan.html", plan=queues.plan_context(context.review, reviewer or context.reviewer))
 
 
-def _wrong_context(visitor: Visitor, show: str, page: int, size: int) -> dict[str, Any]:
-    review = visitor.context.review
-    queue: WrongQueue | None = wrong_queue(review)
-    if queue is None:
-        raise HTTPException(404, "no known label looks wrong.")
-    rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
-    feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
-    select = partial(visitor.select_from, None) if show == "open" else queues.paginate
-    lease = visitor.page if show == "open" else ""
-    return views.feed_context(review, feed, page, size, select) | {"queue": queue, "show": show, "lease": lease}
-
-
-def _ask_context(visitor: Visitor, aim: Aim, number: int | None, page: int, size: int) -> dict[str, Any]:
-    review = visitor.context.review
-    review.current.refresh()
-    name = "" if number is None else review.candidates.classes[number]
-    feed = queues.aim_feed(review, aim, number)
-    context = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
-    return context | {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
-
-
 @router.get("/thumbnail/{identity}")
 def thumbnail(context: Context, identity: CandidateId) -> Response:
     """Return an image, small."""
-    return _image_response(lambda: context.thumbnails.get(find_image(context, identity), THUMBNAIL_SIZE), "webp")
+    return _image_response(context.thumbnails.get, find_image(context, identity), THUMBNAIL_SIZE)
 
 
 @router.get("/large/{identity}")
 def large(context: Context, identity: CandidateId) -> Response:
     """Return an image, large."""
-    return _image_response(lambda: context.thumbnails.get(find_image(context, identity), LARGE_SIZE), "webp")
+    return _image_response(context.thumbnails.get, find_image(context, identity), LARGE_SIZE)
 
 
 @router.get("/heat/{identity}")
 def heat(context: Context, identity: CandidateId) -> Response:
     """Return the class activation map of a candidate."""
     number, columns = find_candidate(context, identity), context.review.candidates.columns
-    arguments = int(columns.image[number]), int(columns.class_number[number])
-    return _image_response(lambda: context.heat_maps.get(*arguments), "png")
+    image, class_number = int(columns.image[number]), int(columns.class_number[number])
+    return _image_response(context.heat_maps.get, image, class_number, image_format="png")
 
 
 @router.get("/static/{version}/{name}")
@@ -196,9 +194,9 @@ def static(version: str, name: str) -> Response:
     return Response(data, media_type=media_type, headers=_CACHEABLE)
 
 
-def _image_response(make: Callable[[], bytes], image_format: str) -> Response:
+def _image_response(make: Callable[..., bytes], *arguments: int, image_format: str = "webp") -> Response:
     try:
-        data = make()
+        data = make(*arguments)
     except (LabelGapError, OSError, RuntimeError, ImportError) as error:
         raise HTTPException(404, single_line(str(error))) from None
     return Response(data, media_type=f"image/{image_format}", headers=_CACHEABLE)
@@ -222,8 +220,7 @@ def changes(
     aim: Aim = "missing",
     lease: Annotated[Token | None, Query()] = None,
 ) -> dict[str, Any]:
-    """Return the decisions after an event, the progress, what a newer ranking than that of the page suggests, and
-    who else is at work; renew the lease of the page."""
+    """Return decisions after an event, progress, a newer ranking and who else is here; renew the lease of the page."""
     visitor = Visitor(context, browser, lease or "")
     leased = None if lease is None else context.leases.renew(visitor.holder, reviewer or context.reviewer)
     current = context.review.current
@@ -249,10 +246,8 @@ def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: 
     newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
     if newest is None or newest.number == ranking:
         return None
-    if aim == "missing" and number is not None:
-        feed = queues.class_feed(review, number)
-    else:
-        feed = queues.aim_feed(review, aim, number)
+    of_class = aim == "missing" and number is not None
+    feed = queues.class_feed(review, number or 0) if of_class else queues.aim_feed(review, aim, number)
     numbers = feed.numbers[~np.isin(feed.numbers, visitor.held())][:size]
     ids = [review.candidates.id(each) for each in numbers.tolist()]
     return {"ranking": newest.number, "decisions": newest.decisions, "ids": ids}
@@ -263,17 +258,21 @@ def decide(context: Context, browser: Browser, batch: DecisionBatch, number: Cla
     """Store decisions; 409 when one of them conflicts with a decision made in the meantime."""
     review = context.review
     if batch.store != review.store.id:
-        return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
+        return _other_review(review)
     context.leases.set_reviewer(browser, batch.reviewer)
     actions = {action.request_id: _action(review, action, batch.reviewer) for action in batch.actions}
     known = [action for action in actions.values() if action is not None]
     outcomes = review.store.append(known, reviewer=batch.reviewer, client=batch.client)
-    gone = [request_id for request_id, action in actions.items() if action is None]
     results = [_result(review, outcome) for outcome in outcomes]
+    gone = [request_id for request_id, action in actions.items() if action is None]
     results += [{"request_id": request_id, "status": "gone", "id": ""} for request_id in gone]
     problem = "conflict" if any(outcome.status == "conflict" for outcome in outcomes) else "gone" if gone else ""
     answer = {"results": results, "problem": problem, **counter_parts(context, number, batch.reviewer)}
     return JSONResponse(answer, 409 if problem else 200)
+
+
+def _other_review(review: Review) -> JSONResponse:
+    return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
 
 
 def _action(review: Review, action: DecisionMessage | UndoMessage, reviewer: str) -> Decision | Undo | None:
@@ -311,7 +310,7 @@ def add_class(context: Context, message: ClassMessage) -> JSONResponse:
     """Add a class; 422 with the reason for a name that cannot be used."""
     review = context.review
     if message.store != review.store.id:
-        return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
+        return _other_review(review)
     try:
         name = review.added.add(message.name, message.reviewer, review.candidates)
     except InputError as error:

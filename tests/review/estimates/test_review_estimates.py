@@ -29,7 +29,7 @@ from labelgap.review.store import ASKED, PAGE_PLACES, Decision
 
 @contextmanager
 def opened(folder: Path, missing: NDArray[np.float64] | None = None, **options: float) -> Iterator[Review]:
-    """A review of candidates that are ranked as options say, with what an audit estimates to be missing of each class."""
+    """A review of candidates, ranked as options say, with what an audit estimates to be missing of each class."""
     data, path = digits(), folder / "candidates.parquet"
     write_candidates(path, likely_rows(data, **options), data)
     if missing is not None:
