@@ -113,7 +113,7 @@ def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_
     others = {"val": tmp_path / "b.csv", "test": tmp_path / "c.csv", "images": tmp_path / "photos"}
     for zeros in ("absent", "unknown"):
         split = lg.load("csv", tmp_path / "a.csv", **others, zeros=zeros, duplicates="off")
-        folder = create_random_review(split, "val" if zeros == "unknown" else "train", 9, 0, tmp_path / zeros)
+        folder = create_random_review(split, "train", 9, 0, tmp_path / zeros)
         decide(folder.path, ("train", "0.jpg", "dog", ABSENT), ("val", "5.jpg", "dog", PRESENT))
         written = apply_decisions(folder, tmp_path / f"{zeros}-better.csv")
         cell = "" if zeros == "unknown" else "0"

@@ -62,7 +62,7 @@ def decide(review: Review, numbers: list[int]) -> NDArray[np.int8]:
 
 def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(folder: Path) -> None:
     with opened(folder, share=0.9, sample=0.3) as review:
-        shown, in_sample, ranked = review.candidates.positions
+        shown, (in_sample, ranked) = review.candidates.positions.shown, review.candidates.positions
         listed = review.candidates.listed(3)
         assert (np.diff(shown[listed]) >= 0).all()
         truth = decide(review, listed[:20].tolist())
