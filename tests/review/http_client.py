@@ -82,13 +82,17 @@ class ReviewClient:
             re.findall(rf'data-{name}="([^"]+)"', page)[0] for name in ("csrf-token", "store")
         )
 
-    def send(self, actions: list[dict[str, Any]], **changed: Any) -> HttpResponse:
-        """Send decisions as the page does."""
+    def post(self, path: str, message: dict[str, Any]) -> HttpResponse:
+        """Send a message as the page does."""
         if not self.csrf_token:
             self.enter()
-        message = {"store": self.store, "client": self.client, "reviewer": self.reviewer, "actions": actions}
+        body = {"store": self.store, "reviewer": self.reviewer, **message}
         headers = {"Content-Type": "application/json", "X-CSRF-Token": self.csrf_token}
-        return self.request("/api/decisions", "POST", json.dumps({**message, **changed}).encode(), headers)
+        return self.request(path, "POST", json.dumps(body).encode(), headers)
+
+    def send(self, actions: list[dict[str, Any]]) -> HttpResponse:
+        """Send decisions as the page does."""
+        return self.post("/api/decisions", {"client": self.client, "actions": actions})
 
     def decide(self, identity: str, value: int, base_version: int = 0, **more: Any) -> HttpResponse:
         action = {"request_id": uuid.uuid4().hex, "id": identity, "value": value, "base_version": base_version}

@@ -169,7 +169,7 @@ def test_a_name_that_is_a_script_stays_a_text(tmp_path: Path, monkeypatch: pytes
 Attack = Callable[[ReviewClient, str], tuple[str, str, bytes | None, dict[str, str]]]
 
 
-def post(body: Any, **headers: str | None) -> Attack:
+def post(body: Any, path: str = "/api/decisions", **headers: str | None) -> Attack:
     def attack(client: ReviewClient, identity: str) -> tuple[str, str, bytes | None, dict[str, str]]:
         good = {"store": client.store, "client": client.client, "reviewer": "eve"}
         good["actions"] = [{"request_id": uuid.uuid4().hex, "id": identity, "value": 1, "base_version": 0}]  # type: ignore[assignment]
@@ -177,7 +177,7 @@ def post(body: Any, **headers: str | None) -> Attack:
         data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
         base: dict[str, str | None] = {"Content-Type": "application/json", "X-CSRF-Token": client.csrf_token}
         base |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return "/api/decisions", "POST", data, {name: value for name, value in base.items() if value is not None}
+        return path, "POST", data, {name: value for name, value in base.items() if value is not None}
 
     return attack
 
@@ -188,6 +188,15 @@ def changed(**fields: Any) -> Attack:
 
 def action(**fields: Any) -> Attack:
     return post(lambda good: {**good, "actions": [{**good["actions"][0], **fields}]})
+
+
+def lease(**fields: Any) -> Attack:
+    own = {"reviewer": "eve", "lease": "page-0001", "class_number": 3, "ids": []}
+    return post(lambda good: {"store": good["store"], **own, **fields}, "/api/leases")
+
+
+def new_class(name: Any = "bright", **fields: Any) -> Attack:
+    return post(lambda good: {"store": good["store"], "reviewer": "eve", "name": name, **fields}, "/api/classes")
 
 
 def get(path: str, **headers: str) -> Attack:
@@ -236,6 +245,20 @@ ATTACKS: dict[str, Attack] = {
     "id that is a path": action(id="../../../../etc"),
     "request with quotes": action(request="'; DROP TABLE events; --"),
     "not a number": post(b'{"store": NaN, "client": Infinity}'),
+    "a lease of too much": lease(ids=["0" * 16] * 2001),
+    "a lease of a path": lease(ids=["../../etc/passwd"]),
+    "a lease of markup": lease(lease="<b>"),
+    "a lease of a class that is text": lease(class_number="3"),
+    "a lease with a field more": lease(more=1),
+    "a class without a name": new_class(""),
+    "a class with a long name": new_class("x" * 5000),
+    "a class with a control character": new_class("a\x00b"),
+    "a class that is a separator": new_class("a;b"),
+    "a class that is a split": new_class("split"),
+    "a class that is there": new_class("3"),
+    "a class that is a list": new_class(["a"]),
+    "a class for another store": new_class(store="0" * 32),
+    "a class of a foreign page": post({"name": "bright"}, "/api/classes", X_CSRF_Token="x" * 32),
     "traversal": get("/static/x/../../../../etc/passwd"),
     "traversal, encoded": get("/static/x/%2e%2e%2f%2e%2e%2fstore.py"),
     "traversal, backslash": get("/static/x/..%5c..%5cstore.py"),
@@ -289,6 +312,7 @@ def test_a_hostile_request_gets_4xx_and_changes_nothing(fortress: Any, name: str
     assert b"root:" not in answer.body and b"import" not in answer.body and len(answer.body) < 5000
     with closing(sqlite3.connect(folder / "review.sqlite")) as connection:
         assert connection.execute("SELECT reviewer, value FROM events").fetchall() == [("anna", ABSENT)]
+        assert connection.execute("SELECT * FROM classes").fetchall() == []
 
 
 def test_our_own_origin_and_a_link_from_another_site_are_let_in(fortress: Any) -> None:
