@@ -14,7 +14,6 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, create_random_review, decisions
 from labelgap.review.external_tools import export_candidates, import_decisions
-from labelgap.review.store import Decision, LabelKey
 
 ROWS: list[Row] = [
     ("0.jpg", "train", "dog", 0.9, "missing", -1, 1, 1),
@@ -83,19 +82,6 @@ def test_fiftyone_gets_candidates_as_a_field_and_gives_decisions(photos_review: 
     assert said(photos_review) == {("0.jpg", "dog"): ABSENT, ("5.jpg", "owl"): PRESENT}
     assert came.withdrawn == 1, "cat of 0.jpg was taken off there, and nothing is made of that here"
     assert [event.kind for event in photos_review.store.events()] == ["missing", "other"]
-    photos_review.close()
-
-
-def test_only_what_is_undecided_is_passed_on(photos_review: Review, tmp_path: Path) -> None:
-    for at, (image, split, name, *_) in enumerate(ROWS[:3]):
-        made = Decision(LabelKey(split, image, name), PRESENT, f"request-{at:04d}")
-        photos_review.store.append([made], reviewer="anna", client="window-1")
-    export_candidates(photos_review, "labelstudio", tmp_path / "tasks.json")
-    assert [task["data"]["name"] for task in load(tmp_path / "tasks.json")] == ["5.jpg"]
-    made = Decision(LabelKey("val", "5.jpg", "dog"), ABSENT, "request-9999")
-    photos_review.store.append([made], reviewer="anna", client="window-1")
-    with pytest.raises(InputError, match="nothing to export"):
-        export_candidates(photos_review, "labelstudio", tmp_path / "more.json")
     photos_review.close()
 
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.review.sample_run import SCHEMA, Row
 
-from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review.candidates import MISSING, RANDOM, WRONG, Candidates, candidate_id
-from labelgap.review.store import LabelKey
+from labelgap.labels.codes import UNKNOWN
+from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
 
 ABOUT = {"format": 1, "runs": ["a"], "data": {}, "unknown_total": 10, "unknown_per_class": {}, "method": "an"}
 
@@ -42,14 +41,6 @@ def test_an_id_means_the_same_label_whatever_else_is_in_the_file(tmp_path: Path)
         assert other.key(found) == first.key(number) and candidate_id(first.key(number)) == identity
 
 
-def test_a_label_is_found_by_its_names_and_a_stranger_is_not(tmp_path: Path) -> None:
-    candidates = Candidates(write(tmp_path / "a.parquet", ranked(5)), ["dog"])
-    assert candidates.number_of(LabelKey("train", "missing-3.jpg", "dog")) == 3
-    assert candidates.number_of(LabelKey("val", "missing-3.jpg", "dog")) is None
-    for wrong in ("", "zz", "0" * 16, "f" * 40, "-1"):
-        assert candidates.index(wrong) is None and candidates.image_index(wrong) is None
-
-
 def test_one_in_ten_of_what_is_shown_is_random_and_ranks_are_kept(tmp_path: Path) -> None:
     rows = ranked(90) + ranked(12, "random")
     candidates = Candidates(write(tmp_path / "a.parquet", rows), ["dog"])
@@ -73,13 +64,6 @@ def test_a_label_that_is_ranked_and_random_is_shown_once_at_the_earlier_place(tm
     assert {columns.random_rank[59], columns.random_rank[0]} == {1, 2}
     shown = candidates.listed(0).tolist()
     assert shown.index(59) < 10 and shown.index(0) <= 1
-
-
-def test_labels_that_look_wrong_are_listed_apart(tmp_path: Path) -> None:
-    wrong: list[Row] = [(f"w{n}.jpg", "val", "cat", 0.1, "wrong", PRESENT, n + 1, n + 1) for n in range(4)]
-    candidates = Candidates(write(tmp_path / "a.parquet", ranked(3) + wrong), ["dog", "cat"])
-    assert candidates.columns.kind[candidates.listed(1, wrong=True)].tolist() == [WRONG] * 4
-    assert not len(candidates.listed(1)) and len(candidates.listed(0)) == 3
 
 
 def test_an_image_comes_with_all_its_candidates_and_the_best_image_first(tmp_path: Path) -> None:

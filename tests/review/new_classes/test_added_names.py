@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +13,6 @@ from tests.review.new_classes.sample_album import COPY, is_bright
 from tests.review.sample_photos import make_photos
 from tests.waiting import PATIENCE, wait_until
 
-from labelgap.core.errors import InputError
 from labelgap.labels.codes import PRESENT
 from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review import new_classes as added_names
@@ -129,21 +127,6 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(
     bright = sum(map(is_bright, images(review, number)))
     assert sum(map(is_bright, images(review, number)[: bright + 2])) >= 0.7 * bright
     assert review.rankings is not None and not review.rankings.problem
-
-
-def test_names_are_checked_against_data_and_other_classes(review: Review) -> None:
-    add(review)
-    for name, words in (
-        ("Bright", "a class 'bright' already"),
-        ("ROUND", "a class 'round' already"),
-        ("tags", "meaning"),
-    ):
-        with pytest.raises(InputError, match=words):
-            add(review, name)
-    review.store.add_class("BRIGHT", "bo")  # another server at the same moment
-    time.sleep(added_names.INTERVAL)
-    review.refresh_classes()
-    assert review.candidates.classes == ("round", "dark", "bright")
 
 
 def test_a_review_of_random_images_asks_about_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

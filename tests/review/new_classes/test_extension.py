@@ -9,7 +9,7 @@ import pytest
 
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review import Review
-from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
+from labelgap.review.candidates import MISSING, Candidates, candidate_id
 from labelgap.review.new_classes import ADDED_SCORE, extend_candidates
 from labelgap.review.store import LabelKey
 
@@ -89,12 +89,3 @@ def test_a_tenth_is_the_random_draw_which_does_not_follow_the_order(candidates: 
     assert 30 <= (more.columns.random_rank[shown] > 0).sum() <= 100
     few = add(candidates, many[:60], "zebra").columns
     assert (few.random_rank[few.class_number == len(candidates.classes)] > 0).all()
-
-
-def test_in_a_review_of_random_images_every_label_is_a_random_one(
-    candidates: Candidates, images: list[tuple[str, str]]
-) -> None:
-    more = extend_candidates(candidates, ("zebra",), images, REVIEW, random=True)
-    rows = more.listed(len(candidates.classes))
-    assert set(more.columns.kind[rows].tolist()) == {RANDOM} and np.isnan(more.columns.score[rows]).all()
-    assert more.columns.random_rank[rows].tolist() == list(range(1, len(images) + 1))

@@ -63,16 +63,6 @@ def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionSt
     store.close()
 
 
-def test_a_decision_sent_twice_is_one(store: DecisionStore) -> None:
-    decision = said(DOG, PRESENT)
-    tell(store, decision)
-    tell(store, said(DOG, ABSENT, base_version=1), by="ben")
-    (outcome,) = tell(store, decision)
-    assert outcome.status == "accepted" and outcome.current is not None and outcome.current.value == ABSENT
-    assert len(store.events()) == 2
-    store.close()
-
-
 def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: DecisionStore) -> None:
     tell(store, said(DOG, PRESENT))
     (outcome,) = tell(store, said(DOG, ABSENT, base_version=0), by="ben")

@@ -75,15 +75,6 @@ def test_cannot_tell_is_counted_apart() -> None:
     assert describe_agreement(found) == '2 of 2 the same, κ 1.00 (too few for an interval); 1 more with "can\'t tell"'
 
 
-def test_each_class_and_each_two_people_have_their_own_agreement() -> None:
-    pairs = [pair(PRESENT, PRESENT, "ab", "cat"), pair(ABSENT, ABSENT, "ba", "cat")]
-    pairs += [pair(a, b, "ac", "dog") for a in (PRESENT, ABSENT) for b in (PRESENT, ABSENT)]
-    found = measure_agreement(pairs)
-    assert list(found.by_class) == ["cat", "dog"] and list(found.by_people) == [("a", "b"), ("a", "c")]
-    assert found.by_class["cat"].kappa == 1 and found.by_class["dog"].kappa == 0
-    assert found.by_people["a", "b"].pairs == 2 and found.total.pairs == 6
-
-
 @pytest.mark.parametrize("yes", [0.2, 0.5])
 def test_the_interval_of_kappa_holds_about_as_often_as_it_says(yes: float) -> None:
     error, random = 0.05, np.random.default_rng(0)
