@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.simulated_people import Plan, Work, simulate
-from tests.review.sample_run import make_run
+from tests.review.samples import make_run
 
 from labelgap.review.database import FILE
 from labelgap.review.store import DecisionStore

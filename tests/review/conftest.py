@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from tests.browsers import close_windows, start_browser
 from tests.review.http_client import ReviewClient, run_server
-from tests.review.live.preloaded_worker import preload_workers
-from tests.review.new_classes.sample_album import make_album
-from tests.review.sample_run import make_run
+from tests.review.preloaded_worker import preload_workers
+from tests.review.samples import make_album, make_run
 
 from labelgap.review import Review, open_review_folder
 

@@ -26,8 +26,7 @@ from tests.review.browser import (
     wait_until_sent,
 )
 from tests.review.http_client import ReviewClient, run_server, running
-from tests.review.new_classes.sample_album import COPY, is_bright
-from tests.review.queues.suggestions import suggest_wrong
+from tests.review.samples import COPY, is_bright, suggest_wrong
 from tests.waiting import wait_until
 
 import labelgap as lg

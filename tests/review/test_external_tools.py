@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.review.sample_photos import make_photos
-from tests.review.sample_run import Row, write_candidates
+from tests.review.samples import Row, make_photos, write_candidates
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT

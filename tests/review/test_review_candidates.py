@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.review.sample_run import SCHEMA, Row
+from tests.review.samples import SCHEMA, Row
 
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import call
 from tests.mutations import mutations
+from tests.review.hostile_stores import make_store
 from tests.review.http_client import run_server
-from tests.review.sample_photos import make_photos
-from tests.review.store.hostile_stores import make_store
+from tests.review.samples import make_photos
 
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.manifest import MANIFEST_FILE

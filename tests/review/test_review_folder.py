@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.sample_photos import make_photos
+from tests.review.samples import make_photos
 
 import labelgap as lg
 from labelgap.audit.candidates import FILE, FORMAT, CandidateList, describe_review, write_candidates, write_review_file

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.review.http_client import ReviewClient, run_server
-from tests.review.sample_photos import make_photos
+from tests.review.samples import make_photos
 from tests.waiting import PATIENCE
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN

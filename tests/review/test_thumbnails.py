@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
 from tests.review.http_client import ReviewClient
-from tests.review.sample_photos import make_photos
+from tests.review.samples import make_photos
 
 from labelgap.core.errors import InputError
 from labelgap.data import decoding

@@ -1,0 +1,341 @@
+"""What is asked next: feeds with random slots, the plan of the next minutes, and the pages over all classes."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.review.http_client import ReviewClient, run_server
+from tests.review.samples import suggest_wrong
+
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import Review, open_review_folder
+from labelgap.review.candidates import MISSING, RANDOM, WRONG
+from labelgap.review.live import Ranking
+from labelgap.review.queues import (
+    PRIOR_ANSWERS,
+    USUAL_SECONDS,
+    aim_feed,
+    aims_context,
+    answer_speed,
+    class_feed,
+    class_rates,
+    decided_rows,
+    finds_per_minute,
+    mix,
+    next_minutes,
+    plan_context,
+)
+from labelgap.review.store import ASKED, DecisionEvent, LabelKey, copy_request
+from labelgap.review.team import PAUSE
+from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+CLASSES = {"cat": 0, "dog": 1, "owl": 2}
+
+
+def answer(
+    seconds: float,
+    name: str = "cat",
+    by: str = "anna",
+    *,
+    value: int | None = PRESENT,
+    request: str = "request-1",
+    undoes: int | None = None,
+) -> DecisionEvent:
+    made = {
+        "id": 1,
+        "time": START + timedelta(seconds=seconds),
+        "reviewer": by,
+        "key": LabelKey("train", "a.jpg", name),
+        "value": value,
+        "kind": "missing",
+        "score": None,
+        "undoes": undoes,
+        "accepted": True,
+        "client": "window-1",
+        "request_id": request,
+        "place": 0,
+        "ranking": 0,
+    }
+    return DecisionEvent(**{name: made[name] for name in DecisionEvent.__dataclass_fields__})  # type: ignore[arg-type]
+
+
+def test_speed_leaves_pauses_and_other_people_out_and_classes_lean_on_their_person() -> None:
+    times = [0, 1, 2, 3, 3 + PAUSE + 1, 3 + PAUSE + 11]
+    names = ["cat", "cat", "cat", "cat", "dog", "dog"]
+    events = [answer(time, name) for time, name in zip(times, names, strict=True)]
+    noise = [answer(1.5, by="ben"), answer(2.5, request=copy_request("x", 1)), answer(2.6, value=None, undoes=3)]
+    speed = answer_speed(sorted([*events, *noise], key=lambda event: event.time), "anna", CLASSES)
+    mean = (3 + 10 + PRIOR_ANSWERS * USUAL_SECONDS) / (4 + PRIOR_ANSWERS)
+    assert speed.answers == 4 and speed.seconds == pytest.approx(mean)
+    expected = [(3 + PRIOR_ANSWERS * mean) / (3 + PRIOR_ANSWERS), (10 + PRIOR_ANSWERS * mean) / (1 + PRIOR_ANSWERS)]
+    assert speed.by_class.tolist() == pytest.approx([*expected, mean])
+    assert answer_speed([], "anna", CLASSES).seconds == USUAL_SECONDS
+
+
+def test_finds_per_minute_sums_what_fits_into_the_time() -> None:
+    random = np.random.default_rng(0)
+    column, chance, seconds = random.integers(0, 3, 50), random.random(50), np.array([7.0, 11.0, 400.0])
+    found = finds_per_minute(column, chance, seconds, 2.0)
+    for number in range(3):
+        left, total = 120.0, 0.0
+        for value in chance[column == number].tolist():
+            part = min(1.0, left / seconds[number])
+            total += part * value
+            left -= part * float(seconds[number])
+        assert found[number] == pytest.approx(total / 2)
+    assert finds_per_minute(column[:0], chance[:0], seconds).tolist() == [0, 0, 0]
+
+
+def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
+    random = np.random.default_rng(3)
+    column = np.repeat([0, 1, 2], 6)
+    chance = -np.sort(-random.random((3, 6)), axis=1).ravel()
+    steps = next_minutes(1, column, chance, np.full(3, 6.0), step=1)
+    assert sum(step.answers for step in steps) == 10 and sum(step.minutes for step in steps) == pytest.approx(1)
+    best = np.sort(chance)[::-1][:10].sum()  # lists fall, so the best ten are a plan
+    assert sum(step.finds for step in steps) == pytest.approx(best)
+    rates = [step.finds / step.minutes for step in steps]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_plan_keeps_the_order_of_each_list_and_never_exceeds_the_time(order: tuple[int, ...]) -> None:
+    lists = {0: [0.1, 0.9, 0.9], 1: [0.5, 0.5, 0.0], 2: [0.0, 0.0, 0.0]}
+    column = np.repeat(order, 3)
+    chance = np.array([value for number in order for value in lists[number]])
+    steps = next_minutes(0.5, column, chance, np.full(3, 7.0), step=2)
+    assert sum(step.answers for step in steps) == 4 and all(step.class_number != 2 for step in steps)
+    for step in steps:
+        assert step.finds == pytest.approx(sum(lists[step.class_number][: step.answers]))
+    assert next_minutes(10, column[:0], chance[:0], np.full(3, 7.0)) == []
+
+
+def answer_as(review: Review, number: int, value: int, asked: str | None = None) -> None:
+    decision = review.decision(
+        number, value, f"request-{number}-{value}", int(review.current.version[number]), asked, 7
+    )
+    review.store.append([decision], reviewer="anna", client="window-1")
+    review.current.refresh()
+
+
+def test_one_slot_in_ten_is_random_and_what_is_both_comes_once() -> None:
+    ids = np.arange(1000, dtype=np.uint64) * np.uint64(7)
+    ranked, drawn = np.arange(90), np.array([200, 5, 201, 202])
+    feed = mix(ranked, drawn, ids, "missing", 3)
+    assert sorted(feed.numbers.tolist()) == [*range(90), 200, 201, 202] and feed.ranking == 3
+    random = feed.asked == ASKED.index("random")
+    assert feed.numbers[random].tolist() in ([200, 201, 202], [200, 5, 201, 202])
+    places = np.flatnonzero(random)
+    assert all(np.diff(places) <= 20) and places[0] <= 9
+    assert [number for number in feed.numbers.tolist() if number not in (200, 201, 202, 5)] == [
+        number for number in range(90) if number != 5
+    ]
+    assert len(mix(np.empty(0, np.int64), drawn, ids, "missing", 0)) == 4
+
+
+def test_the_feed_holds_what_is_open_and_the_first_open_label_of_the_draw(review: Review) -> None:
+    feed, columns = class_feed(review, 3), review.candidates.columns
+    random = feed.numbers[feed.asked == ASKED.index("random")]
+    assert (np.diff(columns.random_rank[random]) > 0).all() and set(feed.numbers) == set(review.listed(3))
+    first, ranked = int(random[0]), int(feed.numbers[feed.asked == ASKED.index("missing")][0])
+    answer_as(review, first, ABSENT, "random")
+    answer_as(review, ranked, PRESENT, "missing")
+    after = class_feed(review, 3)
+    assert not {first, ranked} & set(after.numbers.tolist()) and len(after) == len(feed) - 2
+    assert decided_rows(review, 3).tolist() == [ranked, first]
+    assert ASKED[review.current.asked[first]] == "random" and review.current.ranking[first] == 7
+
+
+def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, columns = class_feed(review, 3), review.candidates.columns
+    answer_as(review, int(before.numbers[0]), PRESENT)
+    before = class_feed(review, 3)
+    position = np.full(len(columns.ids), np.iinfo(np.int32).max, np.int32)
+    worst_first = before.numbers[::-1]
+    position[worst_first] = np.arange(len(worst_first))
+    made = Ranking(9, "missing", 1, position, np.zeros(len(position), np.float32))
+    monkeypatch.setattr(review, "ranking", lambda aim="missing": made)
+    after = class_feed(review, 3)
+    assert after.ranking == 9 and set(after.numbers) == set(before.numbers)
+
+    def drawn(numbers: np.ndarray) -> list[int]:
+        return [number for number in numbers.tolist() if columns.random_rank[number] and columns.kind[number] == RANDOM]
+
+    def ranked(numbers: np.ndarray) -> list[int]:
+        return [
+            number for number in numbers.tolist() if columns.kind[number] == MISSING and not columns.random_rank[number]
+        ]
+
+    assert drawn(after.numbers) == drawn(before.numbers) and ranked(after.numbers) == ranked(before.numbers)[::-1]
+
+
+def test_a_decision_keeps_what_it_was_asked_as_and_a_page_cannot_claim_more(review: Review) -> None:
+    columns = review.candidates.columns
+    plain = int(np.flatnonzero((columns.kind == MISSING) & (columns.random_rank == 0))[0])
+    drawn = int(np.flatnonzero(columns.kind == RANDOM)[0])
+    kinds = [review.decision(plain, PRESENT, "r", 0, asked).kind for asked in (None, "random", "classifier", "wrong")]
+    assert kinds == ["missing", "other", "classifier", "other"]
+    kinds = [review.decision(drawn, 1, "r", 0, asked).kind for asked in (None, "random", "missing", "second", "other")]
+    assert kinds == ["random", "random", "other", "other", "other"], "random only in a random slot"
+    answer_as(review, drawn, PRESENT, "random")
+    assert review.decision(drawn, ABSENT, "again", 1, "other").kind == "random"
+
+
+def test_answers_on_the_page_of_an_image_are_not_those_of_a_list_that_never_changed(review: Review) -> None:
+    for number in class_feed(review, 3).numbers[:30].tolist():  # the first of the audit's list, random ones among them
+        decision = review.decision(number, ABSENT, f"request-{number}", 0, "other")
+        assert decision.ranking == review.audit_ranking > 0
+        review.store.append([decision], reviewer="anna", client="window-1")
+    assert review.progress().decided == 30 and review.estimate(3) is None, "there is no random answer"
+
+
+@pytest.fixture
+def suggested(folder: Path) -> Iterator[Review]:
+    suggest_wrong(folder, 40)
+    opened = Review(open_review_folder(folder))
+    yield opened
+    opened.close()
+
+
+def decide(review: Review, number: int, value: int, asked: str, by: str = "anna") -> None:
+    made = review.decision(number, value, uuid.uuid4().hex, 0, asked)
+    review.store.append([made], reviewer=by, client=f"{by}-window")
+    review.current.refresh()
+
+
+def rows(review: Review, page: str) -> list[int]:
+    found = [review.candidates.index(identity) for identity in re.findall(r'id="e([0-9a-f]{16})"', page)]
+    return [number for number in found if number is not None]
+
+
+def test_labels_that_look_wrong_are_one_queue_with_class_and_label_on_each(suggested: Review) -> None:
+    columns = suggested.candidates.columns
+    with run_server(suggested) as client:
+        page = client.request("/wrong").text
+        shown = rows(suggested, page)
+        assert columns.rank[shown].tolist() == list(range(1, 41)) and (columns.kind[shown] == WRONG).all()
+        captions = re.findall(r'class="caption">(labeled(?:: no)?) <b>(\d)</b>', page)
+        expected = [("labeled" if columns.observed[n] == PRESENT else "labeled: no") for n in shown]
+        assert captions == [(text, str(columns.class_number[n])) for text, n in zip(expected, shown, strict=True)]
+        assert page.count('data-answer="right"') == 41 and page.count('data-asked="wrong"') == 40
+        first = shown[0]
+        decide(suggested, first, ABSENT if columns.observed[first] == PRESENT else PRESENT, "wrong")
+        decide(suggested, shown[1], UNKNOWN, "wrong")
+        again = client.request("/wrong").text
+        assert rows(suggested, again) == shown[2:] and "2 answered, 1 wrong. About" in again
+        assert rows(suggested, client.request("/wrong?show=decided").text) == [shown[1], first]
+        assert "Confirm or correct 38" in client.request("/").text
+
+
+def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: Review) -> None:
+    columns = suggested.candidates.columns
+    with run_server(suggested) as client:
+        queue = wrong_queue(suggested)
+        assert queue is not None
+        for number in queue.asked[: MIN_ANSWERS + 15].tolist():
+            decide(suggested, number, int(columns.observed[number]), "wrong")
+            queue = wrong_queue(suggested)
+            assert queue is not None
+            if queue.total.put_away:
+                break
+        assert MIN_ANSWERS <= queue.total.answered < 25
+        sentence = f"0 of {queue.total.answered} were wrong: the other {queue.total.left} are probably right."
+        overview, page = client.request("/").text, client.request("/wrong").text
+        assert sentence in overview and "Confirm or correct" not in overview
+        assert sentence in page and not rows(suggested, page) and "/wrong?page=1&amp;size=60&amp;show=away" in page
+        away = rows(suggested, client.request("/wrong?show=away").text)
+        assert len(away) == queue.total.left and not suggested.current.decided[away].any()
+        for number in away[:8]:  # it was wrong after all
+            decide(suggested, number, ABSENT if columns.observed[number] == PRESENT else PRESENT, "wrong")
+        assert "Confirm or correct" in client.request("/").text
+
+
+def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: Review, client: ReviewClient) -> None:
+    columns = review.candidates.columns
+    page = client.request("/ask/classifier?size=10").text
+    shown = rows(review, page)
+    assert sorted(columns.class_number[shown].tolist()) == list(range(10)), "one of every class in turn"
+    for number in shown:
+        members = np.flatnonzero((columns.class_number == columns.class_number[number]) & (columns.kind == MISSING))
+        distance = np.abs(columns.score[members] - 0.5)
+        assert abs(columns.score[number] - 0.5) == pytest.approx(distance.min())
+    assert re.findall(r'class="caption"><b>(\d)</b>\?', page) == [str(columns.class_number[n]) for n in shown]
+    decide(review, shown[0], PRESENT, "classifier")
+    assert review.store.current()[-1].kind == "classifier"
+    assert shown[0] not in rows(review, client.request("/ask/classifier?size=240").text)
+    assert "similar images" not in page and "similar images" in client.request("/class/3").text
+    brought = {each["aim"]: each["brought"] for each in aims_context(review, "missing")}
+    assert brought["classifier"] == "1 answer for the classifier, 1 found" and brought["missing"] == "no answers yet"
+    assert "1 answer for the classifier, 1 found" in client.request("/?aim=classifier").text
+
+
+def test_answers_given_image_by_image_count_for_the_missing_labels(suggested: Review) -> None:
+    columns, image = suggested.candidates.columns, int(suggested.candidates.columns.image[0])
+    members = suggested.of_image(image)
+    missing, wrong = (members[(columns.kind[members] == WRONG) == looks_wrong] for looks_wrong in (False, True))
+    assert len(missing) and len(wrong), "the image has labels of both kinds"
+    with run_server(suggested) as client:
+        page = client.request(f"/image/{int(columns.image_ids[image]):016x}").text
+        assert set(rows(suggested, page)) == set(members.tolist())
+        for number in members.tolist():
+            sent = client.decide(f"{int(columns.ids[number]):016x}", PRESENT, asked="other")
+            assert sent.json["results"][0]["status"] == "accepted"
+        overview = client.request("/").text
+    many = f"{len(missing)} answer{'s' if len(missing) > 1 else ''}"
+    assert f"{many}, {len(missing)} found" in overview and overview.count("no answers yet") == 2
+
+
+def test_measuring_follows_the_draw_of_every_class(review: Review, client: ReviewClient) -> None:
+    columns = review.candidates.columns
+    shown = rows(review, client.request("/ask/random?size=2000").text)
+    assert sorted(shown) == np.flatnonzero(columns.random_rank > 0).tolist()
+    for number in range(10):
+        ranks = [int(columns.random_rank[row]) for row in shown if columns.class_number[row] == number]
+        assert ranks == list(range(1, len(ranks) + 1))
+        own = rows(review, client.request(f"/ask/random?class={number}").text)
+        assert own == [row for row in shown if columns.class_number[row] == number]
+    size = np.bincount(columns.class_number[shown])
+    half = np.bincount(columns.class_number[shown[: len(shown) // 2]], minlength=10)
+    assert np.abs(half - size / 2).max() <= 1, "all classes are equally far at any time"
+    decide(review, shown[0], ABSENT, "random")
+    assert review.store.current()[-1].kind == "random"
+    assert aim_feed(review, "random").numbers.tolist() == shown[1:]
+
+
+def test_the_plan_is_that_of_the_person_who_asks(review: Review, client: ReviewClient) -> None:
+    text = client.request("/plan?reviewer=anna").text
+    plan = plan_context(review, "anna")
+    assert "a usual speed, 30 a minute" in text and f"About {plan['finds']} found with {plan['answers']}" in text
+    assert 0 < plan["finds"] <= plan["answers"] <= 10 * 30
+    for number in range(30):
+        decide(review, number, ABSENT, "missing", by="ben")
+    own = plan_context(review, "ben")
+    assert own["is_own"] and own["per_minute"] > 60 > plan["per_minute"], "thirty answers in a moment"
+    assert "your speed" in client.request("/plan?reviewer=ben").text
+
+
+def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: ReviewClient) -> None:
+    def order() -> list[int]:
+        return [int(number) for number in re.findall(r'scope="row"><a class="go" href="/class/(\d+)"', overview)]
+
+    overview = client.request("/").text
+    rates = class_rates(review, "reviewer")
+    assert order() == np.argsort(-rates, kind="stable").tolist()
+    first = order()[0]
+    assert plan_context(review, "reviewer")["steps"][0]["number"] == first, "the plan starts with the same class"
+    for number in np.flatnonzero(review.candidates.columns.class_number == first)[:40].tolist():
+        decide(review, number, ABSENT, "missing")
+    overview = client.request("/").text
+    assert order()[0] != first and f'href="/class/{order()[0]}">Start with' in overview
+    planned = [step["number"] for step in plan_context(review, "reviewer")["steps"]]
+    assert planned == [number for number in order() if number in planned], "the plan has the order of the list"
