@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from tests.browsers import close_windows, start_browser
 from tests.review.http_client import ReviewClient, run_server
 from tests.review.preloaded_worker import preload_workers
-from tests.review.samples import make_album, make_run
+from tests.review.samples import make_album, make_photos, make_run
 
-from labelgap.review import Review, open_review_folder
+from labelgap.review import Review, create_random_review, open_review_folder
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +50,16 @@ def album_run(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.fixture
 def review(folder: Path) -> Iterator[Review]:
-    opened = Review(open_review_folder(folder))
-    yield opened
-    opened.close()
+    with closing(Review(open_review_folder(folder))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
+    """A review of all labels of five photos, which needs no run."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    with closing(Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is reviewed: a run on digits with candidates, photos with a patchy table, an album without a label of brightness."""
+"""What is reviewed: a run on digits with candidates, photos with a patchy table, an album of bright and dark images."""
 
 from __future__ import annotations
 

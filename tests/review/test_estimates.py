@@ -235,41 +235,6 @@ def test_many_answers_give_nearly_the_exact_interval() -> None:
     assert made.low == pytest.approx(low, rel=0.05) and made.high == pytest.approx(high, rel=0.05)
 
 
-def simulate(random: np.random.Generator, depth: int) -> tuple[ReviewedLabels, int]:
-    """An order that learns: after a find it looks at neighbors, which are alike; every fifth is a random one."""
-    total = 300
-    truth = np.zeros(total, dtype=np.bool_)
-    for start in random.integers(total - 12, size=5).tolist():
-        truth[start : start + 12] = True
-    draw, decided, asked = random.permutation(total).tolist(), np.zeros(total, dtype=np.bool_), list[tuple[int, bool]]()
-    near = 0
-    for turn in range(depth):
-        is_random = turn % 5 == 4
-        open_rows = np.flatnonzero(~decided)
-        row = (
-            next(each for each in draw if not decided[each])
-            if is_random
-            else int(open_rows[np.abs(open_rows - near).argmin()])
-        )
-        decided[row] = True
-        asked.append((row, is_random))
-        near = row if truth[row] else int(random.integers(total))
-    return counted(truth, asked), int((truth & ~decided).sum())
-
-
-@pytest.mark.parametrize("depth", [60, 200])
-def test_the_interval_holds_the_truth_when_answers_change_the_order(depth: int) -> None:
-    random = np.random.default_rng(0)
-    hits, errors = [], []
-    for _ in range(150):
-        labels, left = simulate(random, depth)
-        made = count_random(labels, 0)
-        hits.append(made.low <= left <= made.high)
-        errors.append(made.estimate - left)
-    assert np.mean(hits) >= 0.93
-    assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(len(errors)) + 1
-
-
 def test_without_random_answers_everything_is_possible() -> None:
     made = count_random(counted(np.arange(10) < 5, [(0, False)]), 0)
     assert (made.low, made.high) == (0, 9)

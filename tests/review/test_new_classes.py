@@ -29,7 +29,6 @@ from labelgap.review.new_classes import (
     center_features,
     check_class_name,
     extend_candidates,
-    folded_name,
     taken_names,
 )
 from labelgap.review.queues import class_feed, lacks_examples
@@ -276,11 +275,6 @@ def test_a_name_that_cannot_be_used_is_refused_with_the_reason(typed: str, words
     assert words in str(refused.value)
 
 
-def test_folding_twice_changes_nothing() -> None:
-    for name in ("ﬁre", "ǅ", "İ", "ſ", "ΐ", "K", "  A  B "):
-        assert folded_name(folded_name(name)) == folded_name(name)
-
-
 def test_columns_that_are_left_out_or_renamed_are_taken(tmp_path: Path) -> None:
     make_photos(tmp_path)
     options = {"ignore_columns": ["owl"], "rename": {"dog": "hound"}, "duplicates": "off"}
@@ -316,12 +310,6 @@ def test_the_cosine_is_that_of_the_formula() -> None:
     found = order(features, 7)
     assert sorted(found) == list(range(600))
     assert found[:20] == [7, *sorted(set(range(600)) - {7}, key=lambda row: -expected[row])[:19]]
-
-
-def test_an_image_comes_first_then_its_copies_in_order() -> None:
-    features = np.random.default_rng(1).normal(size=(50, 8))
-    features[[20, 31, 44]] = features[3]
-    assert order(features, 31)[:4] == [31, 3, 20, 44]
 
 
 def test_an_image_without_length_is_similar_to_none_and_nothing_is_nan() -> None:

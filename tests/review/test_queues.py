@@ -6,7 +6,6 @@ import re
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,6 @@ from labelgap.review.queues import (
     class_rates,
     decided_rows,
     finds_per_minute,
-    mix,
     next_minutes,
     plan_context,
 )
@@ -106,39 +104,12 @@ def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_plan_keeps_the_order_of_each_list_and_never_exceeds_the_time(order: tuple[int, ...]) -> None:
-    lists = {0: [0.1, 0.9, 0.9], 1: [0.5, 0.5, 0.0], 2: [0.0, 0.0, 0.0]}
-    column = np.repeat(order, 3)
-    chance = np.array([value for number in order for value in lists[number]])
-    steps = next_minutes(0.5, column, chance, np.full(3, 7.0), step=2)
-    assert sum(step.answers for step in steps) == 4 and all(step.class_number != 2 for step in steps)
-    for step in steps:
-        assert step.finds == pytest.approx(sum(lists[step.class_number][: step.answers]))
-    assert next_minutes(10, column[:0], chance[:0], np.full(3, 7.0)) == []
-
-
 def answer_as(review: Review, number: int, value: int, asked: str | None = None) -> None:
     decision = review.decision(
         number, value, f"request-{number}-{value}", int(review.current.version[number]), asked, 7
     )
     review.store.append([decision], reviewer="anna", client="window-1")
     review.current.refresh()
-
-
-def test_one_slot_in_ten_is_random_and_what_is_both_comes_once() -> None:
-    ids = np.arange(1000, dtype=np.uint64) * np.uint64(7)
-    ranked, drawn = np.arange(90), np.array([200, 5, 201, 202])
-    feed = mix(ranked, drawn, ids, "missing", 3)
-    assert sorted(feed.numbers.tolist()) == [*range(90), 200, 201, 202] and feed.ranking == 3
-    random = feed.asked == ASKED.index("random")
-    assert feed.numbers[random].tolist() in ([200, 201, 202], [200, 5, 201, 202])
-    places = np.flatnonzero(random)
-    assert all(np.diff(places) <= 20) and places[0] <= 9
-    assert [number for number in feed.numbers.tolist() if number not in (200, 201, 202, 5)] == [
-        number for number in range(90) if number != 5
-    ]
-    assert len(mix(np.empty(0, np.int64), drawn, ids, "missing", 0)) == 4
 
 
 def test_the_feed_holds_what_is_open_and_the_first_open_label_of_the_draw(review: Review) -> None:

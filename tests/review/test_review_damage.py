@@ -16,12 +16,11 @@ from tests.cli.conftest import call
 from tests.mutations import mutations
 from tests.review.hostile_stores import make_store
 from tests.review.http_client import run_server
-from tests.review.samples import make_photos
 
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review import Review, ReviewFolder, check_review, create_random_review, decisions, open_review_folder
+from labelgap.review import Review, ReviewFolder, check_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
 from labelgap.review.store import Decision, DecisionStore
@@ -31,14 +30,12 @@ FILES = ("review.json", "candidates.parquet", FILE)
 
 
 @pytest.fixture
-def reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewFolder:
-    """A review of five photos with two decisions."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    folder = create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review")
-    with closing(Review(folder)) as review:
-        made = [review.decision(number, value, f"request-{number:04d}", 0) for number, value in ((0, 1), (4, 0))]
-        review.store.append(made, reviewer="anna", client="window-1")
-    return folder
+def reviewed(photos: Review) -> ReviewFolder:
+    """A review of five photos with two decisions, closed."""
+    made = [photos.decision(number, value, f"request-{number:04d}", 0) for number, value in ((0, 1), (4, 0))]
+    photos.store.append(made, reviewer="anna", client="window-1")
+    photos.close()
+    return photos.folder
 
 
 def use(folder: Path, out: Path) -> None:

@@ -22,7 +22,9 @@ from tests.waiting import PATIENCE
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
+from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
+from labelgap.review.store import Decision, DecisionStore
 
 
 def ids(page: str) -> list[str]:
@@ -69,10 +71,8 @@ def test_a_heat_map_lies_over_the_picture(client: ReviewClient) -> None:
         assert opaque.min() == 0 and opaque.max() > 100
 
 
-def test_photos_lose_their_metadata_and_keep_their_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    review = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))
-    with run_server(review) as client:
+def test_photos_lose_their_metadata_and_keep_their_shape(photos: Review, tmp_path: Path) -> None:
+    with run_server(photos) as client:
         page = client.request("/class/0").text
         image = re.findall(r"/thumbnail/([0-9a-f]{16})", page)[0]
         for path, longest in ((f"/thumbnail/{image}", 240), (f"/large/{image}", 360)):
@@ -87,10 +87,9 @@ def test_photos_lose_their_metadata_and_keep_their_shape(tmp_path: Path, monkeyp
         first.write_bytes(content[:50])
         assert {client.request(f"/{kind}/{image}").status for kind in ("thumbnail", "large")} == {200}
         assert first.read_bytes() == content, "half a file is made again"
-        name = review.candidates.columns.images[review.candidates.image_index(image) or 0][1]
+        name = photos.candidates.columns.images[photos.candidates.image_index(image) or 0][1]
         (tmp_path / "photos" / name).unlink()
         assert client.request(f"/large/{image}").status == 404
-    review.close()
 
 
 def test_a_decision_is_on_disk_before_it_is_answered(client: ReviewClient, folder: Path) -> None:
@@ -133,9 +132,6 @@ def test_an_undo_is_heard_by_the_others(client: ReviewClient) -> None:
 
 
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
-    from labelgap.review.database import FILE
-    from labelgap.review.store import Decision, DecisionStore
-
     other = DecisionStore(folder / FILE)
     entry = review.candidates.key(0)
     other.append([Decision(entry, PRESENT, "from-elsewhere")], reviewer="carl", client="other-window")
@@ -147,23 +143,15 @@ def test_what_another_process_writes_is_seen(client: ReviewClient, review: Revie
     assert client.request("/api/changes?since=1").json["reload"] is True
 
 
-def test_a_name_that_is_a_script_stays_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    evil = "<img src=x onerror=alert(1)>"
-    data = make_photos(tmp_path)
-    table = (tmp_path / "tags.csv").read_text().replace("owl", evil)
-    (tmp_path / "tags.csv").write_text(table)
-    import labelgap as lg
-
-    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off")
-    review = Review(create_random_review(data, "train", 5, 0, tmp_path / "review"))
+def test_a_name_that_is_a_script_stays_a_text(review: Review) -> None:
+    evil = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
     with run_server(review, reviewer="</title><script>alert(2)</script>") as client:
-        page = client.request("/class/2").text
+        assert client.post("/api/classes", {"name": evil}).json == {"number": 10, "name": evil}
+        page = client.request("/class/10").text
         identity, image = ids(page)[0], re.findall(r'data-image="([0-9a-f]{16})"', page)[0]
-        for path in ("/", "/class/2", f"/detail/{identity}", f"/image/{image}"):
+        for path in ("/", "/class/10", f"/detail/{identity}", f"/image/{image}", "/ask/random?class=10"):
             page = client.request(path).text
-            assert evil not in page and "<script>alert" not in page and "&lt;img src=x" in page
-    review.close()
+            assert "<img src=x" not in page and "<script>alert" not in page and "&lt;img src=x" in page, path
 
 
 Attack = Callable[[ReviewClient, str], tuple[str, str, bytes | None, dict[str, str]]]

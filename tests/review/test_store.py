@@ -157,21 +157,6 @@ def test_decisions_are_revisions_of_a_person(store: DecisionStore) -> None:
     store.close()
 
 
-def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.sqlite").write_bytes(b"this is no database, it is a text" * 40)
-    with pytest.raises(RunError, match=r"a\.sqlite"):
-        DecisionStore(tmp_path / "a.sqlite")
-    with pytest.raises(RunError, match=r"a\.sqlite"):
-        decisions(tmp_path / "a.sqlite")
-    connection = sqlite3.connect(tmp_path / "b.sqlite")
-    connection.execute("PRAGMA user_version = 9")
-    connection.close()
-    with pytest.raises(RunError, match="format 9"):
-        DecisionStore(tmp_path / "b.sqlite")
-    with pytest.raises(RunError, match="format 9"):
-        decisions(tmp_path / "b.sqlite")
-
-
 FORMAT_1 = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE events (

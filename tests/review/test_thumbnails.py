@@ -6,7 +6,6 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,20 +13,17 @@ import pytest
 from PIL import Image
 from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
 from tests.review.http_client import ReviewClient
-from tests.review.samples import make_photos
 
 from labelgap.core.errors import InputError
 from labelgap.data import decoding
 from labelgap.data.decoding import DecodedImage
-from labelgap.review import Review, create_random_review, thumbnails
+from labelgap.review import Review, thumbnails
 
 
 @pytest.fixture
-def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    opened = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))
-    yield opened
-    opened.close()
+def review(photos: Review) -> Review:
+    """Of photos, also for the client."""
+    return photos
 
 
 def test_requests_for_one_image_at_the_same_time_share_one_decode_and_an_error_is_tried_again(
