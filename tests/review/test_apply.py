@@ -108,13 +108,9 @@ def test_lists_stay_lists_in_their_own_order_and_the_printed_command_reads_them(
 
 def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_path: Path) -> None:
     """Where a label changed, or a zero that meant unknown is cleared."""
-    tables = {
-        "a": "image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n",
-        "b": "image,cat,dog\n5.jpg,1,0\n",
-        "c": "image,dog\n7.jpg,1\n",
-    }
-    for name, text in tables.items():
-        (tmp_path / f"{name}.csv").write_text(text)
+    tables = {"a": "0.jpg,1,\n1.jpg,0,1\n", "b": "5.jpg,1,0\n", "c": "7.jpg,,1\n"}
+    for name, rows in tables.items():
+        (tmp_path / f"{name}.csv").write_text("image,cat,dog\n" + rows)
     others = {"val": tmp_path / "b.csv", "test": tmp_path / "c.csv", "images": tmp_path / "photos"}
     for zeros in ("absent", "unknown"):
         split = lg.load("csv", tmp_path / "a.csv", **others, zeros=zeros, duplicates="off")

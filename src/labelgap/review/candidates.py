@@ -164,7 +164,7 @@ class Candidates:
         """The images by the rank of their best candidate; those with only random candidates come last."""
         columns = self.columns
         best = np.full(len(columns.images), _LARGEST)
-        np.minimum.at(best, columns.image, np.where(columns.kind == RANDOM, _LARGEST, columns.rank))
+        np.minimum.at(best, columns.image, np.where(columns.kind == RANDOM, _LARGEST, columns.rank.astype(np.int64)))
         return np.argsort(best, kind="stable")
 
     @cached_property

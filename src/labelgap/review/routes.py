@@ -20,12 +20,12 @@ from labelgap.review.context import (
     Browser,
     ClassNumber,
     Context,
+    CurrentVisitor,
     Visitor,
     check_class,
     counter_parts,
     find_candidate,
     find_image,
-    render_page,
     status_parts,
 )
 from labelgap.review.schemas import (
@@ -55,21 +55,16 @@ router = APIRouter()
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(context: Context, browser: Browser, aim: Aim = "missing") -> str:
+def overview(visitor: CurrentVisitor, aim: Aim = "missing") -> str:
     """Show the classes, those first where the next minutes bring most."""
-    review = context.review
-
-    def make() -> dict[str, Any]:
-        aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review)}
-        return views.overview_context(review, context.reviewer) | aims
-
-    return render_page(context, "overview.html", None, make)
+    review = visitor.review
+    aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review)}
+    return visitor.render("overview.html", None, views.overview_context(review, visitor.context.reviewer) | aims)
 
 
 @router.get("/class/{number}", response_class=HTMLResponse)
 def grid(
-    context: Context,
-    browser: Browser,
+    visitor: CurrentVisitor,
     number: Annotated[int, PathParameter(ge=0, le=10**7)],
     page: Page = 1,
     size: Size = views.PAGE_SIZES[0],
@@ -78,28 +73,27 @@ def grid(
     near: CandidateId | None = None,
 ) -> str:
     """Show the candidates of one class, by similarity to an image where one is named."""
-    check_class(context, number)
+    check_class(visitor.context, number)
     options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
-    options["near"], near_page = views.near_context(context.review, None if near is None else find_image(context, near))
-    visitor = Visitor(context, browser)
+    image = None if near is None else find_image(visitor.context, near)
+    options["near"], near_page = views.near_context(visitor.review, image)
     if show == "open":
         options["select"] = partial(visitor.select, number, kind == "wrong")
-    made = partial(views.grid_context, context.review, number, context.reviewer, **options)
-    added = {"added": views.added_context(context.review, number), "near": near_page}
-    more = added | {"has_aims": queues.has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
-    return render_page(context, "grid.html", number, lambda: made() | more)
+    made = views.grid_context(visitor.review, number, visitor.context.reviewer, **options)
+    made |= {"added": views.added_context(visitor.review, number), "near": near_page}
+    made |= {"has_aims": queues.has_aims(visitor.review), "lease": "" if show == "decided" else visitor.page}
+    return visitor.render("grid.html", number, made)
 
 
 @router.get("/image/{identity}", response_class=HTMLResponse)
-def image(context: Context, browser: Browser, identity: CandidateId) -> str:
+def image(visitor: CurrentVisitor, identity: CandidateId) -> str:
     """Show one image with all its candidates."""
-    number = find_image(context, identity)
-    if number not in context.review.image_order:
+    number = find_image(visitor.context, identity)
+    if number not in visitor.review.image_order:
         raise HTTPException(404, "this image is a copy of another one, which is asked about in its place.")
-    visitor = Visitor(context, browser)
-    context.leases.take(visitor.holder, context.review.of_image(number))
-    made = partial(views.image_context, context.review, number, visitor.held())
-    return render_page(context, "image.html", None, lambda: {**made(), "lease": visitor.page})
+    visitor.context.leases.take(visitor.holder, visitor.review.of_image(number))
+    made = views.image_context(visitor.review, number, visitor.held())
+    return visitor.render("image.html", None, made | {"lease": visitor.page})
 
 
 @router.get("/detail/{identity}", response_class=HTMLResponse)
@@ -112,49 +106,38 @@ def detail(context: Context, identity: CandidateId) -> str:
 
 @router.get("/wrong", response_class=HTMLResponse)
 def wrong(
-    context: Context,
-    browser: Browser,
+    visitor: CurrentVisitor,
     page: Page = 1,
     size: Size = views.PAGE_SIZES[0],
     show: Literal["open", "away", "decided"] = "open",
 ) -> str:
     """Show the known labels that look wrong."""
-    visitor = Visitor(context, browser)
-
-    def make() -> dict[str, Any]:
-        review = context.review
-        queue: WrongQueue | None = wrong_queue(review)
-        if queue is None:
-            raise HTTPException(404, "no known label looks wrong.")
-        rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
-        feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
-        select = partial(visitor.select_from, None) if show == "open" else queues.paginate
-        more = {"queue": queue, "show": show, "lease": visitor.page if show == "open" else ""}
-        return views.feed_context(review, feed, page, size, select) | more
-
-    return render_page(context, "wrong.html", None, make)
+    review = visitor.review
+    queue: WrongQueue | None = wrong_queue(review)
+    if queue is None:
+        raise HTTPException(404, "no known label looks wrong.")
+    rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
+    feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
+    select = partial(visitor.select_from, None) if show == "open" else queues.paginate
+    more = {"queue": queue, "show": show, "lease": visitor.page if show == "open" else ""}
+    return visitor.render("wrong.html", None, views.feed_context(review, feed, page, size, select) | more)
 
 
 @router.get("/ask/{aim}", response_class=HTMLResponse)
 def ask(
-    context: Context,
-    browser: Browser,
+    visitor: CurrentVisitor,
     aim: Literal["classifier", "random"],
     number: ClassNumber = None,
     page: Page = 1,
     size: Size = views.PAGE_SIZES[0],
 ) -> str:
     """Show the candidates for an aim, of all classes or of one."""
-    check_class(context, number)
-    visitor, review = Visitor(context, browser), context.review
-
-    def make() -> dict[str, Any]:
-        name = "" if number is None else review.candidates.classes[number]
-        feed = queues.aim_feed(review, aim, number)
-        made = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
-        return made | {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
-
-    return render_page(context, "ask.html", number, make)
+    check_class(visitor.context, number)
+    review, feed = visitor.review, queues.aim_feed(visitor.review, aim, number)
+    made = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
+    name = "" if number is None else review.candidates.classes[number]
+    made |= {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
+    return visitor.render("ask.html", number, made)
 
 
 @router.get("/plan", response_class=HTMLResponse)
@@ -340,6 +323,6 @@ def lease(context: Context, browser: Browser, message: LeaseMessage) -> dict[str
 
 
 @router.get("/settle", response_class=HTMLResponse)
-def settle(context: Context) -> str:
+def settle(visitor: CurrentVisitor) -> str:
     """Show the labels that two people answered differently, and how well people agree."""
-    return render_page(context, "settle.html", None, lambda: views.settle_context(context.review))
+    return visitor.render("settle.html", None, views.settle_context(visitor.review))
