@@ -13,7 +13,7 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
 
 from labelgap.reporting.page import package_version
-from labelgap.review.queues import Feed, FeedPage, decided_rows, interleave, paginate
+from labelgap.review.queues import Feed, FeedPage, decided_rows, mix, paginate
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED, SECOND
@@ -140,7 +140,8 @@ class Visitor:
 
     def select(self, class_number: int, wrong: bool, feed: Feed, number: int, size: int) -> FeedPage:
         """Return a page of the feed of a class, with second opinions; see ``select_from``."""
-        return self.select_from(class_number, self._with_second_opinions(feed, class_number, wrong), number, size)
+        second = Feed.of(self._second_opinions(class_number, wrong), SECOND, feed.ranking)
+        return self.select_from(class_number, mix(feed, second, self.review.candidates.columns.ids), number, size)
 
     def select_from(self, class_number: int | None, feed: Feed, number: int, size: int) -> FeedPage:
         """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes."""
@@ -161,17 +162,6 @@ class Visitor:
             if not (leased & closed).any():
                 return feed[leased]
             feed = feed[~closed]
-
-    def _with_second_opinions(self, feed: Feed, class_number: int, wrong: bool) -> Feed:
-        """Mix labels that somebody else has decided into a feed, at unpredictable places."""
-        numbers = self._second_opinions(class_number, wrong)
-        if not len(numbers):
-            return feed
-        ids = self.review.candidates.columns.ids
-        mixed, second = interleave(feed.numbers, numbers, ids[numbers])
-        asked = np.full(len(mixed), ASKED.index(SECOND), dtype=np.int8)
-        asked[~second] = feed.asked
-        return Feed(mixed, asked, feed.ranking)
 
     def _second_opinions(self, class_number: int, wrong: bool) -> NDArray[np.int64]:
         """Return the labels of a class that this person is to be the second to answer, the oldest decision first."""

@@ -63,7 +63,7 @@ class Feed:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Feed:
+    def __getitem__(self, part: slice | NDArray[np.bool_] | Numbers) -> Feed:
         return Feed(self.numbers[part], self.asked[part], self.ranking)
 
 
@@ -84,29 +84,22 @@ def paginate(feed: Feed, number: int, size: int) -> FeedPage:
     return FeedPage(feed[(number - 1) * size : number * size], number, pages)
 
 
-def mix(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64], kind: str, ranking: int) -> Feed:
-    """Return a feed of ranked candidates, and of drawn ones in random slots; one that is both comes once.
+def mix(feed: Feed, others: Feed, ids: NDArray[np.uint64]) -> Feed:
+    """Return a feed with other candidates in slots of their own, one in ten; what is in both comes once.
 
-    The place of a random slot depends on the id of what it holds. ``kind`` is as what the ranked ones are asked.
-    """
-    numbers, random = interleave(ranked, drawn, ids[drawn])
-    _, first = np.unique(numbers, return_index=True)
-    first.sort()
-    asked = np.where(random[first], ASKED.index("random"), ASKED.index(kind)).astype(np.int8)
-    return Feed(numbers[first], asked, ranking)
-
-
-def interleave(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64]) -> tuple[Numbers, NDArray[np.bool_]]:
-    """Return both lists as one, and which of its members are drawn.
+    The place of a slot depends on the id of what it holds; ``ids`` are those of all candidates.
 
     Example:
-        >>> interleave(np.arange(12), np.array([50, 51]), np.array([1, 0], dtype=np.uint64))[0].tolist()
-        [0, 50, 1, 2, 3, 4, 5, 6, 7, 8, 51, 9, 10, 11]
+        >>> ranked, drawn = Feed.of(np.arange(12), "missing", 0), Feed.of(np.array([12, 13]), "random", 0)
+        >>> mix(ranked, drawn, np.array([0] * 12 + [1, 0], dtype=np.uint64)).numbers.tolist()
+        [0, 12, 1, 2, 3, 4, 5, 6, 7, 8, 13, 9, 10, 11]
     """
-    offset = (ids % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
-    places = np.concatenate([2 * np.arange(len(ranked)) + 1, 2 * (RANDOM_INTERVAL * np.arange(len(drawn)) + offset)])
-    order = np.argsort(places, kind="stable")
-    return np.concatenate([ranked, drawn])[order], order >= len(ranked)
+    offset = (ids[others.numbers] % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
+    slots = 2 * (RANDOM_INTERVAL * np.arange(len(others)) + offset)
+    order = np.argsort(np.concatenate([2 * np.arange(len(feed)) + 1, slots]), kind="stable")
+    numbers = np.concatenate([feed.numbers, others.numbers])[order]
+    first = np.sort(np.unique(numbers, return_index=True)[1])
+    return Feed(numbers, np.concatenate([feed.asked, others.asked])[order], feed.ranking)[first]
 
 
 def has_aims(review: Review) -> bool:
@@ -130,7 +123,7 @@ def class_feed(review: Review, class_number: int, wrong: bool = False, near: Num
     ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
     ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
     drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
-    return mix(ranked, drawn, columns.ids, "missing", number)
+    return mix(Feed.of(ranked, "missing", number), Feed.of(drawn, "random", number), columns.ids)
 
 
 def lacks_examples(review: Review, class_number: int) -> bool:

@@ -196,88 +196,62 @@ class LimitedServer(Server):
         for listener in sockets or ():
             listener.listen(_QUEUE)  # uvicorn takes one number for both
 
+    async def on_tick(self, counter: int) -> bool:
+        """Close the connections whose clients had their time; called ten times a second."""
+        for connection in self._connections():
+            connection.close_late()
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, and close the connections whose clients did not read their answers in time."""
         await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):
+        for connection in self._connections():
             connection.transport.abort()
         await asyncio.sleep(0)  # in which the event loop closes them
 
+    def _connections(self) -> list[LimitedProtocol]:
+        return [each for each in self.server_state.connections if isinstance(each, LimitedProtocol)]
+
 
 class LimitedProtocol(H11Protocol):
-    """A connection with limits; ``connections`` are all of the server, in the order in which their phases began."""
+    """A connection with limits; ``connections`` are all of the server."""
 
-    def __init__(self, *, limits: ConnectionLimits, connections: dict[LimitedProtocol, None], **named: Any) -> None:
+    connections: set[LimitedProtocol]  # type: ignore[assignment]
+
+    def __init__(self, *, limits: ConnectionLimits, **named: Any) -> None:
         super().__init__(**named)
-        self._limits, self._all = limits, connections
+        self._limits = limits
         self._phase: object = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0
 
-    @property
-    def waits_for_client(self) -> bool:
-        """Whether the client has to act next; otherwise its complete request is being answered."""
-        return self._current_phase() in (_SEND, h11.IDLE, h11.SEND_BODY)
+    def _wait(self) -> tuple[float, float]:
+        """Return for how long the client has to act, and how long it may; below 0 while its request is answered."""
+        limits, state = self._limits, self.conn.their_state
+        times = {h11.IDLE: limits.request_seconds, h11.SEND_BODY: limits.body_seconds, _SEND: limits.send_seconds}
+        waits = _SEND if self.flow.write_paused or self.transport.is_closing() else state
+        if (phase := (waits, self.cycle)) != self._phase:  # every request has a cycle of its own
+            self._phase, self._since = phase, self.loop.time()
+        return (self.loop.time() - self._since, times[waits]) if waits in times else (-1.0, 0.0)
 
-    def _current_phase(self) -> object:
-        return _SEND if self.flow.write_paused or self.transport.is_closing() else self.conn.their_state
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection, and close another one when there are too many."""
-        super().connection_made(transport)
-        self._all[self] = None
-        self._update_phase()
-        same = [other for other in self._all if (other.client or "")[:1] == (self.client or "")[:1]]
-        if len(same) > self._limits.per_address:
-            _close_one(same)
-        elif len(self._all) > self._limits.connections:
-            _close_one(list(self._all))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self.drop()
-        super().connection_lost(exc)
-
-    def drop(self) -> None:
-        """Count the connection no longer."""
-        self._all.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes of the client."""
-        super().data_received(data)
-        self._update_phase()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request, or until the client has read the answer."""
-        super().on_response_complete()
-        self._update_phase()
-
-    def pause_writing(self) -> None:
-        """Wait for the client to read."""
-        super().pause_writing()
-        self._update_phase()
+    def close_late(self) -> None:
+        """Close the connection where its client had its time."""
+        waited, most = self._wait()
+        if waited > most:
+            self.transport.abort()
 
     def resume_writing(self) -> None:
-        """Continue to send."""
+        """Continue to send: the client has read something."""
         super().resume_writing()
-        self._update_phase()
+        self._phase = None
 
-    def _update_phase(self) -> None:
-        """Start the time limit of the current phase, if it has just begun."""
-        phase = self._current_phase()
-        if phase == self._phase or self not in self._all:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection; when there are too many, close the one that has waited longest for its client."""
+        super().connection_made(transport)
+        self._wait()
+        same = [other for other in self.connections if (other.client or "")[:1] == (self.client or "")[:1]]
+        few = len(same) <= self._limits.per_address
+        if few and len(self.connections) <= self._limits.connections:
             return
-        self._phase = phase
-        self.drop()
-        self._all[self] = None  # at the end: the others have waited longer
-        limits = self._limits
-        times = {h11.IDLE: limits.request_seconds, h11.SEND_BODY: limits.body_seconds, _SEND: limits.send_seconds}
-        self._timer = self.loop.call_later(times[phase], self.transport.abort) if phase in times else None
-
-
-def _close_one(connections: list[LimitedProtocol]) -> None:
-    """Close the connection that has waited longest for its client; the newest when all are being answered."""
-    chosen = next((each for each in connections if each.waits_for_client), connections[-1])
-    chosen.drop()  # at once: the loop reports the loss only in its next turn
-    chosen.transport.abort()
+        chosen = max(self.connections if few else same, key=lambda each: (each._wait()[0], each is self))
+        self.connections.discard(chosen)  # at once: the loop reports the loss only in its next turn
+        chosen.transport.abort()

@@ -111,7 +111,7 @@ def create_server(
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        http=partial(LimitedProtocol, limits=bounds, connections={}),  # type: ignore[arg-type]
+        http=partial(LimitedProtocol, limits=bounds),  # type: ignore[arg-type]
         backlog=bounds.accepted_at_once,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
