@@ -1,10 +1,9 @@
 """The live order of a review: a process ranks what is open again while people decide, and lists show the new order.
 
-The worker has one thread, and never keeps the page from answering. It gets the candidates and the decisions from the
-server and returns orders; it neither reads nor writes the store. It ends when the server does, also when it is killed.
-A thread of the server asks it. The latest state wins: one request is under way at a time, with the decisions of that
-moment. Rankings depend on the decisions alone, so after a restart the same decisions give the same ranking, under the
-same number.
+The worker has one thread. It gets candidates and decisions from a thread of the server and returns orders; it neither
+reads nor writes the store, and ends when the server does, also when that is killed. One request is under way at a time,
+with the decisions of that moment. Rankings depend on the decisions alone: after a restart the same decisions give the
+same ranking, under the same number.
 """
 
 from __future__ import annotations

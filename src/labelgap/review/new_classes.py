@@ -1,9 +1,8 @@
 """Classes that people add to a review: their names, their candidates, and images that look alike.
 
-The candidates of an added class are all images that were audited, unknown. Existing candidates, images and classes keep
-their numbers; new ones are appended. An added class has no scores: all its candidates have the same low one, in a
-random order that depends on the review and the name alone, so that a restart, or another server, shows the same. As in
-other classes, a tenth of the candidates is the random draw, in an order of its own.
+The candidates of an added class are all images that were audited, unknown; they are appended to the others. All have
+the same low score, in a random order that depends on the review and the name alone, so that a restart, or another
+server, shows the same. As in other classes, a tenth of the candidates is the random draw, in an order of its own.
 """
 
 from __future__ import annotations

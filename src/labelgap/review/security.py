@@ -10,14 +10,12 @@ read nor write here, and another machine reaches the page only when its owner as
 - the body of a change is JSON of limited size;
 - another site may link to a page, and load nothing else (``Sec-Fetch-Site``).
 
-Every user of this machine can connect to an address of this machine: the page is meant for machines whose users trust
-each other.
+Every user of this machine can connect to an address of this machine.
 
-Clients that never finish cannot stop the others. Every phase of a connection has a time limit, counted from its start:
-waiting for a request, receiving its body, and sending an answer that the client does not read. Bytes that trickle in do
-not extend it. The number of connections is limited in all and per address. Beyond the limit, the connection that has
-waited longest for its client is closed in favor of the new one: an honest client waits for milliseconds, and is let in
-however many others are stalled.
+Clients that never finish cannot stop the others. Every phase of a connection has a time limit, which bytes that trickle
+in do not extend: waiting for a request, receiving its body, and sending an answer. Beyond the number of connections, in
+all or of one address, the one that has waited longest for its client is closed in favor of the new one: an honest
+client waits for milliseconds, and is let in however many others are stalled.
 """
 
 from __future__ import annotations

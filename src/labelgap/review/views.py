@@ -346,12 +346,8 @@ def near_context(review: Review, image: int | None) -> tuple[NDArray[np.int64] |
     """Return the places of images by similarity to one, and what the page says of them."""
     if image is None:
         return None, None
-    positions, similar = review.similar.positions(image), review.similar
-    return positions, {
-        "image_id": _image_id(review, image),
-        "ready": positions is not None,
-        "problem": similar.problem,
-    }
+    positions, name = review.similar.positions(image), _image_id(review, image)
+    return positions, {"image_id": name, "ready": positions is not None, "problem": review.similar.problem}
 
 
 def settle_context(review: Review) -> dict[str, Any]:
