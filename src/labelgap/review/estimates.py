@@ -512,7 +512,8 @@ def estimate_current(
     more = group, np.full(len(group), np.nan), true, answer, ~true, last
     expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
     before = counts._replace(unknown=np.where(silent, 0, counts.unknown), expected=expected)
-    made = estimate_review(ReviewedLabels(*map(np.concatenate, zip(own, more, strict=True)), *before))
+    joined: list[Any] = [np.concatenate(pair) for pair in zip(own, more, strict=True)]
+    made = estimate_review(ReviewedLabels(*joined, *before))
     probability = np.full(len(columns.ids), np.nan)
     probability[numbers] = made.probability[: len(numbers)]
     return replace(made, probability=probability)

@@ -153,7 +153,7 @@ class ClassProgress(ReviewProgress):
 
 def count_progress(current: CurrentDecisions) -> ReviewProgress:
     """Count the decisions."""
-    return ReviewProgress(*map(sum, _count_by_class(current)))
+    return ReviewProgress(*(sum(counts) for counts in _count_by_class(current)))
 
 
 def count_classes(current: CurrentDecisions) -> list[ClassProgress]:

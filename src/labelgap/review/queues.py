@@ -278,7 +278,7 @@ def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
     width = "no interval yet"
     if estimate is not None and estimate.has_interval:
         width = f"± {pluralize(math.ceil((estimate.high - estimate.low) / 2), 'label')}"
-    aims = []
+    aims = list[dict[str, Any]]()
     for each, (name, way) in AIM_TEXT.items():
         own = asked == ASKED.index(each)
         answers, found = int(own.sum()), int((own & present).sum())
