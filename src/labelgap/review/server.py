@@ -121,18 +121,26 @@ def create_server(
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    name, family = host.strip("[]"), socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED), 0]
     for number in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            return socket.create_server((name, number), family=family, backlog=128, dualstack_ipv6=name == "::")
+            if os.name == "posix":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host.strip("[]"), number))
+            listener.listen(128)
         except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            if not taken or number == ports[-1]:
-                hint = " Choose another with --port." if taken else ""
-                raise InputError(f"cannot listen on {host}:{number}: {error.strerror or error}.{hint}") from None
+            listener.close()
+            if error.errno == errno.EADDRINUSE and number != ports[-1]:
+                continue
+            hint = " Choose another with --port." if error.errno == errno.EADDRINUSE else ""
+            raise InputError(f"cannot listen on {host}:{number}: {error.strerror or error}.{hint}") from None
         except OverflowError:
+            listener.close()
             raise InputError(f"--port {number}: a port is a number from 0 to 65535.") from None
+        else:
+            return listener
     raise InputError(f"no port of {host} is free.")
 
 
