@@ -241,7 +241,7 @@ def test_without_random_answers_everything_is_possible() -> None:
 
 
 @contextmanager
-def opened(folder: Path, missing: NDArray[np.float64] | None = None, **options: float) -> Iterator[Review]:
+def opened(folder: Path, missing: NDArray[np.float64] | None = None, **options: Any) -> Iterator[Review]:
     """A review of candidates, ranked as options say, with what an audit estimates to be missing of each class."""
     data, path = digits(), folder / "candidates.parquet"
     write_candidates(path, likely_rows(data, **options), data)

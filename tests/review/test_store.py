@@ -206,8 +206,8 @@ def test_a_store_of_format_1_is_read_as_it_is_and_upgraded_when_it_is_opened_to_
         with closing(DecisionStore(old)) as store:
             assert store.id == "0123456789abcdef0123456789abcdef"
             assert [(event.id, event.value, event.ranking) for event in store.events()] == [(1, PRESENT, 0)]
-    before = old.with_name("recovered.sqlite")
-    assert recover_events(old, before).kept == 1 and len(decisions(before)) == 1
+    recovered = old.with_name("recovered.sqlite")
+    assert recover_events(old, recovered).kept == 1 and len(decisions(recovered)) == 1
 
 
 def test_rankings_are_numbered_kept_equal_and_recovered_one_by_one(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     """Count the labels that were found, and estimate how many are still missing, of each class and in all."""
     has_model, known, expected = labels.expected is not None, labels, labels.expected
     if expected is None:
-        expected = _FLAT_SCORE * labels.unknown
+        expected = np.asarray(_FLAT_SCORE * labels.unknown, dtype=np.float64)
         known = replace(labels, score=np.full(len(labels.score), _FLAT_SCORE), spread=(_FLAT_SPREAD, _FLAT_SPREAD))
     log_odds = to_log_odds(np.where(np.isnan(known.score), 0.5, known.score))
     draws = draw_shifts(_random_answers(known, log_odds), known.spread, _class_spread(known))
@@ -513,7 +513,7 @@ def estimate_current(
     expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
     before = counts._replace(unknown=np.where(silent, 0, counts.unknown), expected=expected)
     joined: list[Any] = [np.concatenate(pair) for pair in zip(own, more, strict=True)]
-    made = estimate_review(ReviewedLabels(*joined, *before))
+    made = estimate_review(ReviewedLabels(*[*joined, *before]))
     probability = np.full(len(columns.ids), np.nan)
     probability[numbers] = made.probability[: len(numbers)]
     return replace(made, probability=probability)
