@@ -507,9 +507,9 @@ def estimate_current(
     silent = (np.arange(len(answers)) >= len(folder.classes)) & (answers < MIN_RANDOM)
     numbers = np.flatnonzero((columns.kind != WRONG) & ~silent[columns.class_number])
     decided, value, random, order = (values[numbers] for values in decisions)
-    own = columns.class_number[numbers], columns.score[numbers], decided, value, random, order
+    own: list[Any] = [columns.class_number[numbers], columns.score[numbers], decided, value, random, order]
     true, last = np.ones(len(group), dtype=np.bool_), np.full(len(group), _LAST)
-    more = group, np.full(len(group), np.nan), true, answer, ~true, last
+    more: list[Any] = [group, np.full(len(group), np.nan), true, answer, ~true, last]
     expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
     before = counts._replace(unknown=np.where(silent, 0, counts.unknown), expected=expected)
     joined: list[Any] = [np.concatenate(pair) for pair in zip(own, more, strict=True)]
