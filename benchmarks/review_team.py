@@ -24,8 +24,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
-from tests.review.sample_run import make_run
-from tests.review.team.simulated_people import Plan, Work, simulate
+from benchmarks.simulated_people import Plan, Work, simulate
+from tests.review.samples import make_run
 
 from labelgap.review.database import FILE
 from labelgap.review.store import DecisionStore
@@ -54,7 +54,7 @@ def count_lost(folder: Path, people: list[Work]) -> tuple[int, int]:
     """Return how many confirmed decisions are not in the store exactly once, and how many rankings there were."""
     with closing(DecisionStore(folder / FILE, read_only=True)) as store:
         stored = Counter(event.request_id for event in store.events())
-        rankings = sum(ranking.decisions > 0 for ranking in store.rankings())
+        rankings = sum(decisions > 0 for _, _, _, decisions, _ in store.rankings())
     return sum(stored[request_id] != 1 for person in people for request_id, *_ in person.decided), rankings
 
 

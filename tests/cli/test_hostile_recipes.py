@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tests.audit.small_runs import train, write
 from tests.cli.conftest import call
-from tests.review.sample_photos import make_photos
-from tests.review.sample_run import likely_rows, write_candidates
+from tests.review.samples import likely_rows, make_photos, write_candidates
 
 import labelgap as lg
 from labelgap.data import Dataset

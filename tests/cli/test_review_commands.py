@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call
-from tests.review.sample_photos import TAGS, make_photos
+from tests.review.samples import TAGS, make_photos
 from tests.sample_photos import write_small_photos
 
 from labelgap.data import load_csv

@@ -1,4 +1,4 @@
-"""A trained run with candidates, made once; every test gets a copy of its folder."""
+"""Trained runs with candidates, made once; every test gets a copy of a run's folder."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.browsers import close_windows, start_browser
 from tests.review.http_client import ReviewClient, run_server
-from tests.review.live.preloaded_worker import preload_workers
-from tests.review.sample_run import make_run
+from tests.review.preloaded_worker import preload_workers
+from tests.review.samples import make_album, make_photos, make_run
 
-from labelgap.review import Review, open_review_folder
+from labelgap.review import Review, create_random_review, open_review_folder
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +33,33 @@ def folder(digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return shutil.copytree(digits_run, tmp_path / "run")
 
 
+@pytest.fixture(scope="session")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An album's run, made once; features are computed once, into a cache of its own."""
+    place = tmp_path_factory.mktemp("album")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELGAP_CACHE", str(place / "cache"))
+        return make_album(place / "album")
+
+
+@pytest.fixture
+def album_run(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELGAP_CACHE", str(album.parents[1] / "cache"))
+    return shutil.copytree(album, tmp_path / "run")
+
+
 @pytest.fixture
 def review(folder: Path) -> Iterator[Review]:
-    opened = Review(open_review_folder(folder))
-    yield opened
-    opened.close()
+    with closing(Review(open_review_folder(folder))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
+    """A review of all labels of five photos, which needs no run."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    with closing(Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
-"""An HTTP client of the review server that can also send invalid requests."""
+"""The review server in a thread or a process of its own, and an HTTP client that can also send invalid requests."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import re
+import resource
+import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,13 +82,17 @@ class ReviewClient:
             re.findall(rf'data-{name}="([^"]+)"', page)[0] for name in ("csrf-token", "store")
         )
 
-    def send(self, actions: list[dict[str, Any]], **changed: Any) -> HttpResponse:
-        """Send decisions as the page does."""
+    def post(self, path: str, message: dict[str, Any]) -> HttpResponse:
+        """Send a message as the page does."""
         if not self.csrf_token:
             self.enter()
-        message = {"store": self.store, "client": self.client, "reviewer": self.reviewer, "actions": actions}
+        body = {"store": self.store, "reviewer": self.reviewer, **message}
         headers = {"Content-Type": "application/json", "X-CSRF-Token": self.csrf_token}
-        return self.request("/api/decisions", "POST", json.dumps({**message, **changed}).encode(), headers)
+        return self.request(path, "POST", json.dumps(body).encode(), headers)
+
+    def send(self, actions: list[dict[str, Any]]) -> HttpResponse:
+        """Send decisions as the page does."""
+        return self.post("/api/decisions", {"client": self.client, "actions": actions})
 
     def decide(self, identity: str, value: int, base_version: int = 0, **more: Any) -> HttpResponse:
         action = {"request_id": uuid.uuid4().hex, "id": identity, "value": value, "base_version": base_version}
@@ -103,3 +112,46 @@ def run_server(review: Review, **options: Any) -> Iterator[ReviewClient]:
         server.should_exit = True
         thread.join(PATIENCE)
         listener.close()
+
+
+@dataclass
+class Command:
+    """``labelgap review``, running."""
+
+    process: subprocess.Popen[str]
+    client: ReviewClient
+    farewell: str = ""
+
+    @property
+    def address(self) -> str:
+        return self.client.address
+
+
+@contextmanager
+def running(folder: Path, *options: str, port: str = "0", files: int = 1024) -> Iterator[Command]:
+    """The command in a process of its own, which may open so many files, until the block ends."""
+    words = [sys.executable, "-m", "labelgap", "review", str(folder), "--no-browser", "--reviewer", "anna"]
+    process = subprocess.Popen(
+        [*words, "--port", port, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        bufsize=1,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+    )
+    try:
+        assert process.stdout is not None
+        output = ""
+        for line in process.stdout:
+            output += line
+            if found := re.search(r"(http://127\.0\.0\.1:\d+)/\n", line):
+                yield (command := Command(process, ReviewClient(found[1])))
+                break
+        else:
+            raise AssertionError(f"the server did not start: {output}")
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        command.farewell, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,24 +1,29 @@
-"""The better table: people's decisions laid over what was observed, and nothing else unless asked for."""
+"""The better table: people's decisions laid over what was observed, with the classes that they added."""
 
 from __future__ import annotations
 
 import csv
 import uuid
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from tests.review.sample_photos import TAGS, make_photos
+from tests.review.samples import TAGS, make_photos
 
 import labelgap as lg
-from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.revisions import read_provenance
 from labelgap.review import ReviewFolder, create_random_review, open_review_folder
-from labelgap.review.apply import apply_decisions
+from labelgap.review.apply import apply_decisions, decided_images
 from labelgap.review.database import FILE
-from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
+from labelgap.review.store import Decision, DecisionStore, LabelKey
 from labelgap.training.config import RunConfig, write_config
 
 
@@ -60,50 +65,27 @@ EXPECTED = """image,split,cat,dog,owl
 """
 
 
-def test_decisions_become_cells_and_all_else_stays_as_it_was(drawn: ReviewFolder, tmp_path: Path) -> None:
+def test_decisions_become_cells_all_else_stays_and_beside_it_stands_who_said_what(
+    drawn: ReviewFolder, tmp_path: Path
+) -> None:
     decide(drawn.path, *SAID)
     written = apply_decisions(drawn, tmp_path / "better.csv")
-    assert (tmp_path / "better.csv").read_text() == EXPECTED
-    assert (tmp_path / "tags.csv").read_text() == TAGS
+    assert (tmp_path / "better.csv").read_text() == EXPECTED and (tmp_path / "tags.csv").read_text() == TAGS
     assert written.changed == {"review": 5} and written.decided == 6
-
-
-def test_the_new_table_is_read_back_without_a_word_more(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, *SAID)
-    written = apply_decisions(drawn, tmp_path / "better.csv")
-    back = lg.load("csv", tmp_path / "better.csv", images=tmp_path / "photos", duplicates="off")
-    for mine, theirs in zip(written.data.splits, back.splits, strict=True):
-        assert mine.name == theirs.name and mine.labels == theirs.labels
-    apply_decisions(drawn, tmp_path / "other.parquet")
-    back = lg.load("parquet", tmp_path / "other.parquet", images=tmp_path / "photos", duplicates="off")
-    assert [split.labels for split in back.splits] == [split.labels for split in written.data.splits]
-
-
-def test_beside_it_stands_who_said_what_and_when(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, *SAID)
-    written = apply_decisions(drawn, tmp_path / "better.csv")
+    for path in (written.path, apply_decisions(drawn, tmp_path / "other.parquet").path):
+        back = lg.load(path.suffix[1:], path, images=tmp_path / "photos", duplicates="off")
+        assert [split.labels for split in back.splits] == [split.labels for split in written.data.splits]
     with written.provenance.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    told = [(row["image"], row["class"], row["before"], row["after"], row["source"], row["author"]) for row in rows]
-    assert told == [
-        ("0.jpg", "dog", "unknown", "present", "review", "anna"),
-        ("0.jpg", "owl", "unknown", "absent", "review", "anna"),
-        ("1.jpg", "owl", "absent", "present", "review", "anna"),
-        ("2.jpg", "cat", "absent", "unknown", "review", "anna"),
-        ("2.jpg", "dog", "unknown", "unknown", "review", "anna"),
-        ("6.jpg", "cat", "unknown", "present", "review", "anna"),
+    assert [(row["image"], row["class"], row["before"], row["after"]) for row in rows] == [
+        ("0.jpg", "dog", "unknown", "present"),
+        ("0.jpg", "owl", "unknown", "absent"),
+        ("1.jpg", "owl", "absent", "present"),
+        ("2.jpg", "cat", "absent", "unknown"),
+        ("2.jpg", "dog", "unknown", "unknown"),
+        ("6.jpg", "cat", "unknown", "present"),
     ]
-    assert all(row["time"].endswith("+00:00") and row["run"] == str(drawn.path) for row in rows)
-
-
-def test_what_was_taken_back_is_not_applied(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, *SAID)
-    store = DecisionStore(drawn.path / FILE)
-    undos = [Undo(event.id, uuid.uuid4().hex) for event in store.accepted()]
-    store.append(undos, reviewer="anna", client="window-1")
-    store.close()
-    apply_decisions(drawn, tmp_path / "same.csv")
-    assert (tmp_path / "same.csv").read_text() == TAGS
+    assert {(row["source"], row["author"], row["run"]) for row in rows} == {("review", "anna", str(drawn.path))}
 
 
 LISTS = "id;tags;notes;image\n1;owl, cat;x;5.jpg\n2;;;1.jpg\n3;dog;y;0.jpg\n"
@@ -125,32 +107,23 @@ def test_lists_stay_lists_in_their_own_order_and_the_printed_command_reads_them(
 
 
 def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("image,present\n0.jpg,cat\n1.jpg,dog\n")
-    (tmp_path / "b.csv").write_text("present,image\ncat,5.jpg\n,6.jpg\n")
-    (tmp_path / "c.csv").write_text("image,present\n7.jpg,dog\n")
+    """Where a label changed, or a zero that meant unknown is cleared."""
+    tables = {"a": "0.jpg,1,\n1.jpg,0,1\n", "b": "5.jpg,1,0\n", "c": "7.jpg,,1\n"}
+    for name, rows in tables.items():
+        (tmp_path / f"{name}.csv").write_text("image,cat,dog\n" + rows)
     others = {"val": tmp_path / "b.csv", "test": tmp_path / "c.csv", "images": tmp_path / "photos"}
-    split = lg.load("csv", tmp_path / "a.csv", **others, duplicates="off")
-    folder = create_random_review(split, "val", 9, 0, tmp_path / "split-review")
-    decide(folder.path, ("val", "6.jpg", "dog", PRESENT), ("train", "0.jpg", "dog", PRESENT))
-    written = apply_decisions(folder, tmp_path / "better.csv")
-    assert written.path.read_text() == "image,present\n0.jpg,cat;dog\n1.jpg,dog\n"
-    assert written.others == {"val": tmp_path / "better.val.csv"}
-    assert written.others["val"].read_text() == "present,image\ncat,5.jpg\ndog,6.jpg\n"
-    for taken in ("b.csv", "c.csv"):
-        with pytest.raises(InputError, match="is the data itself"):
-            apply_decisions(folder, tmp_path / taken, force=True)
-
-
-def test_a_zero_that_meant_unknown_is_cleared_in_all_tables(data: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("image,cat,dog\n0.jpg,1,0\n1.jpg,0,1\n")
-    (tmp_path / "b.csv").write_text("image,cat,dog\n5.jpg,1,0\n")
-    options = {"images": tmp_path / "photos", "zeros": "unknown", "duplicates": "off"}
-    split = lg.load("csv", tmp_path / "a.csv", val=tmp_path / "b.csv", **options)
-    folder = create_random_review(split, "train", 9, 0, tmp_path / "zeros-review")
-    decide(folder.path, ("train", "0.jpg", "dog", ABSENT))
-    written = apply_decisions(folder, tmp_path / "better.csv")
-    assert written.path.read_text() == "image,cat,dog\n0.jpg,1,0\n1.jpg,,1\n"
-    assert written.others["val"].read_text() == "image,cat,dog\n5.jpg,1,\n"
+    for zeros in ("absent", "unknown"):
+        split = lg.load("csv", tmp_path / "a.csv", **others, zeros=zeros, duplicates="off")
+        folder = create_random_review(split, "train", 9, 0, tmp_path / zeros)
+        decide(folder.path, ("train", "0.jpg", "dog", ABSENT), ("val", "5.jpg", "dog", PRESENT))
+        written = apply_decisions(folder, tmp_path / f"{zeros}-better.csv")
+        cell = "" if zeros == "unknown" else "0"
+        assert written.path.read_text() == f"image,cat,dog\n0.jpg,1,0\n1.jpg,{cell},1\n"
+        assert [*written.others] == (["val", "test"] if zeros == "unknown" else ["val"])
+        assert written.others["val"].read_text() == "image,cat,dog\n5.jpg,1,1\n"
+        for taken in ("b.csv", "c.csv"):
+            with pytest.raises(InputError, match=taken):
+                apply_decisions(folder, tmp_path / taken, force=True)
 
 
 def test_several_reviews_are_merged_and_of_two_answers_the_newer_counts(data: Dataset, tmp_path: Path) -> None:
@@ -224,21 +197,6 @@ def test_a_models_revisions_come_in_only_when_named_and_never_before_a_persons(
     assert "3.jpg,train,cat,unknown,present,ll-cp,,,2" in written.provenance.read_text()
 
 
-def test_a_run_of_somebody_else_does_not_choose_the_data(run: ReviewFolder, tmp_path: Path) -> None:
-    config = run.path / "config.json"
-    config.write_text(config.read_text().replace("photos", "secret"))
-    decide(run.path, SAID[0])
-    with pytest.raises(RunError, match=r"secret.+--data"):
-        apply_decisions(open_review_folder(run.path), tmp_path / "a.csv")
-    named = open_review_folder(run.path, str(tmp_path / "tags.csv"), images=tmp_path / "photos")
-    assert apply_decisions(named, tmp_path / "a.csv").decided == 1
-
-
-def test_peoples_decisions_may_be_named_as_a_source(drawn: ReviewFolder, tmp_path: Path) -> None:
-    plain, named = (apply_decisions(drawn, tmp_path / f"{len(s)}.csv", s) for s in ([], ["review"]))
-    assert plain.path.read_text() == named.path.read_text()
-
-
 def test_a_source_that_revised_nothing_is_named(run: ReviewFolder, drawn: ReviewFolder, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'll-cp'"):
         apply_decisions(run, tmp_path / "a.csv", ["ll-ct"])
@@ -264,8 +222,137 @@ def test_the_data_themselves_and_other_files_are_never_overwritten(drawn: Review
         apply_decisions(drawn, tmp_path / "other.txt")
 
 
-def test_a_decision_about_an_image_that_is_gone_is_an_error(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, ("train", "gone.jpg", "dog", PRESENT))
-    with pytest.raises(InputError, match=r"gone\.jpg"):
-        apply_decisions(drawn, tmp_path / "better.csv")
+Added = tuple[str, str, int]
+ADDED: list[Added] = [
+    ("1.jpg", "zebra", PRESENT),
+    ("0.jpg", "zebra", ABSENT),
+    ("3.jpg", "zebra", UNKNOWN),
+    ("6.jpg", "zebra", PRESENT),
+]
+ZEBRA = {"1.jpg": PRESENT, "0.jpg": ABSENT}
+
+
+def loaded(path: Path, **options: Any) -> Dataset:
+    return lg.load(path.suffix[1:], path, images=path.parent / "photos", duplicates="off", **options)
+
+
+def decide_added(folder: ReviewFolder, data: Dataset, said: Sequence[Added], classes: Sequence[str]) -> None:
+    """Add classes, and decide labels."""
+    splits = {name: split.name for split in data.splits for name in split.labels.images}
+    with closing(DecisionStore(folder.path / FILE)) as store:
+        for name in classes:
+            store.add_class(name, "anna")
+        made = [Decision(LabelKey(splits[image], image, tag), value, uuid.uuid4().hex) for image, tag, value in said]
+        store.append(made, reviewer="anna", client="window-1")
+
+
+def reviewed(data: Dataset, out: Path, said: Sequence[Added], classes: Sequence[str] = ("zebra",)) -> ReviewFolder:
+    """A review of all images with classes added and labels decided."""
+    folder = create_random_review(data, "train", 9, 0, out)
+    decide_added(folder, data, said, classes)
+    return folder
+
+
+def codes(data: Dataset, name: str) -> dict[str, int]:
+    """The known labels of a class by image."""
+    column = data.classes.index(name)
+    pairs = [pair for split in data.splits for pair in zip(split.labels.images, split.labels.to_dense(), strict=True)]
+    return {image: int(row[column]) for image, row in pairs if row[column] != UNKNOWN}
+
+
+def test_a_wide_table_gets_a_column_and_rows_stay_letter_by_letter(data: Dataset, tmp_path: Path) -> None:
+    folder = reviewed(data, tmp_path / "review", [*ADDED, ("2.jpg", "gnu", UNKNOWN)], ("zebra", "gnu", "yak"))
+    written = apply_decisions(folder, tmp_path / "better.csv")
+    cells = {"image": "zebra", "1.jpg": "1", "0.jpg": "0", "6.jpg": "1"}
+    lines = [f"{line},{cells.get(line.partition(',')[0], '')}" for line in TAGS.splitlines()]
+    assert written.path.read_text().splitlines() == lines
+    assert written.added == ("zebra",) and written.decided == 5 and written.changed == {"review": 3}
+    back = loaded(written.path)
+    assert [split.labels for split in back.splits] == [split.labels for split in written.data.splits]
+    told = [(entry.revision.image, entry.before, entry.revision.value) for entry in read_provenance(written.provenance)]
+    assert ("1.jpg", UNKNOWN, PRESENT) in told and ("3.jpg", UNKNOWN, UNKNOWN) in told and len(told) == 4
+
+
+IMAGES = ["0.jpg", "1.jpg", "2.jpg"]
+TABLES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "words.csv": ('image\tcat\tdog\r\n\r\n"1.jpg"\tTRUE\t\r\n0.jpg\tNA\tFALSE\r\n2.jpg\tNA\tTRUE\r\n', {}),
+    "lists.csv": ('image,tags\n0.jpg,"cat | dog"\n1.jpg,\n2.jpg,dog\n', {}),
+    "complete.csv": ("image,present\n0.jpg,cat\n1.jpg,dog\n2.jpg,\n", {"unlisted": "absent"}),
+    "wide.parquet": ({"image": IMAGES, "cat": [True, None, False], "dog": [None, True, None]}, {}),
+    "lists.parquet": ({"image": IMAGES, "present": [["cat"], ["dog"], []]}, {}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_every_layout_get_the_class_and_are_read_back(data: Dataset, tmp_path: Path, name: str) -> None:
+    path, (content, options) = tmp_path / name, TABLES[name]
+    if isinstance(content, str):
+        path.write_bytes(content.encode())
+    else:
+        pq.write_table(pa.table(content), path)
+    before = loaded(path, **options)
+    (tmp_path / "run").mkdir()
+    folder = ReviewFolder(tmp_path / "run", before.classes, before.recipe, source=str(path))
+    decide_added(folder, before, ADDED[:2], ["zebra"])
+    written = apply_decisions(folder, tmp_path / f"better{path.suffix}")
+    back = loaded(written.path)
+    assert back.classes == ("cat", "dog", "zebra") and written.added == ("zebra",)
+    assert codes(back, "zebra") == ZEBRA and codes(back, "dog") == codes(before, "dog")
+    assert (written.own_format is None) == ("unlisted" in options), "a list of all that is there cannot say unknown"
+    if name == "words.csv":
+        lines = '"1.jpg"\tTRUE\t\tTRUE\r\n0.jpg\tNA\tFALSE\tFALSE\r\n2.jpg\tNA\tTRUE\tNA\r\n'
+        assert written.path.read_bytes().decode() == f"image\tcat\tdog\tzebra\r\n\r\n{lines}"
+    if name == "wide.parquet":
+        assert pq.read_schema(written.path).field("zebra").type == pa.bool_()
+
+
+def test_two_reviews_that_added_a_class_agree_on_its_name(data: Dataset, tmp_path: Path) -> None:
+    hidden = data.observe(1, 0, seed=1)  # it is written with a column per class
+    first = reviewed(hidden, tmp_path / "a", [("1.jpg", "Fire Truck", PRESENT)], ["Fire Truck"])
+    said = [("2.jpg", "fire truck", PRESENT), ("1.jpg", "fire truck", ABSENT), ("4.jpg", "DOG", ABSENT)]
+    second = reviewed(hidden, tmp_path / "b", [*said, ("5.jpg", "gnu", ABSENT)], ("fire truck", "DOG", "gnu"))
+    written = apply_decisions([first, second], tmp_path / "better.csv")
+    assert written.added == ("Fire Truck", "gnu") and written.contradicted == 1 and written.own_format is None
+    assert codes(written.data, "Fire Truck") == {"1.jpg": ABSENT, "2.jpg": PRESENT}
+    assert codes(loaded(written.path), "dog")["4.jpg"] == ABSENT
+
+
+@pytest.mark.parametrize("name", ["split", "a;b", "a\x1bb", "x" * 500])
+def test_a_name_that_no_page_would_have_taken_is_refused(data: Dataset, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError):
+        apply_decisions(reviewed(data, tmp_path / "a", [("1.jpg", name, PRESENT)], [name]), tmp_path / "better.csv")
+    with pytest.raises(InputError):  # nor one that nobody added
+        apply_decisions(reviewed(data, tmp_path / "b", [("1.jpg", name, PRESENT)], ["gnu"]), tmp_path / "better.csv")
     assert not (tmp_path / "better.csv").exists()
+
+
+def test_what_a_table_cannot_write_is_said_with_the_way_out(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("image,Caf\u00e9,dog\n0.jpg,1,0\n1.jpg,,1\n".encode("cp1252"))
+    folder = reviewed(loaded(tmp_path / "latin.csv"), tmp_path / "a", [("1.jpg", "犬", PRESENT)], ["犬"])
+    with pytest.raises(InputError, match="parquet"):
+        apply_decisions(folder, tmp_path / "better.csv")
+    assert apply_decisions(folder, tmp_path / "better.parquet", force=True).added == ("犬",)
+    (tmp_path / "lists.csv").write_text("image,tags\n0.jpg,cat dog\n1.jpg,dog\n")
+    spaced = loaded(tmp_path / "lists.csv", separator="space")
+    folder = reviewed(spaced, tmp_path / "b", [("1.jpg", "fire truck", PRESENT)], ["fire truck"])
+    with pytest.raises(InputError, match="fire truck"):
+        apply_decisions(folder, tmp_path / "spaced.csv")
+
+
+def test_a_column_of_the_name_that_was_left_out_is_used(data: Dataset, tmp_path: Path) -> None:
+    narrow = loaded(tmp_path / "tags.csv", classes=["cat", "dog"])
+    written = apply_decisions(
+        reviewed(narrow, tmp_path / "r", [("2.jpg", "owl", ABSENT)], ["owl"]), tmp_path / "better.csv"
+    )
+    assert written.path.read_text() == TAGS.replace("2.jpg,train,0,,", "2.jpg,train,0,,0") and written.added == ("owl",)
+
+
+def test_an_accuracy_is_that_of_the_classes_of_the_data(data: Dataset, tmp_path: Path) -> None:
+    unknown = [
+        (image, name, ABSENT)
+        for image, row in zip(data.train.labels.images, data.train.labels.to_dense(), strict=True)
+        for name, code in zip(data.classes, row, strict=True)
+        if code == UNKNOWN
+    ]
+    measured = decided_images(reviewed(data, tmp_path / "review", [*unknown, *ADDED]))
+    assert measured.classes == data.classes and len(measured.train) == len(data.train)

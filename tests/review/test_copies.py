@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.review.http_client import run_server
-from tests.review.sample_photos import TAGS, make_photos
+from tests.review.samples import TAGS, make_photos
 
 import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN

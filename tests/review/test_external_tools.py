@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.review.sample_photos import make_photos
-from tests.review.sample_run import Row, write_candidates
+from tests.review.samples import Row, write_candidates
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review import Review, create_random_review, decisions
+from labelgap.review import Review, decisions
 from labelgap.review.external_tools import export_candidates, import_decisions
-from labelgap.review.store import Decision, LabelKey
 
 ROWS: list[Row] = [
     ("0.jpg", "train", "dog", 0.9, "missing", -1, 1, 1),
@@ -25,12 +25,10 @@ ROWS: list[Row] = [
 
 
 @pytest.fixture
-def photos_review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Review:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    data = make_photos(tmp_path)
-    folder = create_random_review(data, "train", 5, 0, tmp_path / "review")
-    write_candidates(folder.path / "candidates.parquet", ROWS, data)
-    return Review(folder)
+def photos_review(photos: Review) -> Iterator[Review]:
+    write_candidates(photos.path / "candidates.parquet", ROWS, photos.folder.data)
+    with closing(Review(photos.folder)) as opened:
+        yield opened
 
 
 def load(path: Path) -> Any:
@@ -64,7 +62,6 @@ def test_label_studio_gets_candidates_as_predictions_and_gives_decisions(photos_
     assert {event.kind for event in photos_review.store.events()} == {"missing"}
     again = import_decisions(photos_review, "labelstudio", out, "ben")
     assert again.decided == 0 and len(photos_review.store.events()) == 2
-    photos_review.close()
 
 
 def test_fiftyone_gets_candidates_as_a_field_and_gives_decisions(photos_review: Review, tmp_path: Path) -> None:
@@ -83,20 +80,6 @@ def test_fiftyone_gets_candidates_as_a_field_and_gives_decisions(photos_review: 
     assert said(photos_review) == {("0.jpg", "dog"): ABSENT, ("5.jpg", "owl"): PRESENT}
     assert came.withdrawn == 1, "cat of 0.jpg was taken off there, and nothing is made of that here"
     assert [event.kind for event in photos_review.store.events()] == ["missing", "other"]
-    photos_review.close()
-
-
-def test_only_what_is_undecided_is_passed_on(photos_review: Review, tmp_path: Path) -> None:
-    for at, (image, split, name, *_) in enumerate(ROWS[:3]):
-        made = Decision(LabelKey(split, image, name), PRESENT, f"request-{at:04d}")
-        photos_review.store.append([made], reviewer="anna", client="window-1")
-    export_candidates(photos_review, "labelstudio", tmp_path / "tasks.json")
-    assert [task["data"]["name"] for task in load(tmp_path / "tasks.json")] == ["5.jpg"]
-    made = Decision(LabelKey("val", "5.jpg", "dog"), ABSENT, "request-9999")
-    photos_review.store.append([made], reviewer="anna", client="window-1")
-    with pytest.raises(InputError, match="nothing to export"):
-        export_candidates(photos_review, "labelstudio", tmp_path / "more.json")
-    photos_review.close()
 
 
 def test_what_does_not_fit_is_said(photos_review: Review, review: Review, tmp_path: Path) -> None:
@@ -118,4 +101,3 @@ def test_what_does_not_fit_is_said(photos_review: Review, review: Review, tmp_pa
     with pytest.raises(InputError, match=r"bat|owl"):
         import_decisions(photos_review, "labelstudio", out, "ben")
     assert photos_review.store.events() == []
-    photos_review.close()

@@ -8,13 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from tests.review.sample_run import SCHEMA, Row
+from tests.review.samples import SCHEMA, Row
 
-from labelgap.core.errors import RunError
-from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review.candidates import MISSING, RANDOM, WRONG, Candidates, candidate_id
-from labelgap.review.store import LabelKey
+from labelgap.labels.codes import UNKNOWN
+from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
 
 ABOUT = {"format": 1, "runs": ["a"], "data": {}, "unknown_total": 10, "unknown_per_class": {}, "method": "an"}
 
@@ -44,14 +41,6 @@ def test_an_id_means_the_same_label_whatever_else_is_in_the_file(tmp_path: Path)
         assert other.key(found) == first.key(number) and candidate_id(first.key(number)) == identity
 
 
-def test_a_label_is_found_by_its_names_and_a_stranger_is_not(tmp_path: Path) -> None:
-    candidates = Candidates(write(tmp_path / "a.parquet", ranked(5)), ["dog"])
-    assert candidates.number_of(LabelKey("train", "missing-3.jpg", "dog")) == 3
-    assert candidates.number_of(LabelKey("val", "missing-3.jpg", "dog")) is None
-    for wrong in ("", "zz", "0" * 16, "f" * 40, "-1"):
-        assert candidates.index(wrong) is None and candidates.image_index(wrong) is None
-
-
 def test_one_in_ten_of_what_is_shown_is_random_and_ranks_are_kept(tmp_path: Path) -> None:
     rows = ranked(90) + ranked(12, "random")
     candidates = Candidates(write(tmp_path / "a.parquet", rows), ["dog"])
@@ -77,13 +66,6 @@ def test_a_label_that_is_ranked_and_random_is_shown_once_at_the_earlier_place(tm
     assert shown.index(59) < 10 and shown.index(0) <= 1
 
 
-def test_labels_that_look_wrong_are_listed_apart(tmp_path: Path) -> None:
-    wrong: list[Row] = [(f"w{n}.jpg", "val", "cat", 0.1, "wrong", PRESENT, n + 1, n + 1) for n in range(4)]
-    candidates = Candidates(write(tmp_path / "a.parquet", ranked(3) + wrong), ["dog", "cat"])
-    assert candidates.columns.kind[candidates.listed(1, wrong=True)].tolist() == [WRONG] * 4
-    assert not len(candidates.listed(1)) and len(candidates.listed(0)) == 3
-
-
 def test_an_image_comes_with_all_its_candidates_and_the_best_image_first(tmp_path: Path) -> None:
     rows: list[Row] = [
         ("a.jpg", "train", "dog", 0.5, "missing", UNKNOWN, 3, 2),
@@ -102,59 +84,3 @@ def test_a_split_can_be_asked_for_alone(tmp_path: Path) -> None:
     rows = [*ranked(3), ("v.jpg", "val", "dog", 0.3, "missing", UNKNOWN, 4, 4)]
     assert len(Candidates(write(tmp_path / "a.parquet", rows), ["dog"], "val")) == 1
     assert not len(Candidates(tmp_path / "a.parquet", ["dog"], "test"))
-
-
-def test_a_hundred_thousand_candidates_take_a_few_megabytes(tmp_path: Path) -> None:
-    count, classes = 120_000, [f"class {number}" for number in range(100)]
-    numbers = np.arange(count)
-    table = pa.table(
-        {
-            "image": [f"{number % 6000}.jpg" for number in numbers],
-            "split": ["train"] * count,
-            "class": [classes[number // 6000] for number in numbers],
-            "score": pa.array(np.linspace(1, 0, count), pa.float32()),
-            "kind": ["missing"] * count,
-            "observed": pa.array(np.full(count, UNKNOWN), pa.int8()),
-            "rank": pa.array(numbers + 1, pa.int32()),
-            "class_rank": pa.array(numbers % 6000 + 1, pa.int32()),
-        },
-        schema=SCHEMA,
-    )
-    path = tmp_path / "a.parquet"
-    pq.write_table(table.replace_schema_metadata({b"labelgap": json.dumps(ABOUT).encode()}), path)
-    candidates = Candidates(path, classes)
-    assert len(candidates.listed(3)) == 6000 and len(candidates.image_order) == 6000
-    arrays = [value for value in vars(candidates.columns).values() if isinstance(value, np.ndarray)]
-    assert sum(array.nbytes for array in arrays) < 60 * count
-
-
-@pytest.mark.parametrize(
-    ("about", "message"),
-    [
-        ({**ABOUT, "format": 2}, "format 2"),
-        ([], "no metadata"),
-        ("x", "no metadata"),
-        (None, "no metadata"),
-    ],
-)
-def test_a_file_that_is_not_of_this_format_is_refused(tmp_path: Path, about: object, message: str) -> None:
-    write(tmp_path / "a.parquet", ranked(1), about)
-    with pytest.raises(RunError, match=message):
-        Candidates(tmp_path / "a.parquet", ["dog"])
-
-
-def test_what_is_missing_damaged_or_of_other_data_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="labelgap audit"):
-        Candidates(tmp_path / "candidates.parquet", ["dog"])
-    (tmp_path / "b.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(RunError, match="damaged"):
-        Candidates(tmp_path / "b.parquet", ["dog"])
-    with pytest.raises(RunError, match="the class 'dog'"):
-        _ = Candidates(write(tmp_path / "c.parquet", ranked(1)), ["cat"]).columns
-    strange: Row = ("a.jpg", "train", "dog", 0.5, "odd", UNKNOWN, 1, 1)
-    with pytest.raises(RunError, match="'odd' under 'kind'"):
-        _ = Candidates(write(tmp_path / "d.parquet", [strange]), ["dog"]).columns
-    table = pq.read_table(tmp_path / "c.parquet").drop_columns(["score"])
-    pq.write_table(table, tmp_path / "e.parquet")
-    with pytest.raises(RunError, match="no column 'score'"):
-        Candidates(tmp_path / "e.parquet", ["dog"])

@@ -14,14 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import call
 from tests.mutations import mutations
+from tests.review.hostile_stores import make_store
 from tests.review.http_client import run_server
-from tests.review.sample_photos import make_photos
-from tests.review.store.hostile_stores import make_store
 
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review import Review, ReviewFolder, check_review, create_random_review, decisions, open_review_folder
+from labelgap.review import Review, ReviewFolder, check_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
 from labelgap.review.store import Decision, DecisionStore
@@ -31,14 +30,12 @@ FILES = ("review.json", "candidates.parquet", FILE)
 
 
 @pytest.fixture
-def reviewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewFolder:
-    """A review of five photos with two decisions."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    folder = create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review")
-    with closing(Review(folder)) as review:
-        made = [review.decision(number, value, f"request-{number:04d}", 0) for number, value in ((0, 1), (4, 0))]
-        review.store.append(made, reviewer="anna", client="window-1")
-    return folder
+def reviewed(photos: Review) -> ReviewFolder:
+    """A review of five photos with two decisions, closed."""
+    made = [photos.decision(number, value, f"request-{number:04d}", 0) for number, value in ((0, 1), (4, 0))]
+    photos.store.append(made, reviewer="anna", client="window-1")
+    photos.close()
+    return photos.folder
 
 
 def use(folder: Path, out: Path) -> None:
@@ -71,29 +68,17 @@ def test_a_damaged_file_is_one_error_or_harmless(reviewed: ReviewFolder, tmp_pat
     use(reviewed.path, tmp_path / "better.csv")
 
 
-def test_every_change_of_the_candidates_is_seen(reviewed: ReviewFolder) -> None:
-    path = reviewed.path / "candidates.parquet"
-    for content in mutations(path.read_bytes(), 20):
-        path.write_bytes(content)
-        with pytest.raises(RunError, match=r"candidates\.parquet is not as it was written"):
-            Review(reviewed, read_only=True)
-
-
 def change_json(path: Path, **changed: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
 
 
 JSON: dict[str, dict[str, Any]] = {
     "another format": {"format": 2},
-    "classes that are numbers": {"classes": [1, 2, 3]},
     "no classes": {"classes": []},
     "a class twice": {"classes": ["cat", "cat", "owl"]},
-    "a class without end": {"classes": ["x" * 40_000, "dog", "owl"]},
     "a split of its own": {"split": "../../etc"},
-    "images without end": {"images": 10**30},
     "fewer images than none": {"images": -1},
     "one key more": {"run": "x"},
-    "data that are a list": {"data": []},
     "data by hand": {"data": {}},
     "a step that is code": {
         "data": {"name": "csv", "path": "a", "options": {}, "steps": [{"__class__": {}}]},
@@ -128,18 +113,13 @@ def metadata(**changed: Any) -> Callable[[pa.Table], pa.Table]:
 
 CANDIDATES: dict[str, Callable[[pa.Table], pa.Table]] = {
     "an unknown class": column("class", "wolf"),
-    "a class that is a number": column("class", 1),
-    "an empty class": column("class", None, pa.string()),
     "an empty image": column("image", None, pa.string()),
     "an unknown kind": column("kind", "odd"),
     "a state that is none": column("observed", 7, pa.int8()),
     "a score above one": column("score", 1.5, pa.float32()),
-    "a score that is infinite": column("score", float("inf"), pa.float32()),
     "a rank of nought": column("rank", 0, pa.int32()),
     "a rank that is long": column("class_rank", 2**40, pa.int64()),
     "a count that is a text": metadata(unknown_per_class={"cat": "many"}),
-    "counts that are a list": metadata(unknown_per_class=[1, 2]),
-    "an estimate that is a text": metadata(estimate="many"),
     "a method that is a list": metadata(method=["x"]),
 }
 
@@ -216,27 +196,6 @@ def test_a_foreign_folder_cannot_name_the_images_that_are_shown(
     assert call("apply", run, "--out", out, *named) == 0
     opened = open_review_folder(reviewed.path, str(tmp_path / "tags.csv"), images=tmp_path / "photos")
     assert opened.data.train.images.root == tmp_path / "photos"  # type: ignore[attr-defined]
-
-
-def test_data_that_were_moved_are_named_again(
-    reviewed: ReviewFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "new").mkdir()
-    for name in ("tags.csv", "photos"):
-        (tmp_path / name).rename(tmp_path / "new" / name)
-    run, out, there = str(reviewed.path), str(tmp_path / "better.csv"), str(tmp_path / "new" / "tags.csv")
-    assert call("apply", run, "--out", out) == 2
-    assert call("apply", run, "--out", out, "--images", there) == 2
-    assert call("apply", run, "--out", out, "--data", str(tmp_path / "nowhere.csv")) == 2
-    told = capsys.readouterr().err
-    assert "--images belongs to --data" in told and "nowhere.csv does not exist" in told
-    named = ("--data", there, "--images", str(tmp_path / "new" / "photos"))
-    assert call("apply", run, "--out", out, *named) == 0
-    assert call("review", run, *named, "--export-to", "labelstudio", "--out", str(tmp_path / "tasks.json")) == 0
-    assert call("review", run, "--images", there, "--summary") == 2
-    assert "--data" in capsys.readouterr().err
-    assert call("review", there, "--data", there, "--random", "3") == 2
-    assert "is neither" in capsys.readouterr().err
 
 
 def test_decisions_about_what_the_data_do_not_have_are_named(reviewed: ReviewFolder, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.sample_photos import make_photos
+from tests.review.samples import make_photos
 
 import labelgap as lg
 from labelgap.audit.candidates import FILE, FORMAT, CandidateList, describe_review, write_candidates, write_review_file
@@ -15,7 +15,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.data.split import hold_out_val
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, create_random_review, is_review_folder, open_review_folder
+from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review.apply import apply_decisions, decided_images
 from labelgap.review.store import Decision
 
@@ -23,17 +23,6 @@ from labelgap.review.store import Decision
 @pytest.fixture
 def data() -> Dataset:
     return lg.load("digits", train=60, val=20, test=20).observe(positives=1, negatives=0, splits=["val"])
-
-
-def test_every_unknown_label_of_the_drawn_images_is_asked(data: Dataset, tmp_path: Path) -> None:
-    review = Review(create_random_review(data, "val", 8, 0, tmp_path / "a"))
-    columns = review.candidates.columns
-    assert len(columns.images) == 8 and len(review.candidates) == 8 * 9
-    assert np.isnan(columns.score).all() and (columns.observed == UNKNOWN).all()
-    assert {split for split, _ in columns.images} == {"val"}
-    for image in range(8):
-        assert len(review.candidates.of_image(image)) == 9
-    review.close()
 
 
 def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: Path) -> None:
@@ -86,17 +75,6 @@ def test_a_model_is_measured_on_images_and_classes_that_are_decided_in_full(data
     assert (others[:, 4] != UNKNOWN).all() and (np.delete(others, 4, axis=1) == UNKNOWN).all()
 
 
-def test_the_same_call_goes_on_and_another_one_is_refused(data: Dataset, tmp_path: Path) -> None:
-    first = create_random_review(data, "val", 8, 0, tmp_path / "a")
-    places = Review(first).candidates.columns.images
-    again = create_random_review(data, "val", 8, 0, tmp_path / "a")
-    assert again.path == first.path and Review(again).candidates.columns.images == places
-    assert is_review_folder(tmp_path / "a") and open_review_folder(tmp_path / "a").run is None
-    with pytest.raises(RunError, match="already holds another review, of 8 random images of val"):
-        create_random_review(data, "val", 9, 0, tmp_path / "a")
-    assert Review(create_random_review(data, "val", 8, 1, tmp_path / "b")).candidates.columns.images != places
-
-
 def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is known"):
         create_random_review(data, "test", 5, 0, tmp_path / "a")
@@ -108,6 +86,10 @@ def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not loaded by name"):
         create_random_review(by_hand, "val", 5, 0, tmp_path / "a")
     assert not (tmp_path / "a").exists()
+    create_random_review(data, "val", 8, 0, tmp_path / "a")
+    create_random_review(data, "val", 8, 0, tmp_path / "a")  # the same call goes on
+    with pytest.raises(RunError, match="8 random images of val"):
+        create_random_review(data, "val", 9, 0, tmp_path / "a")
     with pytest.raises(RunError, match="is not a run"):
         open_review_folder(tmp_path)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,16 @@ def merge_decisions(
     merged: dict[tuple[str, str, str], list[RevisedLabel]] = {}
     for folder, made in zip(folders, decided, strict=True):
         names = _class_names(data, folder.path, {revision.class_name for _, revision in made}, spelling)
-        for split, given in made:
-            revision = replace(given, class_name=names[given.class_name])
-            image = revision.image
-            found = [name for name, images in places if image in images]
+        for split, revision in made:
+            name, image = names[revision.class_name], revision.image
+            found = [place for place, images in places if image in images]
             if not found:
                 raise InputError(f"{folder.path} has a decision about {image}, which {data.name} does not have.")
             place = split if split in found else found[0]
-            each = RevisedLabel(place, revision, str(folder.path))
-            merged.setdefault((place, image, revision.class_name), []).append(each)
+            each = RevisedLabel(place, replace(revision, class_name=name), str(folder.path))
+            merged.setdefault((place, image, name), []).append(each)
     contradicted = sum(len({each.revision.value for each in said}) > 1 for said in merged.values())
-    newest = [max(said, key=_time) for said in merged.values()]
-    return sorted(newest, key=_time), contradicted
+    return sorted((max(said, key=_time) for said in merged.values()), key=_time), contradicted
 
 
 def _class_names(data: Dataset, path: Path, decided: set[str], spelling: dict[str, str]) -> dict[str, str]:
@@ -128,19 +127,16 @@ def _entries(before: LabelTable, after: LabelTable, revised: Sequence[RevisedLab
     """Return the entries of one split, in the order of rows and classes."""
     rows = {name: number for number, name in enumerate(before.images)}
     columns = {name: number for number, name in enumerate(before.classes)}
-    effective = {  # what people decided comes after what models revised
-        (rows[each.revision.image], columns[each.revision.class_name]): each
-        for each in revised
-        if each.revision.target is None
-    }
+    labels = [each for each in revised if each.revision.target is None]
+    # what people decided comes after what models revised
+    effective = {(rows[each.revision.image], columns[each.revision.class_name]): each for each in labels}
     places = sorted(effective)
     at = [row for row, _ in places], [column for _, column in places]
-    old, new = before.codes_at(*at), after.codes_at(*at)
     entries = []
-    for place, observed, value in zip(places, old.tolist(), new.tolist(), strict=True):
+    for place, old, new in zip(places, before.codes_at(*at).tolist(), after.codes_at(*at).tolist(), strict=True):
         each = effective[place]
-        entry = ProvenanceEntry(each.split, replace(each.revision, value=value), observed, each.run)
-        if entry.by_person or observed != value:
+        entry = ProvenanceEntry(each.split, replace(each.revision, value=new), old, each.run)
+        if entry.by_person or old != new:
             entries.append(entry)
     return entries
 
@@ -186,17 +182,14 @@ def apply_decisions(
     if provenance.exists() and not force:
         raise InputError(f"{provenance} already exists. Write to another file, or replace it with --force.")
     check_target(data, out, force)
-    made = [read_decisions(folder.path) for folder in given] if decided is None else decided
-    people, contradicted = merge_decisions(given, made)
-    decisions = len(people)
-    sure = [each.revision.class_name for each in people if each.revision.value != UNKNOWN]
-    added = tuple(name for name in dict.fromkeys(sure) if name not in data.classes)
-    people = [each for each in people if each.revision.class_name in (*data.classes, *added)]
-    own = _writes_own_format(data, table_format, added)
-    kept = 0
+    merged, contradicted = merge_decisions(given, decided or [read_decisions(folder.path) for folder in given])
+    sure = [each for each in merged if each.revision.value != UNKNOWN]
+    names = dict.fromkeys(each.revision.class_name for each in sure)
+    added = tuple(name for name in names if name not in data.classes)
+    people = [each for each in merged if each.revision.class_name in (*data.classes, *added)]
+    own, kept = _writes_own_format(data, table_format, added), 0
     if own and data.recipe["options"].get("unlisted") == "absent":
-        kept = sum(each.revision.value == UNKNOWN for each in people)
-        people = [each for each in people if each.revision.value != UNKNOWN]
+        kept, people = len(people) - len(sure), sure
     revised = [*model_revisions(given, sources), *people]
     new, entries = revise(_with_classes(data, added), revised, [SOURCE, *sources])
     changed = [entry for entry in entries if entry.before != entry.revision.value]
@@ -211,7 +204,7 @@ def apply_decisions(
         provenance=provenance,
         data=new,
         changed=dict(Counter(entry.revision.source for entry in changed)),
-        decided=decisions,
+        decided=len(merged),
         contradicted=contradicted,
         soft=sum(each.revision.target is not None for each in revised),
         kept=kept,
@@ -222,7 +215,6 @@ def apply_decisions(
 
 
 def _with_classes(data: Dataset, names: Sequence[str]) -> Dataset:
-    """Return data with more classes, whose labels are unknown."""
     classes, splits = (*data.classes, *names), {}
     for split in data.splits if names else ():
         truth = None if split.truth is None else split.truth.with_classes(classes)
@@ -253,12 +245,9 @@ def _writes_own_format(data: Dataset, table_format: str, added: Sequence[str] = 
 
 def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[ProvenanceEntry]:
     """Return what people decided for the table that is the data now, except for what was decided again."""
-    source = data.recipe.get("path")
-    again = {(entry.revision.image, entry.revision.class_name) for entry in entries}
-    earlier = read_provenance(provenance_path(Path(source))) if source else []
-    return [
-        entry for entry in earlier if entry.by_person and (entry.revision.image, entry.revision.class_name) not in again
-    ]
+    source, label = data.recipe.get("path"), attrgetter("revision.image", "revision.class_name")
+    earlier, again = read_provenance(provenance_path(Path(source))) if source else [], {*map(label, entries)}
+    return [entry for entry in earlier if entry.by_person and label(entry) not in again]
 
 
 def _rewrite_tables(
@@ -306,15 +295,12 @@ def decided_images(folder: ReviewFolder) -> Dataset:
     decided = [each for each in read_decisions(folder.path) if each[1].class_name in folder.classes]
     data, _ = revise(folder.data, merge_decisions([folder], [decided])[0], [SOURCE])
     candidates = Candidates(folder.path / CANDIDATES, folder.classes)
-    split = data.split(candidates.columns.images[0][0])
-    rows = drawn_rows(folder)
+    split, rows = data.split(candidates.columns.images[0][0]), drawn_rows(folder)
     place = {split.labels.images[row]: number for number, row in enumerate(rows.tolist())}
     answered = {(revision.image, revision.class_name) for _, revision in decided}
     waiting = np.zeros((len(rows), len(data.classes)), dtype=np.bool_)
-    for number in range(len(candidates)):
-        key = candidates.key(number)
-        if key.image in place and (key.image, key.class_name) not in answered:
-            waiting[place[key.image], candidates.columns.class_number[number]] = True
+    for _, image, name in map(candidates.key, range(len(candidates))):
+        waiting[place[image], data.classes.index(name)] |= (image, name) not in answered
     images, classes = np.asarray(~waiting.any(axis=1)), np.asarray(~waiting.any(axis=0))
     if not images.any() and not classes.any():
         raise InputError(

@@ -60,9 +60,13 @@ class CandidateColumns:
 class Positions(NamedTuple):
     """Positions in the list of a class, ``(C,)`` each; a smaller number is shown earlier, the largest integer never."""
 
-    shown: NDArray[np.int64]  # the earlier of the other two
     sampled: NDArray[np.int64]  # position in the random sample
     ranked: NDArray[np.int64]  # position among the ranked candidates
+
+    @property
+    def shown(self) -> NDArray[np.int64]:
+        """The earlier of both."""
+        return np.minimum(*self)
 
 
 class Candidates:
@@ -159,9 +163,8 @@ class Candidates:
     def image_order(self) -> NDArray[np.int64]:
         """The images by the rank of their best candidate; those with only random candidates come last."""
         columns = self.columns
-        best = np.full(len(columns.images), np.iinfo(np.int32).max, dtype=np.int32)
-        ranked = columns.kind != RANDOM
-        np.minimum.at(best, columns.image[ranked], columns.rank[ranked])
+        best = np.full(len(columns.images), _LARGEST)
+        np.minimum.at(best, columns.image, np.where(columns.kind == RANDOM, _LARGEST, columns.rank.astype(np.int64)))
         return np.argsort(best, kind="stable")
 
     @cached_property
@@ -171,22 +174,20 @@ class Candidates:
         ranked = np.where(columns.kind == RANDOM, _LARGEST, columns.class_rank.astype(np.int64) * 2 - 1)
         offset = (columns.ids % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
         position = 2 * ((columns.random_rank.astype(np.int64) - 1) * RANDOM_INTERVAL + offset)
-        sampled = np.where(columns.random_rank > 0, position, _LARGEST)
-        return Positions(np.minimum(ranked, sampled), sampled, ranked)
+        return Positions(np.where(columns.random_rank > 0, position, _LARGEST), ranked)
 
     @cached_property
     def order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All candidates by class, those that look wrong last, in display order within, and where each group starts."""
         columns = self.columns
         group = columns.class_number + np.where(columns.kind == WRONG, len(self.classes), 0)
-        order = np.lexsort((columns.ids, self.positions[0], group))
+        order = np.lexsort((columns.ids, self.positions.shown, group))
         return order, np.searchsorted(group[order], np.arange(2 * len(self.classes) + 1))
 
     @cached_property
     def _by_image(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         columns = self.columns
-        score = np.nan_to_num(columns.score, nan=0.0)
-        order = np.lexsort((columns.class_number, -score, columns.image))
+        order = np.lexsort((columns.class_number, -np.nan_to_num(columns.score), columns.image))
         return order, np.searchsorted(columns.image[order], np.arange(len(columns.images) + 1))
 
     @cached_property
@@ -221,7 +222,6 @@ def combine_hashes(images: NDArray[np.uint64], classes: NDArray[np.uint64]) -> N
 
 
 def _find(ids: NDArray[np.uint64], order: NDArray[np.int64], identity: str) -> int | None:
-    """Return the index of an id, given the permutation that sorts the ids; None when it is not there."""
     try:
         value = np.uint64(int(identity, 16))
     except (ValueError, OverflowError):
@@ -249,13 +249,11 @@ def _merge_duplicates(
     """Keep one row per label, in file order: a ranked label may be in the random sample too, and is shown once."""
     random_rank = np.where(columns["kind"] == RANDOM, columns["class_rank"], 0).astype(np.int32)
     order = np.lexsort((columns["kind"], ids))
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = ids[order][1:] != ids[order][:-1]
-    sampled = np.zeros(int(first.sum()), dtype=np.int32)
-    np.maximum.at(sampled, np.cumsum(first) - 1, random_rank[order])
-    rows = order[first]
-    in_file_order = np.argsort(rows)
-    rows = rows[in_file_order]
+    _, first, label = np.unique(ids[order], return_index=True, return_inverse=True)
+    sampled = np.zeros(len(first), dtype=np.int32)
+    np.maximum.at(sampled, label, random_rank[order])
+    in_file_order = np.argsort(order[first])
+    rows = order[first][in_file_order]
     unique = {name: values[rows] for name, values in columns.items()}
     return CandidateColumns(images, image_ids, random_rank=sampled[in_file_order], ids=ids[rows], **unique)
 
@@ -307,12 +305,9 @@ def _stands_for_copies(
     candidates: Candidates, first: dict[tuple[str, str], str], decided: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Return ``(C,)``: whether a candidate is the first of its copies in the list of its class."""
-    columns = candidates.columns
-    numbers: dict[tuple[str, str], int] = {}
-    group = np.array(
-        [numbers.setdefault((split, first.get((split, name), name)), len(numbers)) for split, name in columns.images],
-        dtype=np.int64,
-    )
+    columns, numbers = candidates.columns, dict[tuple[str, str], int]()
+    stands = ((split, first.get((split, name), name)) for split, name in columns.images)
+    group = np.array([numbers.setdefault(key, len(numbers)) for key in stands], dtype=np.int64)
     question = (group[columns.image] * len(candidates.classes) + columns.class_number) * 2 + (columns.kind == WRONG)
     order = np.lexsort((columns.ids, candidates.positions.shown, decided, question))
     shown = np.zeros(len(order), dtype=np.bool_)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -14,7 +13,7 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
 
 from labelgap.reporting.page import package_version
-from labelgap.review.queues import Feed, FeedPage, decided_rows, interleave, paginate
+from labelgap.review.queues import Feed, FeedPage, decided_rows, mix, paginate
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED, SECOND
@@ -80,27 +79,6 @@ Browser = Annotated[str, Depends(_browser)]
 ClassNumber = Annotated[int | None, Query(alias="class", ge=0, le=10**7)]
 
 
-def render_page(context: AppContext, template: str, number: int | None, make: Callable[[], dict[str, Any]]) -> str:
-    """Render a page of a class, or of none; ``make`` returns what its template shows."""
-    remaining = context.remaining()
-    context.review.current.refresh()
-    last_id = context.review.current.last_id  # before the page is made: the next poll returns later events
-    return render(
-        template,
-        page=make(),
-        review=context.review,
-        last_id=last_id,
-        number="" if number is None else number,
-        csrf_token=context.policy.csrf_token,
-        reviewer=context.reviewer,
-        remaining=remaining,
-        heat=context.heat_maps.available,
-        counters=counters_context(context.review, number, context.reviewer),
-        panel=panel_context(context.review, number),
-        version=package_version(),
-    )
-
-
 def counter_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
     """Return the parts of a page that change with every decision."""
     counters = counters_context(context.review, context.known_class(number), reviewer or context.reviewer)
@@ -144,6 +122,12 @@ class Visitor:
     context: AppContext  # the review
     browser: str  # id of the browser
     page: str = field(default_factory=lambda: secrets.token_hex(8))  # id of the page, by which it renews its lease
+    last_id: int = 0  # the last event before the page is made: the next poll returns later ones
+
+    @property
+    def review(self) -> Review:
+        """The review."""
+        return self.context.review
 
     @property
     def holder(self) -> Holder:
@@ -156,7 +140,8 @@ class Visitor:
 
     def select(self, class_number: int, wrong: bool, feed: Feed, number: int, size: int) -> FeedPage:
         """Return a page of the feed of a class, with second opinions; see ``select_from``."""
-        return self.select_from(class_number, self._with_second_opinions(feed, class_number, wrong), number, size)
+        second = Feed.of(self._second_opinions(class_number, wrong), SECOND, feed.ranking)
+        return self.select_from(class_number, mix(feed, second, self.review.candidates.columns.ids), number, size)
 
     def select_from(self, class_number: int | None, feed: Feed, number: int, size: int) -> FeedPage:
         """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes."""
@@ -167,7 +152,7 @@ class Visitor:
 
     def _lease(self, class_number: int | None, feed: Feed, size: int) -> Feed:
         """Lease the first open candidates of a feed: since it was made, others may have answered and left some."""
-        current = self.context.review.current
+        current = self.review.current
         while True:
             granted = self.context.leases.take(self.holder, feed.numbers, size, place=class_number)
             leased = np.isin(feed.numbers, granted)
@@ -178,20 +163,9 @@ class Visitor:
                 return feed[leased]
             feed = feed[~closed]
 
-    def _with_second_opinions(self, feed: Feed, class_number: int, wrong: bool) -> Feed:
-        """Mix labels that somebody else has decided into a feed, at unpredictable places."""
-        numbers = self._second_opinions(class_number, wrong)
-        if not len(numbers):
-            return feed
-        ids = self.context.review.candidates.columns.ids
-        mixed, second = interleave(feed.numbers, numbers, ids[numbers])
-        asked = np.full(len(mixed), ASKED.index(SECOND), dtype=np.int8)
-        asked[~second] = feed.asked
-        return Feed(mixed, asked, feed.ranking)
-
     def _second_opinions(self, class_number: int, wrong: bool) -> NDArray[np.int64]:
         """Return the labels of a class that this person is to be the second to answer, the oldest decision first."""
-        review, share = self.context.review, self.context.double
+        review, share = self.review, self.context.double
         rows = decided_rows(review, class_number, wrong)[::-1] if share else np.empty(0, dtype=np.int64)
         rows = rows[is_doubled(review.candidates.columns.ids[rows], review.store.id, share)]
         answered = review.opinions.answered() if len(rows) else set()
@@ -202,3 +176,29 @@ class Visitor:
             if review.current.decided_by(row) != reviewer and review.candidates.key(row) not in answered
         ]
         return np.array(asked, dtype=np.int64)
+
+    def render(self, template: str, number: int | None, page: dict[str, Any]) -> str:
+        """Render a page of a class, or of none."""
+        context = self.context
+        return render(
+            template,
+            page=page,
+            review=self.review,
+            last_id=self.last_id,
+            number="" if number is None else number,
+            csrf_token=context.policy.csrf_token,
+            reviewer=context.reviewer,
+            remaining=context.remaining(),
+            heat=context.heat_maps.available,
+            counters=counters_context(self.review, number, context.reviewer),
+            panel=panel_context(self.review, number),
+            version=package_version(),
+        )
+
+
+def _visitor(context: Context, browser: Browser) -> Visitor:
+    context.review.current.refresh()
+    return Visitor(context, browser, last_id=context.review.current.last_id)
+
+
+CurrentVisitor = Annotated[Visitor, Depends(_visitor)]

@@ -40,12 +40,7 @@ _LIMITS: Final = {
 _IO_ERRORS: Final = ("WRITE", "FSYNC", "DIR_FSYNC", "SHMSIZE", "TRUNCATE")
 _WRITE_ERRORS: Final = {"SQLITE_FULL", *(f"SQLITE_IOERR_{name}" for name in _IO_ERRORS)}
 _DENIED: Final = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
-_EVENT_COLUMNS: Final = (
-    "id, time, reviewer, image, split, class, value, kind, score, undoes, accepted, base_version, client, request_id, "
-    "ranking, place"
-)
 _MIN_ROW_BYTES: Final = 20
-_MAX_OTHERS: Final = 100_000
 # Length of every text, in bytes of UTF-8.
 MAX_BYTES: Final = {"split": 1000, "image": 32_000, "class": 32_000, "reviewer": 400, "client": 200, "request_id": 200}
 
@@ -106,45 +101,33 @@ _TIME: Final = f"""
     AND strftime('%Y-%m-%dT%H:%M:%S', substr(time, 1, 19), '+0 days') = substr(time, 1, 19) AND time > '0001'
 """
 _NUMBER: Final = f"typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {2**53}"
-_INVALID_ROW: Final = f"""
-SELECT id FROM events AS e WHERE id >= ? AND (
+# What holds of every row of a table; events of format 1 have no ranking and no place.
+_VALID: Final = {
+    "events": f"""
     id BETWEEN 1 AND {2**53} AND {_TEXTS} AND {_TIME}
     AND (value IS NULL OR typeof(value) = 'integer' AND value IN (1, 0, {UNKNOWN}))
     AND kind IN ('missing', 'wrong', 'random', 'other', 'classifier', 'second')
     AND (score IS NULL OR score BETWEEN 0.0 AND 1.0)
     AND typeof(accepted) = 'integer' AND accepted IN (0, 1)
     AND (kind <> 'second' OR undoes IS NOT NULL OR accepted = 0)
-    AND {_NUMBER.format("base_version")} AND {{shown}}
+    AND {_NUMBER.format("base_version")}
     AND (value IS NULL) = (undoes IS NOT NULL)
     AND (undoes IS NULL OR EXISTS (
         SELECT 1 FROM events AS d WHERE d.id = e.undoes AND d.undoes IS NULL AND d.id < e.id
-        AND d.split = e.split AND d.image = e.image AND d.class = e.class))
-) IS NOT TRUE LIMIT 1
-"""
-_INVALID_RANKING: Final = f"""
-SELECT number FROM rankings WHERE (
+        AND d.split = e.split AND d.image = e.image AND d.class = e.class))""",
+    "rankings": f"""
     number BETWEEN 1 AND {2**53} AND {_TIME} AND aim IN ('missing', 'classifier', 'random')
     AND typeof(model) = 'text' AND length(CAST(model AS BLOB)) <= 64
-    AND {_NUMBER.format("decisions")} AND {_NUMBER.format("last_event")}
-) IS NOT TRUE LIMIT 1
-"""
-_INVALID_CLASS: Final = f"""
-SELECT 1 FROM classes WHERE (
+    AND {_NUMBER.format("decisions")} AND {_NUMBER.format("last_event")}""",
+    "classes": f"""
     typeof(name) = 'text' AND length(CAST(name AS BLOB)) BETWEEN 1 AND {MAX_BYTES["class"]} AND {_TIME}
     AND typeof(reviewer) = 'text' AND length(CAST(reviewer AS BLOB)) BETWEEN 1 AND {MAX_BYTES["reviewer"]}
-) IS NOT TRUE OR (SELECT count(*) FROM classes) > {MAX_CLASSES} LIMIT 1
-"""
+    AND (SELECT count(*) FROM classes) <= {MAX_CLASSES}""",
+}
 
 
 class DamagedStoreError(RunError):
     """A store of decisions is damaged or not ours; it was not changed."""
-
-
-def create_memory_database() -> sqlite3.Connection:
-    """Return an empty store that is not on disk."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    create_tables(connection)
-    return connection
 
 
 def create_tables(connection: sqlite3.Connection, identity: str | None = None) -> None:
@@ -156,15 +139,9 @@ def create_tables(connection: sqlite3.Connection, identity: str | None = None) -
 def upgrade(connection: sqlite3.Connection) -> None:
     """Make format 2 of a store of format 1, in one transaction; other processes may try the same."""
     connection.execute("BEGIN IMMEDIATE")
-    try:
-        if read_format(connection) == 1:
-            for statement in _UPGRADE.split(";\n"):
-                connection.execute(statement)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    with connection:
+        for statement in _UPGRADE.split(";\n") if read_format(connection) == 1 else ():
+            connection.execute(statement)
 
 
 def read_format(connection: sqlite3.Connection) -> int:
@@ -180,15 +157,10 @@ def find_damage(connection: sqlite3.Connection) -> str | None:
     (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if result != "ok":
         return " ".join(str(result).split())
-    if (invalid := find_invalid_event(connection)) is not None:
-        return f"event {invalid} is not one that labelgap writes"
-    texts = [f"SELECT {', '.join(MAX_BYTES)} FROM events"]
-    if read_format(connection) > 1:
-        if (table := find_invalid_table(connection)) is not None:
-            return f"its {table} are not those that labelgap writes"
-        texts += ["SELECT model FROM rankings", "SELECT name, reviewer FROM classes"]
-    for query in texts:
-        for _ in connection.execute(query):
+    for table in _tables(connection):
+        if (invalid := find_invalid_row(connection, table)) is not None:
+            return f"row {invalid} of its {table} is not one that labelgap writes"
+        for _ in connection.execute(f"SELECT * FROM {table}"):
             pass  # text that is not UTF-8 raises an error
     if store_id(connection) is None:
         return "its id is missing"
@@ -202,18 +174,17 @@ def has_our_tables(connection: sqlite3.Connection) -> bool:
     return _objects(connection) == _our_objects(read_format(connection))
 
 
-def find_invalid_event(connection: sqlite3.Connection, first: int = -(2**63)) -> int | None:
-    """Return the number of an event, from ``first`` on, that no store contains; None where there is none."""
-    numbers = ("ranking", "place") if read_format(connection) > 1 else ()
-    shown = " AND ".join(["TRUE", *map(_NUMBER.format, numbers)])
-    invalid = connection.execute(_INVALID_ROW.format(shown=shown), (first,)).fetchone()
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    return [*_VALID] if read_format(connection) > 1 else ["events"]
+
+
+def find_invalid_row(connection: sqlite3.Connection, table: str, first: int = -(2**63)) -> int | None:
+    """Return the number of a row of a table, from ``first`` on, that no store contains; None where there is none."""
+    numbers = ("ranking", "place") if table == "events" and read_format(connection) > 1 else ()
+    valid = " AND ".join([_VALID[table], *map(_NUMBER.format, numbers)])
+    query = f"SELECT rowid FROM {table} AS e WHERE rowid >= ? AND ({valid}) IS NOT TRUE LIMIT 1"
+    invalid = connection.execute(query, (first,)).fetchone()
     return None if invalid is None else int(invalid[0])
-
-
-def find_invalid_table(connection: sqlite3.Connection) -> str | None:
-    """Return the table, rankings or classes, with a row that no store contains; None where there is none."""
-    queries = {"rankings": _INVALID_RANKING, "classes": _INVALID_CLASS}
-    return next((name for name, query in queries.items() if connection.execute(query).fetchone()), None)
 
 
 def store_id(connection: sqlite3.Connection) -> str | None:
@@ -237,11 +208,17 @@ def _our_objects(version: int) -> list[tuple[object, ...]]:
 
 
 def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
-    """Open an existing file as it is now: checked, read-only, in one read transaction; ``resources`` closes it.
+    """Open a file as it is now: checked, read-only, in one read transaction; ``resources`` closes it.
 
     Others may write at the same time; what they write is not seen. A file on a disk that cannot be written to is read
     as well, from a copy where SQLite needs to write beside it. A file of an older format is read from a copy in memory.
+    A file that does not exist has no events.
     """
+    empty = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    memory = resources.enter_context(closing(empty))
+    if not (path.exists() or path.is_symlink()):
+        create_tables(memory)
+        return memory
     _check_files(path)
     with database_errors(path):
         try:
@@ -256,11 +233,9 @@ def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
         if (reason := find_damage(connection)) is not None:
             raise _damaged(path, reason)
         if version < FORMAT:
-            copy = resources.enter_context(closing(sqlite3.connect(":memory:", check_same_thread=False)))
-            copy.isolation_level = None
-            connection.backup(copy)
-            upgrade(copy)
-            return copy
+            connection.backup(memory)
+            upgrade(memory)
+            return memory
     return connection
 
 
@@ -385,21 +360,22 @@ def _copy(path: Path, resources: ExitStack) -> Path:
     files = [path, path.with_name(f"{path.name}-wal")]
     with reading(path):
         for _ in range(_ATTEMPTS):
-            before = [_state(file) for file in files]
+            before = [file_state(file) for file in files]
             for file, state in zip(files, before, strict=True):
                 copy = folder / file.name
                 copy.unlink(missing_ok=True)
                 if state is not None:
                     shutil.copyfile(file, copy)
-            if before == [_state(file) for file in files]:
+            if before == [file_state(file) for file in files]:
                 return folder / path.name
     raise RunError(f"{path} is being changed by somebody else. Try again.")
 
 
-def _state(path: Path) -> tuple[int, int, int] | None:
-    with suppress(FileNotFoundError):
+def file_state(path: Path) -> tuple[int, int, int, int] | None:
+    """Return which file a path leads to, as device and number, its size and the time of its change; None for none."""
+    with suppress(OSError):
         state = path.stat()
-        return state.st_ino, state.st_size, state.st_mtime_ns
+        return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
     return None
 
 
@@ -444,50 +420,39 @@ def recover_events(path: Path, out: Path) -> RecoveryResult:
         identity = None
         with suppress(sqlite3.Error):
             identity = store_id(damaged)
-        version = read_format(damaged)
-        numbers = "SELECT max(id) FROM events NOT INDEXED", "SELECT seq FROM sqlite_sequence WHERE name = 'events'"
-        last = min(_largest(damaged, *numbers), path.stat().st_size // _MIN_ROW_BYTES)
+        most = path.stat().st_size // _MIN_ROW_BYTES
         with database_errors(out), atomic_path(out) as temporary:
             temporary.unlink()
             create_database(temporary, identity)
             with closing(connect_untrusted(temporary, "rw")) as new:
                 new.execute("BEGIN IMMEDIATE")
-                kept = _copy_rows(damaged, new, "events", last, version)
-                for table in ("rankings", "classes") if version > 1 else ():
-                    number = f"SELECT max(rowid) FROM {table} NOT INDEXED"
-                    _copy_rows(damaged, new, table, min(_largest(damaged, number), _MAX_OTHERS), version)
+                recovered = [_copy_rows(damaged, new, table, most) for table in _tables(damaged)]
                 new.execute("COMMIT")
-    return RecoveryResult(kept, last - kept)
+    return recovered[0]
 
 
-def _largest(damaged: sqlite3.Connection, *queries: str) -> int:
-    """Return the largest number that one of some queries gives; 0 where none does."""
-    found = [0]
-    for query in queries:
+def _copy_rows(damaged: sqlite3.Connection, new: sqlite3.Connection, table: str, most: int) -> RecoveryResult:
+    """Copy the rows of a table that can be read and are valid, up to its last number or ``most``."""
+    kept, numbers = 0, [0]
+    columns = "*" if read_format(damaged) > 1 else "*, 0, 0"  # without a ranking and a place
+    last = f"max(rowid) FROM {table} NOT INDEXED", f"seq FROM sqlite_sequence WHERE name = '{table}'"
+    for query in last:
         with suppress(sqlite3.Error):
-            found += [row[0] for row in damaged.execute(query) if isinstance(row[0], int)]
-    return max(found)
-
-
-def _copy_rows(damaged: sqlite3.Connection, new: sqlite3.Connection, table: str, last: int, version: int) -> int:
-    """Copy the rows of a table up to a number that can be read and are valid, and return how many."""
-    kept, columns = 0, _EVENT_COLUMNS if table == "events" else "*"
-    source = columns if version > 1 else columns.replace("ranking, place", "0, 0")
-    into = "events (" + columns + ")" if table == "events" else table
-    for number in range(1, last + 1):
+            numbers += [row[0] for row in damaged.execute(f"SELECT {query}") if isinstance(row[0], int)]
+    for number in range(1, min(max(numbers), most) + 1):
         row = None
         with suppress(sqlite3.DatabaseError, UnicodeDecodeError):
-            row = damaged.execute(f"SELECT {source} FROM {table} NOT INDEXED WHERE rowid = ?", (number,)).fetchone()
+            row = damaged.execute(f"SELECT {columns} FROM {table} NOT INDEXED WHERE rowid = ?", (number,)).fetchone()
         if row is None:
             continue
         new.execute("SAVEPOINT one_row")
         try:
-            new.execute(f"INSERT INTO {into} VALUES ({', '.join('?' * len(row))})", row)
-            valid = (find_invalid_event(new, number) if table == "events" else find_invalid_table(new)) is None
+            new.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+            valid = find_invalid_row(new, table, number) is None
         except (sqlite3.IntegrityError, sqlite3.DataError):
             valid = False
         if not valid:
             new.execute("ROLLBACK TO one_row")
         new.execute("RELEASE one_row")
         kept += valid
-    return kept
+    return RecoveryResult(kept, min(max(numbers), most) - kept)

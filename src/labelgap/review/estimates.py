@@ -77,9 +77,20 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
+class AuditCounts(NamedTuple):
+    """The labels of each class before a review, ``(K,)`` each."""
+
+    unknown: Counts  # how many are unknown, candidates or not
+    expected: Array | None = None  # how many of these are present by the audit; None without a model
+    # how wrong the scores of all classes may be before any answer, by the audit; downwards and upwards
+    spread: tuple[float, float] = MODEL_SPREAD
+    # how few and how many of all may be present by the audit; None for a part of what was audited
+    range: tuple[int, int] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class ReviewedLabels:
-    """Labels that were unknown before a review, ``(C,)`` each, and how many there are in all."""
+    """Labels that were unknown before a review, ``(C,)`` each, and the counts of the audit; see ``AuditCounts``."""
 
     class_number: NDArray[np.integer[Any]]  # the class of each label
     # probability of being present by the audit, which no answer changes; NaN without a model
@@ -89,11 +100,10 @@ class ReviewedLabels:
     random: Mask  # whether a label was asked as a random one: drawn from all labels of its class that were open
     # numbers that rise with the decisions of a class; those of undecided labels do not matter
     order: NDArray[np.integer[Any]]
-    unknown: Counts  # (K,) unknown labels of each class, candidates or not
-    expected: Array | None = None  # (K,) the sum of their scores; None without a model
-    # how wrong the scores of all classes may be before any answer, by the audit; downwards and upwards
+    unknown: Counts
+    expected: Array | None = None
     spread: tuple[float, float] = MODEL_SPREAD
-    range: tuple[int, int] | None = None  # how few and how many labels may be present before any answer, by the audit
+    range: tuple[int, int] | None = None
 
     @cached_property
     def sure(self) -> Mask:
@@ -110,13 +120,6 @@ class ReviewedLabels:
         """How many labels of each class nobody has decided, candidates or not, ``(K,)``."""
         return np.asarray(np.maximum(self.unknown - self.count(self.decided), 0))
 
-    @cached_property
-    def decided_rows(self) -> list[Counts]:
-        """The decided labels of each class, in their order."""
-        rows = np.flatnonzero(self.decided)
-        rows = rows[np.lexsort((self.order[rows], self.class_number[rows]))]
-        return np.split(rows, np.searchsorted(self.class_number[rows], np.arange(1, len(self.unknown))))
-
     def count(self, mask: Mask) -> Counts:
         """Return how many candidates of each class a mask selects, ``(K,)``."""
         return np.bincount(self.class_number[mask], minlength=len(self.unknown))
@@ -124,35 +127,20 @@ class ReviewedLabels:
 
 @dataclass(frozen=True)
 class SampleEstimate:
-    """How many unknown labels are present: counted among the decided, estimated among the undecided.
+    """How many unknown labels are present: counted among the decided, estimated among the undecided."""
 
-    Attributes:
-        reviewed: random answers that count.
-        present: those of them that are present.
-        unsure: decided labels on which the reviewer could not tell; whether they are present stays open.
-        classes: number of classes that the estimate covers.
-        unknown: labels of those classes that were unknown before the review.
-        found: of these, present ones among the decided.
-        undecided: of these, those that nobody has decided.
-        still_missing: of these, present ones, estimated.
-        low: lower end of the 95 % interval of ``still_missing``, or of a rough range: see ``has_interval``.
-        high: upper end.
-        counted: whether the interval is that of the random answers alone, without scores.
-        halving: how many more random answers halve the interval; 0 where they cannot, or it is narrow.
-    """
-
-    reviewed: int
-    present: int
-    unsure: int
-    classes: int
-    unknown: int
-    found: int
-    undecided: int
-    still_missing: int
-    low: int
-    high: int
-    counted: bool = False
-    halving: int = 0
+    reviewed: int  # random answers that count
+    present: int  # of these, present
+    unsure: int  # decided labels on which the reviewer could not tell; whether they are present stays open
+    classes: int  # number of classes that the estimate covers
+    unknown: int  # labels of those classes that were unknown before the review
+    found: int  # of these, present ones among the decided
+    undecided: int  # of these, those that nobody has decided
+    still_missing: int  # of these, present ones, estimated
+    low: int  # lower end of the 95 % interval of `still_missing`, or of a rough range: see `has_interval`
+    high: int  # upper end
+    counted: bool = False  # whether the interval is that of the random answers alone, without scores
+    halving: int = 0  # how many more random answers halve the interval; 0 where they cannot, or it is narrow
 
     @property
     def has_interval(self) -> bool:
@@ -172,17 +160,11 @@ class SampleEstimate:
 
 @dataclass(frozen=True, eq=False)
 class ReviewEstimate:
-    """The estimates of a review; what is still missing of the classes sums to what is still missing of all.
+    """The estimates of a review; what is still missing of the classes sums to what is still missing of all."""
 
-    Attributes:
-        total: of all classes that are covered; None when there are none.
-        by_class: of each class; None for one that is not covered.
-        probability: ``(C,)`` of each candidate to be present, as the answers have it; NaN without a model.
-    """
-
-    total: SampleEstimate | None
-    by_class: tuple[SampleEstimate | None, ...]
-    probability: Array
+    total: SampleEstimate | None  # of all classes that are covered; None when there are none
+    by_class: tuple[SampleEstimate | None, ...]  # of each class; None for one that is not covered
+    probability: Array  # (C,) of each candidate to be present, as the answers have it; NaN without a model
 
 
 class CountedLabels(NamedTuple):
@@ -191,11 +173,6 @@ class CountedLabels(NamedTuple):
     estimate: float
     low: int
     high: int
-
-    @property
-    def width(self) -> int:
-        """Of the interval."""
-        return self.high - self.low
 
 
 def count_random(labels: ReviewedLabels, class_number: int, exact: int = EXACT) -> CountedLabels:
@@ -209,55 +186,39 @@ def count_random(labels: ReviewedLabels, class_number: int, exact: int = EXACT) 
     finds as they were, and from its mean and variance beyond. The mean, :math:`m_{t+1} = m_t + (T - A_t - m_t) / R_t`
     with :math:`A_t` ranked finds, is linear in :math:`T`; it is the number of present answers at the estimate.
     """
-    rows = labels.decided_rows[class_number]
+    rows = np.flatnonzero(labels.decided)
+    rows = rows[labels.class_number[rows] == class_number]
+    rows = rows[np.argsort(labels.order[rows], kind="stable")]
     present, drawn = labels.present[rows], labels.sure[rows] & labels.random[rows]
     found, left = int(present.sum()), int(labels.undecided[class_number])
     if not drawn.any() or not left:
         return CountedLabels(left / 2, 0, left)
     by_rank = np.concatenate([[0], np.cumsum(present & ~drawn)[:-1]])[drawn]
     opened = (labels.unknown[class_number] - np.arange(len(rows)))[drawn].astype(np.float64)
-    count, path = int((present & drawn).sum()), _MeanPath(by_rank, opened)
-
-    def tails(totals: Array) -> tuple[Array, Array]:
-        if len(opened) <= exact:
-            return _exact_tails(totals, by_rank, opened, count)
-        mean, variance = path.moments(totals)
-        at = (count + np.array([[0.5], [-0.5]])) * mean / variance + 0.5
-        lower, below = gammaincc(np.maximum(at, 1e-9), mean**2 / variance)
-        return lower, 1 - below * (count > 0)
-
-    low, high = _search(lambda x: tails(x)[1], found, found + left), found + left
-    high = -_search(lambda x: tails(-x)[0], -high, -found)
-    estimate = min(max(path.total(count) - found, low - found), high - found)
-    return CountedLabels(round(estimate, 6), low - found, high - found)
+    made = by_rank, opened, int((present & drawn).sum())
+    tails = _exact_tails if len(opened) <= exact else _approximate_tails
+    low = _search(lambda x: tails(x, *made)[1], found, found + left)
+    high = -_search(lambda x: tails(-x, *made)[0], -found - left, -found)
+    after = np.cumprod(1 - 1 / opened)
+    total = (made[2] / after[-1] + np.sum(by_rank / (opened * after))) / np.sum(1 / (opened * after))
+    return CountedLabels(round(float(np.clip(total, low, high)) - found, 6), low - found, high - found)
 
 
-class _MeanPath:
-    """The number of present random labels: its mean after each draw, and its variance after the last."""
-
-    def __init__(self, by_rank: NDArray[np.int64], opened: Array) -> None:
-        self.by_rank, self.opened = by_rank, opened
-        after = np.cumprod(1 - 1 / opened)
-        self.before = np.concatenate([[1.0], after[:-1]])
-        self.influence = after[-1] / after
-        self.slope = np.cumsum(1 / (opened * after))
-        self.known = np.cumsum(by_rank / (opened * after))
-
-    def total(self, count: int) -> float:
-        """Return the total whose mean is a number of present random labels."""
-        last = self.before[-1] * (1 - 1 / self.opened[-1])
-        return float((count / last + self.known[-1]) / self.slope[-1])
-
-    def moments(self, totals: Array) -> tuple[Array, Array]:
-        """Return mean and variance for each total."""
-        slope, known = (np.concatenate([[0.0], values[:-1]]) for values in (self.slope, self.known))
-        mean = self.before * (totals[:, None] * slope - known)
-        p = np.clip((totals[:, None] - self.by_rank - mean) / self.opened, 0, 1)
-        variance = (self.influence**2 * p * (1 - p)).sum(axis=1)
-        return np.maximum(mean[:, -1] + p[:, -1], 1e-9), np.maximum(variance, 1e-9)
+def _approximate_tails(totals: Array, by_rank: Counts, opened: Array, count: int) -> tuple[Array, Array]:
+    """Return what ``_exact_tails`` does, from the mean and the variance of the number."""
+    after = np.cumprod(1 - 1 / opened)
+    steps = np.stack([np.ones(len(opened)), by_rank]) / (opened * after)
+    slope, known = np.pad(np.cumsum(steps, axis=1)[:, :-1], ((0, 0), (1, 0)))
+    mean = np.concatenate([[1.0], after[:-1]]) * (totals[:, None] * slope - known)  # before each draw
+    p = np.clip((totals[:, None] - by_rank - mean) / opened, 0, 1)
+    variance = np.maximum(((after[-1] / after) ** 2 * p * (1 - p)).sum(axis=1), 1e-9)
+    last = np.maximum(mean[:, -1] + p[:, -1], 1e-9)
+    at = (count + np.array([[0.5], [-0.5]])) * last / variance + 0.5
+    lower, below = gammaincc(np.maximum(at, 1e-9), last**2 / variance)
+    return lower, 1 - below * (count > 0)
 
 
-def _exact_tails(totals: Array, by_rank: NDArray[np.int64], opened: Array, count: int) -> tuple[Array, Array]:
+def _exact_tails(totals: Array, by_rank: Counts, opened: Array, count: int) -> tuple[Array, Array]:
     """Return the probabilities of at most, and of at least, so many present random labels for each total."""
     states = np.arange(count + 1)
     probability = np.zeros((len(totals), count + 1))
@@ -283,31 +244,26 @@ def _search(tail: Callable[[Array], Array], first: int, last: int) -> int:
 
 def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     """Count the labels that were found, and estimate how many are still missing, of each class and in all."""
-    has_model = labels.expected is not None
-    expected = np.asarray(
-        _FLAT_SCORE * labels.unknown if labels.expected is None else labels.expected, dtype=np.float64
-    )
-    known = labels if has_model else replace(labels, score=np.full(len(labels.score), _FLAT_SCORE))
-    scores = known.score.astype(np.float64)
-    log_odds = to_log_odds(np.where(np.isnan(scores), 0.5, scores))
-    spread = labels.spread if has_model else (_FLAT_SPREAD, _FLAT_SPREAD)
-    draws = draw_shifts(_random_answers(known, log_odds), spread, _class_spread(known))
+    has_model, known, expected = labels.expected is not None, labels, labels.expected
+    if expected is None:
+        expected = np.asarray(_FLAT_SCORE * labels.unknown, dtype=np.float64)
+        known = replace(labels, score=np.full(len(labels.score), _FLAT_SCORE), spread=(_FLAT_SPREAD, _FLAT_SPREAD))
+    log_odds = to_log_odds(np.where(np.isnan(known.score), 0.5, known.score))
+    draws = draw_shifts(_random_answers(known, log_odds), known.spread, _class_spread(known))
     mean, variance = _undecided(known, log_odds, expected, np.column_stack([draws.nodes, draws.median]))
     left, counts = labels.undecided, _counts(labels)
     sampled = (left > 0) if has_model else _covered(counts["reviewed"], left)
     covered = sampled | ((left == 0) & (labels.unknown > 0))
     counts["still_missing"] = round_to_sum(np.where(covered, np.minimum(mean[:, -1], left), 0.0))
     number, noise = draws.count(mean, variance, left), draws.pick(variance)
-    low, high = interval(number)
     shifts, by_class = draws.pick(draws.nodes), list[SampleEstimate | None]()
-    for k in range(len(left)):
-        made = _sum(np.arange(len(left)) == k, counts, low[k], high[k])
-        made = replace(
-            _count(labels, k, made, has_model), halving=_halving(float(shifts[:, k].var()), noise[:, k], made)
-        )
+    for k, ends in enumerate(interval(number).T):
+        made = _count(labels, k, _sum(np.arange(len(left)) == k, counts, *ends), has_model)
+        made = replace(made, halving=_halving(float(shifts[:, k].var()), noise[:, k], made))
         by_class.append(made if covered[k] else None)
         counts["still_missing"][k] = made.still_missing * covered[k]
-    total = _total(covered, {**counts, "reviewed": counts["reviewed"] * sampled}, number, by_class, has_model)
+    counts["reviewed"] *= sampled
+    total = _total(covered, counts, number, by_class, has_model)
     if total is not None and labels.range is not None and not labels.decided.any():  # as the audit says
         total = replace(total, low=labels.range[0], high=labels.range[1])
     typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
@@ -319,7 +275,6 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
 
 
 def _class_spread(labels: ReviewedLabels) -> Array:
-    """Return how wrong the scores of each class may be, ``(K,)``."""
     scored, classes = ~np.isnan(labels.score), len(labels.unknown)
     low, high = np.full(classes, np.inf), np.full(classes, -np.inf)
     np.minimum.at(low, labels.class_number[scored], labels.score[scored])
@@ -332,7 +287,7 @@ def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
     scored = np.flatnonzero(~np.isnan(labels.score))
     bins = np.floor(log_odds[scored] / _CELL_WIDTH).astype(np.int64)
     cell = labels.class_number[scored].astype(np.int64) * 100 + bins + 50
-    when = np.where(labels.decided, labels.order, np.iinfo(np.int64).max)[scored]
+    when = np.where(labels.decided, labels.order, _LAST)[scored]
     order = np.lexsort((when, cell))
     rows, cell = scored[order], cell[order]
     last = np.searchsorted(cell, cell, side="right")
@@ -344,8 +299,7 @@ def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
 
     open_then = last - np.arange(len(rows))
     share, found = 1 - later(ranked) / open_then, later(ranked & labels.present[rows]) / open_then
-    chosen = np.flatnonzero((labels.sure & labels.random)[rows])
-    chosen = chosen[np.argsort(labels.class_number[rows[chosen]], kind="stable")]
+    chosen = np.flatnonzero((labels.sure & labels.random)[rows])  # by class, as the cells are
     rows = rows[chosen]
     return Answers(labels.class_number[rows], log_odds[rows], labels.present[rows], share[chosen], found[chosen])
 
@@ -370,21 +324,15 @@ def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[
 
 
 def _counts(labels: ReviewedLabels) -> dict[str, Counts]:
-    counted = labels.random & labels.sure
-    return {
-        "reviewed": labels.count(counted),
-        "present": labels.count(counted & labels.present),
-        "unsure": labels.count(labels.decided & ~labels.sure),
-        "unknown": labels.unknown,
-        "found": labels.count(labels.present),
-        "undecided": labels.undecided,
-    }
+    answered, unsure = labels.random & labels.sure, labels.decided & ~labels.sure
+    masks = {"reviewed": answered, "present": answered & labels.present, "unsure": unsure, "found": labels.present}
+    counts = {name: labels.count(mask) for name, mask in masks.items()}
+    return counts | {"unknown": labels.unknown, "undecided": labels.undecided}
 
 
 def _total(
     covered: Mask, counts: Mapping[str, Counts], number: Counts, parts: list[SampleEstimate | None], has_model: bool
 ) -> SampleEstimate | None:
-    """Return the estimate of all classes that are covered."""
     if not covered.any():
         return None
     made = _sum(covered, counts, *interval(number[:, covered].sum(axis=1)))
@@ -402,9 +350,8 @@ def _undecided(labels: ReviewedLabels, log_odds: Array, expected: Array, nodes: 
     rest = expected - np.bincount(column[scored], weights=labels.score[scored], minlength=classes)
     rest_odds = to_log_odds(rest / np.maximum(labels.unknown - labels.count(scored), 1))
     is_open = scored & ~labels.decided
-    used, cell = np.unique(
-        column[is_open] * 1000 + np.floor(log_odds[is_open] / _BIN_WIDTH).astype(np.int64) + 500, return_inverse=True
-    )
+    bins = np.floor(log_odds[is_open] / _BIN_WIDTH).astype(np.int64)
+    used, cell = np.unique(column[is_open] * 1000 + bins + 500, return_inverse=True)
     size = np.bincount(cell, minlength=len(used)).astype(np.float64)
     odds = np.bincount(cell, weights=log_odds[is_open], minlength=len(used)) / np.maximum(size, 1)
     group = np.concatenate([used // 1000, np.arange(classes)])
@@ -417,14 +364,12 @@ def _count(labels: ReviewedLabels, k: int, made: SampleEstimate, has_model: bool
     """Return the estimate of a class, with the interval of counting where that one is narrower, or without a model."""
     if not made.undecided or (has_model and made.reviewed < MIN_RANDOM):
         return made
-    width = made.high - made.low
-    if has_model and count_random(labels, k, 0).width > _NEARLY * width:
-        return made
-    counted = count_random(labels, k)
-    if has_model and counted.width >= width:
-        return made
-    still = min(max(made.still_missing, counted.low), counted.high)
-    return replace(made, still_missing=still, low=counted.low, high=counted.high, counted=True)
+    for exact, factor in ((0, _NEARLY), (EXACT, 1.0)) if has_model else ((EXACT, math.inf),):
+        _, low, high = count_random(labels, k, exact)
+        if high - low >= factor * (made.high - made.low):
+            return made
+    still = min(max(made.still_missing, low), high)
+    return replace(made, still_missing=still, low=low, high=high, counted=True)
 
 
 def _halving(spread: float, variance: Array, made: SampleEstimate) -> int:
@@ -470,14 +415,13 @@ def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> 
     if estimate is None:
         return "There is no estimate before a random candidate is decided."
     unsure = f" {pluralize(estimate.unsure, 'label')} could not be told." if estimate.unsure else ""
-    of = class_name or pluralize(estimate.classes, "class")
+    found = f"{class_name or pluralize(estimate.classes, 'class')}: {estimate.found:,} found."
     if not estimate.undecided:
         exact = "" if estimate.unsure else ", so this is exact"
-        return f"{of}: {estimate.found:,} found. Every unknown label is decided{exact}.{unsure}"
+        return f"{found} Every unknown label is decided{exact}.{unsure}"
     still, low, high = estimate.remaining
     ends = f"95 %: {low:,} to {high:,}" if estimate.has_interval else f"{low:,} to {high:,} are possible"
-    left = describe_left(still, high, estimate.undecided)
-    return f"{of}: {estimate.found:,} found. {left} present ({ends}){_source(estimate)}{unsure}"
+    return f"{found} {describe_left(still, high, estimate.undecided)} present ({ends}){_source(estimate)}{unsure}"
 
 
 def describe_left(number: int, high: int, left: int) -> str:
@@ -493,15 +437,10 @@ def _source(estimate: SampleEstimate) -> str:
     """Return the end of the sentence: what the interval is from, and what would narrow it."""
     if not estimate.has_interval:
         return f". An interval needs {MIN_RANDOM} random answers; {estimate.reviewed} so far."
-    answers, present = pluralize(estimate.reviewed, "random answer"), f"({estimate.present:,} present)"
-    source = (
-        f", counted from {answers} alone {present}."
-        if estimate.counted
-        else f", by the scores and {answers} {present}."
-    )
-    if estimate.halving:
-        source += f" About {estimate.halving:,} more random answers would halve this interval."
-    return source
+    answers, present = pluralize(estimate.reviewed, "random answer"), f"({estimate.present:,} present)."
+    source = f"counted from {answers} alone" if estimate.counted else f"by the scores and {answers}"
+    more = f" About {estimate.halving:,} more random answers would halve this interval." if estimate.halving else ""
+    return f", {source} {present}{more}"
 
 
 def describe_next(candidates: int, present: float | None) -> str:
@@ -524,29 +463,15 @@ def _other_decisions(
     """
     found: list[tuple[int, int]] = []
     classes = {name: number for number, name in enumerate(folder.classes)}
-    for split in folder.data.splits if others else ():
-        keys = [key for key in others if key.split == split.name and key.class_name in classes]
-        if split.name not in splits or not keys:
-            continue
+    for split in [split for split in folder.data.splits if split.name in splits] if others else ():
         rows = {name: row for row, name in enumerate(split.labels.images)}
-        keys = [key for key in keys if key.image in rows]
-        columns = [classes[key.class_name] for key in keys]
-        codes = split.labels.codes_at([rows[key.image] for key in keys], columns)
-        pairs = zip(columns, [others[key] for key in keys], codes, strict=True)
-        found += [(column, value) for column, value, code in pairs if code == UNKNOWN]
+        own = [key for key in others if key.split == split.name and key.class_name in classes and key.image in rows]
+        columns = np.array([classes[key.class_name] for key in own], dtype=np.int64)
+        codes = split.labels.codes_at(np.array([rows[key.image] for key in own], dtype=np.int64), columns)
+        pairs = zip(own, columns.tolist(), codes.tolist(), strict=True)
+        found += [(column, others[key]) for key, column, code in pairs if code == UNKNOWN]
     made = np.array(found, dtype=np.int64).reshape(-1, 2)
     return made[:, 0], made[:, 1].astype(np.int8)
-
-
-class AuditCounts(NamedTuple):
-    """The labels of each class before the review, ``(K,)`` each."""
-
-    unknown: NDArray[np.int64]  # how many are unknown in the data that the random sample was drawn from
-    expected: NDArray[np.float64] | None  # how many of these are present by the audit; None without a model
-    # how wrong the scores of all classes may be, by the audit; a pair of numbers
-    spread: tuple[float, float] = MODEL_SPREAD
-    # how few and how many of all may be present by the audit; None for a part of what was audited
-    range: tuple[int, int] | None = None
 
 
 def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | None) -> AuditCounts:
@@ -559,11 +484,12 @@ def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | Non
     unknown = np.concatenate([known, asked[own:]])
     if metadata.get("estimate") is None:
         return AuditCounts(unknown, None)
-    missing = np.array([float(metadata["estimate"]["missing_per_class"].get(name, 0)) for name in names])
+    estimate = metadata["estimate"]
+    missing = np.array([float(estimate["missing_per_class"].get(name, 0)) for name in names])
     expected = missing * unknown / np.maximum(audited, 1)
     expected[own:] = ADDED_SCORE * unknown[own:]
-    ends = metadata["estimate"].get("range") if split is None and len(names) == own else None
-    return AuditCounts(unknown, expected, tuple(metadata["estimate"].get("spread", MODEL_SPREAD)), ends and tuple(ends))
+    ends = estimate.get("range") if split is None and len(names) == own else None
+    return AuditCounts(unknown, expected, tuple(estimate.get("spread", MODEL_SPREAD)), ends and tuple(ends))
 
 
 def estimate_current(
@@ -581,19 +507,13 @@ def estimate_current(
     silent = (np.arange(len(answers)) >= len(folder.classes)) & (answers < MIN_RANDOM)
     numbers = np.flatnonzero((columns.kind != WRONG) & ~silent[columns.class_number])
     decided, value, random, order = (values[numbers] for values in decisions)
-    labels = ReviewedLabels(
-        np.concatenate([columns.class_number[numbers], group]),
-        np.concatenate([columns.score[numbers], np.full(len(group), np.nan)]),
-        np.concatenate([decided, np.ones(len(group), dtype=np.bool_)]),
-        np.concatenate([value, answer]),
-        np.concatenate([random, np.zeros(len(group), dtype=np.bool_)]),
-        np.concatenate([order, np.full(len(group), _LAST)]),
-        np.where(silent, 0, counts.unknown),
-        None if counts.expected is None else np.where(silent, 0.0, counts.expected),
-        counts.spread,
-        counts.range,
-    )
-    made = estimate_review(labels)
+    own: list[Any] = [columns.class_number[numbers], columns.score[numbers], decided, value, random, order]
+    true, last = np.ones(len(group), dtype=np.bool_), np.full(len(group), _LAST)
+    more: list[Any] = [group, np.full(len(group), np.nan), true, answer, ~true, last]
+    expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
+    before = counts._replace(unknown=np.where(silent, 0, counts.unknown), expected=expected)
+    joined: list[Any] = [np.concatenate(pair) for pair in zip(own, more, strict=True)]
+    made = estimate_review(ReviewedLabels(*[*joined, *before]))
     probability = np.full(len(columns.ids), np.nan)
     probability[numbers] = made.probability[: len(numbers)]
     return replace(made, probability=probability)

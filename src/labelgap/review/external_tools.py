@@ -100,14 +100,12 @@ def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> 
 
 
 def _known_codes(table: LabelTable, row: int) -> dict[str, int]:
-    """Return the known labels of an image by class."""
     entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
     pairs = zip(table.columns[entries].tolist(), table.values[entries].tolist(), strict=True)
     return {table.classes[column]: value for column, value in pairs if value != UNKNOWN}
 
 
 def _locate(data: Dataset, exchange: ExchangeTable, path: Path) -> list[tuple[Split, int]]:
-    """Return split and row of every image of a file."""
     locations = {name: (split, row) for split in data.splits for row, name in enumerate(split.labels.images)}
     lost = next((name for name in exchange.table.images if name not in locations), None)
     if lost is not None:
@@ -116,7 +114,6 @@ def _locate(data: Dataset, exchange: ExchangeTable, path: Path) -> list[tuple[Sp
 
 
 def _select_images(data: Dataset, names: set[str]) -> Dataset:
-    """Return the data with only some images."""
     splits = {}
     for split in data.splits:
         rows = [row for row, name in enumerate(split.labels.images) if name in names]

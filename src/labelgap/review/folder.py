@@ -39,24 +39,15 @@ from labelgap.training.rerun import review_split
 
 @dataclass(frozen=True, eq=False)
 class ReviewFolder:
-    """A folder with candidates and decisions.
-
-    Attributes:
-        path: the folder.
-        classes: names of the classes in order.
-        recipe: how to load the data.
-        run: the run; None for random images and for an audit of several runs.
-        random: whether the candidates are all unknown labels of random images.
-        source: where the user says that the data are; None to load them from where the recipe says.
-        options: with which the user wants the data to be read, instead of those of the recipe.
-    """
+    """A folder with candidates and decisions."""
 
     path: Path
-    classes: tuple[str, ...]
-    recipe: Mapping[str, Any]
-    run: Run | None = None
-    random: bool = False
-    source: str | None = None
+    classes: tuple[str, ...]  # their names in order
+    recipe: Mapping[str, Any]  # how to load the data
+    run: Run | None = None  # None for random images and for an audit of several runs
+    random: bool = False  # whether the candidates are all unknown labels of random images
+    source: str | None = None  # where the user says that the data are; None to load them from where the recipe says
+    # with which the user wants the data to be read, instead of those of the recipe
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -140,15 +131,9 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
     candidates = CandidateList.of_unknown(rows[position], columns, scores)
     if not len(candidates.rows):
         raise InputError(f"every label of these {len(rows):,} images of {split} is known: there is nothing to review.")
-    unknown = source.labels.counts().unknown
-    metadata = {
-        "format": FORMAT,
-        "runs": [],
-        "data": dict(data.recipe),
-        "unknown_total": int(unknown.sum()),
-        "unknown_per_class": dict(zip(data.classes, unknown.tolist(), strict=True)),
-        "method": "random images",
-    }
+    unknown = dict(zip(data.classes, source.labels.counts().unknown.tolist(), strict=True))
+    metadata = {"format": FORMAT, "runs": [], "data": dict(data.recipe), "method": "random images"}
+    metadata |= {"unknown_total": sum(unknown.values()), "unknown_per_class": unknown}
     write_candidates(out / CANDIDATES, {"random": candidates}, {split: source.labels}, metadata)
     write_review_file(out, about)
     return open_review_folder(out)
@@ -162,8 +147,8 @@ def drawn_rows(folder: ReviewFolder) -> NDArray[np.int64]:
     about = read_review_file(folder.path)
     source = folder.data.split(about.split or "")
     rows = _draw(len(source), about.images or 0, about.seed or 0)
-    names = {source.labels.images[row] for row in rows.tolist()}
-    if not {*read_candidates(folder.path / CANDIDATES)["image"].to_pylist()} <= names:
+    asked = {*read_candidates(folder.path / CANDIDATES)["image"].to_pylist()}
+    if not asked <= {source.labels.images[row] for row in rows.tolist()}:
         raise RunError(f"{source.name} of {folder.data.name} has changed since {folder.path} drew images from it.")
     return rows
 

@@ -1,10 +1,9 @@
 """The live order of a review: a process ranks what is open again while people decide, and lists show the new order.
 
-The worker has one thread, and never keeps the page from answering. It gets the candidates and the decisions from the
-server and returns orders; it neither reads nor writes the store. It ends when the server does, also when it is killed.
-A thread of the server asks it. The latest state wins: one request is under way at a time, with the decisions of that
-moment. Rankings depend on the decisions alone, so after a restart the same decisions give the same ranking, under the
-same number.
+The worker has one thread. It gets candidates and decisions from a thread of the server and returns orders; it neither
+reads nor writes the store, and ends when the server does, also when that is killed. One request is under way at a time,
+with the decisions of that moment. Rankings depend on the decisions alone: after a restart the same decisions give the
+same ranking, under the same number.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +44,7 @@ RETRY_SECONDS: Final = 5.0  # between two attempts to store a ranking
 AIM_SECONDS: Final = 600.0  # an aim that no page has asked for so long is not ranked
 NICENESS: Final = 10
 _THREAD_SETTINGS: Final = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
 _LAST: Final = np.iinfo(np.int32).max
 
 Numbers = NDArray[np.int64]
@@ -59,16 +59,14 @@ def image_features(folder: ReviewFolder, images: Sequence[tuple[str, str]]) -> N
     of its own, and a review without a run that of the default backbone.
     """
     data, device = folder.data, choose_device("auto")
-    splits = sorted({split for split, _ in images})
     build, options = _backbone(folder)
+    splits = sorted({split for split, _ in images})
     found = split_features(data, splits, build, device, 0, Reporter(quiet=True), **options)
-    rows = {split: {name: row for row, name in enumerate(data.split(split).labels.images)} for split in splits}
     features = np.zeros((len(images), next(iter(found.values())).shape[1]), dtype=np.float32)
+    place = {key: at for at, key in enumerate(images)}
     for split in splits:
-        pairs = [(at, rows[split].get(name)) for at, (of, name) in enumerate(images) if of == split]
-        known = [(at, row) for at, row in pairs if row is not None]
-        to, of_split = np.array(known, dtype=np.int64).reshape(-1, 2).T
-        features[to] = found[split][of_split]
+        at = np.array([place.get((split, name), -1) for name in data.split(split).labels.images], dtype=np.int64)
+        features[at[at >= 0]] = found[split][at >= 0]
     return features
 
 
@@ -97,9 +95,12 @@ class RankingJob:
         path, options = str(folder.path), dict(folder.options)
         return cls(path, folder.source, options, candidates.columns, len(candidates.classes))
 
+    def open(self) -> ReviewFolder:
+        """Open the folder again, in another process."""
+        return open_review_folder(self.path, self.source, **self.options)
 
-@dataclass(frozen=True, eq=False)
-class RankingRequest:
+
+class RankingRequest(NamedTuple):
     """Decisions to learn from."""
 
     aims: tuple[Aim, ...]  # the orders that are wanted
@@ -108,8 +109,7 @@ class RankingRequest:
     last_event: int  # id of the last event that is taken into account
 
 
-@dataclass(frozen=True, eq=False)
-class RankingResult:
+class RankingResult(NamedTuple):
     """An order of open candidates."""
 
     aim: Aim  # what the order is for
@@ -120,8 +120,7 @@ class RankingResult:
     probability: NDArray[np.float32]  # (R,) that they are present
 
 
-@dataclass(frozen=True)
-class WorkerFailure:
+class WorkerFailure(NamedTuple):
     """Why there will be no ranking: one that another attempt would not change."""
 
     reason: str
@@ -130,38 +129,32 @@ class WorkerFailure:
 def run_worker(connection: Connection, job: RankingJob) -> None:
     """Load the features, then answer requests until the connection is closed; of several only the newest."""
     _follow_parent()
+
     torch.set_num_threads(1)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        folder = None
+        images, scale = None, None
         while True:
             try:
-                folder = folder or open_review_folder(job.path, job.source, **job.options)
-                scale = FeatureScale.of(image_features(folder, job.columns.images))
+                if scale is None or job.columns.images != images:
+                    images = job.columns.images
+                    scale = FeatureScale.of(image_features(job.open(), images))
             except (LabelGapError, OSError, RuntimeError, ImportError) as error:
                 connection.send(WorkerFailure(str(error)))
                 return
-            job = _answer(connection, job, scale)
-
-
-def _answer(connection: Connection, job: RankingJob, scale: FeatureScale) -> RankingJob:
-    """Answer requests until there is a job with other images, which is returned."""
-    images = job.columns.images
-    while job.columns.images == images:
-        pool = np.flatnonzero((job.columns.kind == MISSING) & ~np.isnan(job.columns.score))
-        message = connection.recv()
-        while isinstance(message, RankingRequest) and connection.poll():
             message = connection.recv()
-        if isinstance(message, RankingJob):
-            job = message
-        else:
-            for aim in message.aims:
-                connection.send(rank(job, scale, pool, message, aim))
-    return job
+            while isinstance(message, RankingRequest) and connection.poll():
+                message = connection.recv()
+            if isinstance(message, RankingJob):
+                job = message
+            else:
+                for aim in message.aims:
+                    connection.send(rank(job, scale, message, aim))
 
 
-def rank(job: RankingJob, scale: FeatureScale, pool: Numbers, request: RankingRequest, aim: Aim) -> RankingResult:
-    """Return the order of the candidates in ``pool`` that are open."""
+def rank(job: RankingJob, scale: FeatureScale, request: RankingRequest, aim: Aim) -> RankingResult:
+    """Return the order of the open candidates that have a score."""
     columns, scored = job.columns, ~np.isnan(job.columns.score[request.decided])
+    pool = np.flatnonzero((columns.kind == MISSING) & ~np.isnan(columns.score))
     decisions = Decisions(_select(columns, request.decided[scored]), request.values[scored])
     made = rank_open(scale, _select(columns, pool), decisions, job.classes, aim)
     found = made.candidates
@@ -303,8 +296,6 @@ class LiveRankings:
 
 @dataclass
 class _Asked:
-    """The last request."""
-
     aims: tuple[Aim, ...] = ()  # the orders that it asked for
     decisions: int = 0  # how many decisions there were
     last_event: int = -1  # the last one's event; -1 before the first request
@@ -321,8 +312,8 @@ class WorkerProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         self.process = context.Process(target=run_worker, args=(other, job), name="labelgap-ranking", daemon=True)
-        with _environment_variables(dict.fromkeys(_THREAD_SETTINGS, "1")):  # read when the process imports numpy
-            self.process.start()
+        os.environ.update(dict.fromkeys(_THREAD_SETTINGS, "1"))  # read by a process when it imports numpy
+        self.process.start()
         other.close()
 
     def send(self, job: RankingJob, request: RankingRequest) -> None:
@@ -342,18 +333,3 @@ class WorkerProcess:
         self.process.kill()
         self.process.join()
         self._connection.close()
-
-
-@contextmanager
-def _environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables in this block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

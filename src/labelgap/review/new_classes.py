@@ -1,9 +1,8 @@
 """Classes that people add to a review: their names, their candidates, and images that look alike.
 
-The candidates of an added class are all images that were audited, unknown. Existing candidates, images and classes keep
-their numbers; new ones are appended. An added class has no scores: all its candidates have the same low one, in a
-random order that depends on the review and the name alone, so that a restart, or another server, shows the same. As in
-other classes, a tenth of the candidates is the random draw, in an order of its own.
+The candidates of an added class are all images that were audited, unknown; they are appended to the others. All have
+the same low score, in a random order that depends on the review and the name alone, so that a restart, or another
+server, shows the same. As in other classes, a tenth of the candidates is the random draw, in an order of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -106,13 +106,13 @@ def extend_candidates(
     image = np.array([numbers[key] for key in asked], dtype=np.int32)[np.concatenate([shown for shown, _ in orders])]
     class_number = np.repeat(np.arange(len(names), dtype=np.int32), len(asked))
     class_ids = np.array([hash_names(name) for name in names], dtype=np.uint64)
-    rank = np.arange(1, len(image) + 1, dtype=np.int32)
+    rank, size = np.arange(1, len(image) + 1, dtype=np.int32), len(image)
     new = {
         "image": image,
         "class_number": class_number + np.int32(len(candidates.classes)),
-        "score": np.full(len(image), np.nan if random else ADDED_SCORE, dtype=np.float32),
-        "kind": np.full(len(image), RANDOM if random else MISSING, dtype=np.int8),
-        "observed": np.full(len(image), UNKNOWN, dtype=np.int8),
+        "score": np.full(size, np.nan if random else ADDED_SCORE, dtype=np.float32),
+        "kind": np.full(size, RANDOM if random else MISSING, dtype=np.int8),
+        "observed": np.full(size, UNKNOWN, dtype=np.int8),
         "rank": rank + columns.rank.max(initial=0),
         "class_rank": rank - class_number * np.int32(len(asked)),
         "random_rank": np.concatenate([drawn for _, drawn in orders]),
@@ -161,12 +161,9 @@ class AddedClassNames:
         """
         with self.lock:
             names = [each.name for each in self._store.classes()]
-            if names:
-                try:
-                    candidates = self._extend(candidates, names)
-                except LabelGapError:
-                    if not self._store.read_only:
-                        raise
+            ignored = (LabelGapError,) if self._store.read_only else ()
+            with suppress(*ignored):
+                candidates = self._extend(candidates, names)
             self._count, self._asked = len(names), time.monotonic()
             return candidates
 
@@ -188,13 +185,12 @@ class AddedClassNames:
 
     def _extend(self, candidates: Candidates, names: list[str]) -> Candidates:
         """Return candidates with those of the names; of two spellings of a name only the first counts."""
-        known = {folded_name(name) for name in self._folder.classes}
-        first = {folded_name(name): name for name in reversed(names) if folded_name(name) not in known}
-        kept = [name for name in names if first.get(folded_name(name)) == name]
-        return extend_candidates(candidates, kept, self._images(candidates), self._store.id, self._folder.random)
+        first = {folded_name(name): name for name in reversed([*self._folder.classes, *names])}
+        kept = [name for name in names if first[folded_name(name)] == name and name not in self._folder.classes]
+        images = self._images(candidates) if kept else []
+        return extend_candidates(candidates, kept, images, self._store.id, self._folder.random)
 
     def _images(self, candidates: Candidates) -> list[tuple[str, str]]:
-        """Return split and name of every image that was audited, or drawn."""
         data = self._folder.data
         if self._folder.random:
             split = data.split(candidates.columns.images[0][0])
@@ -228,14 +224,14 @@ class SimilarImages:
         self._load, self._lock = load, threading.Lock()
         self._loaded = threading.Event()
         self._features: NDArray[np.float32] | None = None
-        self._thread: threading.Thread | None = None
+        self._started = False
 
     def prepare(self) -> None:
         """Start to load the features, unless that was done."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="labelgap-similar", daemon=True)
-                self._thread.start()
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._run, name="labelgap-similar", daemon=True).start()
 
     def positions(self, image: int, patience: float = PATIENCE) -> NDArray[np.int64] | None:
         """Return ``(M,)`` the place of each image by its similarity to one; None before the features are loaded."""

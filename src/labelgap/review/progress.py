@@ -39,9 +39,8 @@ class CurrentDecisions:
         self.value = np.full(count, UNKNOWN, dtype=np.int8)  # UNKNOWN for "can't tell", and without a decision
         self.version = np.zeros(count, dtype=np.int64)  # id of the event in force; 0 for none
         self.last_event = np.zeros(count, dtype=np.int64)  # id of the last event about the candidate
-        self.shown = np.zeros(
-            count, dtype=np.int64
-        )  # when who decided it first saw it, a number that rises; 0 for none
+        # when who decided it first saw it, a number that rises; 0 for none
+        self.shown = np.zeros(count, dtype=np.int64)
         self.asked = np.zeros(count, dtype=np.int8)  # as what it was asked when it was decided, an index into ASKED
         self.ranking = np.zeros(count, dtype=np.int64)  # number of the ranking that showed it; 0 where it is not known
         self.reviewer = np.zeros(count, dtype=np.int32)  # index into reviewers
@@ -53,8 +52,7 @@ class CurrentDecisions:
         for event in self.store.accepted():
             self._set(event.key, event)
         for key, event_id in self.store.last_events():
-            number = self.candidates.number_of(key)
-            if number is not None:
+            if (number := self.candidates.number_of(key)) is not None:
                 self.last_event[number] = event_id
 
     def refresh(self) -> None:
@@ -76,12 +74,10 @@ class CurrentDecisions:
                 self._set(event.key, self.store.current_for(event.key))
             elif event.accepted:
                 self._set(event.key, event)
-            number = self.candidates.number_of(event.key)
-            if number is not None:
+            if (number := self.candidates.number_of(event.key)) is not None:
                 self.last_event[number] = event.id
 
     def _set(self, key: LabelKey, event: DecisionEvent | None) -> None:
-        """Set the decision in force for a label; None for no decision."""
         number = self.candidates.number_of(key)
         value = UNKNOWN if event is None or event.value is None else event.value
         if number is None:
@@ -111,8 +107,7 @@ class CurrentDecisions:
         """Return ``(C,)``: whether a candidate was right, i.e. missing and present, or wrong and corrected."""
         columns = self.candidates.columns
         corrected = (self.value != UNKNOWN) & (self.value != columns.observed)
-        right: NDArray[np.bool_] = np.where(columns.kind == WRONG, corrected, self.value == PRESENT)
-        return self.decided & right
+        return np.asarray(self.decided & np.where(columns.kind == WRONG, corrected, self.value == PRESENT))
 
     def found_curve(self) -> NDArray[np.int64]:
         """Return how many missing labels were found among the first 1, 2, … decided candidates of that kind."""
@@ -130,9 +125,9 @@ class CurrentDecisions:
 
     def per_minute(self, reviewer: str, now: datetime | None = None) -> float | None:
         """Return a reviewer's decisions per minute over the last five, without pauses; None after too little work."""
-        now = now or datetime.now(UTC)
-        times = [event.time for event in list(self.recent) if event.reviewer == reviewer]
-        return answers_per_minute([time for time in times if now - time <= _SPEED_WINDOW])
+        since = (now or datetime.now(UTC)) - _SPEED_WINDOW
+        events = [event for event in list(self.recent) if event.reviewer == reviewer]
+        return answers_per_minute([event.time for event in events if event.time >= since])
 
 
 @dataclass(frozen=True)
@@ -158,8 +153,7 @@ class ClassProgress(ReviewProgress):
 
 def count_progress(current: CurrentDecisions) -> ReviewProgress:
     """Count the decisions."""
-    counts = [sum(count) for count in _count_by_class(current)]
-    return ReviewProgress(*counts)
+    return ReviewProgress(*(sum(counts) for counts in _count_by_class(current)))
 
 
 def count_classes(current: CurrentDecisions) -> list[ClassProgress]:

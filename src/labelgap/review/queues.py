@@ -11,12 +11,12 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.live import AIMS, Aim
+from labelgap.audit.live import Aim
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
 from labelgap.metrics.label_model import round_to_sum, to_log_odds
@@ -63,7 +63,7 @@ class Feed:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Feed:
+    def __getitem__(self, part: slice | NDArray[np.bool_] | Numbers) -> Feed:
         return Feed(self.numbers[part], self.asked[part], self.ranking)
 
 
@@ -84,29 +84,22 @@ def paginate(feed: Feed, number: int, size: int) -> FeedPage:
     return FeedPage(feed[(number - 1) * size : number * size], number, pages)
 
 
-def mix(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64], kind: str, ranking: int) -> Feed:
-    """Return a feed of ranked candidates, and of drawn ones in random slots; one that is both comes once.
+def mix(feed: Feed, others: Feed, ids: NDArray[np.uint64]) -> Feed:
+    """Return a feed with other candidates in slots of their own, one in ten; what is in both comes once.
 
-    The place of a random slot depends on the id of what it holds. ``kind`` is as what the ranked ones are asked.
-    """
-    numbers, random = interleave(ranked, drawn, ids[drawn])
-    _, first = np.unique(numbers, return_index=True)
-    first.sort()
-    asked = np.where(random[first], ASKED.index("random"), ASKED.index(kind)).astype(np.int8)
-    return Feed(numbers[first], asked, ranking)
-
-
-def interleave(ranked: Numbers, drawn: Numbers, ids: NDArray[np.uint64]) -> tuple[Numbers, NDArray[np.bool_]]:
-    """Return both lists as one, and which of its members are drawn.
+    The place of a slot depends on the id of what it holds; ``ids`` are those of all candidates.
 
     Example:
-        >>> interleave(np.arange(12), np.array([50, 51]), np.array([1, 0], dtype=np.uint64))[0].tolist()
-        [0, 50, 1, 2, 3, 4, 5, 6, 7, 8, 51, 9, 10, 11]
+        >>> ranked, drawn = Feed.of(np.arange(12), "missing", 0), Feed.of(np.array([12, 13]), "random", 0)
+        >>> mix(ranked, drawn, np.array([0] * 12 + [1, 0], dtype=np.uint64)).numbers.tolist()
+        [0, 12, 1, 2, 3, 4, 5, 6, 7, 8, 13, 9, 10, 11]
     """
-    offset = (ids % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
-    places = np.concatenate([2 * np.arange(len(ranked)) + 1, 2 * (RANDOM_INTERVAL * np.arange(len(drawn)) + offset)])
-    order = np.argsort(places, kind="stable")
-    return np.concatenate([ranked, drawn])[order], order >= len(ranked)
+    offset = (ids[others.numbers] % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
+    slots = 2 * (RANDOM_INTERVAL * np.arange(len(others)) + offset)
+    order = np.argsort(np.concatenate([2 * np.arange(len(feed)) + 1, slots]), kind="stable")
+    numbers = np.concatenate([feed.numbers, others.numbers])[order]
+    first = np.sort(np.unique(numbers, return_index=True)[1])
+    return Feed(numbers, np.concatenate([feed.asked, others.asked])[order], feed.ranking)[first]
 
 
 def has_aims(review: Review) -> bool:
@@ -130,7 +123,7 @@ def class_feed(review: Review, class_number: int, wrong: bool = False, near: Num
     ranked, drawn = rows[columns.kind[rows] == MISSING], rows[columns.random_rank[rows] > 0]
     ranked = ranked[np.lexsort((columns.class_rank[ranked], position[ranked]))]
     drawn = drawn[np.argsort(columns.random_rank[drawn], kind="stable")]
-    return mix(ranked, drawn, columns.ids, "missing", number)
+    return mix(Feed.of(ranked, "missing", number), Feed.of(drawn, "random", number), columns.ids)
 
 
 def lacks_examples(review: Review, class_number: int) -> bool:
@@ -190,52 +183,15 @@ def _uncertain_order(review: Review, rows: Numbers) -> Numbers:
     return np.lexsort((distance, turn))
 
 
-@dataclass(frozen=True)
-class AimCount:
-    """What was asked for one aim."""
-
-    answers: int = 0  # decisions in force
-    found: int = 0  # of these, missing labels that are present
-
-
-def brought_by_aim(
-    asked: NDArray[np.integer[Any]], decided: NDArray[np.bool_], value: NDArray[np.int8]
-) -> dict[Aim, AimCount]:
-    """Count the decisions of each aim; what was not asked for an aim, e.g. image by image, found missing labels too."""
-    size, asked = len(ASKED), np.where(asked == ASKED.index("other"), ASKED.index("missing"), asked)
-    answers = np.bincount(asked[decided], minlength=size)
-    found = np.bincount(asked[decided & (value == PRESENT)], minlength=size)
-    return {aim: AimCount(int(answers[at]), int(found[at])) for aim, at in ((aim, ASKED.index(aim)) for aim in AIMS)}
-
-
-def describe_aim(aim: Aim, count: AimCount, half_width: float | None = None) -> str:
-    """Return what an aim has brought so far, in words, with half of the interval of what is missing if there is one."""
-    if not count.answers:
-        return "no answers yet"
-    if aim == "missing":
-        return f"{pluralize(count.answers, 'answer')}, {count.found:,} found"
-    if aim == "classifier":
-        return f"{pluralize(count.answers, 'answer')} for the classifier, {count.found:,} found"
-    width = "no interval yet" if half_width is None else f"± {pluralize(math.ceil(half_width), 'label')}"
-    return f"{pluralize(count.answers, 'random answer')}: {width}"
-
-
-@dataclass(frozen=True, eq=False)
-class AnswerSpeed:
+class AnswerSpeed(NamedTuple):
     """How fast a person answers."""
 
     answers: int  # how many answers were timed
     seconds: float  # how long an answer takes
     by_class: Array  # (K,) seconds of an answer of each class
 
-    @property
-    def per_minute(self) -> float:
-        """Answers per minute."""
-        return 60 / self.seconds
 
-
-@dataclass(frozen=True)
-class PlanStep:
+class PlanStep(NamedTuple):
     """Answers to give in a row."""
 
     class_number: int
@@ -287,7 +243,11 @@ def next_minutes(
     says. Steps of one class are joined; the class with the most finds per minute is the first.
     """
     by_class = {number: probability[class_number == number] for number in np.unique(class_number).tolist()}
-    heap = [(-_rate(chances, 0, step, seconds[number]), number, 0) for number, chances in by_class.items()]
+
+    def block(number: int, start: int) -> tuple[float, int, int]:  # the finds per second, to be taken most first
+        return -float(by_class[number][start : start + step].mean() / seconds[number]), number, start
+
+    heap = [block(number, 0) for number in by_class]
     heapq.heapify(heap)
     left, taken = 60.0 * minutes, dict[int, int]()
     while heap and left > 0:
@@ -298,8 +258,7 @@ def next_minutes(
         left -= count * float(seconds[number])
         taken[number] = start + count
         if start + step < len(by_class[number]):
-            following = -_rate(by_class[number], start + step, step, seconds[number])
-            heapq.heappush(heap, (following, number, start + step))
+            heapq.heappush(heap, block(number, start + step))
     steps = [
         PlanStep(number, count, float(by_class[number][:count].sum()), count * float(seconds[number]) / 60)
         for number, count in taken.items()
@@ -307,31 +266,30 @@ def next_minutes(
     return sorted(steps, key=lambda each: (-each.finds / each.minutes, each.class_number))
 
 
-def _rate(chances: Array, start: int, step: int, seconds: float) -> float:
-    """Return the finds per second of the candidates from ``start`` on."""
-    part = chances[start : start + step]
-    return float(part.sum() / (len(part) * seconds))
-
-
 def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
     """Return the aims to choose from, the chosen one marked, with what each has brought; empty without a choice."""
     if not has_aims(review):
         return []
     current, estimate = review.current, review.estimate()
-    asked = review.copies.shown & (review.candidates.columns.kind != WRONG)
     with current.lock:
-        counts = brought_by_aim(current.asked, current.decided & asked, current.value)
-    width = (estimate.high - estimate.low) / 2 if estimate is not None and estimate.has_interval else None
-    return [
-        {
-            "aim": each,
-            "name": name,
-            "way": way,
-            "brought": describe_aim(each, counts[each], width),
-            "chosen": each == aim,
+        rows = current.decided & review.copies.shown & (review.candidates.columns.kind != WRONG)
+        asked, present = current.asked[rows], current.value[rows] == PRESENT
+    asked[asked == ASKED.index("other")] = ASKED.index("missing")  # e.g. image by image
+    width = "no interval yet"
+    if estimate is not None and estimate.has_interval:
+        width = f"± {pluralize(math.ceil((estimate.high - estimate.low) / 2), 'label')}"
+    aims = list[dict[str, Any]]()
+    for each, (name, way) in AIM_TEXT.items():
+        own = asked == ASKED.index(each)
+        answers, found = int(own.sum()), int((own & present).sum())
+        brought = {
+            "missing": f"{pluralize(answers, 'answer')}, {found:,} found",
+            "classifier": f"{pluralize(answers, 'answer')} for the classifier, {found:,} found",
+            "random": f"{pluralize(answers, 'random answer')}: {width}",
         }
-        for each, (name, way) in AIM_TEXT.items()
-    ]
+        told = brought[each] if answers else "no answers yet"
+        aims.append({"aim": each, "name": name, "way": way, "brought": told, "chosen": each == aim})
+    return aims
 
 
 def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
@@ -347,7 +305,7 @@ def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
     ]
     return {
         "minutes": MINUTES,
-        "per_minute": round(speed.per_minute),
+        "per_minute": round(60 / speed.seconds),
         "is_own": speed.answers > 0,
         "steps": rows[:_SHOWN],
         "more": rows[_SHOWN:],

@@ -20,12 +20,12 @@ from labelgap.review.context import (
     Browser,
     ClassNumber,
     Context,
+    CurrentVisitor,
     Visitor,
     check_class,
     counter_parts,
     find_candidate,
     find_image,
-    render_page,
     status_parts,
 )
 from labelgap.review.schemas import (
@@ -55,21 +55,16 @@ router = APIRouter()
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(context: Context, browser: Browser, aim: Aim = "missing") -> str:
+def overview(visitor: CurrentVisitor, aim: Aim = "missing") -> str:
     """Show the classes, those first where the next minutes bring most."""
-    review = context.review
-
-    def make() -> dict[str, Any]:
-        aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review)}
-        return views.overview_context(review, context.reviewer) | aims
-
-    return render_page(context, "overview.html", None, make)
+    review = visitor.review
+    aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review)}
+    return visitor.render("overview.html", None, views.overview_context(review, visitor.context.reviewer) | aims)
 
 
 @router.get("/class/{number}", response_class=HTMLResponse)
 def grid(
-    context: Context,
-    browser: Browser,
+    visitor: CurrentVisitor,
     number: Annotated[int, PathParameter(ge=0, le=10**7)],
     page: Page = 1,
     size: Size = views.PAGE_SIZES[0],
@@ -78,28 +73,27 @@ def grid(
     near: CandidateId | None = None,
 ) -> str:
     """Show the candidates of one class, by similarity to an image where one is named."""
-    check_class(context, number)
+    check_class(visitor.context, number)
     options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
-    options["near"], near_page = views.near_context(context.review, None if near is None else find_image(context, near))
-    visitor = Visitor(context, browser)
+    image = None if near is None else find_image(visitor.context, near)
+    options["near"], near_page = views.near_context(visitor.review, image)
     if show == "open":
         options["select"] = partial(visitor.select, number, kind == "wrong")
-    made = partial(views.grid_context, context.review, number, context.reviewer, **options)
-    added = {"added": views.added_context(context.review, number), "near": near_page}
-    more = added | {"has_aims": queues.has_aims(context.review), "lease": "" if show == "decided" else visitor.page}
-    return render_page(context, "grid.html", number, lambda: made() | more)
+    made = views.grid_context(visitor.review, number, visitor.context.reviewer, **options)
+    made |= {"added": views.added_context(visitor.review, number), "near": near_page}
+    made |= {"has_aims": queues.has_aims(visitor.review), "lease": "" if show == "decided" else visitor.page}
+    return visitor.render("grid.html", number, made)
 
 
 @router.get("/image/{identity}", response_class=HTMLResponse)
-def image(context: Context, browser: Browser, identity: CandidateId) -> str:
+def image(visitor: CurrentVisitor, identity: CandidateId) -> str:
     """Show one image with all its candidates."""
-    number = find_image(context, identity)
-    if number not in context.review.image_order:
+    number = find_image(visitor.context, identity)
+    if number not in visitor.review.image_order:
         raise HTTPException(404, "this image is a copy of another one, which is asked about in its place.")
-    visitor = Visitor(context, browser)
-    context.leases.take(visitor.holder, context.review.of_image(number))
-    made = partial(views.image_context, context.review, number, visitor.held())
-    return render_page(context, "image.html", None, lambda: {**made(), "lease": visitor.page})
+    visitor.context.leases.take(visitor.holder, visitor.review.of_image(number))
+    made = views.image_context(visitor.review, number, visitor.held())
+    return visitor.render("image.html", None, made | {"lease": visitor.page})
 
 
 @router.get("/detail/{identity}", response_class=HTMLResponse)
@@ -112,30 +106,38 @@ def detail(context: Context, identity: CandidateId) -> str:
 
 @router.get("/wrong", response_class=HTMLResponse)
 def wrong(
-    context: Context,
-    browser: Browser,
+    visitor: CurrentVisitor,
     page: Page = 1,
     size: Size = views.PAGE_SIZES[0],
     show: Literal["open", "away", "decided"] = "open",
 ) -> str:
     """Show the known labels that look wrong."""
-    visitor = Visitor(context, browser)
-    return render_page(context, "wrong.html", None, lambda: _wrong_context(visitor, show, page, size))
+    review = visitor.review
+    queue: WrongQueue | None = wrong_queue(review)
+    if queue is None:
+        raise HTTPException(404, "no known label looks wrong.")
+    rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
+    feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
+    select = partial(visitor.select_from, None) if show == "open" else queues.paginate
+    more = {"queue": queue, "show": show, "lease": visitor.page if show == "open" else ""}
+    return visitor.render("wrong.html", None, views.feed_context(review, feed, page, size, select) | more)
 
 
 @router.get("/ask/{aim}", response_class=HTMLResponse)
 def ask(
-    context: Context,
-    browser: Browser,
+    visitor: CurrentVisitor,
     aim: Literal["classifier", "random"],
     number: ClassNumber = None,
     page: Page = 1,
     size: Size = views.PAGE_SIZES[0],
 ) -> str:
     """Show the candidates for an aim, of all classes or of one."""
-    check_class(context, number)
-    visitor = Visitor(context, browser)
-    return render_page(context, "ask.html", number, lambda: _ask_context(visitor, aim, number, page, size))
+    check_class(visitor.context, number)
+    review, feed = visitor.review, queues.aim_feed(visitor.review, aim, number)
+    made = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
+    name = "" if number is None else review.candidates.classes[number]
+    made |= {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
+    return visitor.render("ask.html", number, made)
 
 
 @router.get("/plan", response_class=HTMLResponse)
@@ -146,45 +148,24 @@ def plan(context: Context, reviewer: ReviewerName = None) -> str:
     return views.render("plan.html", plan=queues.plan_context(context.review, reviewer or context.reviewer))
 
 
-def _wrong_context(visitor: Visitor, show: str, page: int, size: int) -> dict[str, Any]:
-    review = visitor.context.review
-    queue: WrongQueue | None = wrong_queue(review)
-    if queue is None:
-        raise HTTPException(404, "no known label looks wrong.")
-    rows = {"open": queue.asked, "away": queue.put_away, "decided": queue.decided}[show]
-    feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
-    select = partial(visitor.select_from, None) if show == "open" else queues.paginate
-    lease = visitor.page if show == "open" else ""
-    return views.feed_context(review, feed, page, size, select) | {"queue": queue, "show": show, "lease": lease}
-
-
-def _ask_context(visitor: Visitor, aim: Aim, number: int | None, page: int, size: int) -> dict[str, Any]:
-    review = visitor.context.review
-    review.current.refresh()
-    name = "" if number is None else review.candidates.classes[number]
-    feed = queues.aim_feed(review, aim, number)
-    context = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
-    return context | {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
-
-
 @router.get("/thumbnail/{identity}")
 def thumbnail(context: Context, identity: CandidateId) -> Response:
     """Return an image, small."""
-    return _image_response(lambda: context.thumbnails.get(find_image(context, identity), THUMBNAIL_SIZE), "webp")
+    return _image_response(context.thumbnails.get, find_image(context, identity), THUMBNAIL_SIZE)
 
 
 @router.get("/large/{identity}")
 def large(context: Context, identity: CandidateId) -> Response:
     """Return an image, large."""
-    return _image_response(lambda: context.thumbnails.get(find_image(context, identity), LARGE_SIZE), "webp")
+    return _image_response(context.thumbnails.get, find_image(context, identity), LARGE_SIZE)
 
 
 @router.get("/heat/{identity}")
 def heat(context: Context, identity: CandidateId) -> Response:
     """Return the class activation map of a candidate."""
     number, columns = find_candidate(context, identity), context.review.candidates.columns
-    arguments = int(columns.image[number]), int(columns.class_number[number])
-    return _image_response(lambda: context.heat_maps.get(*arguments), "png")
+    image, class_number = int(columns.image[number]), int(columns.class_number[number])
+    return _image_response(context.heat_maps.get, image, class_number, image_format="png")
 
 
 @router.get("/static/{version}/{name}")
@@ -196,9 +177,9 @@ def static(version: str, name: str) -> Response:
     return Response(data, media_type=media_type, headers=_CACHEABLE)
 
 
-def _image_response(make: Callable[[], bytes], image_format: str) -> Response:
+def _image_response(make: Callable[..., bytes], *arguments: int, image_format: str = "webp") -> Response:
     try:
-        data = make()
+        data = make(*arguments)
     except (LabelGapError, OSError, RuntimeError, ImportError) as error:
         raise HTTPException(404, single_line(str(error))) from None
     return Response(data, media_type=f"image/{image_format}", headers=_CACHEABLE)
@@ -222,8 +203,7 @@ def changes(
     aim: Aim = "missing",
     lease: Annotated[Token | None, Query()] = None,
 ) -> dict[str, Any]:
-    """Return the decisions after an event, the progress, what a newer ranking than that of the page suggests, and
-    who else is at work; renew the lease of the page."""
+    """Return decisions after an event, progress, a newer ranking and who else is here; renew the lease of the page."""
     visitor = Visitor(context, browser, lease or "")
     leased = None if lease is None else context.leases.renew(visitor.holder, reviewer or context.reviewer)
     current = context.review.current
@@ -249,10 +229,8 @@ def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: 
     newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
     if newest is None or newest.number == ranking:
         return None
-    if aim == "missing" and number is not None:
-        feed = queues.class_feed(review, number)
-    else:
-        feed = queues.aim_feed(review, aim, number)
+    of_class = aim == "missing" and number is not None
+    feed = queues.class_feed(review, number or 0) if of_class else queues.aim_feed(review, aim, number)
     numbers = feed.numbers[~np.isin(feed.numbers, visitor.held())][:size]
     ids = [review.candidates.id(each) for each in numbers.tolist()]
     return {"ranking": newest.number, "decisions": newest.decisions, "ids": ids}
@@ -263,17 +241,21 @@ def decide(context: Context, browser: Browser, batch: DecisionBatch, number: Cla
     """Store decisions; 409 when one of them conflicts with a decision made in the meantime."""
     review = context.review
     if batch.store != review.store.id:
-        return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
+        return _other_review(review)
     context.leases.set_reviewer(browser, batch.reviewer)
     actions = {action.request_id: _action(review, action, batch.reviewer) for action in batch.actions}
     known = [action for action in actions.values() if action is not None]
     outcomes = review.store.append(known, reviewer=batch.reviewer, client=batch.client)
-    gone = [request_id for request_id, action in actions.items() if action is None]
     results = [_result(review, outcome) for outcome in outcomes]
+    gone = [request_id for request_id, action in actions.items() if action is None]
     results += [{"request_id": request_id, "status": "gone", "id": ""} for request_id in gone]
     problem = "conflict" if any(outcome.status == "conflict" for outcome in outcomes) else "gone" if gone else ""
     answer = {"results": results, "problem": problem, **counter_parts(context, number, batch.reviewer)}
     return JSONResponse(answer, 409 if problem else 200)
+
+
+def _other_review(review: Review) -> JSONResponse:
+    return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
 
 
 def _action(review: Review, action: DecisionMessage | UndoMessage, reviewer: str) -> Decision | Undo | None:
@@ -311,7 +293,7 @@ def add_class(context: Context, message: ClassMessage) -> JSONResponse:
     """Add a class; 422 with the reason for a name that cannot be used."""
     review = context.review
     if message.store != review.store.id:
-        return JSONResponse({"problem": "store", "detail": f"this is {review.name}, another review."}, 409)
+        return _other_review(review)
     try:
         name = review.added.add(message.name, message.reviewer, review.candidates)
     except InputError as error:
@@ -341,6 +323,6 @@ def lease(context: Context, browser: Browser, message: LeaseMessage) -> dict[str
 
 
 @router.get("/settle", response_class=HTMLResponse)
-def settle(context: Context) -> str:
+def settle(visitor: CurrentVisitor) -> str:
     """Show the labels that two people answered differently, and how well people agree."""
-    return render_page(context, "settle.html", None, lambda: views.settle_context(context.review))
+    return visitor.render("settle.html", None, views.settle_context(visitor.review))

@@ -10,14 +10,12 @@ read nor write here, and another machine reaches the page only when its owner as
 - the body of a change is JSON of limited size;
 - another site may link to a page, and load nothing else (``Sec-Fetch-Site``).
 
-Every user of this machine can connect to an address of this machine: the page is meant for machines whose users trust
-each other.
+Every user of this machine can connect to an address of this machine.
 
-Clients that never finish cannot stop the others. Every phase of a connection has a time limit, counted from its start:
-waiting for a request, receiving its body, and sending an answer that the client does not read. Bytes that trickle in do
-not extend it. The number of connections is limited in all and per address. Beyond the limit, the connection that has
-waited longest for its client is closed in favor of the new one: an honest client waits for milliseconds, and is let in
-however many others are stalled.
+Clients that never finish cannot stop the others. Every phase of a connection has a time limit, which bytes that trickle
+in do not extend: waiting for a request, receiving its body, and sending an answer. Beyond the number of connections, in
+all or of one address, the one that has waited longest for its client is closed in favor of the new one: an honest
+client waits for milliseconds, and is let in however many others are stalled.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ import ipaddress
 import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import h11
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,7 +45,7 @@ _QUEUE: Final = 512
 _SEND: Final = "send"
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-_IP_HOST: Final = re.compile(r"([\d.]+|\[[\da-f:.]+\])(?::\d+)?", re.IGNORECASE)
+_HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^:]*)(?::\d+)?")
 _RESPONSE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -90,7 +88,6 @@ class SecurityMiddleware:
     def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
         self.policy = policy
         self.limited = RequestBodyLimitMiddleware(app, MAX_BODY_BYTES)
-        self.app = _HostCheck(self._check, policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with an error, or pass it on."""
@@ -106,15 +103,21 @@ class SecurityMiddleware:
                     headers["connection"] = "close"
             await send(message)
 
-        await self.app(scope, receive, send_with_headers)
-
-    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the token, and what a change needs."""
         request = Request(scope)
-        response = self._check_site(request) or self._check_token(request)
-        if response is None and request.method not in ("GET", "HEAD"):
-            response = self._check_change(request)
-        await (self.limited if response is None else response)(scope, receive, send)
+        refused = self._check_host(request) or self._check_site(request) or self._check_token(request)
+        if refused is None and request.method not in ("GET", "HEAD"):
+            refused = self._check_change(request)
+        await (self.limited if refused is None else refused)(scope, receive, send_with_headers)
+
+    def _check_host(self, request: Request) -> Response | None:
+        match = _HOST.fullmatch(request.headers.get("host", "").lower())
+        name = match[1] if match else ""
+        if name in self.policy.hosts:
+            return None
+        with suppress(ValueError):
+            if self.policy.allow_ip_hosts and ipaddress.ip_address(name.strip("[]")):
+                return None
+        return _refusal(400, "host", "This server has another name.")
 
     def _check_site(self, request: Request) -> Response | None:
         """Refuse what another site loads, for example an image: it could measure what is here, and how fast."""
@@ -153,31 +156,8 @@ class SecurityMiddleware:
         return None
 
 
-class _HostCheck(TrustedHostMiddleware):
-    """Starlette's check of the ``Host`` header, which has no rule for "any IP address"."""
-
-    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
-        super().__init__(app, sorted(policy.hosts), www_redirect=False)
-        self.allow_ip_hosts = policy.allow_ip_hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.allow_ip_hosts and _is_ip_address(Headers(scope=scope).get("host", "")):
-            await self.app(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
 def _refusal(status: int, problem: str, detail: str) -> JSONResponse:
     return JSONResponse({"problem": problem, "detail": detail}, status, {"connection": "close"})
-
-
-def _is_ip_address(host: str) -> bool:
-    """Whether a ``Host`` header names an IP address."""
-    match = _IP_HOST.fullmatch(host)
-    try:
-        return match is not None and bool(ipaddress.ip_address(match[1].strip("[]")))
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -214,97 +194,62 @@ class LimitedServer(Server):
         for listener in sockets or ():
             listener.listen(_QUEUE)  # uvicorn takes one number for both
 
+    async def on_tick(self, counter: int) -> bool:
+        """Close the connections whose clients had their time; called ten times a second."""
+        for connection in self._connections():
+            connection.close_late()
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, and close the connections whose clients did not read their answers in time."""
         await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):
+        for connection in self._connections():
             connection.transport.abort()
         await asyncio.sleep(0)  # in which the event loop closes them
 
+    def _connections(self) -> list[LimitedProtocol]:
+        return [each for each in self.server_state.connections if isinstance(each, LimitedProtocol)]
+
 
 class LimitedProtocol(H11Protocol):
-    """A connection with limits; ``connections`` are all of the server, in the order in which their phases began."""
+    """A connection with limits; ``connections`` are all of the server."""
 
-    def __init__(self, *, limits: ConnectionLimits, connections: dict[LimitedProtocol, None], **named: Any) -> None:
+    connections: set[LimitedProtocol]  # type: ignore[assignment]
+
+    def __init__(self, *, limits: ConnectionLimits, **named: Any) -> None:
         super().__init__(**named)
-        self._limits, self._all = limits, connections
+        self._limits = limits
         self._phase: object = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0
 
-    @property
-    def address(self) -> str:
-        """Where the client is, without its port."""
-        return self.client[0] if self.client else ""
+    def _wait(self) -> tuple[float, float]:
+        """Return for how long the client has to act, and how long it may; below 0 while its request is answered."""
+        limits, state = self._limits, self.conn.their_state
+        times = {h11.IDLE: limits.request_seconds, h11.SEND_BODY: limits.body_seconds, _SEND: limits.send_seconds}
+        waits = _SEND if self.flow.write_paused or self.transport.is_closing() else state
+        if (phase := (waits, self.cycle)) != self._phase:  # every request has a cycle of its own
+            self._phase, self._since = phase, self.loop.time()
+        return (self.loop.time() - self._since, times[waits]) if waits in times else (-1.0, 0.0)
 
-    @property
-    def waits_for_client(self) -> bool:
-        """Whether the client has to act next; otherwise its complete request is being answered."""
-        return self._current_phase() in (_SEND, h11.IDLE, h11.SEND_BODY)
-
-    def _current_phase(self) -> object:
-        return _SEND if self.flow.write_paused or self.transport.is_closing() else self.conn.their_state
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection, and close another one when there are too many."""
-        super().connection_made(transport)
-        self._all[self] = None
-        self._update_phase()
-        same = [other for other in self._all if other.address == self.address]
-        if len(same) > self._limits.per_address:
-            _close_one(same)
-        elif len(self._all) > self._limits.connections:
-            _close_one(list(self._all))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self.drop()
-        super().connection_lost(exc)
-
-    def drop(self) -> None:
-        """Count the connection no longer."""
-        self._all.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes of the client."""
-        super().data_received(data)
-        self._update_phase()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request, or until the client has read the answer."""
-        super().on_response_complete()
-        self._update_phase()
-
-    def pause_writing(self) -> None:
-        """Wait for the client to read."""
-        super().pause_writing()
-        self._update_phase()
+    def close_late(self) -> None:
+        """Close the connection where its client had its time."""
+        waited, most = self._wait()
+        if waited > most:
+            self.transport.abort()
 
     def resume_writing(self) -> None:
-        """Continue to send."""
+        """Continue to send: the client has read something."""
         super().resume_writing()
-        self._update_phase()
+        self._phase = None
 
-    def _update_phase(self) -> None:
-        """Start the time limit of the current phase, if it has just begun."""
-        phase = self._current_phase()
-        if phase == self._phase or self not in self._all:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection; when there are too many, close the one that has waited longest for its client."""
+        super().connection_made(transport)
+        self._wait()
+        same = [other for other in self.connections if (other.client or "")[:1] == (self.client or "")[:1]]
+        few = len(same) <= self._limits.per_address
+        if few and len(self.connections) <= self._limits.connections:
             return
-        self._phase = phase
-        self.drop()
-        self._all[self] = None  # at the end: the others have waited longer
-        limits = self._limits
-        seconds = {
-            h11.IDLE: limits.request_seconds,
-            h11.SEND_BODY: limits.body_seconds,
-            _SEND: limits.send_seconds,
-        }.get(phase)
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
-
-
-def _close_one(connections: list[LimitedProtocol]) -> None:
-    """Close the connection that has waited longest for its client; the newest when all are being answered."""
-    chosen = next((each for each in connections if each.waits_for_client), connections[-1])
-    chosen.drop()  # at once: the loop reports the loss only in its next turn
-    chosen.transport.abort()
+        chosen = max(self.connections if few else same, key=lambda each: (each._wait()[0], each is self))
+        self.connections.discard(chosen)  # at once: the loop reports the loss only in its next turn
+        chosen.transport.abort()

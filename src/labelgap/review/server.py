@@ -111,7 +111,7 @@ def create_server(
         proxy_headers=False,
         lifespan="off",
         ws="none",
-        http=partial(LimitedProtocol, limits=bounds, connections={}),  # type: ignore[arg-type]
+        http=partial(LimitedProtocol, limits=bounds),  # type: ignore[arg-type]
         backlog=bounds.accepted_at_once,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
@@ -121,7 +121,6 @@ def create_server(
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """Return a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED), 0]
     for number in ports:
@@ -146,7 +145,6 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 
 def _address(host: str, port: int, token: str | None) -> str:
-    """Return the address of the page."""
     any_host = host.strip("[]") in ("0.0.0.0", "::")
     name = socket.gethostname() if any_host else host
     name = f"[{name}]" if ":" in name and not name.startswith("[") else name

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,6 @@ _CACHE_SIZE: Final = 64
 _WORK: Final = 5  # a value that may be old is computed again after five times as long as that takes
 
 
-class _Value(NamedTuple):
-    version: int
-    made: float
-    seconds: float
-    value: Any
-
-
 class VersionedCache:
     """A few values by name, each computed once for one version of the decisions. Threads may share it.
 
@@ -50,43 +43,39 @@ class VersionedCache:
     """
 
     def __init__(self) -> None:
-        self._values: dict[str, _Value] = {}
+        self._values: dict[str, tuple[int, float, Any]] = {}  # version, until when it is good enough, and value
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._local = threading.local()
 
     def get(self, key: str, version: int, compute: Callable[[], Any]) -> Any:
         """Return the value of a key, computed again where it is of another version."""
-        stored, tolerance = self._values.get(key), getattr(self._local, "tolerance", 0.0)
-        if stored is not None:
-            fresh = time.monotonic() - stored.made < max(tolerance, _WORK * stored.seconds)
-            if stored.version == version or (tolerance and fresh):
-                return stored.value
-        lock = self._locks[key]
-        if not lock.acquire(blocking=stored is None or not tolerance):
-            assert stored is not None
-            return stored.value  # another thread computes it
+        of, good_until, value = self._values.get(key, (-1, 0.0, None))
+        tolerance, lock = getattr(self._local, "tolerance", 0.0), self._locks[key]
+        if of == version or (tolerance and of >= 0 and time.monotonic() < good_until + tolerance):
+            return value
+        if not lock.acquire(blocking=of < 0 or not tolerance):
+            return value  # another thread computes it
         try:
-            stored = self._values.get(key)
-            if stored is None or stored.version < version:
+            of, _, value = self._values.get(key, (-1, 0.0, None))
+            if of < version:
                 start = time.monotonic()
                 value = compute()
                 end = time.monotonic()
-                stored = self._values[key] = _Value(version, end, end - start, value)
+                self._values[key] = version, end + _WORK * (end - start), value
                 while len(self._values) > _CACHE_SIZE:
                     self._values.pop(next(iter(self._values)), None)
-            return stored.value
+            return value
         finally:
             lock.release()
 
     @contextmanager
     def tolerating(self, seconds: float) -> Iterator[None]:
         """In this block and thread, return values that are up to so many seconds old."""
-        before = getattr(self._local, "tolerance", 0.0)
         self._local.tolerance = seconds
         try:
             yield
         finally:
-            self._local.tolerance = before
+            self._local.tolerance = 0.0
 
 
 class Review:
@@ -211,8 +200,7 @@ class Review:
         """The number of the audit's own order in the store; 0 where nothing can be stored."""
         if self.store.read_only:
             return 0
-        with (self.path / CANDIDATES).open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        digest = hashlib.blake2b((self.path / CANDIDATES).read_bytes(), digest_size=16).hexdigest()
         return self.store.add_ranking("random" if self.folder.random else "missing", digest, 0, self.store.last_id())
 
     def of_image(self, image: int) -> NDArray[np.int64]:
@@ -244,18 +232,16 @@ class Review:
         the audit. A decision that replaces another keeps its kind: a random answer that is corrected is still one.
         """
         columns, current = self.candidates.columns, self.current
-        score, own = float(columns.score[number]), KINDS[columns.kind[number]]
-        possible = {own, *(["random"] if columns.random_rank[number] else [])}
-        possible |= {"classifier"} if own == "missing" else set()
-        kind = own if asked is None else asked if asked in possible else "other"
+        score, kind = float(columns.score[number]), KINDS[columns.kind[number]]
         if asked is not None:
+            possible = kind, "random" if columns.random_rank[number] else "", "classifier" if kind == "missing" else ""
+            kind = asked if asked in possible else "other"
             ranking = ranking or self.audit_ranking  # 0 would be a list of an older version
         with current.lock:
             if current.decided[number]:
                 kind, ranking = ASKED[current.asked[number]], int(current.ranking[number])
         known, key = None if np.isnan(score) else score, self.candidates.key(number)
-        copies = self.copies_of(number)
-        return Decision(key, value, request_id, base_version, kind, known, copies, ranking, place)
+        return Decision(key, value, request_id, base_version, kind, known, self.copies_of(number), ranking, place)
 
     def copies_of(self, number: int) -> tuple[LabelKey, ...]:
         """Return the labels of copies that a decision on a candidate is about.

@@ -31,8 +31,8 @@ from labelgap.review.database import (
     MAX_BYTES,
     MAX_CLASSES,
     DamagedStoreError,
-    create_memory_database,
     database_errors,
+    file_state,
     open_snapshot,
     open_writable,
     store_id,
@@ -47,6 +47,7 @@ _COPY: Final = re.compile(r"-copy[0-9]+\Z")
 _FIELDS: Final = (
     "id, time, reviewer, split, image, class, value, kind, score, undoes, accepted, client, request_id, ranking, place"
 )
+_KEPT: Final = ("kind", "score", "ranking", "place")  # what an undo has of its decision
 _LABEL: Final = "split = ? AND image = ? AND class = ?"
 _ACCEPTED: Final = "undoes IS NULL AND accepted AND NOT EXISTS (SELECT 1 FROM events AS u WHERE u.undoes = d.id)"
 
@@ -140,17 +141,6 @@ def own_request(request_id: str) -> str:
     return _COPY.sub("", request_id)
 
 
-class StoredRanking(NamedTuple):
-    """A ranking of the open candidates."""
-
-    number: int  # from 1 on
-    time: datetime
-    aim: str  # what its order is for; see `audit.live`
-    model: str  # digest of the heads
-    decisions: int  # how many they have learned from
-    last_event: int  # id of the last event that was taken into account
-
-
 class AddedClass(NamedTuple):
     """A class that a person added during a review."""
 
@@ -164,8 +154,7 @@ class DecisionOutcome:
     """What the store did with a decision or an undo."""
 
     request_id: str  # that of the decision or undo
-    # "accepted"; "conflict": stored but not in force, another reviewer decided otherwise in the meantime;
-    # "nothing_to_undo"
+    # a conflict is stored and not in force: another reviewer decided otherwise in the meantime
     status: Literal["accepted", "conflict", "nothing_to_undo"]
     key: LabelKey | None  # the label, when there is one
     current: DecisionEvent | None  # the event that is now in force for the label
@@ -184,12 +173,7 @@ class DecisionStore:
         self._lock = threading.RLock()
         self._damage = ""
         with ExitStack() as resources:
-            if not read_only:
-                self._connection = open_writable(path, resources)
-            elif path.exists():
-                self._connection = open_snapshot(path, resources)
-            else:
-                self._connection = resources.enter_context(closing(create_memory_database()))
+            self._connection = (open_snapshot if read_only else open_writable)(path, resources)
             with database_errors(path):
                 self.id = store_id(self._connection) or ""
             self._files = self._identify_files()
@@ -233,7 +217,7 @@ class DecisionStore:
 
     def current_for(self, key: LabelKey) -> DecisionEvent | None:
         """Return the decision in force for one label."""
-        return next(iter(self._select(f"WHERE {_LABEL} AND {_ACCEPTED} ORDER BY id DESC LIMIT 1", *key)), None)
+        return self._first(f"WHERE {_LABEL} AND {_ACCEPTED} ORDER BY id DESC LIMIT 1", *key)
 
     def accepted(self) -> list[DecisionEvent]:
         """Return all accepted decisions that were not undone; undoing the newest puts the one before back in force."""
@@ -258,10 +242,9 @@ class DecisionStore:
             fields = "INSERT INTO rankings (time, aim, model, decisions, last_event) VALUES (?, ?, ?, ?, ?)"
             return self._connection.execute(fields, (_now(), aim, model, decisions, last_event)).lastrowid or 0
 
-    def rankings(self) -> list[StoredRanking]:
-        """Return the rankings in order."""
-        rows = self._execute("SELECT number, time, aim, model, decisions, last_event FROM rankings ORDER BY number")
-        return [StoredRanking(number, datetime.fromisoformat(time), *rest) for number, time, *rest in rows]
+    def rankings(self) -> list[tuple[int, str, str, int, int]]:
+        """Return number, aim, model, decisions and last event of each ranking, in order."""
+        return self._execute("SELECT number, aim, model, decisions, last_event FROM rankings ORDER BY number")
 
     def add_class(self, name: str, reviewer: str) -> None:
         """Add a class; nothing happens where it was added already. Names are checked by ``review.new_classes``."""
@@ -282,8 +265,7 @@ class DecisionStore:
     def _decide(self, decision: Decision, reviewer: str, client: str) -> DecisionOutcome:
         key, request_id = decision.key, decision.request_id
         current = self.current_for(key)
-        stored = next(iter(self._select("WHERE request_id = ?", request_id)), None)
-        second = decision.kind == SECOND
+        stored, second = self._first("WHERE request_id = ?", request_id), decision.kind == SECOND
         if stored is not None:  # sent again because the first answer did not arrive
             lost = not stored.accepted and stored.kind != SECOND
             conflict = lost and current is not None and current.value != stored.value
@@ -295,22 +277,15 @@ class DecisionStore:
                 and current.client != client
                 and current.value != decision.value
             )
-            row = {
-                "value": decision.value,
-                "kind": decision.kind,
-                "score": decision.score,
-                "accepted": int(not conflict and not second),
-                "base_version": decision.base_version,
-                "ranking": decision.ranking,
-                "place": decision.place,
-            }
+            row = {name: getattr(decision, name) for name in ("value", "base_version", *_KEPT)}
+            row["accepted"] = int(not conflict and not second)
             for number, label in enumerate((key, *decision.copies)):
                 self._insert(label, reviewer, client, copy_request(request_id, number), row)
         return DecisionOutcome(request_id, "conflict" if conflict else "accepted", key, self.current_for(key))
 
     def _undo(self, undo: Undo, reviewer: str, client: str) -> DecisionOutcome:
         column = "request_id" if isinstance(undo.target, str) else "id"
-        event = next(iter(self._select(f"WHERE {column} = ? AND undoes IS NULL", undo.target)), None)
+        event = self._first(f"WHERE {column} = ? AND undoes IS NULL", undo.target)
         if event is None:
             return DecisionOutcome(undo.request_id, "nothing_to_undo", None, None)
         own = own_request(event.request_id)
@@ -319,8 +294,8 @@ class DecisionStore:
         together = [each for each in found if own_request(each.request_id) == own]
         for number, each in enumerate(sorted(together, key=lambda other: other.id != event.id)):
             if not self._execute("SELECT 1 FROM events WHERE undoes = ?", each.id):
-                row = {"kind": each.kind, "score": each.score, "undoes": each.id, "accepted": 1, "base_version": 0}
-                row |= {"ranking": each.ranking, "place": each.place}
+                row = {name: getattr(each, name) for name in _KEPT}
+                row |= {"undoes": each.id, "accepted": 1, "base_version": 0}
                 self._insert(each.key, reviewer, client, copy_request(undo.request_id, number), row)
         return DecisionOutcome(undo.request_id, "accepted", event.key, self.current_for(event.key))
 
@@ -342,6 +317,9 @@ class DecisionStore:
     def _select(self, rest: str, *values: Any) -> list[DecisionEvent]:
         """Return events; ``rest`` is what follows in the query."""
         return [_event(row) for row in self._execute(f"SELECT {_FIELDS} FROM events AS d {rest}", *values)]
+
+    def _first(self, rest: str, *values: Any) -> DecisionEvent | None:
+        return next(iter(self._select(rest, *values)), None)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -366,25 +344,12 @@ class DecisionStore:
             if self._damage:
                 raise DamagedStoreError(self._damage)
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with self._connection:  # commits, or rolls back after an error
                 yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
 
-    def _identify_files(self) -> list[tuple[int, int] | None]:
-        """Return which files the two names of the store lead to."""
-        found: list[tuple[int, int] | None] = []
-        for name in (self.path.name, f"{self.path.name}-wal"):
-            try:
-                state = self.path.with_name(name).stat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((state.st_dev, state.st_ino))
-        return found
+    def _identify_files(self) -> list[tuple[int, ...]]:
+        states = (file_state(self.path.with_name(self.path.name + suffix)) for suffix in ("", "-wal"))
+        return [(state or ())[:2] for state in states]
 
 
 def read_decisions(path: str | Path) -> list[tuple[str, Revision]]:
@@ -395,13 +360,11 @@ def read_decisions(path: str | Path) -> list[tuple[str, Revision]]:
     without a file there are no decisions.
     """
     with closing(DecisionStore(_file(path), read_only=True)) as store:
-        return [(event.key.split, _revision(event)) for event in store.current()]
-
-
-def _revision(event: DecisionEvent) -> Revision:
-    assert event.value is not None  # an undo is never in force
-    key = event.key
-    return Revision(key.image, key.class_name, event.value, SOURCE, time=event.time, author=event.reviewer)
+        events = [(event, event.key, event.value) for event in store.current() if event.value is not None]
+    return [
+        (key.split, Revision(key.image, key.class_name, value, SOURCE, time=event.time, author=event.reviewer))
+        for event, key, value in events
+    ]
 
 
 def read_classes(path: str | Path) -> list[AddedClass]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ LEASE_SECONDS: Final = 60.0  # from the last renewal; a visible page polls every
 UNCONFIRMED_SECONDS: Final = 20.0
 _MAX_OF_BROWSER: Final = 4000  # candidates of one browser, two of the largest pages; beyond, its oldest page loses
 _MAX_LEASES: Final = 1000  # pages with a lease; beyond, the one whose renewal is longest ago loses it
-_Key = TypeVar("_Key", str, tuple[str, str])
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,15 @@ def answers_per_minute(times: Sequence[datetime]) -> float | None:
 def count_people(events: Iterable[DecisionEvent], current: Iterable[DecisionEvent]) -> list[PersonProgress]:
     """Count what each person did, by all events in order and those in force; who decided most labels is the first."""
     decided = Counter(event.reviewer for event in current)
-    times: dict[str, list[datetime]] = defaultdict(list)
-    second: Counter[str] = Counter()
+    answers: dict[str, list[DecisionEvent]] = defaultdict(list)
     for event in events:
         if event.is_answer:
-            times[event.reviewer].append(event.time)
-            second[event.reviewer] += event.kind == SECOND
+            answers[event.reviewer].append(event)
     people = []
-    for name in {**times, **decided}:
-        own = times[name]
-        minutes = sum(step or 0.0 for step in answer_seconds(own)) / 60
-        people.append(PersonProgress(name, decided[name], len(own), second[name], minutes, answers_per_minute(own)))
+    for name in {**answers, **decided}:
+        times, second = [event.time for event in answers[name]], sum(event.kind == SECOND for event in answers[name])
+        minutes = sum(step or 0.0 for step in answer_seconds(times)) / 60
+        people.append(PersonProgress(name, decided[name], len(times), second, minutes, answers_per_minute(times)))
     return sorted(people, key=lambda person: (-person.decided, -person.answers, person.name))
 
 
@@ -150,11 +147,10 @@ def measure_agreement(pairs: Iterable[OpinionPair]) -> TeamAgreement:
         everything.append(values)
         classes[pair.first.key.class_name].append(values)
         people[pair.people].append(values if pair.first.reviewer == pair.people[0] else values[::-1])
-    return TeamAgreement(_agreement(everything), _each(classes), _each(people))
-
-
-def _each(groups: Mapping[_Key, Sequence[tuple[int, int]]]) -> dict[_Key, Agreement]:
-    return {key: _agreement(groups[key]) for key in sorted(groups)}
+    by_class = {name: _agreement(values) for name, values in sorted(classes.items())}
+    return TeamAgreement(
+        _agreement(everything), by_class, {names: _agreement(values) for names, values in sorted(people.items())}
+    )
 
 
 def _agreement(answers: Sequence[tuple[int, int]]) -> Agreement:
@@ -205,15 +201,13 @@ def kappa_interval(counts: NDArray[np.int64]) -> tuple[float, float]:
 
 def describe_agreement(agreement: Agreement) -> str:
     """Return an agreement in words, e.g. ``29 of 30 the same, κ 0.91 (0.71–0.98); 2 more with "can't tell"``."""
+    text = f"{agreement.agreed:,} of {agreement.pairs:,} the same"
     if not agreement.pairs:
         text = "no label has two answers of yes or no yet"
+    elif agreement.kappa is None:
+        text += "; κ is undefined, since every answer is the same"
     else:
-        text = f"{agreement.agreed:,} of {agreement.pairs:,} the same"
-        if agreement.kappa is None:
-            text += "; κ is undefined, since every answer is the same"
-        else:
-            text += f", {describe_kappa(agreement)}"
-            text += " (too few for an interval)" if agreement.interval is None else ""
+        text += f", {describe_kappa(agreement)}" + " (too few for an interval)" * (agreement.interval is None)
     return text + (f'; {agreement.unsure:,} more with "can\'t tell"' if agreement.unsure else "")
 
 
@@ -279,22 +273,18 @@ class TeamSummary:
     def to_json(self) -> dict[str, Any]:
         """Return the parts of the summary as JSON."""
         found = self.agreement
-        return {
-            "people": [asdict(person) for person in self.people],
-            "agreement": {
-                "total": asdict(found.total),
-                "classes": [{"class": name, **asdict(each)} for name, each in found.by_class.items()],
-                "people": [{"people": list(names), **asdict(each)} for names, each in found.by_people.items()],
-            },
-            "disagreements": [
-                {
-                    **pair.first.key._asdict(),
-                    "first": {"reviewer": pair.first.reviewer, "answer": pair.first.answer},
-                    "second": {"reviewer": pair.second.reviewer, "answer": pair.second.answer},
-                }
-                for pair in self.open
-            ],
+        agreement = {
+            "total": asdict(found.total),
+            "classes": [{"class": name, **asdict(each)} for name, each in found.by_class.items()],
+            "people": [{"people": list(names), **asdict(each)} for names, each in found.by_people.items()],
         }
+        disagreements = []
+        for pair in self.open:
+            events = {"first": pair.first, "second": pair.second}
+            told = {which: {"reviewer": each.reviewer, "answer": each.answer} for which, each in events.items()}
+            disagreements.append({**pair.first.key._asdict(), **told})
+        people = [asdict(person) for person in self.people]
+        return {"people": people, "agreement": agreement, "disagreements": disagreements}
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the parts of the summary as text: a keyword and a line; the keyword is empty where a line continues."""
@@ -348,10 +338,9 @@ class _Lease:
 class Leases:
     """Which candidates the open pages show, so that two people are not asked the same question at the same time.
 
-    A page that shows candidates holds a lease of them. While it is open its polls renew the lease; closed, asleep or
-    disconnected, it expires. Leases are in the memory of the server: after a restart, open pages ask for theirs again.
-    A lease decides which candidates a list of open ones shows, and nothing else. A decision without a lease is stored
-    as any other, since it may have waited in a browser; the store guards against contradictions. Threads may share it.
+    Polls of an open page renew its lease; closed, asleep or disconnected, it expires. After a restart of the server,
+    open pages ask for theirs again. A lease decides which candidates a list of open ones shows, and nothing else: a
+    decision without one is stored as any other, since it may have waited in a browser. Threads may share it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -405,9 +394,8 @@ class Leases:
         """Return who else has a page about a class open, by name; a browser is named by its first poll."""
         with self._lock:
             self._expire()
-            here = {
-                holder.browser for holder, lease in self._leases.items() if lease.place == place and lease.confirmed
-            }
+            leases = self._leases.items()
+            here = {holder.browser for holder, lease in leases if lease.place == place and lease.confirmed}
             return sorted({self._reviewers[other] for other in here - {browser} if other in self._reviewers})
 
     def reviewer(self, browser: str) -> str | None:

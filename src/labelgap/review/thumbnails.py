@@ -10,7 +10,6 @@ import hashlib
 import io
 import os
 import threading
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -46,8 +45,7 @@ class ReviewThumbnails:
         self.review = review
         self.folder = cache_folder() / "thumbnails"
         self._semaphore = threading.BoundedSemaphore(_THREADS)
-        self._lock = threading.Lock()
-        self._requests: dict[Path, Future[bytes]] = {}
+        self._locks = [threading.Lock() for _ in range(256)]  # by the first byte of a name
 
     def get(self, image: int, size: int) -> bytes:
         """Return an image as WebP, its longer side at most ``size``; ``InputError`` where it is gone or unreadable."""
@@ -56,42 +54,27 @@ class ReviewThumbnails:
             raise InputError(f"{self.review.candidates.columns.images[image][1]} is no longer in the data.")
         split, row = location
         if isinstance(split.images, StoredImages):
-            return self._shared(split.images.state(row), size, split.images.encoded(row))
+            return self._cached(split.images.state(row), size, split.images.encoded(row))
         pixels = split.images[row]
-        return self._shared(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes(), size, pixels)
+        return self._cached(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes(), size, pixels)
 
-    def _shared(self, key: bytes, size: int, source: Path | EncodedImage | NDArray[np.uint8]) -> bytes:
-        """Return a thumbnail; requests for it at the same time share one result, or one error."""
+    def _cached(self, key: bytes, size: int, source: Path | EncodedImage | NDArray[np.uint8]) -> bytes:
+        """Return a thumbnail, which is made once however many ask for it at the same time."""
         name = hashlib.blake2b(key + f"\0{size}".encode(), digest_size=16).hexdigest()
         path = self.folder / name[:2] / f"{name}.webp"
-        with self._lock:
-            request = self._requests.get(path)
-            if first := request is None:
-                request = self._requests[path] = Future()
-        if first:
-            try:
-                request.set_result(self._cached(path, size, source))
-            except BaseException as error:
-                request.set_exception(error)
-            finally:
-                with self._lock:
-                    del self._requests[path]
-        try:
-            return request.result()
-        finally:
-            del request  # an error would refer to itself through this frame, and keep the image in memory
-
-    def _cached(self, path: Path, size: int, source: Path | EncodedImage | NDArray[np.uint8]) -> bytes:
-        with suppress(OSError):
-            data = path.read_bytes()
-            if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 == len(data):  # complete
-                return data
-        with self._semaphore:
-            data = _encode(source, size)
-        with suppress(OSError, LabelGapError):  # a disk that is full or read-only only makes the next request slower
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as temporary:
-                temporary.write_bytes(data)
+        with self._locks[int(name[:2], 16)]:
+            with suppress(OSError):
+                data = path.read_bytes()
+                if data[:4] == b"RIFF" and int.from_bytes(data[4:8], "little") + 8 == len(data):  # complete
+                    return data
+            with self._semaphore:
+                data = _encode(source, size)
+            with suppress(
+                OSError, LabelGapError
+            ):  # a disk that is full or read-only only makes the next request slower
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_path(path) as temporary:
+                    temporary.write_bytes(data)
         return data
 
 
@@ -119,7 +102,6 @@ class HeatMaps:
             return heat_map_png(heat, large.size)
 
     def _compute(self, image: int) -> NDArray[np.float32]:
-        """Return ``(K, height, width)``."""
         run, location = self.review.folder.run, self.review.locate(image)
         if run is None or not self.available or location is None:
             raise InputError("there is no heat map of this image.")

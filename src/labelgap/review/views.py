@@ -137,7 +137,7 @@ def grid_context(
     review.current.refresh()
     feed = queues.class_feed(review, class_number, wrong, near)
     if decided:
-        feed, select = Feed.of(queues.decided_rows(review, class_number, wrong), "other", feed.ranking), paginate
+        feed = Feed.of(queues.decided_rows(review, class_number, wrong), "other", feed.ranking)
     rates = queues.class_rates(review, reviewer)
     classes = _order_classes(review, rates)
     return {
@@ -158,7 +158,7 @@ def feed_context(
 ) -> dict[str, Any]:
     """Return one page of a feed, counted from 1; ``select`` chooses what is on it."""
     selected = select(feed, page, size)
-    shown = selected.feed
+    shown = zip(selected.feed.numbers.tolist(), selected.feed.asked.tolist(), strict=True)
     return {
         "page": selected.number,
         "pages": selected.pages,
@@ -166,10 +166,7 @@ def feed_context(
         "size": size,
         "sizes": PAGE_SIZES,
         "ranking": feed.ranking,
-        "tiles": [
-            make_tile(review, number, ASKED[asked])
-            for number, asked in zip(shown.numbers.tolist(), shown.asked.tolist(), strict=True)
-        ],
+        "tiles": [make_tile(review, number, ASKED[asked]) for number, asked in shown],
     }
 
 
@@ -182,7 +179,6 @@ def image_context(review: Review, image: int, held: Sequence[int] | NDArray[np.i
     columns, order = review.candidates.columns, review.image_order
     position = int(np.flatnonzero(order == image)[0])
     split, name = columns.images[image]
-    after = _first_open(review, order[position + 1 :], held)
     asked = "random" if review.folder.random else "other"
     return {
         "image_id": _image_id(review, image),
@@ -193,7 +189,7 @@ def image_context(review: Review, image: int, held: Sequence[int] | NDArray[np.i
         "number": position + 1,
         "images": len(order),
         "previous": _image_id(review, int(order[position - 1]) if position else None),
-        "next": _image_id(review, after),
+        "next": _image_id(review, _first_open(review, order[position + 1 :], held)),
     }
 
 
@@ -211,19 +207,13 @@ def known_labels(review: Review, image: int) -> dict[str, Any]:
     if location is None:
         return {"present": [], "absent": [], "more_absent": 0, "unknown": 0}
     split, row = location
-    codes = split.labels.batch([row]).numpy()[0]
-    names = split.labels.classes
-    present, absent = ([names[number] for number in np.flatnonzero(codes == state)] for state in (PRESENT, ABSENT))
-    return {
-        "present": present,
-        "absent": absent[:_MAX_ABSENT],
-        "more_absent": max(len(absent) - _MAX_ABSENT, 0),
-        "unknown": int((codes == UNKNOWN).sum()),
-    }
+    codes, names = split.labels.batch([row]).numpy()[0], np.array(split.labels.classes)
+    present, absent = (names[codes == state].tolist() for state in (PRESENT, ABSENT))
+    more, unknown = max(len(absent) - _MAX_ABSENT, 0), int((codes == UNKNOWN).sum())
+    return {"present": present, "absent": absent[:_MAX_ABSENT], "more_absent": more, "unknown": unknown}
 
 
 def _format_percent(score: float) -> str:
-    """Return a probability in percent, rounded down; empty for NaN."""
     if math.isnan(score):
         return ""
     return f"{int(100 * score)} %" if score >= 0.01 else "< 1 %"
@@ -235,17 +225,13 @@ def _round(number: float) -> str:
 
 
 def _image_id(review: Review, image: int | None) -> str:
-    """Return the name of an image in addresses; empty for none."""
     return "" if image is None else f"{int(review.candidates.columns.image_ids[image]):016x}"
 
 
 def _order_classes(review: Review, rates: NDArray[np.float64]) -> list[ClassProgress]:
     """Return the classes, decided ones last; those with the most finds per minute, then most candidates, first."""
-
-    def order(row: ClassProgress) -> tuple[bool, float, int]:
-        return row.total == row.decided, -rates[row.number], row.decided - row.total
-
-    return sorted(review.classes(), key=order)
+    left = [(row.total - row.decided, row) for row in review.classes()]
+    return [row for _, row in sorted(left, key=lambda pair: (pair[0] == 0, -rates[pair[1].number], -pair[0]))]
 
 
 def _next_class(classes: list[ClassProgress], current: int | None, wrong: bool = False) -> ClassProgress | None:
@@ -269,15 +255,14 @@ def _better_class(classes: list[ClassProgress], current: int, rates: NDArray[np.
 
 
 def counters_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:
-    """Return what the head of every page shows: progress, speed, examples of a class that was added.
-
-    It is made anew for every decision.
-    """
+    """Return what the head of every page shows, made anew for every decision."""
     progress, speed = review.progress(), review.current.per_minute(reviewer)
-    share = 0 if not progress.total else progress.decided / progress.total
-    examples = added_context(review, class_number)
-    speed = None if speed is None else round(speed)
-    return {"progress": progress, "share": share, "speed": speed, "examples": examples}
+    return {
+        "progress": progress,
+        "share": progress.decided / max(progress.total, 1),
+        "speed": None if speed is None else round(speed),
+        "examples": added_context(review, class_number),
+    }
 
 
 def panel_context(review: Review, class_number: int | None) -> dict[str, Any]:
@@ -311,17 +296,16 @@ def _team(review: Review) -> dict[str, Any]:
 
 def _estimate_sentences(review: Review, estimate: SampleEstimate | None, class_number: int | None) -> list[str]:
     """Return the estimates of missing labels as sentences: of the class that is shown, and of all classes."""
-    own = None if class_number is None else review.estimate(class_number)
-    if class_number is not None and class_number >= len(review.folder.classes) and own is None:
-        name = review.candidates.classes[class_number]
-        waiting = f"{name}: how many show it is estimated after {MIN_RANDOM} random answers."
-        return [waiting, describe_estimate(estimate)]
-    if own is None or class_number is None:
+    if class_number is None:
         return [describe_estimate(estimate)]
-    sentences = [describe_estimate(own, review.candidates.classes[class_number])]
-    if following := describe_next(*queues.expected_next(review, class_number)):
-        sentences.append(following)
-    return sentences if estimate is None or estimate.classes == 1 else [*sentences, describe_estimate(estimate)]
+    name, own = review.candidates.classes[class_number], review.estimate(class_number)
+    if own is None:
+        waiting = [f"{name}: how many show it is estimated after {MIN_RANDOM} random answers."]
+        return [*(waiting if class_number >= len(review.folder.classes) else ()), describe_estimate(estimate)]
+    sentences = [describe_estimate(own, name), describe_next(*queues.expected_next(review, class_number))]
+    if estimate is not None and estimate.classes > 1:
+        sentences.append(describe_estimate(estimate))
+    return [sentence for sentence in sentences if sentence]
 
 
 def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:
@@ -362,12 +346,8 @@ def near_context(review: Review, image: int | None) -> tuple[NDArray[np.int64] |
     """Return the places of images by similarity to one, and what the page says of them."""
     if image is None:
         return None, None
-    positions = review.similar.positions(image)
-    return positions, {
-        "image_id": _image_id(review, image),
-        "ready": positions is not None,
-        "problem": review.similar.problem,
-    }
+    positions, name = review.similar.positions(image), _image_id(review, image)
+    return positions, {"image_id": name, "ready": positions is not None, "problem": review.similar.problem}
 
 
 def settle_context(review: Review) -> dict[str, Any]:

@@ -156,7 +156,6 @@ class _Posterior:
 
 
 def _sum_by_class(values: Array, column: NDArray[np.integer[Any]], classes: int) -> Array:
-    """Return the sums of the rows of each class, ``(K, G)``."""
     ones = (np.ones(len(column)), (column, np.arange(len(column))))
     sums: Array = csr_array(ones, shape=(classes, len(column))) @ values
     return sums

@@ -1,4 +1,4 @@
-"""A small run with candidates, as an audit would leave them."""
+"""What is reviewed: a run on digits with candidates, photos with a patchy table, an album of bright and dark images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 import labelgap as lg
 from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review.database import FILE, create_database
 
 Row = tuple[str, str, str, float, str, int, int, int]
 SCHEMA = pa.schema(
@@ -83,3 +85,77 @@ def make_run(folder: Path, train: int = 96, epochs: int = 1) -> lg.Run:
     run = lg.fit(data, "an", out=folder, epochs=epochs, batch_size=16, device="cpu", quiet=True)
     write_candidates(folder / "candidates.parquet", likely_rows(data), data)
     return run
+
+
+TAGS = """image,split,cat,dog,owl
+0.jpg,train,1,,
+1.jpg,train,,1,0
+2.jpg,train,0,,
+3.jpg,train,,,1
+4.jpg,train,,1,
+5.jpg,val,1,,
+6.jpg,val,,0,
+7.jpg,test,,1,0
+"""
+
+
+def make_photos(place: Path) -> Dataset:
+    """Eight photos with EXIF (a place on the map), and ``tags.csv``."""
+    random = np.random.default_rng(0)
+    (place / "photos").mkdir()
+    for number in range(8):
+        pixels = random.integers(0, 255, (9, 12, 3), dtype=np.uint8)
+        picture = Image.fromarray(pixels).resize((360, 270), Image.Resampling.BICUBIC)
+        exif = Image.Exif()
+        exif[0x010F] = "SECRET CAMERA"
+        exif.get_ifd(0x8825)[1] = "N"
+        picture.save(place / "photos" / f"{number}.jpg", exif=exif)
+    (place / "tags.csv").write_text(TAGS)
+    return lg.load("csv", place / "tags.csv", images=place / "photos", duplicates="off")
+
+
+IMAGES = 80
+COPY = "copy.png"
+"""A copy of the first image."""
+
+
+def is_bright(name: str) -> bool:
+    """Every fifth image is."""
+    return name == COPY or int(Path(name).stem) % 5 == 0
+
+
+def make_album(place: Path) -> Path:
+    """Write images, a table of two other classes and a run with candidates; return the folder of the run."""
+    random = np.random.default_rng(0)
+    (place / "photos").mkdir(parents=True)
+    rows = ["image,split,round,dark"]
+    for number in range(IMAGES):
+        name = f"{number:02}.png"
+        color = random.integers(170, 220, 3) if is_bright(name) else random.integers(20, 120, 3)
+        pixels = np.clip(color + random.normal(0, 25, (32, 32, 3)), 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(place / "photos" / name)
+        cells = random.choice(["1", "0", ""], 2, p=[0.2, 0.2, 0.6])
+        rows.append(f"{name},{'val' if number % 8 == 7 else 'train'},{','.join(cells)}")
+    (place / "photos" / COPY).write_bytes((place / "photos" / "00.png").read_bytes())
+    rows.append(f"{COPY},train,1,")
+    (place / "tags.csv").write_text("\n".join(rows) + "\n")
+    data = lg.load("csv", place / "tags.csv", images=place / "photos", duplicates="exact")
+    lg.fit(data, "an", backbone="efficientnet-lite0", out=place / "run", epochs=1, device="cpu", quiet=True)
+    write_candidates(place / "run" / "candidates.parquet", likely_rows(data, share=0.3), data)
+    create_database(place / "run" / FILE, 32 * "5")  # its id decides the random orders
+    return place / "run"
+
+
+def suggest_wrong(folder: Path, count: int) -> None:
+    """Write candidates of which ``count`` are known labels that look wrong, the least plausible first."""
+    data = lg.load("digits", train=96, val=40, test=40)
+    rows: list[Row] = [row for row in likely_rows(data) if row[4] != "wrong"]
+    observed, seen = data.train.labels.to_dense(), dict[int, int]()
+    known = np.argwhere(observed != UNKNOWN)[:count].tolist()
+    for rank, (row, column) in enumerate(known, 1):
+        seen[column] = seen.get(column, 0) + 1
+        code, chance = int(observed[row, column]), 0.02 + 0.5 * rank / count
+        names = (data.train.labels.images[row], "train", data.classes[column])
+        score = chance if code == PRESENT else 1 - chance
+        rows.append((*names, score, "wrong", code, rank, seen[column]))
+    write_candidates(folder / "candidates.parquet", rows, data)

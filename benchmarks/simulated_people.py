@@ -112,9 +112,11 @@ class Person:
 
     @property
     def base(self) -> dict[str, Any]:
+        """Return what every message has."""
         return {"store": self.store, "reviewer": self.work.name}
 
     def poll(self, class_number: str, lease: str, last: str) -> str:
+        """Ask what has changed since an event, and return the last one."""
         start = time.perf_counter()
         query = f"since={last}&reviewer={self.work.name}&class={class_number}&lease={lease}"
         status, text = self.request("GET", f"/api/changes?{query}")
@@ -122,6 +124,7 @@ class Person:
         return str(json.loads(text)["last_id"]) if status == 200 else last
 
     def decide(self, identity: str, version: int, asked: str) -> None:
+        """Answer a question at random."""
         request_id, value = uuid.uuid4().hex, self.random.randint(0, 1)
         action = {"request_id": request_id, "id": identity, "value": value, "base_version": version, "asked": asked}
         start = time.perf_counter()
@@ -133,10 +136,12 @@ class Person:
             self.work.refused.append(status)
 
     def post(self, path: str, message: dict[str, Any]) -> int:
+        """Send a message, and return the status of its answer."""
         status, _ = self.request("POST", path, json.dumps(message).encode())
         return status
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
+        """Send a request, and return status and text of its answer."""
         headers = {"Cookie": self.cookie} if self.cookie else {}
         if body is not None:
             headers |= {"Content-Type": "application/json", "X-CSRF-Token": self.csrf}

@@ -1,26 +1,173 @@
-"""The pages over all classes: labels that look wrong, candidates for the classifier, the random draw, the plan."""
+"""What is asked next: feeds with random slots, the plan of the next minutes, and the pages over all classes."""
 
 from __future__ import annotations
 
 import re
 import uuid
 from collections.abc import Iterator
-from html import unescape
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.review.http_client import ReviewClient, run_server
-from tests.review.queues.suggestions import suggest_wrong
+from tests.review.samples import suggest_wrong
 
-import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, create_random_review, open_review_folder
-from labelgap.review import queues as outlook
-from labelgap.review.candidates import MISSING, WRONG
-from labelgap.review.queues import PlanStep, aim_feed, aims_context, class_rates, plan_context
-from labelgap.review.store import Decision
+from labelgap.review import Review, open_review_folder
+from labelgap.review.candidates import MISSING, RANDOM, WRONG
+from labelgap.review.live import Ranking
+from labelgap.review.queues import (
+    PRIOR_ANSWERS,
+    USUAL_SECONDS,
+    aim_feed,
+    aims_context,
+    answer_speed,
+    class_feed,
+    class_rates,
+    decided_rows,
+    finds_per_minute,
+    next_minutes,
+    plan_context,
+)
+from labelgap.review.store import ASKED, DecisionEvent, LabelKey, copy_request
+from labelgap.review.team import PAUSE
 from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+CLASSES = {"cat": 0, "dog": 1, "owl": 2}
+
+
+def answer(
+    seconds: float,
+    name: str = "cat",
+    by: str = "anna",
+    *,
+    value: int | None = PRESENT,
+    request: str = "request-1",
+    undoes: int | None = None,
+) -> DecisionEvent:
+    made = {
+        "id": 1,
+        "time": START + timedelta(seconds=seconds),
+        "reviewer": by,
+        "key": LabelKey("train", "a.jpg", name),
+        "value": value,
+        "kind": "missing",
+        "score": None,
+        "undoes": undoes,
+        "accepted": True,
+        "client": "window-1",
+        "request_id": request,
+        "place": 0,
+        "ranking": 0,
+    }
+    return DecisionEvent(**{name: made[name] for name in DecisionEvent.__dataclass_fields__})  # type: ignore[arg-type]
+
+
+def test_speed_leaves_pauses_and_other_people_out_and_classes_lean_on_their_person() -> None:
+    times = [0, 1, 2, 3, 3 + PAUSE + 1, 3 + PAUSE + 11]
+    names = ["cat", "cat", "cat", "cat", "dog", "dog"]
+    events = [answer(time, name) for time, name in zip(times, names, strict=True)]
+    noise = [answer(1.5, by="ben"), answer(2.5, request=copy_request("x", 1)), answer(2.6, value=None, undoes=3)]
+    speed = answer_speed(sorted([*events, *noise], key=lambda event: event.time), "anna", CLASSES)
+    mean = (3 + 10 + PRIOR_ANSWERS * USUAL_SECONDS) / (4 + PRIOR_ANSWERS)
+    assert speed.answers == 4 and speed.seconds == pytest.approx(mean)
+    expected = [(3 + PRIOR_ANSWERS * mean) / (3 + PRIOR_ANSWERS), (10 + PRIOR_ANSWERS * mean) / (1 + PRIOR_ANSWERS)]
+    assert speed.by_class.tolist() == pytest.approx([*expected, mean])
+    assert answer_speed([], "anna", CLASSES).seconds == USUAL_SECONDS
+
+
+def test_finds_per_minute_sums_what_fits_into_the_time() -> None:
+    random = np.random.default_rng(0)
+    column, chance, seconds = random.integers(0, 3, 50), random.random(50), np.array([7.0, 11.0, 400.0])
+    found = finds_per_minute(column, chance, seconds, 2.0)
+    for number in range(3):
+        left, total = 120.0, 0.0
+        for value in chance[column == number].tolist():
+            part = min(1.0, left / seconds[number])
+            total += part * value
+            left -= part * float(seconds[number])
+        assert found[number] == pytest.approx(total / 2)
+    assert finds_per_minute(column[:0], chance[:0], seconds).tolist() == [0, 0, 0]
+
+
+def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
+    random = np.random.default_rng(3)
+    column = np.repeat([0, 1, 2], 6)
+    chance = -np.sort(-random.random((3, 6)), axis=1).ravel()
+    steps = next_minutes(1, column, chance, np.full(3, 6.0), step=1)
+    assert sum(step.answers for step in steps) == 10 and sum(step.minutes for step in steps) == pytest.approx(1)
+    best = np.sort(chance)[::-1][:10].sum()  # lists fall, so the best ten are a plan
+    assert sum(step.finds for step in steps) == pytest.approx(best)
+    rates = [step.finds / step.minutes for step in steps]
+    assert rates == sorted(rates, reverse=True)
+
+
+def answer_as(review: Review, number: int, value: int, asked: str | None = None) -> None:
+    decision = review.decision(
+        number, value, f"request-{number}-{value}", int(review.current.version[number]), asked, 7
+    )
+    review.store.append([decision], reviewer="anna", client="window-1")
+    review.current.refresh()
+
+
+def test_the_feed_holds_what_is_open_and_the_first_open_label_of_the_draw(review: Review) -> None:
+    feed, columns = class_feed(review, 3), review.candidates.columns
+    random = feed.numbers[feed.asked == ASKED.index("random")]
+    assert (np.diff(columns.random_rank[random]) > 0).all() and set(feed.numbers) == set(review.listed(3))
+    first, ranked = int(random[0]), int(feed.numbers[feed.asked == ASKED.index("missing")][0])
+    answer_as(review, first, ABSENT, "random")
+    answer_as(review, ranked, PRESENT, "missing")
+    after = class_feed(review, 3)
+    assert not {first, ranked} & set(after.numbers.tolist()) and len(after) == len(feed) - 2
+    assert decided_rows(review, 3).tolist() == [ranked, first]
+    assert ASKED[review.current.asked[first]] == "random" and review.current.ranking[first] == 7
+
+
+def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, columns = class_feed(review, 3), review.candidates.columns
+    answer_as(review, int(before.numbers[0]), PRESENT)
+    before = class_feed(review, 3)
+    position = np.full(len(columns.ids), np.iinfo(np.int32).max, np.int32)
+    worst_first = before.numbers[::-1]
+    position[worst_first] = np.arange(len(worst_first))
+    made = Ranking(9, "missing", 1, position, np.zeros(len(position), np.float32))
+    monkeypatch.setattr(review, "ranking", lambda aim="missing": made)
+    after = class_feed(review, 3)
+    assert after.ranking == 9 and set(after.numbers) == set(before.numbers)
+
+    def drawn(numbers: np.ndarray) -> list[int]:
+        return [number for number in numbers.tolist() if columns.random_rank[number] and columns.kind[number] == RANDOM]
+
+    def ranked(numbers: np.ndarray) -> list[int]:
+        return [
+            number for number in numbers.tolist() if columns.kind[number] == MISSING and not columns.random_rank[number]
+        ]
+
+    assert drawn(after.numbers) == drawn(before.numbers) and ranked(after.numbers) == ranked(before.numbers)[::-1]
+
+
+def test_a_decision_keeps_what_it_was_asked_as_and_a_page_cannot_claim_more(review: Review) -> None:
+    columns = review.candidates.columns
+    plain = int(np.flatnonzero((columns.kind == MISSING) & (columns.random_rank == 0))[0])
+    drawn = int(np.flatnonzero(columns.kind == RANDOM)[0])
+    kinds = [review.decision(plain, PRESENT, "r", 0, asked).kind for asked in (None, "random", "classifier", "wrong")]
+    assert kinds == ["missing", "other", "classifier", "other"]
+    kinds = [review.decision(drawn, 1, "r", 0, asked).kind for asked in (None, "random", "missing", "second", "other")]
+    assert kinds == ["random", "random", "other", "other", "other"], "random only in a random slot"
+    answer_as(review, drawn, PRESENT, "random")
+    assert review.decision(drawn, ABSENT, "again", 1, "other").kind == "random"
+
+
+def test_answers_on_the_page_of_an_image_are_not_those_of_a_list_that_never_changed(review: Review) -> None:
+    for number in class_feed(review, 3).numbers[:30].tolist():  # the first of the audit's list, random ones among them
+        decision = review.decision(number, ABSENT, f"request-{number}", 0, "other")
+        assert decision.ranking == review.audit_ranking > 0
+        review.store.append([decision], reviewer="anna", client="window-1")
+    assert review.progress().decided == 30 and review.estimate(3) is None, "there is no random answer"
 
 
 @pytest.fixture
@@ -82,15 +229,6 @@ def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: R
         for number in away[:8]:  # it was wrong after all
             decide(suggested, number, ABSENT if columns.observed[number] == PRESENT else PRESENT, "wrong")
         assert "Confirm or correct" in client.request("/").text
-
-
-def test_the_queue_is_not_there_without_labels_that_look_wrong(folder: Path) -> None:
-    suggest_wrong(folder, 0)
-    review = Review(open_review_folder(folder))
-    with run_server(review) as client:
-        assert client.request("/wrong").status == 404
-        assert "look wrong" not in client.request("/").text
-    review.close()
 
 
 def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: Review, client: ReviewClient) -> None:
@@ -157,38 +295,6 @@ def test_the_plan_is_that_of_the_person_who_asks(review: Review, client: ReviewC
     assert "your speed" in client.request("/plan?reviewer=ben").text
 
 
-def test_the_parts_of_the_plan_sum_to_what_it_promises(
-    review: Review, client: ReviewClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finds = [3.4, 2.3, 0.3, 0.3, 0.3, 0.3, 0.3]
-    steps = [PlanStep(number, 20, found, 1.0) for number, found in enumerate(finds)]
-    monkeypatch.setattr(outlook, "next_minutes", lambda *arguments: steps)
-    text = " ".join(re.sub("<[^>]*>", "", client.request("/plan").text).split())
-    assert "About 7 found with 140 answers" in text and sum(finds) == pytest.approx(7.2)
-    shown = re.findall(r"(\d+) answers, (about \d+|less than 1) found", text)
-    assert [int(answers) for answers, _ in shown] == [20] * 5 + [40]
-    assert sum(int(found.partition(" ")[2]) for _, found in shown if found.startswith("about")) == 7
-    assert ("20", "less than 1") in shown and "about 0" not in text
-
-
-def test_classes_sum_to_the_estimate_of_all_and_a_little_is_not_called_nothing(
-    review: Review, client: ReviewClient
-) -> None:
-    for number in aim_feed(review, "random").numbers[:60].tolist():
-        decide(review, number, ABSENT, "random")
-    estimates, page = review.estimates(), client.request("/").text
-    assert estimates.total is not None and f"About {estimates.total.still_missing} of the" in page
-    cells = re.findall(r'href="/class/(\d+)">\d</a></th>.*?((?:<td>[^<]*</td>)+)', page, re.DOTALL)
-    shown = {int(number): unescape(re.findall("<td>([^<]*)</td>", row)[3]) for number, row in cells}
-    assert len(shown) == 10 and sum(int(text) for text in shown.values() if text != "< 1") == (
-        estimates.total.still_missing
-    )
-    assert "< 1" in shown.values()
-    for number, text in shown.items():
-        each = estimates.by_class[number]
-        assert each is not None and (text == "0") == (not each.undecided)
-
-
 def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: ReviewClient) -> None:
     def order() -> list[int]:
         return [int(number) for number in re.findall(r'scope="row"><a class="go" href="/class/(\d+)"', overview)]
@@ -204,51 +310,3 @@ def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: R
     assert order()[0] != first and f'href="/class/{order()[0]}">Start with' in overview
     planned = [step["number"] for step in plan_context(review, "reviewer")["steps"]]
     assert planned == [number for number in order() if number in planned], "the plan has the order of the list"
-
-
-def test_a_review_of_random_images_offers_no_aims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    data = lg.load("digits", train=30, val=0, test=0)
-    review = Review(create_random_review(data, "train", 20, 0, tmp_path / "review"))
-    with run_server(review) as client:
-        overview = client.request("/").text
-        assert "aim-cards" not in overview and client.request("/plan").text == ""
-        assert 'data-aim="random"' not in client.request("/class/3").text
-    review.close()
-
-
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/?aim=%3Cscript%3E", 422),
-        ("/ask/missing", 422),
-        ("/ask/random?class=10", 404),
-        ("/ask/random?class=-1", 422),
-        ("/ask/classifier?size=100000", 422),
-        ("/wrong?show=all", 422),
-        ("/wrong?page=0", 422),
-        ("/wrong?page=99999", 200),
-        (f"/plan?reviewer={'a' * 81}", 422),
-        ("/plan?reviewer=%3Cb%3E", 200),
-        ("/api/changes?since=0&aim=wrong", 422),
-        ("/api/changes?since=0&aim=classifier&ranking=1&class=99", 200),
-    ],
-)
-def test_hostile_values_are_refused_and_never_returned(client: ReviewClient, path: str, status: int) -> None:
-    response = client.request(path)
-    assert response.status == status and b"<script>" not in response.body and b"<b>anna" not in response.body
-
-
-def test_a_page_with_names_of_classes_escapes_them(suggested: Review, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = tuple(f"<img src=x onerror=a({number})>" for number in range(10))
-    monkeypatch.setattr(suggested.candidates, "classes", names)
-    with run_server(suggested) as client:
-        for path in ("/", "/wrong", "/ask/classifier", "/ask/random?class=3", "/plan"):
-            text = client.request(path).text
-            assert "<img src=x" not in text and "&lt;img src=x" in text
-
-
-def test_a_decision_keeps_the_aim_that_it_was_asked_for(review: Review) -> None:
-    number = int(aim_feed(review, "classifier").numbers[0])
-    made = review.decision(number, PRESENT, uuid.uuid4().hex, 0, "classifier", review.audit_ranking)
-    assert isinstance(made, Decision) and (made.kind, made.ranking) == ("classifier", review.audit_ranking)

@@ -72,8 +72,6 @@ HOSTILE: dict[str, Callable[[sqlite3.Connection], None]] = {
     "a virtual table": run("CREATE VIRTUAL TABLE words USING fts5(text)"),
     "one more table": run("CREATE TABLE more (x)"),
     "a generated column": run("ALTER TABLE events ADD COLUMN g TEXT AS (hex(image)) VIRTUAL"),
-    "a column with a default": run("ALTER TABLE events ADD COLUMN d TEXT DEFAULT 'x'"),
-    "an index on an expression": run("CREATE INDEX e ON events (abs(id))"),
     "without its trigger": run("DROP TRIGGER no_delete"),
     "without its index": run("DROP INDEX events_by_undoes"),
     "with another check": rewrite("events", "accepted IN (0, 1)", "accepted > -9"),
@@ -84,22 +82,15 @@ HOSTILE: dict[str, Callable[[sqlite3.Connection], None]] = {
         INSERT.format(**WHOLE, number="1").replace("kind,", "kind, ranking,").replace("'missing',", "'missing', -1,")
     ),
     "a ranking for an unknown aim": run(f"INSERT INTO rankings VALUES (1, '{TIME}', 'fame', 'ab', 1, 1)"),
-    "a ranking of a model that is bytes": run(
-        f"INSERT INTO rankings VALUES (1, '{TIME}', 'missing', zeroblob(40), 1, 1)"
-    ),
     "a class without a name": run(f"INSERT INTO classes VALUES ('', '{TIME}', 'eve')"),
     "without an id": run("DELETE FROM about"),
-    "with two ids": run("INSERT INTO about VALUES ('x', 'y')"),
     "with an id that is a script": run("UPDATE about SET value = '<script>'"),
     "with the last number used up": run("UPDATE sqlite_sequence SET seq = 9223372036854775807"),
     "a huge image name": insert(image="replace(hex(zeroblob(400000)), '0', 'x')"),
     "an image name that is bytes": insert(image="zeroblob(2000000)"),
     "an image name that is not text": insert(image="CAST(x'ff80' AS TEXT)", value="7 - 6"),
-    "a long name of a reviewer": insert(reviewer="replace(hex(zeroblob(300)), '0', 'x')"),
     "an empty name of a reviewer": insert(reviewer="''"),
-    "a time that is none": insert(time="soon"),
     "the thirtieth of February": insert(time="2026-02-30T00:00:00.000000+00:00"),
-    "the year nought": insert(time="0000-02-03T00:00:00.000000+00:00"),
     "an unknown kind": insert(kind="odd"),
     "a negative version": insert(base="-5"),
     "a score of a thousand": run(

@@ -1,0 +1,381 @@
+"""How many labels are missing: counted, estimated with scores or without, in intervals that hold the truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import hypergeom
+from tests.review.samples import likely_rows, write_candidates
+
+import labelgap as lg
+from labelgap.audit.candidates import MissingEstimate
+from labelgap.core.manifest import replacing
+from labelgap.data.dataset import Dataset
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import Review, open_review_folder
+from labelgap.review.estimates import (
+    EXACT,
+    ReviewedLabels,
+    ReviewEstimate,
+    SampleEstimate,
+    count_random,
+    describe_estimate,
+    estimate_review,
+)
+from labelgap.review.progress import order_decisions
+from labelgap.review.queues import class_feed, expected_next, plan_context
+from labelgap.review.store import ASKED, PAGE_PLACES, Decision
+
+
+def sampled(
+    classes: list[int] | NDArray[np.int64], values: list[int] | NDArray[np.int64], unknown: list[int]
+) -> ReviewEstimate:
+    """The estimate without a model when only random labels were decided."""
+    group, value = np.asarray(classes, dtype=np.int64), np.asarray(values, dtype=np.int8)
+    every = np.ones(len(group), dtype=np.bool_)
+    order, scores = np.arange(len(group)), np.full(len(group), np.nan)
+    return estimate_review(ReviewedLabels(group, scores, every, value, every, order, np.array(unknown)))
+
+
+def total_of(estimate: ReviewEstimate) -> SampleEstimate:
+    assert estimate.total is not None
+    return estimate.total
+
+
+class Simulation:
+    """Four classes with scores that are wrong by a factor of their odds, in all and for each class."""
+
+    def __init__(self, random: np.random.Generator, wrong: float = 0.4) -> None:
+        self.unknown = np.array([700, 500, 300, 200])
+        self.column = np.repeat(np.arange(4), self.unknown)
+        odds = random.normal(-4, 2, size=len(self.column))
+        self.score = 1 / (1 + np.exp(-odds))
+        shift = wrong * (random.normal() + random.normal(size=4))
+        self.truth = random.random(len(odds)) < 1 / (1 + np.exp(-odds - shift[self.column]))
+        self.random = random
+
+    def review(
+        self, depths: list[int], *, model: bool = True, learns: bool = False
+    ) -> tuple[ReviewEstimate, ReviewedLabels]:
+        """Decide so many labels of each class, every tenth a random one; return what is decided, too.
+
+        Without a model the others are the first of the table; an order that learns knows something of the truth.
+        """
+        decided, asked = np.zeros((2, len(self.column)), dtype=np.bool_)
+        order = np.zeros(len(self.column), dtype=np.int64)
+        key = (
+            np.log(self.score / (1 - self.score)) + learns * (self.truth + self.random.normal(size=len(self.truth))) / 2
+        )
+        for number, depth in enumerate(depths):
+            mine = np.flatnonzero(self.column == number)
+            lists = [mine[np.argsort(-key[mine])] if model else mine, self.random.permutation(mine)]
+            for turn in range(min(depth, len(mine))):
+                is_random = turn % 10 == 9 or (not model and turn % 2 == 0)
+                chosen = lists[is_random][~decided[lists[is_random]]][0]
+                decided[chosen], asked[chosen], order[chosen] = True, is_random, turn
+        value = np.where(decided, self.truth, UNKNOWN).astype(np.int8)
+        score = self.score if model else np.full(len(self.score), np.nan)
+        expected = np.bincount(self.column, weights=self.score).astype(np.float64) if model else None
+        labels = ReviewedLabels(self.column, score, decided, value, asked, order, self.unknown, expected)
+        return estimate_review(labels), labels
+
+
+@pytest.mark.parametrize(
+    ("order", "depths"), [("fixed", [45, 45, 45, 45]), ("learns", [150, 90, 30, 0]), ("no model", [150, 90, 30, 0])]
+)
+def test_the_interval_holds_the_truth_as_often_as_it_says(depths: list[int], order: str) -> None:
+    random, model = np.random.default_rng(0), order != "no model"
+    hits, widths = [], []
+    for _ in range(50):
+        simulation = Simulation(random)
+        made, labels = simulation.review(depths, model=model, learns=order == "learns")
+        total = total_of(made)
+        inside = np.array([each is not None for each in made.by_class])[simulation.column]
+        left = int((simulation.truth & ~labels.decided & inside).sum())
+        assert total.found == int((simulation.truth & labels.decided & inside).sum())
+        assert total.low <= total.still_missing <= total.high <= total.undecided
+        assert total.still_missing == sum(each.still_missing for each in made.by_class if each)
+        hits.append(total.low <= left <= total.high)
+        counted = [count_random(labels, number) for number, each in enumerate(made.by_class) if each]
+        widths.append((total.high - total.low) / np.sqrt(sum((each.high - each.low) ** 2 for each in counted)))
+    assert np.mean(hits) >= 0.93
+    assert np.median(widths) < (0.5 if model else 1.0), "scores narrow it; classes without scores help each other"
+
+
+def test_before_a_review_it_is_the_estimate_of_the_audit() -> None:
+    simulation = Simulation(np.random.default_rng(0))
+    made, _ = simulation.review([0, 0, 0, 0])
+    total = total_of(made)
+    assert total.missing[0] == round(float(simulation.score.sum())) and not total.has_interval
+    expected = np.bincount(simulation.column, weights=simulation.score)
+    assert [each.still_missing for each in made.by_class if each] == pytest.approx(expected, abs=1)
+    assert made.probability == pytest.approx(simulation.score, rel=0.06)
+
+
+def test_ranked_answers_move_the_probabilities_of_their_class_and_a_little_the_others() -> None:
+    simulation = Simulation(np.random.default_rng(0))
+    simulation.truth[:] = False
+    made, labels = simulation.review([100, 0, 0, 0])
+    likely = ~labels.decided & (simulation.score > 0.1)
+    shares = [
+        made.probability[likely & (simulation.column == number)].sum()
+        / simulation.score[likely & (simulation.column == number)].sum()
+        for number in range(2)
+    ]
+    assert shares[0] < 0.35 and shares[0] + 0.2 < shares[1] < 1
+
+
+def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
+    classes, values = [0] * 40 + [1], [PRESENT] * 4 + [ABSENT] * 36 + [PRESENT]
+    made = total_of(sampled(classes, values, [1000, 1000]))
+    assert (made.classes, made.reviewed) == (1, 40) and made.still_missing == pytest.approx(96, abs=2)
+    both = total_of(sampled([0] * 40 + [1] * 20, [ABSENT] * 60, [1000, 1000]))
+    many = total_of(sampled(np.arange(50), [ABSENT] * 50, [1000] * 50))
+    assert (both.classes, many.classes) == (2, 50)
+    some = total_of(sampled([0, 0, 0, 0], [PRESENT, ABSENT, UNKNOWN, ABSENT], [100, 9000]))
+    assert (some.classes, some.undecided, some.reviewed, some.present, some.unsure) == (1, 96, 3, 1, 1)
+    assert not some.has_interval and sampled([0], [UNKNOWN], [100]).total is None
+
+
+def test_as_many_more_random_answers_as_it_says_halve_the_interval() -> None:
+    made = total_of(sampled([0] * 20, [PRESENT] * 2 + [ABSENT] * 18, [5000]))
+    assert f"About {made.halving:,} more random answers would halve" in describe_estimate(made)
+    answers = 20 + made.halving
+    more = total_of(sampled([0] * answers, [PRESENT] * (answers // 10) + [ABSENT] * (answers - answers // 10), [5000]))
+    assert 0.35 < (more.high - more.low) / (made.high - made.low) < 0.65
+
+
+def one_class(score: NDArray[np.float64], answers: list[tuple[int, int, bool]]) -> ReviewEstimate:
+    """Labels of one class: which were answered, in order, with what, and whether as random ones."""
+    decided, random = np.zeros((2, len(score)), dtype=np.bool_)
+    value, order = np.full(len(score), UNKNOWN, dtype=np.int8), np.zeros(len(score), dtype=np.int64)
+    for turn, (row, answer, is_random) in enumerate(answers):
+        decided[row], value[row], random[row], order[row] = True, answer, is_random, turn
+    column, unknown = np.zeros(len(score), dtype=np.int64), np.array([len(score)])
+    return estimate_review(
+        ReviewedLabels(column, score, decided, value, random, order, unknown, np.array([score.sum()]))
+    )
+
+
+def test_an_early_random_answer_says_little_of_what_is_left_once_the_labels_like_it_are_decided() -> None:
+    score = np.concatenate([np.full(200, 0.6), np.linspace(0.01, 0.05, 400)])
+    ranked, drawn = ([(row, ABSENT, False) for row in range(12, 200)], [(row, ABSENT, True) for row in range(12)])
+    early, late = total_of(one_class(score, drawn + ranked)), total_of(one_class(score, ranked + drawn))
+    assert (
+        early.still_missing == pytest.approx(score[200:].sum(), rel=0.3)
+        and late.still_missing < early.still_missing / 2
+    )
+    alike = total_of(one_class(score, [(row, ABSENT, True) for row in range(400, 520)]))
+    assert alike.still_missing < 0.8 * (score[:400].sum() + score[520:].sum())
+
+
+def test_a_random_answer_is_about_the_labels_that_were_open_when_it_was_drawn() -> None:
+    """Half of what the scores promise is there; ranked answers find it, before or after the random ones."""
+    score = np.full(600, 0.2) + np.linspace(0, 1e-3, 600)
+    finds, random = [(row, PRESENT, False) for row in range(60)], [(row, ABSENT, True) for row in range(100, 160)]
+    drawn = [(*each[:1], PRESENT if number % 10 == 0 else ABSENT, True) for number, each in enumerate(random)]
+    before, after = total_of(one_class(score, drawn + finds)), total_of(one_class(score, finds + drawn))
+    assert before.still_missing < 0.5 * after.still_missing, (
+        "those that were drawn before the finds could have been them"
+    )
+
+
+def test_where_counting_is_narrower_its_interval_is_used() -> None:
+    score = np.linspace(0.2, 0.6, 200)
+    made = one_class(score, [(row, ABSENT, True) for row in range(0, 200, 4)]).by_class[0]
+    assert made is not None and made.counted and made.low <= made.still_missing <= made.high
+    assert "counted from 50 random" in describe_estimate(made, "dog")
+
+
+def counted(truth: NDArray[np.bool_], asked: list[tuple[int, bool]]) -> ReviewedLabels:
+    """One class: which labels were asked, in order, and whether as random ones."""
+    decided, random = np.zeros((2, len(truth)), dtype=np.bool_)
+    order = np.zeros(len(truth), dtype=np.int64)
+    for turn, (row, is_random) in enumerate(asked):
+        decided[row], random[row], order[row] = True, is_random, turn
+    value = np.where(decided, truth, UNKNOWN).astype(np.int8)
+    column, scores = np.zeros(len(truth), dtype=np.int64), np.full(len(truth), np.nan)
+    return ReviewedLabels(column, scores, decided, value, random, order, np.array([len(truth)]))
+
+
+def reference(total: int, drawn: int, present: int) -> tuple[int, int]:
+    """How many of the labels that were not drawn may be present: both hypergeometric tails are 2.5 % or more."""
+    possible = [
+        whole - present
+        for whole in range(present, total - drawn + present + 1)
+        if min(hypergeom.cdf(present, total, whole, drawn), hypergeom.sf(present - 1, total, whole, drawn)) >= 0.025
+    ]
+    return min(possible), max(possible)
+
+
+@pytest.mark.parametrize(
+    ("total", "drawn", "present"), [(30, 10, 0), (30, 29, 3), (50, 20, 20), (400, 40, 7), (90, 1, 1)]
+)
+def test_without_ranked_answers_the_interval_is_the_hypergeometric_one(total: int, drawn: int, present: int) -> None:
+    asked = np.random.default_rng(0).permutation(drawn).tolist()
+    made = count_random(counted(np.arange(total) < present, [(row, True) for row in asked]), 0)
+    assert (made.low, made.high) == reference(total, drawn, present)
+    assert made.low <= made.estimate <= made.high
+    assert made.estimate == pytest.approx((total - drawn) * present / drawn, abs=1e-5)
+
+
+def test_many_answers_give_nearly_the_exact_interval() -> None:
+    drawn, present, total = 6 * EXACT, 30, 3000
+    made = count_random(counted(np.arange(total) < present, [(row, True) for row in range(drawn)]), 0)
+    low, high = reference(total, drawn, present)
+    assert made.low == pytest.approx(low, rel=0.05) and made.high == pytest.approx(high, rel=0.05)
+
+
+def test_without_random_answers_everything_is_possible() -> None:
+    made = count_random(counted(np.arange(10) < 5, [(0, False)]), 0)
+    assert (made.low, made.high) == (0, 9)
+
+
+@contextmanager
+def opened(folder: Path, missing: NDArray[np.float64] | None = None, **options: Any) -> Iterator[Review]:
+    """A review of candidates, ranked as options say, with what an audit estimates to be missing of each class."""
+    data, path = digits(), folder / "candidates.parquet"
+    write_candidates(path, likely_rows(data, **options), data)
+    if missing is not None:
+        about: dict[str, Any] = json.loads(pq.read_schema(path).metadata[b"labelgap"])
+        about["estimate"] = MissingEstimate(missing, np.ones(10, np.int64), (9, 99), (0.5, 0.5)).to_json(data.classes)
+        with replacing(folder, [path.name]):
+            pq.write_table(pq.read_table(path).replace_schema_metadata({b"labelgap": json.dumps(about)}), path)
+    with closing(Review(open_review_folder(folder))) as review:
+        yield review
+
+
+def digits() -> Dataset:
+    return lg.load("digits", train=96, val=40, test=40)
+
+
+def decide(review: Review, numbers: list[int]) -> NDArray[np.int8]:
+    """Answer with the truth, and return it."""
+    truth = digits().train.truth
+    assert truth is not None
+    table = truth.to_dense()
+    rows = {name: row for row, name in enumerate(truth.images)}
+    made = []
+    for number in numbers:
+        entry = review.candidates.key(number)
+        value = int(table[rows[entry.image], truth.classes.index(entry.class_name)])
+        made.append(Decision(entry, value, f"request-{number:06d}"))
+    review.store.append(made, reviewer="anna", client="window-1")
+    return table
+
+
+def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(folder: Path) -> None:
+    with opened(folder, share=0.9, sample=0.3) as review:
+        shown, (in_sample, ranked) = review.candidates.positions.shown, review.candidates.positions
+        listed = review.candidates.listed(3)
+        assert (np.diff(shown[listed]) >= 0).all()
+        truth = decide(review, listed[:20].tolist())
+        made, end = review.estimate(3), shown[listed[20]]
+        expected = (in_sample[listed] < end) & (in_sample[listed] < ranked[listed])
+        assert made is not None and made.reviewed == expected.sum() >= 1
+        early = (in_sample[listed[:20]] < np.iinfo(np.int64).max) & ~expected[:20]
+        assert early.any(), "this seed has random labels that the ranking brought before their turn"
+        images = digits().train.labels.images
+        keys = [review.candidates.key(int(number)).image for number in listed[:20]]
+        assert made.found == sum(truth[images.index(name), 3] == PRESENT for name in keys)
+
+
+def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
+    with opened(folder, share=0.8, sample=0.5) as review:
+        for number in range(10):
+            truth = decide(review, review.candidates.listed(number).tolist())
+        made = review.estimate()
+        missing = int((truth == PRESENT).sum() - (digits().train.labels.values == PRESENT).sum())
+        assert made is not None and made.classes >= 5
+        assert made.missing[1] <= missing <= made.missing[2]
+        assert made.still_missing == 0 < made.high and "Less than 1 of the" in describe_estimate(made)
+        assert sum(each.still_missing for each in review.estimates().by_class if each) == made.still_missing
+
+
+def test_a_page_of_an_audit_says_what_the_audit_says(folder: Path) -> None:
+    rows = [row for row in likely_rows(digits(), share=1.0) if row[4] == "missing"]
+    sums = np.array([sum(row[3] for row in rows if row[2] == name) for name in digits().classes])
+    with opened(folder, sums, share=1.0) as review:
+        made, own = review.estimate(), [review.estimate(number) for number in range(10)]
+        told = review.candidates.metadata["estimate"]
+        assert made is not None and made.missing[0] == told["missing"] == round(sums.sum())
+        assert [*made.missing[1:]] == told["range"]
+        by_class = {name: each.missing[0] for name, each in zip(digits().classes, own, strict=True) if each}
+        assert by_class == told["missing_per_class"]
+
+
+def test_a_random_slot_counts_once_all_earlier_labels_of_the_draw_are_decided(folder: Path) -> None:
+    with opened(folder, share=0.5, sample=0.9) as review:
+        feed, rank = class_feed(review, 3), review.candidates.columns.random_rank
+        drawn = feed.numbers[rank[feed.numbers] > 0]
+
+        def answer(numbers: list[int], asked: str) -> list[int]:
+            made = [
+                review.decision(number, PRESENT, f"{asked}-{number:06d}", 0, asked, feed.ranking) for number in numbers
+            ]
+            review.store.append(made, reviewer="anna", client="window-1")
+            review.current.refresh()
+            random = order_decisions(review.current, review.copies.shown)[2]
+            return np.flatnonzero(random).tolist()
+
+        first, second, third, fourth = drawn[np.argsort(rank[drawn])][:4].tolist()
+        slots = feed.numbers[feed.asked == ASKED.index("random")]
+        assert np.isin(slots, drawn).all() and first in slots
+        assert answer([first], "random") == [first]
+        assert answer([third], "random") == [first], "one before it in the draw is open"
+        assert answer([fourth], "other") == [first], "it was not asked in a random slot"
+        assert answer([second], "random") == sorted([first, second, third])
+        assert answer([third], "other") == sorted([first, second, third]), "a corrected answer is still a random one"
+        made = review.estimate(3)
+        assert made is not None and (made.reviewed, made.present, made.found) == (3, 3, 4)
+
+
+def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
+    with opened(folder) as review:
+        assert expected_next(review, 3)[1] is None, "without an estimate of the audit there are no probabilities"
+    with opened(folder, np.full(10, 20.0)) as review:
+        (count, expected), numbers = expected_next(review, 3, 5), class_feed(review, 3).numbers
+        assert count == 5 and expected == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
+
+
+def test_no_class_promises_more_finds_than_are_still_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder, np.arange(10.0)) as review:
+        place, sure = np.arange(len(review.candidates)), np.full(len(review.candidates), 0.9)
+        ranking = SimpleNamespace(number=1, position=place, probability=sure)  # it learned from finds alone
+        monkeypatch.setattr(Review, "ranking", lambda self, aim="missing": ranking)
+        plan, total = plan_context(review, "anna"), review.estimate()
+        assert total is not None and plan["finds"] <= total.still_missing + 1
+        for step in [*plan["steps"], *plan["more"]]:
+            own, (_, following) = review.estimate(step["number"]), expected_next(review, step["number"])
+            assert own is not None and following is not None
+            assert step["finds"] <= max(own.still_missing, 1)
+            assert following <= max(own.still_missing, 0.5) + 1e-9
+
+
+def test_answers_count_in_the_order_in_which_they_were_shown_not_in_that_of_the_clicks(review: Review) -> None:
+    feed, last_id = class_feed(review, 3)[:20], review.store.last_id()
+    asked = [ASKED[each] for each in feed.asked.tolist()]
+    clicked = [*range(1, 20, 2), *range(0, 20, 2)]  # every second one is present, and is clicked first
+    made = [
+        review.decision(number, index % 2, f"request-{index:02d}", 0, asked[index], feed.ranking, place)
+        for index in clicked
+        for number, place in [(int(feed.numbers[index]), last_id * PAGE_PLACES + index + 1)]
+    ]
+    review.store.append(made, reviewer="anna", client="window-1")
+    review.current.refresh()
+    order = order_decisions(review.current, review.copies.shown).order[feed.numbers]
+    assert (np.diff(order) == 1).all()
+    following = class_feed(review, 3).numbers[0]
+    without = review.decision(int(following), PRESENT, "request-of-another-version", 0, "missing", feed.ranking)
+    review.store.append([without], reviewer="ben", client="window-2")
+    review.current.refresh()
+    assert review.current.shown[following] > order.max()

@@ -1,0 +1,320 @@
+"""Classes that a person adds: their names, their candidates, images that look alike, and the open review."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.review.preloaded_worker import preload_workers
+from tests.review.samples import COPY, is_bright, make_photos
+from tests.waiting import PATIENCE, wait_until
+
+import labelgap as lg
+from labelgap.core.errors import InputError
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review import new_classes as added_names
+from labelgap.review.apply import apply_decisions
+from labelgap.review.candidates import MISSING, Candidates, candidate_id
+from labelgap.review.live import Ranking
+from labelgap.review.new_classes import (
+    ADDED_SCORE,
+    MAX_NAME,
+    SimilarImages,
+    center_features,
+    check_class_name,
+    extend_candidates,
+    taken_names,
+)
+from labelgap.review.queues import class_feed, lacks_examples
+from labelgap.review.store import ASKED, LabelKey
+
+
+@pytest.fixture
+def review(album_run: Path) -> Iterator[Review]:
+    with closing(Review(open_review_folder(album_run))) as opened:
+        yield opened
+
+
+def add(review: Review, name: str = "bright") -> int:
+    review.added.add(name, "anna", review.candidates)
+    review.refresh_classes()
+    return review.candidates.classes.index(name)
+
+
+def images(review: Review, class_number: int, near: np.ndarray | None = None) -> list[str]:
+    review.current.refresh()
+    return [
+        review.candidates.key(number).image for number in class_feed(review, class_number, near=near).numbers.tolist()
+    ]
+
+
+def decide(review: Review, *names: str, value: int = PRESENT) -> None:
+    numbers = [review.candidates.number_of(LabelKey("train", name, "bright")) for name in names]
+    made = [review.decision(number, value, f"{number}-{value}-request", 0) for number in numbers if number is not None]
+    review.store.append(made, reviewer="anna", client="window-1")
+
+
+def test_the_class_is_there_at_once_with_every_image(review: Review) -> None:
+    before, feeds = review.progress(), [class_feed(review, number).numbers.tolist() for number in range(2)]
+    number = add(review)
+    train = review.folder.data.train.labels.images
+    asked = images(review, number)
+    assert number == 2 and {*asked} | {COPY, "00.png"} == {*train} and len(asked) == len(train) - 1
+    assert [class_feed(review, each).numbers.tolist() for each in range(2)] == feeds
+    row = next(row for row in review.classes() if row.name == "bright")
+    assert (row.total, row.decided) == (len(train), 0)
+    assert review.progress().total == before.total + len(train)
+    assert len(review.image_order) == len(train) - 1
+    assert review.estimates().by_class[number] is None
+
+
+def test_a_class_without_examples_stays_in_its_random_order_and_out_of_the_estimates(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total, number = review.estimate(), add(review)
+    order, count = images(review, number), len(review.candidates.columns.ids)
+    made = Ranking(9, "missing", 12, np.arange(count, dtype=np.int32)[::-1], np.full(count, 0.5, np.float32))
+    monkeypatch.setattr(review, "ranking", lambda aim="missing": made)
+    assert lacks_examples(review, number) and images(review, number) == order and review.estimate() == total
+    assert not any(lacks_examples(review, own) for own in range(number))
+    decide(review, *order[:5])
+    review.current.refresh()
+    assert not lacks_examples(review, number) and images(review, number) != order[5:]
+
+
+def test_another_server_and_a_restart_show_the_same_order(
+    album_run: Path, review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(added_names, "INTERVAL", 0.0)
+    with closing(Review(open_review_folder(album_run))) as other:
+        _ = other.current, other.copies, other.image_order
+        assert not other.added.changed()
+        number = add(review)
+        decide(review, next(name for name in images(review, number) if name not in (COPY, "00.png")))
+        assert other.added.changed()
+        other.refresh_classes()
+        assert not other.added.changed() and other.candidates.classes == review.candidates.classes
+        assert images(other, number) == images(review, number)
+        assert other.progress() == review.progress() and other.progress().found == 1
+    with closing(Review(open_review_folder(album_run), read_only=True)) as again:
+        assert images(again, number) == images(review, number) and again.progress() == review.progress()
+
+
+def test_an_answer_counts_for_the_copies_of_an_image_and_reaches_the_table(review: Review, tmp_path: Path) -> None:
+    number = add(review)
+    shown = next(name for name in images(review, number) if name in (COPY, "00.png"))
+    decide(review, shown)
+    assert {event.key.image for event in review.store.current()} == {COPY, "00.png"}
+    assert next(row.decided for row in review.classes() if row.name == "bright") == 2
+    written = apply_decisions(review.folder, tmp_path / "better.csv")
+    lines = {line.partition(",")[0]: line.rpartition(",")[2] for line in written.path.read_text().splitlines()}
+    assert (lines["image"], lines[COPY], lines["00.png"], lines["01.png"]) == ("bright", "1", "1", "")
+
+
+def test_similar_images_come_first_and_a_ranking_follows_the_examples(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preload_workers(monkeypatch)
+    review.start_ranking()
+    number = add(review)
+    similarity = review.similar
+    add(review, "striped")
+    assert review.similar is similarity, "the same images: their features are not loaded again"
+    example = next(name for name in images(review, number) if is_bright(name))
+    image = review.candidates.columns.images.index(("train", example))
+    near = review.similar.positions(image, PATIENCE)
+    assert near is not None and not review.similar.problem
+    similar = images(review, number, near)
+    assert similar[0] == example and sum(map(is_bright, similar[:8])) >= 7
+    assert {*class_feed(review, number, near=near).asked.tolist()} == {ASKED.index("other")}, (
+        "nothing here is a random answer"
+    )
+    decide(review, *similar[:5])
+    wait_until(lambda: (ranking := review.ranking()) is not None and ranking.decisions >= 5)
+    bright = sum(map(is_bright, images(review, number)))
+    assert sum(map(is_bright, images(review, number)[: bright + 2])) >= 0.7 * bright
+    assert review.rankings is not None and not review.rankings.problem
+
+
+def test_a_review_of_random_images_asks_about_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    folder = create_random_review(make_photos(tmp_path), "train", 4, 0, tmp_path / "review")
+    with closing(Review(folder)) as review:
+        number = add(review)
+        assert len(images(review, number)) == 4 and number == 3
+        assert {*images(review, number)} >= {name for _, name in review.candidates.columns.images}
+        assert review.estimates().by_class is not None
+
+
+REVIEW = uuid.UUID(int=7).hex
+
+
+@pytest.fixture
+def candidates(review: Review) -> Candidates:
+    return review.candidates
+
+
+@pytest.fixture
+def everything(review: Review) -> list[tuple[str, str]]:
+    return [("train", name) for name in review.folder.data.train.labels.images] + [("val", "0.png"), ("val", "1.png")]
+
+
+def extended(
+    candidates: Candidates, everything: list[tuple[str, str]], *names: str, review: str = REVIEW
+) -> Candidates:
+    return extend_candidates(candidates, names, everything, review)
+
+
+def test_what_there_was_keeps_its_number_its_id_and_its_place(
+    candidates: Candidates, everything: list[tuple[str, str]]
+) -> None:
+    more = extended(candidates, everything, "zebra")
+    old, new = candidates.columns, more.columns
+    assert new.images[: len(old.images)] == old.images and more.classes == (*candidates.classes, "zebra")
+    for name in ("image", "class_number", "score", "kind", "observed", "rank", "class_rank", "random_rank", "ids"):
+        before, after = getattr(old, name), getattr(new, name)
+        assert after.dtype == before.dtype and np.array_equal(after[: len(before)], before, equal_nan=name == "score")
+    for number in range(len(candidates.classes)):
+        for wrong in (False, True):
+            assert np.array_equal(more.listed(number, wrong), candidates.listed(number, wrong))
+    assert np.array_equal(more.image_order[:20], candidates.image_order[:20])
+
+
+def test_the_class_asks_about_every_image_once(candidates: Candidates, everything: list[tuple[str, str]]) -> None:
+    more = extended(candidates, everything, "zebra")
+    columns, rows = more.columns, more.listed(len(candidates.classes))
+    assert sorted(more.key(number) for number in rows) == sorted(LabelKey(*key, "zebra") for key in everything)
+    assert len(set(columns.images)) == len(columns.images) and set(columns.images) == {
+        *candidates.columns.images,
+        *everything,
+    }
+    assert len(np.unique(columns.ids)) == len(columns.ids) and len(np.unique(columns.image_ids)) == len(columns.images)
+    assert set(columns.kind[rows].tolist()) == {MISSING} and set(columns.observed[rows].tolist()) == {UNKNOWN}
+    assert np.allclose(columns.score[rows], ADDED_SCORE)
+    assert sorted(columns.class_rank[rows].tolist()) == list(range(1, len(everything) + 1))
+    for number in rows[:5].tolist():
+        key = more.key(number)
+        assert more.index(candidate_id(key)) == number == more.number_of(key)
+
+
+def test_the_order_is_random_the_same_after_a_restart_and_another_in_another_review(
+    candidates: Candidates, everything: list[tuple[str, str]]
+) -> None:
+    def order(made: Candidates, name: str) -> list[str]:
+        return [made.key(number).image for number in made.listed(made.classes.index(name))]
+
+    first = extended(candidates, everything, "zebra", "gnu")
+    again = extended(extended(candidates, everything, "zebra"), everything, "zebra", "gnu")
+    assert order(first, "zebra") == order(again, "zebra") and order(first, "gnu") == order(again, "gnu")
+    assert np.array_equal(first.columns.ids, again.columns.ids)
+    assert np.array_equal(first.columns.random_rank, again.columns.random_rank)
+    names = [name for _, name in everything]
+    other = order(extended(candidates, everything, "zebra", review=uuid.UUID(int=8).hex), "zebra")
+    assert len({tuple(each) for each in (names, order(first, "zebra"), order(first, "gnu"), other)}) == 4
+
+
+def test_a_tenth_is_the_random_draw_which_does_not_follow_the_order(candidates: Candidates) -> None:
+    many = [("train", f"{number}.png") for number in range(3000)]
+    more = extended(candidates, many, "zebra")
+    own = more.columns.class_number == len(candidates.classes)
+    drawn, rank = more.columns.random_rank[own], more.columns.class_rank[own]
+    assert sorted(drawn[drawn > 0].tolist()) == list(range(1, 301))
+    assert abs(np.corrcoef(drawn[drawn > 0], rank[drawn > 0])[0, 1]) < 0.2
+    shown = more.listed(len(candidates.classes))[:400]
+    assert 30 <= (more.columns.random_rank[shown] > 0).sum() <= 100
+    few = extended(candidates, many[:60], "zebra").columns
+    assert (few.random_rank[few.class_number == len(candidates.classes)] > 0).all()
+
+
+CLASSES = ("cat", "Straße", "caf\u00e9", "traffic light")
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        (" zebra ", "zebra"),
+        ("fire   truck", "fire truck"),
+        ("o\u0308l", "\u00f6l"),
+        ("a\u200cb", "a\u200cb"),
+        ('<b>"&', '<b>"&'),
+    ],
+)
+def test_a_name_is_taken_as_typed_but_for_blanks_and_the_form_of_its_letters(typed: str, name: str) -> None:
+    assert check_class_name(typed, CLASSES) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", "printable"),
+        ("a\x1b[2Jb", "printable"),
+        ("a\u202eb", "printable"),
+        ("\u200d", "printable"),
+        ("x" * (MAX_NAME + 1), "at most 80 characters; this one has 81"),
+        ("cat;dog", "';'"),
+        ("SPLIT", "meaning of its own"),
+        ("tags", "meaning of its own"),
+        ("yes", "meaning of its own"),
+        ("Cat", "a class 'cat' already"),
+        ("ＣＡＴ", "a class 'cat' already"),
+        ("STRASSE", "a class 'Straße' already"),
+        ("Cafe\u0301", "a class 'caf\u00e9' already"),
+        ("Traffic\u00a0 light", "a class 'traffic light' already"),
+        ("Notes", "use for something else"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused_with_the_reason(typed: str, words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_class_name(typed, CLASSES, taken=["notes"])
+    assert words in str(refused.value)
+
+
+def test_columns_that_are_left_out_or_renamed_are_taken(tmp_path: Path) -> None:
+    make_photos(tmp_path)
+    options = {"ignore_columns": ["owl"], "rename": {"dog": "hound"}, "duplicates": "off"}
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", **options)
+    assert data.classes == ("cat", "hound") and taken_names(data) == {"owl", "dog"}
+    assert taken_names(lg.load("digits", train=4, val=0, test=0)) == set()
+
+
+def reference(features: list[list[float]], row: int) -> list[float]:
+    """The formula with Python's own floats."""
+    mean = [sum(column) / len(features) for column in zip(*features, strict=True)]
+    centered = [[value - middle for value, middle in zip(each, mean, strict=True)] for each in features]
+    length = [math.sqrt(sum(value * value for value in each)) for each in centered]
+    products = [sum(a * b for a, b in zip(each, centered[row], strict=True)) for each in centered]
+    return [
+        product / (own * length[row]) if own * length[row] else 0.0
+        for product, own in zip(products, length, strict=True)
+    ]
+
+
+def order(features: np.ndarray, image: int) -> list[int]:
+    """The images by their similarity to one."""
+    places = SimilarImages(lambda: features.astype(np.float32)).positions(image, patience=60)
+    assert places is not None
+    return [int(each) for each in np.argsort(places)]
+
+
+def test_the_cosine_is_that_of_the_formula() -> None:
+    features = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32) + 3
+    expected = reference(features.tolist(), 7)
+    similar = center_features(features.copy())
+    assert similar @ similar[7] == pytest.approx(expected, abs=2e-5)
+    found = order(features, 7)
+    assert sorted(found) == list(range(600))
+    assert found[:20] == [7, *sorted(set(range(600)) - {7}, key=lambda row: -expected[row])[:19]]
+
+
+def test_an_image_without_length_is_similar_to_none_and_nothing_is_nan() -> None:
+    features = np.array([[1.0, 1.0], [2.0, 0.0], [0.0, 2.0]], dtype=np.float32)
+    similar = center_features(features.copy())
+    assert (similar @ similar[0]).tolist() == [0, 0, 0]
+    assert similar @ similar[1] == pytest.approx([0, 1, -1])
+    assert order(features, 0) == [0, 1, 2]

@@ -1,0 +1,284 @@
+"""Real servers and workers in processes of their own: several people, kills, stalled clients, a load of twenty."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from itertools import combinations
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+from benchmarks.simulated_people import Plan, Work, simulate
+from PIL import Image
+from tests.review.http_client import ReviewClient, running
+from tests.review.samples import likely_rows, write_candidates
+from tests.review.test_connections import ATTACKS, STALLED, stalled
+from tests.waiting import PATIENCE, has_ended, wait_until
+
+import labelgap as lg
+from labelgap.core.files import DiskError
+from labelgap.labels.codes import ABSENT, PRESENT
+from labelgap.review import Review, ReviewFolder, create_random_review, decisions, open_review_folder
+from labelgap.review.apply import apply_decisions
+from labelgap.review.candidates import MISSING, WRONG, Candidates
+from labelgap.review.database import FILE
+from labelgap.review.live import EVERY, MAX_CRASHES, LiveRankings, RankingJob
+from labelgap.review.queues import class_feed
+from labelgap.review.store import DecisionStore
+from labelgap.review.views import panel_context, render
+
+CLASSES = tuple("abcdefgh")
+IMAGES = 24
+FEW_FILES = 256
+"""Files that a process may open on some systems; fewer than there are stalled connections."""
+
+
+@pytest.fixture
+def review_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewFolder:
+    """A review of images, each with seven unknown labels."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "photos").mkdir()
+    rows = [["image", "split", *CLASSES]]
+    for number in range(IMAGES):
+        pixels = np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+        rows.append([f"{number}.png", "train", *("1" if at == number % 8 else "" for at in range(8))])
+    with (tmp_path / "tags.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off")
+    return create_random_review(data, "train", IMAGES, 0, tmp_path / "review")
+
+
+@dataclass
+class Reviewer:
+    """Somebody who decides without pause, until the server is gone or all is decided."""
+
+    client: ReviewClient
+    ids: list[str]
+    confirmed: list[str] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self._work)
+        self.started = threading.Event()
+
+    def _work(self) -> None:
+        for identity in self.ids:
+            try:
+                answer = self.client.decide(identity, PRESENT)
+            except (OSError, HTTPException):
+                self.started.set()
+                return
+            if answer.status == 200:
+                self.confirmed.append(identity)
+            else:
+                self.refused.append(answer.status)
+            self.started.set()
+
+
+def check_one_moment(folder: ReviewFolder, out: Path) -> int:
+    """Apply while people decide; the table and the list of changes must be of the same moment."""
+    result = apply_decisions(folder, out, force=True)
+    with result.provenance.open(newline="") as file:
+        listed = {(row["image"], row["class"]) for row in csv.DictReader(file)}
+    with out.open(newline="") as file:
+        table = {(row["image"], name) for row in csv.DictReader(file) for name in CLASSES if row[name] == "1"}
+    observed = {(f"{number}.png", CLASSES[number % 8]) for number in range(IMAGES)}
+    assert table == observed | listed
+    assert result.decided == len(listed) == result.changed.get("review", 0)
+    return result.decided
+
+
+def test_two_servers_a_kill_stalled_clients_and_apply_lose_no_decision(
+    review_folder: ReviewFolder, tmp_path: Path
+) -> None:
+    candidates = Candidates(review_folder.path / "candidates.parquet", CLASSES)
+    ids = [f"{int(each):016x}" for each in candidates.columns.ids]
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(running(review_folder.path, "--fixed-order", files=FEW_FILES)) for _ in range(2)
+        )
+        for server in (first, second):
+            server.client.enter()
+        for name in ("nothing is sent", "half a header", "half a body"):
+            stack.enter_context(stalled(second.client, ATTACKS[name], STALLED))
+        people = [
+            Reviewer(server.client.another(f"person {number}"), ids[number::4])
+            for number, server in enumerate((first, second, first, second))
+        ]
+        for person in people:
+            person.thread.start()
+        for person in people:
+            assert person.started.wait(120)
+        counts = [check_one_moment(review_folder, tmp_path / "better.csv") for _ in range(10)]
+        assert counts == sorted(counts)
+        first.process.send_signal(signal.SIGKILL)
+        for person in people:
+            person.thread.join(300)
+            assert not person.refused
+        assert len(people[1].confirmed) == len(people[1].ids), "the other server goes on"
+        confirmed = {identity for person in people for identity in person.confirmed}
+        stored = {revision.image + revision.class_name for revision in decisions(review_folder.path)}
+        for identity in confirmed:
+            number = candidates.index(identity)
+            assert number is not None
+            key = candidates.key(number)
+            assert key.image + key.class_name in stored
+        assert second.client.request("/").status == 200
+    assert check_one_moment(open_review_folder(review_folder.path), tmp_path / "after.csv") >= len(confirmed)
+
+
+@contextmanager
+def ranked(folder: Path) -> Iterator[tuple[Review, LiveRankings]]:
+    with closing(Review(open_review_folder(folder))) as review:
+        review.start_ranking()
+        assert review.rankings is not None
+        yield review, review.rankings
+
+
+def decide(review: Review, class_number: int, count: int, value: int) -> None:
+    numbers = class_feed(review, class_number).numbers[:count].tolist()
+    made = [review.decision(number, value, f"request-{class_number}-{number}", 0) for number in numbers]
+    review.store.append(made, reviewer="anna", client="window-1")
+
+
+def learned(review: Review, decisions: int) -> bool:
+    ranking = review.ranking()
+    return ranking is not None and ranking.decisions >= decisions
+
+
+def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_restart(preloaded: Path) -> None:
+    with ranked(preloaded) as (review, rankings):
+        decide(review, 3, EVERY, ABSENT)
+        wait_until(lambda: learned(review, EVERY))
+        first = review.ranking()
+        assert first is not None and class_feed(review, 3).ranking == first.number
+        open_ones = class_feed(review, 3).numbers
+        ranked_ones = open_ones[review.candidates.columns.kind[open_ones] == MISSING]
+        score = review.candidates.columns.score[ranked_ones].astype(np.float64)
+        assert first.probability[ranked_ones].mean() < score.mean()  # ten times no to 3
+        worker = rankings.worker.process.pid
+        assert worker is not None
+        os.kill(worker, signal.SIGKILL)
+        decide(review, 5, EVERY, PRESENT)
+        wait_until(lambda: learned(review, 2 * EVERY))
+        assert rankings.worker.process.pid != worker and not rankings.problem
+        newest = review.ranking()
+        assert newest is not None
+        wait_until(lambda: review.ranking("classifier") is not None)
+    with ranked(preloaded) as (again, _):
+        wait_until(lambda: learned(again, 2 * EVERY))
+        same = again.ranking()
+        assert same is not None and same.number == newest.number
+        assert np.array_equal(same.position, newest.position)
+        models = {number: model for number, _, model, _, _ in again.store.rankings()}
+        assert len(models) == len(set(models)) and all(models.values())
+
+
+def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(preloaded: Path, tmp_path: Path) -> None:
+    with closing(Review(open_review_folder(preloaded))) as review:
+        before = class_feed(review, 3).numbers.tolist()
+        review.start_ranking()
+        assert review.rankings is not None
+        review.rankings.stop()
+        job = review.rankings.job
+        broken = type(job)(**{**vars(job), "path": str(tmp_path / "gone")})
+        review.rankings = LiveRankings(broken, review.store, review._decisions)
+        wait_until(lambda: review.rankings is not None and bool(review.rankings.problem))
+        assert "gone" in review.rankings.problem and "gone" in render("panel.html", panel=panel_context(review, 3))
+        assert class_feed(review, 3).numbers.tolist() == before
+
+
+def test_a_full_disk_ends_nothing_and_no_end_is_without_a_reason(
+    review: Review, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [DiskError.of(review.store.path, "full", full=True)] * (MAX_CRASHES + 1) + [ValueError("of a bug")]
+    monkeypatch.setattr("labelgap.review.live.RETRY_SECONDS", 0.01)
+
+    def state() -> NoReturn:
+        raise errors.pop(0)
+
+    live = LiveRankings(RankingJob.of(review.folder, review.candidates), review.store, state)
+    worker = live.worker.process.pid
+    wait_until(lambda: bool(live.problem))
+    live.stop()
+    assert live.problem == "of a bug" and not errors and live.worker.process.pid == worker
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="the worker is found by /proc")
+def test_the_worker_ends_with_a_server_that_is_killed_and_no_decision_is_lost(folder: Path) -> None:
+    with running(folder) as server:
+        worker = worker_of(server.process.pid)
+        with closing(Review(open_review_folder(folder))) as other:  # somebody else decides in the same folder
+            decide(other, 3, EVERY, PRESENT)
+            wait_until(lambda: any(decisions for _, _, _, decisions, _ in other.store.rankings()))
+        server.process.kill()
+    wait_until(lambda: has_ended(worker))
+    with closing(DecisionStore(folder / FILE, read_only=True)) as store:
+        assert len(store.current()) == EVERY
+
+
+def worker_of(server: int) -> int:
+    """Wait for the process that ranks, and return its id; until it runs its own program it looks like the server."""
+    found: list[int] = []
+
+    def started() -> bool:
+        children = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
+        found[:] = [child for child in children if not has_ended(child) and "spawn_main" in command_line(child)]
+        return len(found) == 1
+
+    wait_until(started)
+    return found[0]
+
+
+def command_line(process: int) -> str:
+    return Path(f"/proc/{process}/cmdline").read_text()
+
+
+def has_ranking(folder: Path, decisions: int) -> bool:
+    """Whether the worker has ranked after some decisions; the ranking of the audit is stored with the first page."""
+    with closing(DecisionStore(folder / FILE, read_only=True)) as store:
+        return any(made >= decisions for _, _, _, made, _ in store.rankings())
+
+
+def shown_at_once(people: list[Work]) -> list[str]:
+    """The candidates that two people had on their pages at the same time."""
+    pages = [(person.name, *page) for person in people for page in person.shown]
+    return [
+        identity
+        for (a, start_a, end_a, ids_a), (b, start_b, end_b, ids_b) in combinations(pages, 2)
+        if a != b and start_a < end_b and start_b < end_a
+        for identity in set(ids_a) & set(ids_b)
+    ]
+
+
+def test_twenty_people_decide_everything_once_and_nothing_is_lost(folder: Path) -> None:
+    data = lg.load("digits", train=96, val=40, test=40)
+    write_candidates(folder / "candidates.parquet", likely_rows(data, share=0.2), data)
+    with running(folder) as server:
+        wait_until(lambda: has_ranking(folder, 0))
+        people = simulate(Plan(server.client.port, people=20, seconds=PATIENCE, pause=0.01, size=5))
+        assert [person.problem for person in people if person.problem] == []
+        wait_until(lambda: has_ranking(folder, EVERY))  # it is ranked again in the meantime
+        with closing(DecisionStore(folder / FILE, read_only=True)) as store:
+            events = store.events()
+    confirmed = [each for person in people for each in person.decided]
+    assert Counter(event.request_id for event in events if event.is_answer) == Counter(each[0] for each in confirmed)
+    assert all(event.accepted for event in events) and not [person.refused for person in people if person.refused]
+    assert max(Counter(identity for _, identity, _ in confirmed).values()) == 1, "nobody decides what another has"
+    assert shown_at_once(people) == []
+    assert sum(bool(person.decided) for person in people) >= 15, "everybody has something to do"
+    with closing(Review(open_review_folder(folder), read_only=True)) as review:
+        open_ones = ~review.current.decided & (review.candidates.columns.kind != WRONG) & review.copies.shown
+        assert not open_ones.any(), "all was decided"
+        values = {f"{int(review.candidates.columns.ids[n]):016x}": int(v) for n, v in enumerate(review.current.value)}
+        assert {identity: values[identity] for _, identity, _ in confirmed} == {i: v for _, i, v in confirmed}

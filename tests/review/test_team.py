@@ -1,0 +1,462 @@
+"""Several people: agreement, second opinions, leases, a cache that they share, and the pages of a server."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.review.http_client import HttpResponse, ReviewClient, run_server
+
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import Review
+from labelgap.review import team as module
+from labelgap.review.candidates import WRONG
+from labelgap.review.session import VersionedCache
+from labelgap.review.store import SECOND, Decision, DecisionEvent, DecisionStore, LabelKey, Undo
+from labelgap.review.team import (
+    LEASE_SECONDS,
+    UNCONFIRMED_SECONDS,
+    Holder,
+    Leases,
+    OpinionPair,
+    SecondOpinions,
+    count_people,
+    describe_agreement,
+    is_doubled,
+    kappa_interval,
+    measure_agreement,
+    opinion_pairs,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = LabelKey("train", "a.jpg", "dog")
+
+
+def event(
+    number: int,
+    value: int | None,
+    by: str = "anna",
+    kind: str = "missing",
+    *,
+    undoes: int | None = None,
+    accepted: bool | None = None,
+    key: LabelKey = KEY,
+) -> DecisionEvent:
+    accepted = (kind != SECOND) if accepted is None else accepted
+    time = START + timedelta(seconds=number)
+    return DecisionEvent(number, time, by, key, value, kind, 0.5, undoes, accepted, by, f"request-{number}", 0, 0)
+
+
+def pair(first: int, second: int, people: str = "ab", class_name: str = "dog") -> OpinionPair:
+    key = LabelKey("train", "a.jpg", class_name)
+    return OpinionPair(event(1, first, people[0], key=key), event(2, second, people[1], SECOND, key=key), None)
+
+
+def reference(first: list[int], second: list[int]) -> float:
+    """κ of two lists of answers, from the formula, with Python's own floats."""
+    count = len(first)
+    observed = sum(a == b for a, b in zip(first, second, strict=True)) / count
+    chance = sum((first.count(value) / count) * (second.count(value) / count) for value in (PRESENT, ABSENT))
+    return (observed - chance) / (1 - chance)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kappa_is_that_of_the_formula(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    first = random.integers(0, 2, 40).tolist()
+    second = np.where(random.random(40) < 0.2, random.integers(0, 2, 40), first).tolist()
+    total = measure_agreement(pair(a, b) for a, b in zip(first, second, strict=True)).total
+    assert total.kappa is not None and total.interval is not None and total.pairs == 40
+    assert total.kappa == pytest.approx(reference(first, second))
+    assert total.agreed == sum(a == b for a, b in zip(first, second, strict=True))
+    assert total.interval[0] < total.kappa < total.interval[1]
+
+
+def test_kappa_is_undefined_without_answers_and_where_all_are_the_same() -> None:
+    assert measure_agreement([]).total.kappa is None
+    same = measure_agreement([pair(ABSENT, ABSENT)] * 30).total
+    assert same.kappa is None and same.interval is None and same.agreed == same.pairs == 30
+    assert "undefined" in describe_agreement(same)
+    assert measure_agreement([pair(ABSENT, PRESENT)] * 30).total.kappa == 0, "never the same answer, as by chance"
+
+
+def test_cannot_tell_is_counted_apart() -> None:
+    found = measure_agreement([pair(PRESENT, PRESENT), pair(ABSENT, ABSENT), pair(UNKNOWN, ABSENT)]).total
+    assert (found.pairs, found.agreed, found.unsure, found.kappa) == (2, 2, 1, 1.0)
+    assert describe_agreement(found) == '2 of 2 the same, κ 1.00 (too few for an interval); 1 more with "can\'t tell"'
+
+
+@pytest.mark.parametrize("yes", [0.2, 0.5])
+def test_the_interval_of_kappa_holds_about_as_often_as_it_says(yes: float) -> None:
+    error, random = 0.05, np.random.default_rng(0)
+    shares = np.array(
+        [
+            [yes * error**2 + (1 - yes) * (1 - error) ** 2, error * (1 - error)],
+            [error * (1 - error), yes * (1 - error) ** 2 + (1 - yes) * error**2],
+        ]
+    )
+    true = reference_of_shares(shares)
+    held = 0
+    for _ in range(200):
+        low, high = kappa_interval(random.multinomial(50, shares.ravel()).reshape(2, 2))
+        held += low <= true <= high
+    assert held >= 0.9 * 200
+
+
+def reference_of_shares(shares: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    chance = float(shares.sum(0) @ shares.sum(1))
+    return (float(np.trace(shares)) - chance) / (1 - chance)
+
+
+def test_a_later_decision_settles_and_leaves_the_pair_as_it_was() -> None:
+    events = [event(1, PRESENT), event(2, ABSENT, "ben", SECOND), event(3, ABSENT, "carl")]
+    (found,) = opinion_pairs(events)
+    assert not found.agrees and not found.is_open and found.settled == events[2]
+    (again,) = opinion_pairs([*events, event(4, None, "carl", undoes=3)])
+    assert again.is_open, "the settling decision was undone"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event(1, PRESENT, "ben", SECOND)],
+        [event(1, PRESENT), event(2, ABSENT, "anna", SECOND)],
+        [event(1, PRESENT), event(2, ABSENT, "ben", SECOND), event(3, None, "ben", SECOND, undoes=2, accepted=True)],
+        [event(1, PRESENT), event(2, ABSENT, "ben", SECOND), event(3, None, undoes=1)],
+        [event(1, PRESENT, accepted=False), event(2, ABSENT, "ben", SECOND)],
+    ],
+    ids=["no first", "the same person", "the second undone", "the first undone", "the first lost a conflict"],
+)
+def test_without_two_valid_answers_of_two_people_there_is_no_pair(events: list[DecisionEvent]) -> None:
+    assert opinion_pairs(events) == []
+
+
+IDS = np.random.default_rng(1).integers(0, 2**64, 50_000, dtype=np.uint64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DecisionStore]:
+    with closing(DecisionStore(tmp_path / "review.sqlite")) as made:
+        yield made
+
+
+def label(number: int) -> LabelKey:
+    return LabelKey("train", f"{number}.jpg", "dog")
+
+
+def stored_answer(store: DecisionStore, number: int, value: int, by: str, kind: str = "missing", seen: int = 0) -> str:
+    request = uuid.uuid4().hex
+    outcome = store.append([Decision(label(number), value, request, seen, kind)], reviewer=by, client=by)[0]
+    assert outcome.status == "accepted"
+    return request
+
+
+def test_the_labels_are_the_same_everywhere_and_others_in_another_store() -> None:
+    for share in (0.0, 0.05, 0.5, 1.0):
+        deviation = 4 * np.sqrt(share * (1 - share) / len(IDS))
+        assert abs(is_doubled(IDS, "store", share).mean() - share) <= deviation
+    chosen = is_doubled(IDS, "store", 0.05)
+    assert np.array_equal(is_doubled(IDS[::-1], "store", 0.05)[::-1], chosen)
+    assert np.flatnonzero(chosen)[:3].tolist() == [16, 20, 31], "the same in every version and on every machine"
+    other = is_doubled(IDS, "another", 0.05)
+    assert 0.03 < (chosen & other).sum() / chosen.sum() < 0.07, "independent"
+    assert not (chosen & ~is_doubled(IDS, "store", 0.1)).any(), "a larger share contains a smaller one"
+
+
+def test_pairs_follow_the_store_and_are_the_same_after_a_restart(store: DecisionStore) -> None:
+    opinions = SecondOpinions(store)
+    assert opinions.pairs() == [] and opinions.answered() == set()
+    stored_answer(store, 1, PRESENT, "anna")
+    stored_answer(store, 2, ABSENT, "anna")
+    request = stored_answer(store, 1, ABSENT, "ben", SECOND)
+    stored_answer(store, 2, ABSENT, "carl", SECOND)
+    assert [pair.people for pair in opinions.pairs()] == [("anna", "ben"), ("anna", "carl")]
+    assert [pair.first.key for pair in opinions.pairs() if pair.is_open] == [label(1)]
+    assert SecondOpinions(store).pairs() == opinions.pairs() and opinions.answered() == {label(1), label(2)}
+    store.append([Undo(request, uuid.uuid4().hex)], reviewer="ben", client="ben")
+    assert opinions.answered() == {label(2)} == SecondOpinions(store).answered()
+    assert not any(pair.is_open for pair in opinions.pairs())
+
+
+def test_people_are_counted_by_what_they_decided_and_answered(store: DecisionStore) -> None:
+    for number in range(6):
+        stored_answer(store, number, PRESENT, "anna")
+    request = stored_answer(store, 6, PRESENT, "anna")
+    store.append([Undo(request, uuid.uuid4().hex)], reviewer="anna", client="anna")
+    stored_answer(store, 0, ABSENT, "ben", SECOND)
+    stored_answer(store, 7, ABSENT, "ben")
+    anna, ben = count_people(store.events(), store.current())
+    assert (anna.name, anna.decided, anna.answers, anna.second) == ("anna", 6, 7, 0)
+    assert (ben.name, ben.decided, ben.answers, ben.second) == ("ben", 1, 2, 1)
+    assert anna.per_minute is None, "milliseconds of work are too little for a speed"
+
+
+def test_only_who_tolerates_it_gets_an_old_value() -> None:
+    cache = VersionedCache()
+    assert cache.get("a", 1, lambda: "old") == "old"
+    with cache.tolerating(60):
+        assert cache.get("a", 2, lambda: "new") == "old"
+        with cache.tolerating(0):
+            assert cache.get("a", 2, lambda: "new") == "new"
+    with cache.tolerating(1e-9):
+        time.sleep(0.001)
+        assert cache.get("a", 3, lambda: "newest") == "newest", "it is too old"
+
+
+def test_many_threads_compute_it_once_and_nobody_waits_who_need_not() -> None:
+    cache, computing, go_on = VersionedCache(), threading.Event(), threading.Event()
+    cache.get("a", 1, lambda: "old")
+
+    def slow() -> str:
+        computing.set()
+        assert go_on.wait(60)
+        return "new"
+
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(cache.get("a", 2, slow))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    assert computing.wait(60)
+    with cache.tolerating(1e-9):
+        assert cache.get("a", 2, lambda: "never") == "old"
+    computing.clear()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert found == ["new"] * 5 and not computing.is_set()
+
+
+ANNA, BEN = Holder("browser-a", "page-1"), Holder("browser-b", "page-1")
+QUEUE = np.arange(100)
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def leases(clock: Clock) -> Leases:
+    return Leases(clock)
+
+
+def numbers(found: NDArray[np.int64]) -> list[int]:
+    return [int(each) for each in found]
+
+
+def test_the_second_person_is_given_what_follows(leases: Leases) -> None:
+    assert numbers(leases.take(ANNA, QUEUE, 60)) == list(range(60))
+    assert numbers(leases.take(BEN, QUEUE, 60)) == list(range(60, 100)), "all that is left"
+    assert numbers(leases.take(Holder("browser-c", "page-1"), QUEUE, 60)) == []
+    assert numbers(leases.held_by_others(ANNA.browser)) == list(range(60, 100))
+
+
+def test_pages_of_one_browser_do_not_exclude_each_other(leases: Leases) -> None:
+    leases.take(ANNA, QUEUE, 10)
+    assert numbers(leases.take(Holder(ANNA.browser, "page-2"), QUEUE, 10)) == list(range(10))
+
+
+def test_a_lease_lasts_as_long_as_its_page_polls(leases: Leases, clock: Clock) -> None:
+    leases.take(ANNA, QUEUE, 10)
+    for _ in range(20):
+        assert leases.renew(ANNA, "anna")
+        clock.now += LEASE_SECONDS - 1
+    assert len(leases.held_by_others(BEN.browser)) == 10
+    clock.now += 1
+    assert not len(leases.held_by_others(BEN.browser)) and not leases.renew(ANNA, "anna")
+
+
+def test_a_client_that_only_loads_pages_holds_them_briefly(leases: Leases, clock: Clock) -> None:
+    leases.take(ANNA, QUEUE, 10)
+    clock.now += UNCONFIRMED_SECONDS
+    assert numbers(leases.take(BEN, QUEUE, 10)) == list(range(10))
+
+
+def test_others_at_the_same_class_are_named_once_their_page_has_polled(leases: Leases, clock: Clock) -> None:
+    leases.take(ANNA, QUEUE, 10, place=3)
+    leases.take(BEN, QUEUE, 10, place=3)
+    assert leases.people(BEN.browser, 3) == [] and leases.reviewer(ANNA.browser) is None
+    leases.renew(ANNA, "anna")
+    assert leases.people(BEN.browser, 3) == ["anna"] and leases.reviewer(ANNA.browser) == "anna"
+    assert leases.people(ANNA.browser, 3) == [] and leases.people(BEN.browser, 4) == []
+    leases.release(ANNA)
+    assert leases.people(BEN.browser, 3) == [] and leases.reviewer(ANNA.browser) == "anna", "for the next page"
+    leases.take(ANNA, QUEUE, 10, place=3)
+    leases.renew(ANNA, "anna")
+    assert leases.people(BEN.browser, 3) == ["anna"]
+    clock.now += LEASE_SECONDS
+    assert leases.people(BEN.browser, 3) == []
+
+
+def test_a_browser_with_many_pages_loses_its_oldest(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_OF_BROWSER", 25)
+    for at in range(5):
+        leases.take(Holder("hostile", f"page-{at}"), QUEUE[10 * at :], 10)
+    assert numbers(leases.held_by_others(ANNA.browser)) == list(range(30, 50))
+
+
+def test_many_browsers_cannot_fill_the_memory(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_LEASES", 3)
+    leases.take(ANNA, QUEUE, 10)
+    for at in range(6):
+        leases.renew(ANNA, "anna")
+        leases.take(Holder(f"hostile-{at}", "page"), QUEUE, 10)
+    assert leases.renew(ANNA, "anna"), "a page that polls outlives those that do not"
+    assert len(leases.held_by_others("somebody")) == 30
+
+
+def test_twenty_threads_that_ask_at_once_are_given_different_candidates(leases: Leases) -> None:
+    queue, given = np.arange(2000), dict[int, list[int]]()
+    together = threading.Barrier(20)
+
+    def work(number: int) -> None:
+        together.wait()
+        for _ in range(20):
+            given[number] = numbers(leases.take(Holder(f"browser-{number}", "page"), queue, 60))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(len(each) for each in given.values()) == [60] * 20
+    assert len({number for each in given.values() for number in each}) == 20 * 60
+
+
+CLASS = 3
+
+
+@pytest.fixture
+def doubled(review: Review) -> Iterator[ReviewClient]:
+    """A server that asks a second person about everything."""
+    with run_server(review, double=1.0) as made:
+        yield made
+
+
+def tiles(page: str) -> list[dict[str, str]]:
+    found = re.findall(r'<li class="entry[^>]*>', page)
+    return [{name: unescape(value) for name, value in re.findall(r'data-([\w-]+)="([^"]*)"', tag)} for tag in found]
+
+
+def ids(page: str) -> list[str]:
+    return [tile["id"] for tile in tiles(page)]
+
+
+def lease_of(page: str) -> str:
+    found: list[str] = re.findall(r'data-lease="(\w*)"', page)
+    return found[0]
+
+
+def open_class(client: ReviewClient, size: int = 10, **options: Any) -> str:
+    client.enter()
+    query = "&".join(f"{name}={value}" for name, value in {"size": size, **options}.items())
+    return client.request(f"/class/{CLASS}?{query}").text
+
+
+def leave(client: ReviewClient, page: str) -> None:
+    message = {"lease": lease_of(page), "class_number": CLASS, "ids": []}
+    assert client.post("/api/leases", message).json == {"refused": []}
+
+
+def poll(client: ReviewClient, lease: str) -> Any:
+    query = f"since=0&reviewer={client.reviewer}&class={CLASS}&lease={lease}"
+    return client.request(f"/api/changes?{query}").json
+
+
+def answer_all(client: ReviewClient, value: int, size: int = 10) -> list[dict[str, str]]:
+    """Decide what a page shows, and leave it."""
+    page = open_class(client, size)
+    for tile in tiles(page):
+        assert answer(client, tile, value).status == 200
+    leave(client, page)
+    return tiles(page)
+
+
+def second_opinions(client: ReviewClient) -> list[dict[str, str]]:
+    """What somebody is asked as the second, once the server knows the name."""
+    poll(client, lease_of(open_class(client)))
+    return [tile for tile in tiles(open_class(client, 60)) if tile["asked"] == SECOND]
+
+
+def answer(client: ReviewClient, tile: dict[str, str], value: int) -> HttpResponse:
+    return client.decide(tile["id"], value, int(tile["version"]), asked=tile["asked"])
+
+
+def test_what_another_answers_and_leaves_while_a_page_is_made_is_not_on_it(
+    client: ReviewClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ben, held = client.another("ben"), Leases.held_by_others
+    answered = open_class(ben, 5)
+    client.enter()
+    left = [answered]
+
+    def held_after_answers(self: Leases, browser: str) -> Any:
+        for page in [left.pop() for _ in left]:
+            assert all(answer(ben, tile, PRESENT).status == 200 for tile in tiles(page))
+            leave(ben, page)
+        return held(self, browser)
+
+    monkeypatch.setattr(Leases, "held_by_others", held_after_answers)  # between the feed and the lease of a page
+    shown = ids(client.request(f"/class/{CLASS}?size=5").text)
+    assert not left and len(shown) == 5 and not set(shown) & set(ids(answered))
+
+
+def test_the_cookie_of_a_browser_is_not_for_scripts_or_other_sites_and_a_forged_one_is_replaced(
+    client: ReviewClient,
+) -> None:
+    given = client.request("/class/3").headers["set-cookie"]
+    assert re.match(rf"labelgap-{client.port}-browser=[0-9a-f]{{32}};", given)
+    assert "HttpOnly" in given and "SameSite=strict" in given
+    client.cookie = given.partition(";")[0]
+    assert "set-cookie" not in client.request("/class/3").headers
+    client.cookie = f"labelgap-{client.port}-browser=<script>"
+    assert "<" not in client.request("/class/3").headers["set-cookie"]
+
+
+def test_second_opinions_are_asked_blind_and_of_somebody_else(doubled: ReviewClient, review: Review) -> None:
+    anna, ben = doubled, doubled.another("ben")
+    mine = answer_all(anna, PRESENT)
+    assert SECOND not in {tile["asked"] for tile in mine}
+    page = open_class(anna, 60)
+    assert SECOND not in {tile["asked"] for tile in tiles(page)}, "nobody is asked twice"
+    leave(anna, page)
+    asked = second_opinions(ben)
+    assert asked and {tile["id"] for tile in asked} <= {tile["id"] for tile in mine}
+    assert {(tile["value"], tile["who"], tile["version"]) for tile in asked} == {("", "", "0")}
+    assert answer(ben, asked[0], PRESENT).status == 200 and answer(ben, asked[1], ABSENT).status == 200
+    seconds = [event for event in review.store.events() if event.kind == SECOND]
+    assert [(event.reviewer, event.accepted) for event in seconds] == [("ben", False)] * 2
+    assert {event.reviewer for event in review.store.current()} == {"anna"}
+    again = {tile["id"] for tile in second_opinions(doubled.another("carl"))}
+    assert not {asked[0]["id"], asked[1]["id"]} & again, "two people have answered it"
+
+
+def test_a_second_opinion_on_what_is_open_again_is_a_decision(doubled: ReviewClient, review: Review) -> None:
+    number = int(np.flatnonzero(review.candidates.columns.kind != WRONG)[0])
+    identity = f"{int(review.candidates.columns.ids[number]):016x}"
+    doubled.enter()
+    assert doubled.decide(identity, PRESENT, asked=SECOND).status == 200
+    (stored,) = review.store.current()
+    assert stored.kind != SECOND and stored.accepted
+    assert doubled.decide(identity, ABSENT, stored.id, asked=SECOND).status == 200, "nobody is his own second"
+    assert not review.opinions.pairs() and len(review.store.current()) == 1
