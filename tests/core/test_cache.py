@@ -146,7 +146,8 @@ def test_of_several_rows_of_a_key_the_newest_counts(cache: Path) -> None:
         assert connection.execute("SELECT count(*) FROM row").fetchone() == (2,)
 
 
-def store_until_killed(pipe: Connection, number: int) -> None:
+def store_until_killed(pipe: Connection, folder: str, number: int) -> None:
+    os.environ["LABELGAP_CACHE"] = folder  # the server of forks may be older than this test, and has its environment
     keys, rows = random_bytes(400, KEY_BYTES, number), random_bytes(400, WIDTH, number + 100)
     for start in range(0, 400, 10):
         open_store().append(keys[start : start + 10], rows[start : start + 10])
@@ -158,7 +159,7 @@ def test_processes_that_write_at_once_and_are_killed_lose_only_what_they_were_st
     workers = []
     for number in range(2):
         pipe, theirs = context.Pipe(duplex=False)
-        workers.append((pipe, context.Process(target=store_until_killed, args=(theirs, number), daemon=True)))
+        workers.append((pipe, context.Process(target=store_until_killed, args=(theirs, str(cache), number), daemon=True)))
         workers[-1][1].start()
         theirs.close()
     for pipe, process in workers:
