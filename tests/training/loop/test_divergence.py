@@ -61,6 +61,7 @@ def breaking(*calls: int, factor: float = float("nan")) -> Breaks:
     return Breaks()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
     tmp_path: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:

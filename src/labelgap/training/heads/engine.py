@@ -124,7 +124,6 @@ class LinearEngine:
         momentum, nesterov: of "sgd".
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
         basis: the coordinates of the features, where several engines share them; else they are fitted here.
-        graphs: whether to capture the step in a CUDA graph, where the device has them.
     """
 
     def __init__(
@@ -142,7 +141,6 @@ class LinearEngine:
         nesterov: bool = False,
         standardize: bool = False,
         basis: FeatureBasis | None = None,
-        graphs: bool = True,
     ) -> None:
         self.full_batch = optimizer == "newton"
         if basis is None and (standardize or self.full_batch):
@@ -167,7 +165,7 @@ class LinearEngine:
         self.weight_gradient = torch.empty_like(self.weight)
         self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
         self.epoch_tensor = torch.ones((), dtype=torch.int64, device=self.device)
-        self.graphed_step = self.make_graphed_step() if graphs and self.device.type == "cuda" else None
+        self.graphed_step = self.make_graphed_step() if self.device.type == "cuda" else None
 
     def _group_heads(self) -> None:
         """Decide which heads share a loss, and the slot and the row of every head."""
