@@ -83,9 +83,9 @@ def test_a_folder_without_a_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, parts(), CPU) == TrainingState() and completed_epochs(tmp_path) == 0
 
 
-@pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("kind", ["cpu", pytest.param(f"cuda:{max(torch.cuda.device_count() - 1, 0)}", marks=GPU)])
 def test_random_numbers_continue_as_they_would_have(tmp_path: Path, kind: str) -> None:
-    device = torch.device(kind, max(torch.cuda.device_count() - 1, 0))
+    device = torch.device(kind)
 
     def draw() -> list[Any]:
         numbers = [torch.rand(3).tolist(), torch.rand(3, device=device).tolist()]
