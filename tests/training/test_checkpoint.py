@@ -50,7 +50,7 @@ class Counter:
 def after(epoch: int, best_epoch: int | None = None) -> TrainingState:
     """The state after an epoch; the best one is the last unless given."""
     history: list[dict[str, Any]] = [{"epoch": each, "loss": 0.5, "seconds": 1.0} for each in range(1, epoch + 1)]
-    return TrainingState(epoch, history, best_epoch or epoch, 0.5)
+    return TrainingState(epoch=epoch, history=history, best_epoch=best_epoch or epoch, best_score=0.5)
 
 
 def parts(value: float = 0.0, width: int = 3) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def two_epochs(folder: Path) -> None:
 def test_everything_comes_back_by_its_name(tmp_path: Path) -> None:
     written, found = parts(2.0), parts()
     history = [{"epoch": 1, "loss": float("nan"), "seconds": 1.0, "score": None}]
-    save_checkpoint(tmp_path, TrainingState(1, history, 1, None), written, CPU, fingerprint="this")
+    save_checkpoint(tmp_path, TrainingState(epoch=1, history=history, best_epoch=1), written, CPU, fingerprint="this")
     state = load_checkpoint(tmp_path, found, CPU, fingerprint="this")
     assert (state.epoch, state.best_epoch, state.best_score) == (1, 1, None) and len(state.history) == 1
     assert torch.equal(found["network"].weight, written["network"].weight)

@@ -77,8 +77,8 @@ class LabelTables:
         self.device = device
         self.number = [self._number(*each) for each in zip(tables, parts or [0] * len(tables), strict=True)]
         images, classes = self.distinct[0].shape
-        free, self.dense = free_memory(device), None
-        if free is None or len(self.distinct) * images * classes <= free // MEMORY_SHARE:
+        self.dense: Tensor | None = None
+        if len(self.distinct) * images * classes <= free_memory(device) // MEMORY_SHARE:
             self.dense = torch.stack([torch.from_numpy(table.to_dense()) for table in self.distinct]).to(device)
 
     def rows(self, index: Tensor) -> Tensor:
@@ -515,8 +515,7 @@ def _check_memory(features: Tensor, rows: int, device: torch.device, dtype: torc
     needed = 4 * rows * (features.shape[-1] + 1) * dtype.itemsize
     if features.device != device or features.dtype != dtype:
         needed += features.numel() * dtype.itemsize
-    free = free_memory(device)
-    if free is not None and needed > free:
+    if needed > (free := free_memory(device)):
         raise InputError(
             f"{rows:,} rows of weights × {features.shape[-1]:,} features and their optimizer state take "
             f"{format_bytes(needed)}, and {format_bytes(free)} are free. Train fewer heads at a time."
