@@ -22,7 +22,7 @@ from labelgap.labels import PRESENT
 from labelgap.losses import AssumeNegative, ElementwiseLoss, Loss
 from labelgap.training.heads import HeadPlan, LinearEngine
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds and rounds
 
 TABLE = some_labels()
 FEATURES = some_features(TABLE)

@@ -18,7 +18,7 @@ from labelgap.losses.base import selection, terms
 from labelgap.training.heads import HeadPlan, LinearEngine, grouping, train_heads
 from labelgap.training.heads.optimizers import StackedAdam
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds and rounds
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")
 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)

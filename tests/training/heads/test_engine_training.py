@@ -28,7 +28,7 @@ from labelgap.training.heads.solver import FeatureBasis
 from labelgap.training.heads.train import BestEpochs
 from labelgap.training.selection import measurable_labels
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds and rounds
 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES, VAL_FEATURES = (some_features(table, torch.float32) for table in (TABLE, VAL))
