@@ -218,8 +218,8 @@ def test_a_run_without_its_trace_cannot_be_resumed_and_says_so(data: Dataset, tm
 
 
 def test_an_epoch_is_trained_again_where_its_checkpoint_is_cut_short(data: Dataset, tmp_path: Path) -> None:
-    out, settings = tmp_path / "broken", {"method": "role", "ema": 0.9, "schedule": "cosine", "warmup": 1}
-    settings["checkpoint_minutes"] = 0
+    settings: dict[str, Any] = {"method": "role", "ema": 0.9, "schedule": "cosine", "warmup": 1}
+    settings["checkpoint_minutes"], out = 0, tmp_path / "broken"
     fit(data, tmp_path / "whole", **settings)
     break_off(2 * STEPS + 1, data, out, **settings)
     for share in (0.2, 0.95):
@@ -236,7 +236,7 @@ def test_a_ctrl_c_after_going_back_an_epoch_does_not_keep_the_weights_of_the_los
     def scores(*values: float) -> Any:
         return patch.object(Selection, "score", side_effect=[EpochScore(value, 1) for value in values])
 
-    settings = {"epochs": 4, "checkpoint_minutes": 0}
+    settings: dict[str, Any] = {"epochs": 4, "checkpoint_minutes": 0}
     with scores(0.5, 0.4):
         two = fit(data, tmp_path / "two", epochs=2)
     with scores(0.5, 0.4, 0.9):

@@ -108,7 +108,7 @@ def test_the_merged_file_is_what_numpy_would_have_written(tmp_path: Path, monkey
         merge_trace(tmp_path)
     remove_trace_parts(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["traces.npz"]
-    np.savez(tmp_path / "numpy.npz", **arrays)
+    np.savez(tmp_path / "numpy.npz", **arrays)  # type: ignore[arg-type]
     assert (tmp_path / "traces.npz").read_bytes() == (tmp_path / "numpy.npz").read_bytes()
     assert {name: values.shape for name, values in read_trace(tmp_path).items()} == {
         **dict.fromkeys(("row", "column", "observed", "truth"), (300,)),
