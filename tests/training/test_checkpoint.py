@@ -17,6 +17,7 @@ from labelgap.core.files import DiskError
 from labelgap.core.tensors import read_tensor_metadata
 from labelgap.training.checkpoint import (
     BEST,
+    FORMAT,
     LAST,
     PREVIOUS,
     PREVIOUS_BEST,
@@ -168,14 +169,15 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
             load_checkpoint(tmp_path, parts(), CPU)
 
 
-def test_a_checkpoint_that_would_run_code_is_damage(tmp_path: Path) -> None:
+def test_a_checkpoint_that_would_run_code_or_lacks_a_number_is_damage(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "made"),)
 
-    torch.save({"format": 1, "state": Evil()}, tmp_path / LAST)
-    with pytest.raises(RunError, match="damaged"):
-        load_checkpoint(tmp_path, parts(), CPU)
+    for state in (Evil(), {"epoch": 1}):
+        torch.save({"format": FORMAT, "state": state}, tmp_path / LAST)
+        with pytest.raises(RunError, match="damaged"):
+            load_checkpoint(tmp_path, parts(), CPU)
     assert not (tmp_path / "made").exists()
 
 
