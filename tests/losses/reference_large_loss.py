@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, entry_by_entry, present, reference
+from tests.losses.reference_assume_negative import EPS, pairs
 
 from labelgap.labels import PRESENT, UNKNOWN
 
-EPS = {"eps": [0.0, 1e-5, 0.01]}
 RELATIVE = {
     "options": [
         {},
@@ -29,16 +30,11 @@ ABSOLUTE = {
 }
 
 
-def relative_count(unknown: int, everything: int, epoch: int, delta: float, base: str) -> int:
-    """k, with the δ that the user wrote."""
-    entries = unknown if base == "unknown" else everything
-    return min(math.ceil(entries * (epoch - 1) * Fraction(str(delta)) / 100), unknown)
-
-
 def relative_threshold(batch: Batch, delta: float, base: str) -> float:
-    """The logit of the k-th largest loss: the loss of an assumed negative grows with it."""
+    """The logit of the k-th largest loss, with the δ that the user wrote; an assumed negative's loss grows with it."""
     unknown = sorted(batch.logits[batch.labels == UNKNOWN].tolist(), reverse=True)
-    count = relative_count(len(unknown), batch.labels.size, batch.epoch, delta, base)
+    entries = len(unknown) if base == "unknown" else batch.labels.size
+    count = min(math.ceil(entries * (batch.epoch - 1) * Fraction(str(delta)) / 100), len(unknown))
     return unknown[count - 1] if count else math.inf
 
 
@@ -50,8 +46,7 @@ def changed(batch: Batch, large: Callable[[float], bool], instead: Callable[[flo
             return present(x, eps)
         return instead(x) if y == UNKNOWN and large(x) else absent(x, eps)
 
-    rows = zip(batch.logits.tolist(), batch.labels.tolist(), strict=True)
-    return entry_by_entry([[cost(x, y) for x, y in zip(xs, ys, strict=True)] for xs, ys in rows])
+    return entry_by_entry([[cost(x, y) for x, y in row] for row in pairs(batch)])
 
 
 def above(batch: Batch, r0: float, delta_abs: float, warmup: int) -> Callable[[float], bool]:
@@ -59,27 +54,20 @@ def above(batch: Batch, r0: float, delta_abs: float, warmup: int) -> Callable[[f
     return lambda x: batch.epoch > warmup and absent(x).value > threshold
 
 
-@reference("ll-r", **RELATIVE)
-def rejection(batch: Batch, *, delta_rel: float = 0.2, base: str = "unknown", eps: float = 0.0) -> Answer:
-    threshold = relative_threshold(batch, delta_rel, base)
-    return changed(batch, lambda x: x >= threshold, lambda x: NOTHING, eps)
-
-
-@reference("ll-ct", **RELATIVE)
-def correction(batch: Batch, *, delta_rel: float = 0.2, base: str = "unknown", eps: float = 0.0) -> Answer:
-    threshold = relative_threshold(batch, delta_rel, base)
-    return changed(batch, lambda x: x >= threshold, lambda x: present(x, eps), eps)
-
-
-@reference("ll-r-abs", **ABSOLUTE)
-def absolute_rejection(
-    batch: Batch, *, r0: float = 2.0, delta_abs: float = 0.1, warmup: int = 0, eps: float = 0.0
+def relative(
+    batch: Batch, *, corrected: bool, delta_rel: float = 0.2, base: str = "unknown", eps: float = 0.0
 ) -> Answer:
-    return changed(batch, above(batch, r0, delta_abs, warmup), lambda x: NOTHING, eps)
+    threshold = relative_threshold(batch, delta_rel, base)
+    return changed(batch, lambda x: x >= threshold, lambda x: present(x, eps) if corrected else NOTHING, eps)
 
 
-@reference("ll-ct-abs", **ABSOLUTE)
-def absolute_correction(
-    batch: Batch, *, r0: float = 2.0, delta_abs: float = 0.1, warmup: int = 0, eps: float = 0.0
+def absolute(
+    batch: Batch, *, corrected: bool, r0: float = 2.0, delta_abs: float = 0.1, warmup: int = 0, eps: float = 0.0
 ) -> Answer:
-    return changed(batch, above(batch, r0, delta_abs, warmup), lambda x: present(x, eps), eps)
+    large = above(batch, r0, delta_abs, warmup)
+    return changed(batch, large, lambda x: present(x, eps) if corrected else NOTHING, eps)
+
+
+for kind, corrected in (("ll-r", False), ("ll-ct", True)):
+    reference(kind, **RELATIVE)(partial(relative, corrected=corrected))
+    reference(f"{kind}-abs", **ABSOLUTE)(partial(absolute, corrected=corrected))

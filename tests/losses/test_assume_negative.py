@@ -34,7 +34,7 @@ def test_epr_without_a_number_says_how_to_give_it_at_its_first_use() -> None:
     assert made(torch.zeros(1, 4), table.batch([0])).item() == pytest.approx(np.log(2) / 2)
 
 
-def test_expected_positives_may_be_replaced_and_move_with_the_module() -> None:
+def test_expected_positives_may_be_replaced_move_with_the_module_and_are_no_more_than_the_classes() -> None:
     made = expecting(expected_positives=1.5)
     assert made.expected_positives == 1.5
     made.expected_positives = torch.tensor([1.0, 2.0])
@@ -42,11 +42,8 @@ def test_expected_positives_may_be_replaced_and_move_with_the_module() -> None:
     assert isinstance(moved, Tensor) and moved.device.type == "meta"
     made.expected_positives = 3
     assert made.expected_positives == 3.0
-
-
-def test_more_positives_than_classes_cannot_be_expected() -> None:
     with pytest.raises(InputError, match="between 0 and 2"):
-        expecting(expected_positives=3).prepare(LabelTable.from_dense([[1, -1]]))
+        made.prepare(LabelTable.from_dense([[1, -1]]))
 
 
 def sizes(values: Tensor, name: str) -> float:
@@ -70,15 +67,11 @@ def test_every_head_pays_for_its_own_slice_of_stacked_parameters(name: str, weig
         assert penalty[head].item() == pytest.approx(weights[head].item() * alone, rel=1e-6)
 
 
-def test_a_penalty_of_half_precision_weights_does_not_overflow() -> None:
+def test_a_penalty_of_half_precision_weights_does_not_overflow_and_no_parameters_cost_nothing() -> None:
     penalty = loss("l2r", weight=1e-6).penalty([torch.full((100,), 300.0, dtype=torch.float16)])
     assert isinstance(penalty, Tensor)
     assert penalty.item() == pytest.approx(9.0) and penalty.dtype == torch.float32
-
-
-def test_no_parameters_and_other_methods_cost_nothing() -> None:
-    assert loss("l1r").penalty([]) == 0.0
-    assert loss("an").penalty([torch.ones(3)]) == 0.0
+    assert loss("l1r").penalty([]) == loss("an").penalty([torch.ones(3)]) == 0.0
 
 
 @pytest.mark.parametrize(

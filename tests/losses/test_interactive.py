@@ -162,16 +162,12 @@ def test_a_checkpoint_is_complete_even_before_the_first_batch() -> None:
         assert torch.equal(value, fresh.state_dict()[key])
 
 
-def test_features_of_another_number_are_refused() -> None:
+def test_features_of_another_number_and_a_graph_that_cannot_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_with(table := some_table())
+    assert made.state_bytes == 16 * CLASSES**2 + 4 * IMAGES * CLASSES + 8 * IMAGES
     step(made, table, [0, 1], seed=0)
     with pytest.raises(InputError, match=r"4 features .*6"):
         made(torch.zeros(1, CLASSES), table.batch([0]), index=torch.tensor([0]), features=torch.zeros(1, 6))
-
-
-def test_a_graph_that_cannot_fit_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = some_table()
-    assert made_with(table).state_bytes == 16 * CLASSES**2 + 4 * IMAGES * CLASSES + 8 * IMAGES
     monkeypatch.setattr(state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
     with pytest.raises(InputError, match=r"graph between 5 classes: 400 bytes, and 399 bytes are free\. Take fewer"):
         made_with(table)

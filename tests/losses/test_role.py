@@ -102,20 +102,7 @@ def test_the_estimate_starts_uniform_in_logits_between_those_of_four_and_six_ten
     np.testing.assert_allclose(phi[labels == ABSENT], -KNOWN, rtol=1e-6)
 
 
-def test_an_estimate_is_handed_over_clipped() -> None:
-    table = a_table()
-    made = role(table)
-    handed = torch.full(table.shape, 0.25, dtype=torch.float16)
-    handed[0, :4] = torch.tensor([0.0, 1.0, 1e-7, 1 - 1e-7])
-    made.load_handoff_state({"label_probabilities": handed})
-    nearest = math.log(1e-5 / (1 - 1e-5))
-    expected = torch.full(table.shape, math.log(0.25 / 0.75))
-    expected[0, :4] = torch.tensor([nearest, -nearest, nearest, -nearest])
-    torch.testing.assert_close(made.phi.detach(), expected, rtol=1e-3, atol=0)
-    assert made.phi.requires_grad and made.phi.is_leaf
-
-
-def test_what_was_estimated_can_be_handed_over() -> None:
+def test_what_was_estimated_can_be_handed_over_clipped() -> None:
     table = a_table()
     first, second = role(table, seed=1), role(table, seed=2)
     second.load_handoff_state(first.handoff_state())
@@ -123,6 +110,13 @@ def test_what_was_estimated_can_be_handed_over() -> None:
     assert not first.handoff_state()["label_probabilities"].requires_grad
     with pytest.raises(InputError, match=r"the estimate has shape \(8, 4\), φ \(8, 5\)"):
         second.load_handoff_state({"label_probabilities": torch.zeros(8, 4)})
+    handed = torch.full(table.shape, 0.25, dtype=torch.float16)
+    handed[0, :4] = torch.tensor([0.0, 1.0, 1e-7, 1 - 1e-7])
+    second.load_handoff_state({"label_probabilities": handed})
+    expected, nearest = torch.full(table.shape, math.log(0.25 / 0.75)), math.log(1e-5 / (1 - 1e-5))
+    expected[0, :4] = torch.tensor([nearest, -nearest, nearest, -nearest])
+    torch.testing.assert_close(second.phi.detach(), expected, rtol=1e-3, atol=0)
+    assert second.phi.requires_grad and second.phi.is_leaf
 
 
 class CompactReference:

@@ -17,6 +17,7 @@ from labelgap.core.files import DiskError
 from labelgap.core.tensors import read_tensor_metadata
 from labelgap.training.checkpoint import (
     BEST,
+    FORMAT,
     LAST,
     PREVIOUS,
     PREVIOUS_BEST,
@@ -31,6 +32,7 @@ from labelgap.training.checkpoint import (
 )
 
 CPU = torch.device("cpu")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 
 
 class Counter:
@@ -49,7 +51,7 @@ class Counter:
 def after(epoch: int, best_epoch: int | None = None) -> TrainingState:
     """The state after an epoch; the best one is the last unless given."""
     history: list[dict[str, Any]] = [{"epoch": each, "loss": 0.5, "seconds": 1.0} for each in range(1, epoch + 1)]
-    return TrainingState(epoch, history, best_epoch or epoch, 0.5)
+    return TrainingState(epoch=epoch, history=history, best_epoch=best_epoch or epoch, best_score=0.5)
 
 
 def parts(value: float = 0.0, width: int = 3) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def two_epochs(folder: Path) -> None:
 def test_everything_comes_back_by_its_name(tmp_path: Path) -> None:
     written, found = parts(2.0), parts()
     history = [{"epoch": 1, "loss": float("nan"), "seconds": 1.0, "score": None}]
-    save_checkpoint(tmp_path, TrainingState(1, history, 1, None), written, CPU, fingerprint="this")
+    save_checkpoint(tmp_path, TrainingState(epoch=1, history=history, best_epoch=1), written, CPU, fingerprint="this")
     state = load_checkpoint(tmp_path, found, CPU, fingerprint="this")
     assert (state.epoch, state.best_epoch, state.best_score) == (1, 1, None) and len(state.history) == 1
     assert torch.equal(found["network"].weight, written["network"].weight)
@@ -82,33 +84,23 @@ def test_a_folder_without_a_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path, parts(), CPU) == TrainingState() and completed_epochs(tmp_path) == 0
 
 
-def test_random_numbers_go_on_as_they_would_have(tmp_path: Path) -> None:
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    np.random.standard_normal(), random.gauss(0, 1)
-    save_checkpoint(tmp_path, after(1), parts(), CPU)
-    expected = torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), [random.gauss(0, 1) for _ in range(3)]
+@pytest.mark.parametrize("kind", ["cpu", pytest.param(f"cuda:{max(torch.cuda.device_count() - 1, 0)}", marks=GPU)])
+def test_random_numbers_continue_as_they_would_have(tmp_path: Path, kind: str) -> None:
+    device = torch.device(kind)
+
+    def draw() -> list[Any]:
+        numbers = [torch.rand(3).tolist(), torch.rand(3, device=device).tolist()]
+        return [*numbers, np.random.standard_normal(3).tolist(), [random.gauss(0, 1) for _ in range(3)]]
+
+    np.random.standard_normal(), random.gauss(0, 1), torch.rand(5, device=device)
+    save_checkpoint(tmp_path, after(1), parts(), device)
+    expected = draw()
     random.seed(2), np.random.seed(2), torch.manual_seed(2)
-    load_checkpoint(tmp_path, parts(), CPU)
-    assert expected == (
-        torch.rand(3).tolist(),
-        np.random.standard_normal(3).tolist(),
-        [random.gauss(0, 1) for _ in range(3)],
-    )
+    load_checkpoint(tmp_path, parts(), device)
+    assert draw() == expected
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-def test_random_numbers_of_a_gpu_go_on_as_they_would_have(tmp_path: Path) -> None:
-    device = torch.device("cuda", torch.cuda.device_count() - 1)
-    written = {name: part.to(device) if isinstance(part, nn.Module) else part for name, part in parts().items()}
-    torch.rand(5, device=device)
-    save_checkpoint(tmp_path, after(1), written, device)
-    expected = torch.rand(3, device=device)
-    torch.cuda.manual_seed_all(7)
-    load_checkpoint(tmp_path, written, device)
-    assert torch.equal(torch.rand(3, device=device), expected)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
 def test_a_checkpoint_cut_short_is_passed_over_for_the_one_before(tmp_path: Path, share: float) -> None:
     two_epochs(tmp_path)
     os.truncate(tmp_path / LAST, int(share * (tmp_path / LAST).stat().st_size))
@@ -123,7 +115,7 @@ def test_wrong_bytes_anywhere_are_damage_and_never_another_error(tmp_path: Path)
     two_epochs(tmp_path)
     whole, before = (tmp_path / LAST).read_bytes(), (tmp_path / PREVIOUS).read_bytes()
     draws = np.random.default_rng(0)
-    for place in [*draws.integers(0, len(whole), 60).tolist(), *range(len(whole) - 40, len(whole), 3)]:
+    for place in [*draws.integers(0, len(whole), 25).tolist(), *range(len(whole) - 40, len(whole), 5)]:
         data = bytearray(whole)
         data[place] ^= int(draws.integers(1, 256))
         (tmp_path / LAST).write_bytes(data)
@@ -159,32 +151,33 @@ def test_where_both_are_damaged_the_way_out_is_named_and_nothing_is_removed(tmp_
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
     two_epochs(tmp_path)
-    with pytest.raises(RunError, match="another configuration"):
-        load_checkpoint(tmp_path, parts(), CPU, fingerprint="other")
-    with pytest.raises(RunError, match="does not fit this run"):
-        load_checkpoint(tmp_path, parts(width=4), CPU)
-    with pytest.raises(RunError, match=r"does not fit this run.*'schedule'"):
-        load_checkpoint(tmp_path, {**parts(), "schedule": Counter()}, CPU)
+    others: list[tuple[Any, str, str]] = [
+        (parts(), "other", "another configuration"),
+        (parts(width=4), "this", "does not fit this run"),
+        ({**parts(), "schedule": Counter()}, "this", r"does not fit this run.*'schedule'"),
+    ]
+    for own, fingerprint, message in others:
+        with pytest.raises(RunError, match=message):
+            load_checkpoint(tmp_path, own, CPU, fingerprint=fingerprint)
     assert (tmp_path / LAST).exists()
 
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
-    torch.save({"format": 99, "fingerprint": "", "state": {}}, tmp_path / LAST)
-    with pytest.raises(RunError, match=r"another version of labelgap.*format 99"):
-        load_checkpoint(tmp_path, parts(), CPU)
-    torch.save({"format": "\x1b[2J", "fingerprint": "", "state": {}}, tmp_path / LAST)
-    with pytest.raises(RunError, match=r"another version of labelgap.*format '\\x1b\[2J'"):
-        load_checkpoint(tmp_path, parts(), CPU)
+    for found, shown in ((99, "99"), ("\x1b[2J", r"'\\x1b\[2J'")):
+        torch.save({"format": found, "fingerprint": "", "state": {}}, tmp_path / LAST)
+        with pytest.raises(RunError, match=f"another version of labelgap.*format {shown}"):
+            load_checkpoint(tmp_path, parts(), CPU)
 
 
-def test_a_checkpoint_that_would_run_code_is_damage(tmp_path: Path) -> None:
+def test_a_checkpoint_that_would_run_code_or_lacks_a_number_is_damage(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(tmp_path / "made"),)
 
-    torch.save({"format": 1, "state": Evil()}, tmp_path / LAST)
-    with pytest.raises(RunError, match="damaged"):
-        load_checkpoint(tmp_path, parts(), CPU)
+    for state in (Evil(), {"epoch": 1}):
+        torch.save({"format": FORMAT, "state": state}, tmp_path / LAST)
+        with pytest.raises(RunError, match="damaged"):
+            load_checkpoint(tmp_path, parts(), CPU)
     assert not (tmp_path / "made").exists()
 
 

@@ -2,43 +2,96 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import signal
 import time
-import zlib
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
-from tests.training.tiny_backbone import (
-    BATCH,
-    WIDTH,
-    Recorder,
-    Tiny,
-    expected,
-    extract_slowly,
-    features,
-    random_images,
-    several,
-)
-from tests.waiting import PATIENCE
+from tests.killing import run_forked, start_forked, wait_forked
+from torch import Tensor
 
 from labelgap.core import cache as cache_module
 from labelgap.core.cache import list_rows
 from labelgap.core.files import file_digest
-from labelgap.data.images import ArrayImages, FileImages
-from labelgap.models import create_backbone, inference
+from labelgap.data.images import ArrayImages, FileImages, ImageSource
+from labelgap.models import Backbone, InputSpec, create_backbone, inference
 from labelgap.training import features as feature_cache
-from labelgap.training.features import CachedFeatures, network_key
+from labelgap.training.features import CachedFeatures, extract_features, network_key
+from labelgap.training.progress import Reporter
 
 ROWS = 24
 CPU = torch.device("cpu")
-FORKSERVER = multiprocessing.get_context("forkserver")
+WIDTH = 6
+BATCH = 4
+
+
+class Tiny(Backbone):
+    """The mean of a gray image times a weight; counts its images, and can sleep, fail and be killed."""
+
+    def __init__(self, weight: float = 1.0, size: int = 4) -> None:
+        super().__init__(num_features=WIDTH, input_spec=InputSpec(size=size, mean=(0.5,), std=(0.5,), channels=1))
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, WIDTH) * weight)
+        self.computed = 0
+        self.seconds = 0.0
+        self.fails_after: int | None = None
+        self.killed_after: int | None = None
+
+    def feature_maps(self, images: Tensor) -> Tensor:
+        if self.computed == self.fails_after:
+            raise KeyboardInterrupt
+        if self.computed == self.killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.computed += len(images)
+        time.sleep(self.seconds)
+        return images * self.weight[:, None, None]
+
+
+class Recorder(Reporter):
+    """Records messages and the steps of every bar."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.messages: list[str] = []
+        self.steps = 0
+
+    def log(self, text: str) -> None:
+        self.messages.append(text)
+
+    def advance(self, steps: int = 1, note: Any = None) -> None:
+        self.steps += steps
+
+
+def random_images(rows: int, seed: int = 0) -> ArrayImages:
+    return ArrayImages(np.random.default_rng(seed).integers(0, 256, (rows, 4, 4), dtype=np.uint8))
+
+
+def expected(images: ArrayImages) -> NDArray[np.float64]:
+    """The formula in double precision."""
+    mean = ((images.array[..., 0] / 255.0 - 0.5) / 0.5).mean(axis=(1, 2))
+    result: NDArray[np.float64] = mean[:, None] * np.linspace(0.5, 1.5, WIDTH)
+    return result
+
+
+def features(
+    images: ImageSource, backbone: Backbone, reporter: Reporter | None = None, **options: Any
+) -> NDArray[np.float32]:
+    return several([images], backbone, reporter, **options)[0]
+
+
+def several(
+    sources: Sequence[ImageSource], backbone: Backbone, reporter: Reporter | None = None, **options: Any
+) -> list[NDArray[np.float32]]:
+    given: dict[str, Any] = {"device": torch.device("cpu"), "batch_size": BATCH, **options}
+    return extract_features(sources, backbone, reporter=reporter or Reporter(quiet=True), **given)
 
 
 @pytest.fixture(autouse=True)
@@ -58,40 +111,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileImages:
     for name, image in zip(names, random_images(10).array, strict=True):
         Image.fromarray(image[..., 0]).save(tmp_path / "photos" / name)
     return FileImages(tmp_path / "photos", names)
-
-
-class SlowProcess:
-    """A process that extracts features slowly, forked from one that has imported everything."""
-
-    def __init__(
-        self, cache: Path, first: int = 0, stop: int = ROWS, seconds: float = 0.0, hangs_at: int | None = None
-    ) -> None:
-        self.pipe, theirs = FORKSERVER.Pipe(duplex=False)
-        arguments = (theirs, str(cache.parent), first, stop, seconds, hangs_at)
-        self.process = FORKSERVER.Process(target=extract_slowly, args=arguments, daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def until(self, word: object, count: int = 1) -> None:
-        """Wait until it has sent ``word`` ``count`` times."""
-        while count:
-            assert self.pipe.poll(PATIENCE), "it sends nothing"
-            count -= self.pipe.recv() == word
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-        assert self.process.exitcode == -signal.SIGKILL
-        self.pipe.close()
-
-    def done(self) -> tuple[int, int]:
-        """Return the number of images it computed, and the checksum of its features."""
-        while not isinstance(result := self.pipe.recv(), tuple):
-            pass
-        self.process.join()
-        self.pipe.close()
-        assert self.process.exitcode == 0
-        return result
 
 
 def computed(images: ArrayImages | FileImages, **options: Any) -> int:
@@ -260,31 +279,40 @@ def test_no_images_give_no_features_and_no_entry(cache: Path) -> None:
     assert features(random_images(1).select([]), Tiny()).shape == (0, WIDTH) and not cache.exists()
 
 
-def test_a_killed_computation_loses_a_block(cache: Path) -> None:
-    slow = SlowProcess(cache, hangs_at=4 * BATCH)
-    slow.until("batch", 4)
-    slow.kill()
-    stored = sum(entry.count for entry in list_rows())
-    assert stored == 3 * BATCH
-    images, checksum = SlowProcess(cache).done()
-    assert images == ROWS - stored
-    assert checksum == zlib.crc32(features(random_images(ROWS), Tiny()).tobytes())
-    assert features(random_images(ROWS), Tiny()) == pytest.approx(expected(random_images(ROWS)), rel=1e-5, abs=1e-6)
+@pytest.fixture
+def batchwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block is a batch."""
+    for name in ("BLOCK_SECONDS", "SHARED_BLOCK_SECONDS", "START_UPS"):
+        monkeypatch.setattr(feature_cache, name, 0.0)
 
 
-def test_an_interrupted_block_is_stored_too() -> None:
-    network = Tiny()
-    network.fails_after = 3 * BATCH
+@pytest.mark.usefixtures("batchwise")
+def test_a_computation_that_is_killed_or_interrupted_loses_a_block_at_most() -> None:
+    images, killed, interrupted = random_images(ROWS), Tiny(), Tiny()
+    killed.killed_after, interrupted.fails_after = 3 * BATCH, BATCH
+    assert run_forked(lambda: features(images, killed)) == -signal.SIGKILL
+    assert sum(entry.count for entry in list_rows()) == 3 * BATCH
     with pytest.raises(KeyboardInterrupt):
-        features(random_images(ROWS), network)
-    assert computed(random_images(ROWS)) == ROWS - 3 * BATCH
+        features(images, interrupted)
+    assert computed(images) == ROWS - 4 * BATCH
+    assert features(images, Tiny()) == pytest.approx(expected(images), rel=1e-5, abs=1e-6)
 
 
-def test_two_processes_with_overlapping_sets_share_the_work(cache: Path) -> None:
-    first, second = (SlowProcess(cache, *part, seconds=0.02) for part in ((0, 80), (40, 120)))
-    (one, found), (other, _) = first.done(), second.done()
-    assert 120 <= one + other < 160 and max(one, other) <= 80
-    assert found == zlib.crc32(features(random_images(120).select(np.arange(80)), Tiny()).tobytes())
+@pytest.mark.usefixtures("batchwise")
+def test_two_processes_with_overlapping_sets_share_the_work(tmp_path: Path) -> None:
+    def compute(first: int, stop: int) -> None:
+        network = Tiny()
+        network.seconds = 0.02
+        found = features(random_images(120).select(np.arange(first, stop)), network)
+        np.savez(tmp_path / f"{first}.npz", computed=network.computed, features=found)
+
+    parts = ((0, 80), (40, 120))
+    assert [wait_forked(each) for each in [start_forked(partial(compute, *part)) for part in parts]] == [0, 0]
+    found = [np.load(tmp_path / f"{first}.npz") for first, _ in parts]
+    numbers = [int(each["computed"]) for each in found]
+    assert 120 <= sum(numbers) < 160 and max(numbers) <= 80
+    for (first, stop), each in zip(parts, found, strict=True):
+        assert np.array_equal(each["features"], features(random_images(120).select(np.arange(first, stop)), Tiny()))
     assert computed(random_images(120)) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import math
 import os
 import signal
@@ -16,10 +17,12 @@ import pytest
 from tests.cli.conftest import call
 from tests.killing import run_forked
 from tests.studies.compare.small_features import features, write
+from tests.training.plain_config import PLAIN
 from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.training.config import RunConfig
 from labelgap.training.loggers import LOGGERS, check_loggers, epoch_scalars, hyper_parameters, log_epochs
 from labelgap.verification import verify_run
 
@@ -80,8 +83,6 @@ def leveldb_records(content: bytes, block: int = 1 << 15) -> Iterator[bytes]:
 
 
 def read_wandb(run: Path) -> tuple[Log, dict[str, str]]:
-    import json
-
     from wandb.proto import wandb_internal_pb2
 
     log: Log = {}
@@ -109,9 +110,18 @@ READERS: dict[str, Callable[[Path], tuple[Log, dict[str, str]]]] = {
 
 
 def fit(out: Path, log: str | Sequence[str], **arguments: Any) -> lg.Run:
-    settings: dict[str, Any] = {"epochs": EPOCHS, "device": "cpu", "quiet": True, "select": "clean", "seed": 3}
-    settings |= {"lr": 1e-3, "weight_decay": 0.0}
-    return lg.fit(features(), "an", out=out, log=log, **settings, **arguments)
+    settings: dict[str, Any] = {"epochs": EPOCHS, "device": "cpu", "quiet": True, "select": "clean", "lr": 1e-3}
+    return lg.fit(features(), "an", out=out, log=log, weight_decay=0.0, **settings, **arguments)
+
+
+def log_again(run: lg.Run, *, resume: bool) -> list[str]:
+    """Log the epochs of a run as its training does; return the warnings."""
+    said: list[str] = []
+    with log_epochs(("csv",), run.path, said.append, resume=resume) as on_epoch:
+        assert on_epoch is not None
+        for count in range(1, EPOCHS + 1):
+            on_epoch(run.history[:count])
+    return said
 
 
 @pytest.mark.filterwarnings("default")  # of the libraries
@@ -195,43 +205,24 @@ def test_two_logs_at_once_and_one_that_fails_warns_once_and_stops_nothing(
     assert call("verify", "runs/a") == 0
 
 
-def test_a_log_that_fails_later_warns_once_and_catches_up_when_the_run_is_resumed(
+def test_a_log_that_fails_warns_once_stops_nothing_and_catches_up_when_the_run_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = fit(tmp_path / "run", "csv")
-    said: list[str] = []
-    closed: list[bool] = []
+    run, closed = fit(tmp_path / "run", "csv"), list[bool]()
     whole = (run.path / "log.csv").read_bytes()
     (run.path / "logs.json").unlink()
-    monkeypatch.setattr(LOGGERS["csv"], "log", lambda *arguments: 1 / 0)
-    monkeypatch.setattr(LOGGERS["csv"], "close", lambda *_, finished: closed.append(finished))
-    with log_epochs(("csv",), run.path, said.append, resume=True) as on_epoch:
-        assert on_epoch is not None
-        for count in range(1, EPOCHS + 1):
-            on_epoch(run.history[:count])
-    assert len(said) == 1 and "the log csv failed (ZeroDivisionError" in said[0] and closed == [False]
-    assert (run.path / "log.csv").read_bytes() == whole
-    monkeypatch.undo()
-    (run.path / "log.csv").unlink()
-    with log_epochs(("csv",), run.path, said.append, resume=True) as on_epoch:
-        assert on_epoch is not None
-        on_epoch(run.history)
-    assert (run.path / "log.csv").read_bytes() == whole and len(said) == 1
-
-
-def test_scalars_that_cannot_be_made_and_a_full_disk_stop_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, said = fit(tmp_path / "run", ()), list[str]()
-    for place in ("epoch_scalars", "read_config", "write_json"):
-        monkeypatch.setattr(f"labelgap.training.loggers.{place}", lambda *arguments: 1 / 0)
-        said.clear()
-        with log_epochs(("csv",), run.path, said.append, resume=False) as on_epoch:
-            assert on_epoch is not None
-            for count in range(1, EPOCHS + 1):
-                on_epoch(run.history[:count])
+    for place in ("loggers.epoch_scalars", "loggers.read_config", "loggers.write_json", "log"):
+        with monkeypatch.context() as patch:
+            if place == "log":
+                patch.setattr(LOGGERS["csv"], "log", lambda *arguments: 1 / 0)
+                patch.setattr(LOGGERS["csv"], "close", lambda *_, finished: closed.append(finished))
+            else:
+                patch.setattr(f"labelgap.training.{place}", lambda *arguments: 1 / 0)
+            said = log_again(run, resume=False)
         assert 1 <= len(said) == len(set(said)) <= 2 and all("ZeroDivisionError" in each for each in said)
-        monkeypatch.undo()
+    assert len(said) == 1 and "the log csv failed" in said[0] and closed == [False]
+    (run.path / "log.csv").unlink(missing_ok=True)
+    assert log_again(run, resume=True) == [] and (run.path / "log.csv").read_bytes() == whole
 
 
 def test_only_the_first_process_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,12 +243,12 @@ def test_a_log_that_does_not_exist_or_is_not_installed_is_refused_before_anythin
     assert not (tmp_path / "run").exists()
 
 
-def test_the_rate_follows_warmup_schedule_and_divergence_and_settings_have_no_path(tmp_path: Path) -> None:
-    config = fit(tmp_path / "run", ()).config
-    changed = config.model_copy(update={"schedule": "cosine", "warmup": 2.0, "epochs": 6, "lr": 0.1})
+def test_the_rate_follows_warmup_schedule_and_divergence_and_settings_have_no_path() -> None:
+    changed = RunConfig.checked(**{**PLAIN, "schedule": "cosine", "warmup": 2.0, "epochs": 6, "lr": 0.1})
     rates = [
         epoch_scalars({"epoch": epoch, "loss": None, "lr_factor": 0.5}, changed)["train/lr"] for epoch in (1, 4, 6)
     ]
     assert rates == pytest.approx([0.05 * 0.5, 0.05 * 0.5 * (1 + math.cos(math.pi / 2)), 0.0])
-    assert epoch_scalars({"epoch": 1, "loss": float("nan")}, config) == {"train/lr": config.lr}
-    assert str(tmp_path) not in str(hyper_parameters(config)) and hyper_parameters(config)["classes"] == 4
+    plain = RunConfig.checked(**PLAIN)
+    assert epoch_scalars({"epoch": 1, "loss": float("nan")}, plain) == {"train/lr": plain.lr}
+    assert "/photos" not in str(hyper_parameters(plain)) and hyper_parameters(plain)["classes"] == 2

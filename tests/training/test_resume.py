@@ -1,8 +1,9 @@
-"""A run that was broken off at an awkward moment goes on to what an unbroken one comes to."""
+"""A run that was broken off at an awkward moment resumes to the numbers of an unbroken one."""
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -18,11 +19,12 @@ import labelgap as lg
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.readers.shards import ShardImages
-from labelgap.training.checkpoint import LAST, TrainingState, save_checkpoint
+from labelgap.training.checkpoint import BEST, LAST, TrainingState, completed_epochs, save_checkpoint
 from labelgap.training.loop import network_trainer, trainer
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import Trainer
 from labelgap.training.progress import Reporter
+from labelgap.training.selection import EpochScore, Selection
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "ll-cp": {"delta_rel": 20},
@@ -42,8 +44,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return lg.load("digits", train=12, val=8, test=8)
+def data() -> Dataset:
+    return lg.load("digits", train=12, val=8, test=8).observe(1, 2, seed=0)
 
 
 def fit(data: Dataset, out: Path, method: str = "an", resume: bool = False, **settings: Any) -> lg.Run:
@@ -52,9 +54,15 @@ def fit(data: Dataset, out: Path, method: str = "an", resume: bool = False, **se
     return lg.fit(data, name, options, out=out, resume=resume, quiet=True, **settings)
 
 
+def break_off(steps: int, data: Dataset, out: Path, method: str = "an", **settings: Any) -> None:
+    """Train, and end in the step after so many as a kill does."""
+    with patch.object(Reporter, "move_to", side_effect=[*[None] * steps, Killed]), pytest.raises(Killed):
+        fit(data, out, method, **settings)
+
+
 @pytest.fixture(scope="module")
-def whole(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fit(digits, tmp_path_factory.mktemp("runs") / "whole").path
+def whole(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fit(data, tmp_path_factory.mktemp("runs") / "whole").path
 
 
 def position(folder: Path) -> tuple[int, int]:
@@ -63,40 +71,26 @@ def position(folder: Path) -> tuple[int, int]:
     return state["epoch"], state["partial"]["batches"]
 
 
-def kill_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    left = iter(range(steps))
-
-    def advance(self: Reporter, *_: object, **__: object) -> None:
-        if next(left, None) is None:
-            raise Killed
-
-    monkeypatch.setattr(Reporter, "move_to", advance)
-
-
 def assert_same(one: Path, other: Path) -> None:
     mine, theirs = (torch.load(folder / LAST, weights_only=True) for folder in (one, other))
     for part in ("network", "loss_fn"):
-        assert mine[part].keys() == theirs[part].keys()
-        for key, value in mine[part].items():
-            torch.testing.assert_close(value, theirs[part][key], rtol=0, atol=0, equal_nan=True)
-    for name in ("best.safetensors", "predictions.parquet", "traces.npz"):
+        torch.testing.assert_close(dict(mine[part]), dict(theirs[part]), rtol=0, atol=0, equal_nan=True)
+    for name in (BEST, "predictions.parquet", "traces.npz"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    assert lg.open_run(one).revisions == lg.open_run(other).revisions
-    assert lg.open_run(one).metrics.get("test") == lg.open_run(other).metrics.get("test")
-    losses = [[record["loss"] for record in lg.open_run(folder).history] for folder in (one, other)]
-    assert losses[0] == losses[1]
+    runs = lg.open_run(one), lg.open_run(other)
+    assert runs[0].revisions == runs[1].revisions
+    assert runs[0].metrics.get("test") == runs[1].metrics.get("test")
+    untimed = [[{**record, "seconds": 0} for record in run.history] for run in runs]
+    assert untimed[0] == untimed[1]
 
 
 @pytest.mark.parametrize("method", OPTIONS)
 def test_what_a_method_remembers_survives_a_kill_in_the_middle_of_an_epoch(
-    method: str, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, data: Dataset, tmp_path: Path
 ) -> None:
-    data = digits.observe(1, 2, seed=0)
     whole = fit(data, tmp_path / "whole", method, epochs=2, checkpoint_minutes=0)
     assert bool(len(whole.revisions)) == (method in ("ll-cp", "em-apl"))
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, STEPS + 1)
-        fit(data, tmp_path / "broken", method, epochs=2)
+    break_off(STEPS + 1, data, tmp_path / "broken", method, epochs=2)
     assert position(tmp_path / "broken") == (1, 1)
     fit(data, tmp_path / "broken", method, resume=True, epochs=2)
     assert_same(tmp_path / "broken", tmp_path / "whole")
@@ -104,21 +98,17 @@ def test_what_a_method_remembers_survives_a_kill_in_the_middle_of_an_epoch(
 
 @pytest.mark.parametrize(("method", "epoch", "steps"), [("ll-cp", 1, 1), ("role", 2, 2 * STEPS + 1)])
 def test_a_restart_after_a_divergence_survives_a_kill_before_or_after_it(
-    method: str, epoch: int, steps: int, digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, epoch: int, steps: int, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def diverge(state: TrainingState, trained: int, *_: object) -> str | None:
         return "fell" if trained == epoch and not state.divergences else None
 
-    data = digits.observe(1, 2, seed=0)
     monkeypatch.setattr(network_trainer, "describe_divergence", diverge)
     whole = fit(data, tmp_path / "whole", method)
     assert [record.get("lr_factor") for record in whole.history] == [None if epoch == 2 else 0.5] * 2 + [0.5]
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, steps)
-        fit(data, tmp_path / "broken", method)
-    resumed = fit(data, tmp_path / "broken", method, resume=True)
+    break_off(steps, data, tmp_path / "broken", method)
+    fit(data, tmp_path / "broken", method, resume=True)
     assert_same(tmp_path / "broken", tmp_path / "whole")
-    assert [{**r, "seconds": 0} for r in resumed.history] == [{**r, "seconds": 0} for r in whole.history]
 
 
 def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_images_that_are_done(
@@ -126,7 +116,7 @@ def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_im
 ) -> None:
     write_sample(tmp_path / "photos", tmp_path / "shards")
     settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "end-to-end", "transform": "crop", "ema": 0.9}
-    settings |= {"batch_size": 2, "accumulate": 2, "schedule": "cosine"}
+    settings |= {"batch_size": 2, "accumulate": 2, "schedule": "cosine", "epochs": 2}
 
     def save_and_die(folder: Path, state: TrainingState, *arguments: Any, **named: Any) -> None:
         save_checkpoint(folder, state, *arguments, **named)
@@ -147,16 +137,17 @@ def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_im
 
     with patch.object(ShardImages, "encoded", encoded):
         fit(data, tmp_path / "broken", resume=True, workers=0, **settings)
-    assert len(set(read[:6])) == 6 and len(read) == 6 + 10, "three of five batches, and an epoch"
+    assert len(set(read)) == len(read) == 6, "three of five batches"
     fit(data, tmp_path / "whole", workers=0, **settings)
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 
 def test_a_ctrl_c_completes_its_step_and_saves_the_position(
-    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings: dict[str, Any] = {"accumulate": 2, "protocol": "linear-init", "linear_epochs": 2, "checkpoint_minutes": 0}
-    fit(digits, tmp_path / "whole", **settings)
+    settings: dict[str, Any] = {"accumulate": 2, "protocol": "linear-init", "checkpoint_minutes": 0}
+    settings |= {"linear_epochs": 2, "epochs": 2}
+    fit(data, tmp_path / "whole", **settings)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     for method, batches in (("_backward", 2), ("_score_val", 3)):  # in the first batch of a step; after the last step
         original = getattr(NetworkTrainer, method)
@@ -166,18 +157,18 @@ def test_a_ctrl_c_completes_its_step_and_saves_the_position(
             os.kill(os.getpid(), signal.SIGINT)
             return original(*arguments)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(NetworkTrainer, method, interrupted)
-            run = fit(digits, tmp_path / "broken", resume=batches == 3, **settings)
+        with monkeypatch.context() as context:
+            context.setattr(NetworkTrainer, method, interrupted)
+            run = fit(data, tmp_path / "broken", resume=batches == 3, **settings)
         assert position(tmp_path / "broken") == (0, batches) and not run.finished
     signal.signal(signal.SIGINT, before)
-    fit(digits, tmp_path / "broken", resume=True, **settings)
+    fit(data, tmp_path / "broken", resume=True, **settings)
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
 def test_a_ctrl_c_that_a_program_ignores_does_not_end_an_epoch_early(
-    handler: Any, digits: Dataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    handler: Any, data: Dataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, left = NetworkTrainer._backward, iter(range(STEPS))
 
@@ -189,49 +180,94 @@ def test_a_ctrl_c_that_a_program_ignores_does_not_end_an_epoch_early(
     before = signal.signal(signal.SIGINT, handler)
     monkeypatch.setattr(NetworkTrainer, "_backward", interrupted)
     histories = list[int]()
-    fit(digits, tmp_path / "run", on_epoch=lambda history: histories.append(history[-1]["epoch"]))
+    fit(data, tmp_path / "run", on_epoch=lambda history: histories.append(history[-1]["epoch"]))
     assert signal.signal(signal.SIGINT, before) is handler and histories == [1, 2, 3]
     assert_same(tmp_path / "run", whole)
 
 
-def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(
-    digits: Dataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(data: Dataset, whole: Path, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         save_checkpoint(*arguments, **named)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "save_checkpoint", interrupted)
-        stopped = fit(digits, tmp_path / "broken")
+    with patch.object(trainer, "save_checkpoint", interrupted):
+        stopped = fit(data, tmp_path / "broken")
     assert stopped.metrics["interrupted"] and stopped.metrics["epochs"] == stopped.metrics["best_epoch"] == 1
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
-    fit(digits, tmp_path / "broken", resume=True)
+    fit(data, tmp_path / "broken", resume=True)
     assert_same(tmp_path / "broken", whole)
 
 
 def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
-    digits: Dataset, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Dataset, whole: Path, tmp_path: Path
 ) -> None:
-    def killed(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "save_best", killed)
-        fit(digits, tmp_path / "broken")
-    assert not (tmp_path / "broken" / "best.safetensors").exists()
-    fit(digits, tmp_path / "broken", resume=True)
+    with patch.object(Trainer, "save_best", side_effect=Killed), pytest.raises(Killed):
+        fit(data, tmp_path / "broken")
+    assert not (tmp_path / "broken" / BEST).exists()
+    fit(data, tmp_path / "broken", resume=True)
     assert_same(tmp_path / "broken", whole)
 
 
-def test_a_run_without_its_trace_cannot_be_resumed_and_says_so(
-    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, STEPS + 1)
-        fit(digits, tmp_path / "run")
+def test_a_run_without_its_trace_cannot_be_resumed_and_says_so(data: Dataset, tmp_path: Path) -> None:
+    break_off(STEPS + 1, data, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "traces.parts")
     with pytest.raises(lg.RunError, match=r"traces\.parts"):
-        fit(digits, tmp_path / "run", resume=True)
+        fit(data, tmp_path / "run", resume=True)
+
+
+def test_an_epoch_is_trained_again_where_its_checkpoint_is_cut_short(data: Dataset, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"method": "role", "ema": 0.9, "schedule": "cosine", "warmup": 1}
+    settings["checkpoint_minutes"], out = 0, tmp_path / "broken"
+    fit(data, tmp_path / "whole", **settings)
+    break_off(2 * STEPS + 1, data, out, **settings)
+    for share in (0.2, 0.95):
+        os.truncate(out / LAST, int(share * (out / LAST).stat().st_size))
+        break_off(STEPS + 1, data, out, resume=True, **settings)
+        assert completed_epochs(out) == 2
+    fit(data, out, resume=True, **settings)
+    assert_same(out, tmp_path / "whole")
+
+
+def test_a_ctrl_c_after_going_back_an_epoch_does_not_keep_the_weights_of_the_lost_one(
+    data: Dataset, tmp_path: Path
+) -> None:
+    def scores(*values: float) -> Any:
+        return patch.object(Selection, "score", side_effect=[EpochScore(value, 1) for value in values])
+
+    settings: dict[str, Any] = {"epochs": 4, "checkpoint_minutes": 0}
+    with scores(0.5, 0.4):
+        two = fit(data, tmp_path / "two", epochs=2)
+    with scores(0.5, 0.4, 0.9):
+        break_off(3 * STEPS + 1, data, tmp_path / "broken", **settings)
+    best = (tmp_path / "broken" / BEST).read_bytes()
+    os.truncate(tmp_path / "broken" / LAST, 1000)
+    with patch.object(Reporter, "move_to", side_effect=[None, KeyboardInterrupt]):
+        stopped = fit(data, tmp_path / "broken", resume=True, **settings)
+    assert (stopped.metrics["epochs"], stopped.metrics["best_epoch"]) == (2, 1)
+    assert [line["epoch"] for line in stopped.history] == [1, 2] and len(stopped.trace["loss"]) == 2
+    for name in (BEST, "predictions.parquet"):
+        assert (stopped.path / name).read_bytes() == (two.path / name).read_bytes()
+    with scores(0.9, 0.3):
+        finished = fit(data, tmp_path / "broken", resume=True, **settings)
+    assert finished.metrics["best_epoch"] == 3
+    assert (finished.path / BEST).read_bytes() == best != (two.path / BEST).read_bytes()
+
+
+def test_a_disk_that_is_full_in_the_middle_loses_nothing(data: Dataset, whole: Path, tmp_path: Path) -> None:
+    out, before, left = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE), iter(range(STEPS + 1))
+
+    def move_to(*_: object, **__: object) -> None:
+        if next(left, None) is None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+
+    try:
+        with patch.object(Reporter, "move_to", move_to), pytest.raises(lg.RunError) as caught:
+            fit(data, out, checkpoint_minutes=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(out) in str(caught.value) and "epoch is 1;" in str(caught.value) and "--resume" in str(caught.value)
+    assert not [path.name for path in out.rglob("*") if ".partial" in path.name] and completed_epochs(out) == 1
+    fit(data, out, resume=True)
+    assert_same(out, whole)

@@ -12,13 +12,12 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from pydantic import BaseModel, NonNegativeInt
+from pydantic import BaseModel, NonNegativeInt, PrivateAttr
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_main_process
@@ -51,19 +50,19 @@ class Stateful(Protocol):
         """Restore the state."""
 
 
-@dataclass
-class PartialEpoch:
+class PartialEpoch(BaseModel, extra="forbid", strict=True, arbitrary_types_allowed=True):
     """The position in an epoch after a complete optimizer step, and the mean loss until there.
 
     The order of the images and their random changes follow from the seed and the epoch alone, so the number of batches
     that are done is enough to continue with the next one, without reading an image of those before.
     """
 
-    batches: int = 0
-    images: int = 0
-    loss_sum: Tensor | float = 0.0  # of the mean loss of each batch times its images, on the device
-    trace: Mapping[str, Tensor] = field(default_factory=dict)  # what was recorded; set where it is saved
-    started: float = field(default_factory=time.perf_counter)  # earlier where the epoch was resumed
+    batches: NonNegativeInt = 0
+    images: NonNegativeInt = 0
+    loss_sum: float | Tensor = 0.0  # of the mean loss of each batch times its images, on the device
+    seconds: float = 0.0  # until it was resumed; all processes one after another
+    trace: dict[str, Tensor] = {}  # what was recorded; set where it is saved
+    _started: float = PrivateAttr(default_factory=time.perf_counter)
 
     def add(self, loss: Tensor, images: int) -> None:
         """Add the mean loss of a batch of so many images; nothing waits for the device."""
@@ -76,49 +75,24 @@ class PartialEpoch:
         return float(self.loss_sum) / max(self.images, 1)
 
     @property
-    def seconds(self) -> float:
-        """The time that the epoch has taken, in all processes one after another."""
-        return time.perf_counter() - self.started
+    def elapsed(self) -> float:
+        """The seconds that the epoch has taken, in all processes one after another."""
+        return self.seconds + time.perf_counter() - self._started
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint saves, in plain types and tensors."""
-        numbers = {"batches": self.batches, "images": self.images, "loss_sum": float(self.loss_sum)}
-        return {**numbers, "seconds": self.seconds, "trace": dict(self.trace)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> PartialEpoch:
-        """Return it from a ``state_dict`` that was checked."""
-        own = {name: value for name, value in state.items() if name != "seconds"}
-        return cls(**own, started=time.perf_counter() - state["seconds"])
+        return {**dict(self), "loss_sum": float(self.loss_sum), "seconds": self.elapsed}
 
 
-@dataclass
-class TrainingState:
+class TrainingState(BaseModel, extra="forbid", strict=True):
     """The progress of a training after a complete epoch, or after a step of the next one."""
 
     epoch: int = 0  # number of completed epochs
-    history: list[dict[str, Any]] = field(default_factory=list)  # as in ``metrics.jsonl``
+    history: list[dict[str, Any]] = []  # as in ``metrics.jsonl``
     best_epoch: int = 0  # 0 before the first, or where epoch 0, the linear head, is the best
     best_score: float | None = None  # under the selection rule; None under "last"
     divergences: int = 0  # how often training has diverged, and the rates were halved
     partial: PartialEpoch | None = None  # how far the next epoch is; None between epochs, and while a step is computed
-
-
-class _StoredPosition(BaseModel, extra="forbid", strict=True, arbitrary_types_allowed=True):
-    batches: NonNegativeInt
-    images: NonNegativeInt
-    loss_sum: float
-    seconds: float
-    trace: dict[str, Tensor]
-
-
-class _StoredState(BaseModel, extra="forbid", strict=True):
-    epoch: int
-    history: list[dict[str, Any]]
-    best_epoch: int
-    best_score: float | None
-    divergences: int
-    partial: _StoredPosition | None = None
 
 
 def save_checkpoint(
@@ -126,7 +100,7 @@ def save_checkpoint(
 ) -> None:
     """Write ``last.pt``, with a ``fingerprint`` of the configuration; the one before becomes ``last.previous.pt``."""
     states = {name: part.state_dict() for name, part in parts.items()}
-    progress = {name: value for name, value in vars(state).items() if name != "partial"}
+    progress = {name: value for name, value in state if name != "partial"}
     if state.partial is not None:
         progress["partial"] = state.partial.state_dict()
     drawn = get_rng_state(device)
@@ -234,7 +208,10 @@ def _read(path: Path, device: torch.device) -> dict[str, Any]:
 
 def _check_state(content: Mapping[str, Any], path: Path) -> None:
     """Raise an error unless a state is that of a training, whose best weights are there."""
-    state, within = _StoredState.model_validate(content), "partial" in content
+    state, within = TrainingState.model_validate(content), "partial" in content
+    stored = [(state, {"partial"}), *([] if state.partial is None else [(state.partial, set[str]())])]
+    if any(each.model_fields_set | optional != type(each).model_fields.keys() for each, optional in stored):
+        raise ValueError("a number of its state is missing")
     for record in state.history:
         validate(finite(record), EpochRecord, path)
     check_epochs(state.history, state.epoch)
@@ -266,10 +243,7 @@ def _restore(
         for name, part in parts.items():
             part.load_state_dict(content[name])
         set_rng_state(content["random"], device)
-        state = dict(content["state"])
-        if "partial" in state:
-            state["partial"] = PartialEpoch.from_state(state["partial"])
-        return TrainingState(**state)
+        return TrainingState(**content["state"])
     except READ_ERRORS as error:
         raise RunError(
             f"the checkpoint in {folder} does not fit this run ({_first_line(error)}). Train into a new folder."

@@ -154,47 +154,47 @@ def observable(loss_fn: Loss) -> dict[str, object]:
     return {**plain, **{name: value.nan_to_num(nan=-9.0).tolist() for name, value in loss_fn.named_buffers()}}
 
 
-def test_forward_changes_no_state_and_after_step_commits() -> None:
+def second_epoch() -> EveryHook:
     made = EveryHook()
     made.prepare(LABELS)
     made.set_epoch(2)
-    index, logits = torch.tensor([0, 3]), torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]], requires_grad=True)
-    arguments = (logits, LABELS.batch(index), index, FEATURES[index])
+    return made
+
+
+def arguments(*rows: int) -> tuple[Tensor, ...]:
+    """A batch of two images, in which the last class of the first has the highest logit."""
+    index, logits = torch.tensor(rows), torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]], requires_grad=True)
+    return logits, LABELS.batch(index), index, FEATURES[index]
+
+
+def test_forward_changes_no_state_and_after_step_commits() -> None:
+    made, given = second_epoch(), arguments(0, 3)
     before = observable(made)
-    cost = made(*arguments)
-    assert torch.equal(cost, made(*arguments))
-    assert observable(made) == before
+    cost = made(*given)
+    assert torch.equal(cost, made(*given)) and observable(made) == before
     torch.autograd.backward(cost)
     made.after_step()
     assert made.corrected.nonzero().tolist() == [[0, 1]]
-    assert not made.modified(logits, LABELS.batch(index), index)[0].any()
+    assert not made.modified(*given[:3])[0].any()
 
 
 def test_without_a_backward_pass_the_last_forward_counts_unless_the_step_is_skipped() -> None:
-    made = EveryHook()
-    made.prepare(LABELS)
-    made.set_epoch(2)
-    logits = torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]], requires_grad=True)
-    for index in torch.tensor([[0, 3], [1, 4]]):
-        made(logits, LABELS.batch(index), index, FEATURES[index])
+    made = second_epoch()
+    made(*arguments(0, 3)), made(*arguments(1, 4))
     made.skip_step()
     with torch.no_grad():
-        made(logits, LABELS.batch(index), index, FEATURES[index])
+        made(*arguments(1, 4))
     made.after_step()
     assert not made.corrected.any()
-    for index in torch.tensor([[0, 3], [1, 4]]):
-        made(logits, LABELS.batch(index), index, FEATURES[index])
+    made(*arguments(0, 3)), made(*arguments(1, 4))
     made.after_step()
     assert made.corrected.nonzero()[:, 0].tolist() == [1]
 
 
 def test_after_step_commits_every_batch_that_was_accumulated() -> None:
-    made = EveryHook()
-    made.prepare(LABELS)
-    made.set_epoch(2)
-    for index in torch.tensor([[0, 3], [1, 4]]):
-        logits = torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.1, 0.2]], requires_grad=True)
-        torch.autograd.backward(made(logits, LABELS.batch(index), index, FEATURES[index]))
+    made = second_epoch()
+    for rows in ((0, 3), (1, 4)):
+        torch.autograd.backward(made(*arguments(*rows)))
     assert not made.corrected.any()
     made.after_step()
     assert made.corrected.nonzero()[:, 0].tolist() == [0, 1]

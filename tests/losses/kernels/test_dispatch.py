@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,10 +28,9 @@ LARGE = 288 * 5000
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_is_installed", lambda: True)
     monkeypatch.delenv(dispatch.VARIABLE, raising=False)
-    yield
 
 
 def usable(made: Any) -> bool:
@@ -41,25 +39,17 @@ def usable(made: Any) -> bool:
 
 
 @pytest.mark.usefixtures("installed")
-def test_kernels_are_for_large_float32_batches_on_a_gpu() -> None:
-    assert are_taken(CUDA, torch.float32, LARGE)
+def test_kernels_are_for_large_float32_batches_on_a_gpu_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not are_taken(torch.device("cpu"), torch.float32, LARGE)
     assert not are_taken(CUDA, torch.float64, LARGE)
     assert not are_taken(CUDA, torch.float32, 256 * 80)
     assert not are_taken(CUDA, torch.float32, 2**31)
-
-
-@pytest.mark.usefixtures("installed")
-def test_kernels_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with disabled():
         assert not are_taken(CUDA, torch.float32, LARGE)
     assert are_taken(CUDA, torch.float32, LARGE)
-    monkeypatch.setenv("LABELGAP_KERNELS", "0")
-    assert not are_taken(CUDA, torch.float32, LARGE)
-
-
-@pytest.mark.usefixtures("installed")
-def test_several_processes_take_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("LABELGAP_KERNELS", "0")
+        assert not are_taken(CUDA, torch.float32, LARGE)
     monkeypatch.setattr(dispatch, "world_size", lambda: 2)
     assert not are_taken(CUDA, torch.float32, LARGE)
 

@@ -37,22 +37,23 @@ def some_features(labels: LabelTable, dtype: torch.dtype = torch.float64, *, noi
 class Alone:
     """A head with torch's optimizer, autograd, and every hook of its loss."""
 
-    def __init__(self, plan: HeadPlan, features: Tensor, *, epochs: int = EPOCHS, batch_size: int = BATCH) -> None:
-        self.plan, self.features, self.batch_size = plan, features, batch_size
+    def __init__(self, plan: HeadPlan, features: Tensor, *, optimizer: str = "adam", **options: Any) -> None:
+        self.plan, self.features = plan, features
         self.loss_fn = loss(plan.method, **plan.options)
-        self.loss_fn.prepare(plan.labels, epochs=epochs, seed=plan.seed)
+        self.loss_fn.prepare(plan.labels, epochs=EPOCHS, seed=plan.seed)
         self.loss_fn.to(features.dtype)
         seed_everything(derive_seed(plan.seed, "initialisation"))
         self.head = LinearHead(features.shape[1], len(plan.labels.classes)).to(features.dtype)
-        groups = [{"params": list(self.head.parameters())}, *self.loss_fn.parameter_groups(plan.lr)]
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, lr=plan.lr)
+        own = {"params": list(self.head.parameters()), "weight_decay": plan.weight_decay}
+        kind: Any = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+        self.optimizer = kind([own, *self.loss_fn.parameter_groups(plan.lr)], lr=plan.lr, **options)
 
     def train_epoch(self, epoch: int) -> tuple[float, Revisions]:
         """Return the mean loss, and the revisions."""
         self.loss_fn.set_epoch(epoch)
         order = torch.from_numpy(numpy_generator(0, "order", epoch).permutation(len(self.features)))
         total = 0.0
-        for rows in torch.split(order, self.batch_size):
+        for rows in torch.split(order, BATCH):
             features, labels = self.features[rows], self.plan.labels.batch(rows)
             loss = self.loss_fn(self.head(features), labels, index=rows, features=features)
             self.optimizer.zero_grad()
@@ -67,18 +68,10 @@ class Alone:
         yield torch.arange(len(self.features)), self.head(self.features).detach()
 
 
-def train_alone(plan: HeadPlan, features: Tensor, *, epochs: int = EPOCHS) -> Alone:
-    """Train one head to the end."""
-    trained = Alone(plan, features, epochs=epochs)
-    for epoch in range(1, epochs + 1):
-        trained.train_epoch(epoch)
-    return trained
-
-
-def train_together(plans: list[HeadPlan], features: Tensor, *, epochs: int = EPOCHS, **settings: Any) -> LinearEngine:
+def train_together(plans: list[HeadPlan], features: Tensor, **settings: Any) -> LinearEngine:
     """Train all heads to the end."""
-    engine = LinearEngine(features, plans, epochs=epochs, batch_size=BATCH, dtype=features.dtype, **settings)
-    return train_epochs(engine, 1, epochs)
+    engine = LinearEngine(features, plans, epochs=EPOCHS, batch_size=BATCH, dtype=features.dtype, **settings)
+    return train_epochs(engine, 1, EPOCHS)
 
 
 def train_epochs(engine: LinearEngine, first: int, last: int) -> LinearEngine:

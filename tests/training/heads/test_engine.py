@@ -1,166 +1,178 @@
-"""Heads trained together end where each ends alone: in float64 to nine digits, for every method."""
+"""Heads trained together end where each ends alone: in float64 to nine digits, for every method and foreign losses."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.losses.reference import reference_of
-from tests.training.heads.reference_loop import (
-    BATCH,
-    CLASSES,
-    EPOCHS,
-    IMAGES,
-    Alone,
-    some_features,
-    some_labels,
-    train_alone,
-    train_together,
-)
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
-from torch.nn.functional import logsigmoid
+from tests.training.heads.reference_loop import BATCH, EPOCHS, Alone, some_features, some_labels
+from tests.training.test_precomputed_features import features
+from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 import labelgap as lg
-from labelgap.core.seeds import numpy_generator
+from labelgap.core.trust import class_path
+from labelgap.labels import PRESENT
+from labelgap.losses import AssumeNegative, ElementwiseLoss, Loss
 from labelgap.training.heads import HeadPlan, LinearEngine
-from labelgap.training.heads.engine import initial_head
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds and rounds
 
 TABLE = some_labels()
 FEATURES = some_features(TABLE)
 
 
-def plans_of_every_method() -> list[HeadPlan]:
+def check(plans: list[HeadPlan], **settings: Any) -> Counter[str]:
+    """Compare losses, revisions and weights of heads that train together and alone; count the revisions of a method."""
+    engine = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64, **settings)
+    singles, revised = [Alone(plan, FEATURES, **settings) for plan in plans], Counter[str]()
+    for epoch in range(1, EPOCHS + 1):
+        together = zip(plans, singles, engine.train_epoch(epoch), engine.end_epoch(), strict=True)
+        for plan, single, found, revisions in together:
+            loss, told = single.train_epoch(epoch)
+            assert math.isclose(found, loss, abs_tol=1e-9), f"{plan} {dict(plan.options)}"
+            lists = [[(item.image, item.class_name, item.value) for item in items] for items in (revisions, told)]
+            assert lists[0] == lists[1], f"{plan} {dict(plan.options)}"
+            revised[plan.method] += len(told)
+    for plan, single, *heads in zip(plans, singles, *engine.heads, strict=True):
+        for value, expected in zip(heads, single.head.parameters(), strict=True):
+            torch.testing.assert_close(value, expected.detach(), rtol=0, atol=1e-9, msg=f"{plan} {dict(plan.options)}")
+    return revised
+
+
+def test_every_method_trains_together_as_alone() -> None:
     """All options of the methods' references, without ranks that are drawn in every step."""
     sets = [(name, options) for name in lg.methods() for options in reference_of(name).options]
-    return [
+    plans = [
         HeadPlan(name, options, (1e-2, 3e-3)[number % 2], TABLE, seed=number // 2 % 2)
         for number, (name, options) in enumerate(sets)
         if options.get("rank") != "sampled"
     ]
-
-
-def test_every_method_trains_together_as_alone() -> None:
-    plans = plans_of_every_method()
+    plans += [HeadPlan("curriculum", {"tau": tau}, 3e-2, TABLE) for tau in (0.7, 0.8)]
+    plans += [HeadPlan("em-apl", {"warmup": warmup}, 3e-2, TABLE) for warmup in (2, 3)]
+    revised = check(plans)
     assert {plan.method for plan in plans} == set(lg.methods())
-    for plan, weight, bias in zip(plans, *train_together(plans, FEATURES).heads, strict=True):
-        single = train_alone(plan, FEATURES).head
-        for found, expected in ((weight, single.weight), (bias, single.bias)):
-            torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-9, msg=f"{plan} {dict(plan.options)}")
-
-
-LOSSES: dict[str, tuple[dict[str, Any], Callable[[Tensor, Tensor, int], Tensor]]] = {
-    "bce": ({}, lambda x, y, t: cross_entropy(x, (y == 1).double(), weight=(y != -1).double())),
-    "an-ls": ({"smoothing": 0.2}, lambda x, y, t: cross_entropy(x, (y == 1).double() * 0.6 + 0.2)),
-    "wan": ({}, lambda x, y, t: cross_entropy(x, (y == 1).double(), weight=1 - (y == -1).double() * 0.8)),
-    "em": ({"alpha": 0.3}, lambda x, y, t: em(x, y)),
-    "epr": ({"expected_positives": 2.0}, lambda x, y, t: LOSSES["bce"][1](x, y, t) + expected(x)),
-    "ll-ct": ({"delta_rel": 2.5}, lambda x, y, t: large_loss(x, y, t, corrected=True)),
-    "ll-r": ({"delta_rel": 2.5}, lambda x, y, t: large_loss(x, y, t, corrected=False)),
-}
-
-
-def em(x: Tensor, y: Tensor) -> Tensor:
-    p = x.sigmoid()
-    known = -(y == 1).double() * logsigmoid(x) - (y == 0).double() * logsigmoid(-x)
-    return (known + 0.3 * (y == -1).double() * (p * logsigmoid(x) + (1 - p) * logsigmoid(-x))).mean()
-
-
-def expected(x: Tensor) -> Tensor:
-    return ((x.sigmoid().sum(dim=1).mean() - 2.0) / CLASSES) ** 2
-
-
-def large_loss(x: Tensor, y: Tensor, epoch: int, *, corrected: bool) -> Tensor:
-    loss = cross_entropy(x, (y == 1).double(), reduction="none")
-    count = math.ceil(round(int((y == -1).sum()) * (epoch - 1) * 0.025, 9))
-    if count == 0:
-        return loss.mean()
-    level = loss.detach()[y == -1].sort(descending=True).values[count - 1]
-    large = (y == -1) & (loss.detach() >= level)
-    return torch.where(large, -logsigmoid(x) if corrected else 0.0, loss).mean()
-
-
-def test_heads_end_where_plain_loops_end() -> None:
-    plans = [HeadPlan(name, options, 1e-2, TABLE, seed=4) for name, (options, _) in LOSSES.items()]
-    labels = torch.from_numpy(TABLE.to_dense())
-    for plan, weight in zip(plans, train_together(plans, FEATURES).heads[0], strict=True):
-        start, zero = initial_head(FEATURES.shape[1], CLASSES, seed=4)
-        w, b = start.double().requires_grad_(), zero.double().requires_grad_()
-        adam = torch.optim.Adam([w, b], lr=1e-2)
-        for epoch in range(1, EPOCHS + 1):
-            for rows in torch.split(torch.from_numpy(numpy_generator(0, "order", epoch).permutation(IMAGES)), BATCH):
-                adam.zero_grad()
-                loss = LOSSES[plan.method][1](FEATURES[rows] @ w.T + b, labels[rows], epoch)
-                torch.autograd.backward(loss)
-                adam.step()
-        torch.testing.assert_close(weight, w.detach(), rtol=0, atol=1e-9, msg=plan.method)
+    assert {name for name, count in revised.items() if count} == {"curriculum", "em-apl", "ll-cp", "ll-cp-abs"}
 
 
 def test_heads_may_have_different_labels() -> None:
     tables = [TABLE, some_labels(1), some_labels(2, unknown=0.0)]
-    plans = [
-        HeadPlan(name, {}, 1e-2, table)
-        for name in ("iu", "an", "ll-r", "ll-r-abs", "asl", "softmax", "ll-cp")
-        for table in tables
-    ]
-    for plan, weight in zip(plans, train_together(plans, FEATURES).heads[0], strict=True):
-        torch.testing.assert_close(weight, train_alone(plan, FEATURES).head.weight.detach(), rtol=0, atol=1e-9)
-
-
-def test_losses_and_revisions_are_those_of_heads_alone() -> None:
-    options: dict[str, dict[str, Any]] = {
-        "ll-cp": {"delta_rel": 5},
-        "em-apl": {"warmup": 2},
-        "curriculum": {"tau": 0.7},
-    }
-    plans = [HeadPlan(name, options.get(name, {}), lr, TABLE) for name in ("an", *options) for lr in (3e-2, 1e-2)]
-    engine = LinearEngine(FEATURES, plans, epochs=EPOCHS, batch_size=BATCH, dtype=torch.float64)
-    singles, revised = [Alone(plan, FEATURES) for plan in plans], {plan.method: 0 for plan in plans}
-    for epoch in range(1, EPOCHS + 1):
-        losses, revisions = engine.train_epoch(epoch), engine.end_epoch()
-        for head, single in enumerate(singles):
-            loss, told = single.train_epoch(epoch)
-            assert math.isclose(losses[head], loss, abs_tol=1e-9)
-            assert [(item.image, item.class_name, item.value) for item in revisions[head]] == [
-                (item.image, item.class_name, item.value) for item in told
-            ]
-            revised[plans[head].method] += len(told)
-    assert revised.pop("an") == 0 and all(revised.values())
-
-
-def test_a_single_head_returns_its_revisions() -> None:
-    engine = LinearEngine(FEATURES, [HeadPlan("ll-cp", {"delta_rel": 5}, 1e-2, TABLE)], epochs=2, batch_size=BATCH)
-    assert not len(engine.end_epoch()[0])
-    engine.train_epoch(2)
-    assert len(engine.end_epoch()[0])
+    methods = ("iu", "an", "ll-r", "ll-r-abs", "asl", "softmax", "ll-cp")
+    check([HeadPlan(name, {}, 1e-2, table) for name in methods for table in tables])
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("decay", "settings"),
     [
-        {"weight_decay": 0.01},
-        {"optimizer": "sgd"},
-        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01},
-        {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+        (0.01, {}),
+        (0.0, {"optimizer": "sgd"}),
+        (0.01, {"optimizer": "sgd", "momentum": 0.9}),
+        (0.0, {"optimizer": "sgd", "momentum": 0.9, "nesterov": True}),
     ],
 )
-def test_optimizers_are_torchs_and_loss_parameters_do_not_decay(settings: dict[str, Any]) -> None:
-    options = {"expected_positives": 2.0}
+def test_optimizers_are_torchs_and_loss_parameters_do_not_decay(decay: float, settings: dict[str, Any]) -> None:
     pairs = [(name, lr) for name in ("epr", "role") for lr in (1e-1, 1e-2)]
-    decays = {"weight_decay": settings.get("weight_decay", 0.0)}
-    plans = [HeadPlan(name, options, lr, TABLE, **decays) for name, lr in pairs]
-    rest = {name: value for name, value in settings.items() if name not in ("optimizer", "weight_decay")}
-    kind: Any = torch.optim.SGD if settings.get("optimizer") == "sgd" else torch.optim.Adam
-    weights = train_together(plans, FEATURES, optimizer=settings.get("optimizer", "adam"), **rest).heads[0]
-    for plan, weight in zip(plans, weights, strict=True):
-        single = Alone(plan, FEATURES)
-        learned = [{**group, "weight_decay": 0.0} for group in single.loss_fn.parameter_groups(plan.lr)]
-        single.optimizer = kind([{"params": list(single.head.parameters())}, *learned], lr=plan.lr, **rest, **decays)
-        for epoch in range(1, EPOCHS + 1):
-            single.train_epoch(epoch)
-        torch.testing.assert_close(weight, single.head.weight.detach(), rtol=0, atol=1e-9)
+    check(
+        [HeadPlan(name, {"expected_positives": 2.0}, lr, TABLE, weight_decay=decay) for name, lr in pairs], **settings
+    )
+
+
+class LearnedPenalty(Loss):
+    """A parameter that only ``penalty`` uses."""
+
+    needs = frozenset({"penalty"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strength = nn.Parameter(torch.zeros(2))
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return [{"params": [self.strength], "lr": 3 * lr}]
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        return softplus(torch.where(labels == PRESENT, -logits, logits)).mean()
+
+    def penalty(self, parameters: Iterable[Tensor]) -> Tensor:
+        squares = torch.stack([(parameter**2).sum() for parameter in parameters]).sum()
+        return 0.01 * (squares * self.strength.exp() - self.strength).sum()
+
+
+class OwnForward(Loss):
+    """Defines ``forward``, as any module of PyTorch does."""
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
+    ) -> Tensor:
+        return softplus(torch.where(labels == PRESENT, -logits, logits)).mean()
+
+
+class Doubled(AssumeNegative):
+    """Changes ``forward`` of a built-in loss."""
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
+    ) -> Tensor:
+        return 2 * super().forward(logits, labels, index, features)
+
+
+class LearnedTemperature(ElementwiseLoss):
+    """A scalar parameter."""
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return [{"params": [self.temperature], "lr": lr}]
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        assert logits.ndim == 2
+        return self.weight * softplus(self.temperature * torch.where(labels == PRESENT, -logits, logits))
+
+
+class TemperedAssumeNegative(AssumeNegative):
+    """A built-in loss with another cost and a scalar parameter: neither its mixture nor its head axis may be used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return [{"params": [self.temperature], "lr": lr}]
+
+    def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return super().entries(self.temperature * logits, labels)
+
+
+def plan(loss_class: type[Loss], lr: float, **options: Any) -> HeadPlan:
+    return HeadPlan(class_path(loss_class), options, lr, TABLE)
+
+
+@pytest.mark.parametrize("rates", [[1e-2], [1e-2, 3e-3]], ids=["one head", "two heads"])
+@pytest.mark.parametrize(
+    "loss_class", [Doubled, LearnedPenalty, LearnedTemperature, OwnForward, TemperedAssumeNegative]
+)
+def test_heads_of_a_loss_of_somebody_else_share_no_parameter(loss_class: type[Loss], rates: list[float]) -> None:
+    check([plan(loss_class, lr) for lr in rates])
+
+
+def test_heads_of_different_losses_and_options_train_together() -> None:
+    temperatures = [plan(LearnedTemperature, 1e-2, weight=weight) for weight in (0.5, 2.0)]
+    check([plan(LearnedPenalty, 1e-2), *temperatures, HeadPlan("an", {}, 1e-2, TABLE)])
+
+
+def test_fit_trains_a_loss_of_the_users_own(tmp_path: Path) -> None:
+    method = class_path(LearnedTemperature)
+    assert lg.fit(features(), method=method, epochs=2, out=tmp_path / "run", device="cpu", quiet=True).finished
+
+
+def test_a_loss_that_defines_forward_alone_is_used_as_any_other() -> None:
+    logits, labels = torch.randn(4, TABLE.shape[1]), TABLE.batch(range(4))
+    torch.testing.assert_close(OwnForward()(logits, labels), lg.loss("an")(logits, labels))

@@ -51,6 +51,10 @@ def data(weights: Path) -> lg.Dataset:
     return lg.Dataset("noise", train, val)
 
 
+def train_features(data: lg.Dataset, weights: Path) -> Any:
+    return features_of(np.stack([data.train.images[row] for row in range(50)]), weights)
+
+
 def features_of(images: Any, weights: Path) -> Any:
     backbone = create_backbone(TINY, weights=weights).eval()
     with torch.inference_mode():
@@ -59,7 +63,7 @@ def features_of(images: Any, weights: Path) -> Any:
 
 def prior(data: lg.Dataset, weights: Path) -> Any:
     """The logits of the prior on train, from the formula."""
-    features = features_of(np.stack([data.train.images[row] for row in range(50)]), weights)
+    features = train_features(data, weights)
     logits = features @ zero_shot_classifier(TINY, CLASSES, weights=weights).weight.T
     z = (logits - logits.mean(axis=0)) / logits.std(axis=0)
     present = data.train.labels.to_dense() == 1
@@ -76,7 +80,7 @@ def prior(data: lg.Dataset, weights: Path) -> Any:
 
 
 def test_the_head_is_the_prior_of_every_label(data: lg.Dataset, weights: Path) -> None:
-    features = features_of(np.stack([data.train.images[row] for row in range(50)]), weights)
+    features = train_features(data, weights)
     weight, bias = zero_shot_head(TINY, weights, torch.from_numpy(features), data.train.labels)
     np.testing.assert_allclose(features @ weight.numpy().T + bias.numpy(), prior(data, weights), atol=2e-3)
 
@@ -87,19 +91,10 @@ def test_a_run_starts_from_the_prior(
 ) -> None:
     """With a learning rate of next to nothing it also ends there."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    rates: dict[str, Any] = {
-        "lr": 1e-12,
-        **({} if protocol == "linear" else {"linear_lr": 1e-12, "backbone_lr": 1e-12, "average_flips": False}),
-    }
-    settings: dict[str, Any] = {
-        "backbone": TINY,
-        "weights": weights,
-        "protocol": protocol,
-        "epochs": 1,
-        "device": "cpu",
-        "quiet": True,
-    }
-    run = lg.fit(data, "an", head="zero-shot", out=tmp_path / "run", **settings, **rates)
+    settings: dict[str, Any] = {"backbone": TINY, "weights": weights, "protocol": protocol, "epochs": 1, "lr": 1e-12}
+    if protocol == "linear-init":
+        settings |= {"linear_lr": 1e-12, "backbone_lr": 1e-12, "average_flips": False}
+    run = lg.fit(data, "an", head="zero-shot", out=tmp_path / "run", device="cpu", quiet=True, **settings)
     opened = lg.open_run(run.path)
     assert isinstance(opened.model.head, LinearHead) and opened.config.head == "zero-shot"
     logits = opened.logits(data.train.images, device="cpu", workers=0)

@@ -1,4 +1,4 @@
-"""Training the whole network never ends below the linear head it started from, and survives a rate that is too high."""
+"""Training never ends below the linear head it started from, and survives a loss that is not a number."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from torch.optim.lr_scheduler import LambdaLR
 import labelgap as lg
 from labelgap.cli.printing import print_run
 from labelgap.core.errors import RunError
+from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.losses import ElementwiseLoss
+from labelgap.training.checkpoint import LAST
 from labelgap.training.loop import network_trainer
-from labelgap.training.loop.divergence import halve_rates
+from labelgap.training.loop.divergence import NanGuard, are_finite, check_finite, halve_rates
 from labelgap.training.selection import EpochScore, Selection
 
 QUICK: dict[str, Any] = {"device": "cpu", "batch_size": 4}
@@ -59,6 +61,7 @@ def breaking(*calls: int, factor: float = float("nan")) -> Breaks:
     return Breaks()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
     tmp_path: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,22 +131,11 @@ def test_a_loss_that_is_not_a_number_uses_up_its_epoch_and_names_the_images(
 
 @pytest.mark.parametrize(("score", "diverges"), [(0.65, True), (0.75, False)])
 def test_a_finite_loss_that_explodes_restarts_where_val_falls_too(
-    score: float,
-    diverges: bool,
-    tmp_path: Path,
-    digits: Dataset,
-    scores: list[float],
+    score: float, diverges: bool, tmp_path: Path, digits: Dataset, scores: list[float]
 ) -> None:
     scores += [0.7, score, 0.72]
-    run = lg.fit(
-        digits,
-        breaking(*range(6, 11), factor=100.0),
-        out=tmp_path / "a",
-        protocol="end-to-end",
-        epochs=3,
-        lr=1e-9,
-        **QUICK,
-    )
+    settings: dict[str, Any] = {"protocol": "end-to-end", "epochs": 3, "lr": 1e-9, **QUICK}
+    run = lg.fit(digits, breaking(*range(6, 11), factor=100.0), out=tmp_path / "a", **settings)
     assert run.metrics["divergences"] == int(diverges) and run.history[1]["loss"] > 10 * run.history[0]["loss"]
     assert ("restarted" in run.history[1]) is diverges
 
@@ -192,3 +184,38 @@ def test_halved_rates_follow_the_schedule() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.025] and not optimizer.state
     scheduler.step()
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1 / 6, 1 / 60])
+
+
+def test_a_head_on_fixed_features_stops_with_the_step_and_its_images_named_and_the_last_good_state_kept(
+    tmp_path: Path, digits: Dataset
+) -> None:
+    settings: dict[str, Any] = {"protocol": "linear", "epochs": 3, "lr": 1e-3, "weight_decay": 0.0, "trace": "off"}
+    with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
+        lg.fit(digits, breaking(8), backbone="small-cnn", out=tmp_path / "a", quiet=True, **settings, **QUICK)
+    order = numpy_generator(0, "order", 2).permutation(20)
+    expected = [digits.train.labels.images[row] for row in order[8:12]]
+    assert f"(images {', '.join(expected[:3])} …)" in str(caught.value)
+    assert "state is that of epoch 1" in str(caught.value) and "--clip" not in str(caught.value)
+    assert (tmp_path / "a" / LAST).exists() and len(lg.open_run(tmp_path / "a").history) == 1
+
+
+def test_a_step_that_spoils_the_weights_at_the_end_of_an_epoch_is_noticed_before_it_is_kept() -> None:
+    check_finite("the weights", are_finite([torch.ones(2), torch.zeros(0)]), 1)
+    with pytest.raises(RunError, match=r"after epoch 2.* good state is that of epoch 1"):
+        check_finite("the weights", are_finite([torch.ones(2), torch.tensor([1.0, float("nan")])]), 2)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_a_bad_step_changes_nothing_and_needs_no_look_by_the_host(kind: type[torch.optim.Optimizer]) -> None:
+    weight, seen = nn.Parameter(torch.ones(3)), []
+    optimizer = kind([weight], lr=0.1, fused=True)  # type: ignore[call-arg]
+    guard = NanGuard(["a", "b", "c"], 2, torch.device("cpu"))
+    for step, loss in enumerate((1.0, float("inf"), 2.0), 1):
+        guard.update(torch.tensor(loss), torch.tensor([1, 2]), step)
+        weight.grad = torch.full((3,), loss)
+        guard.guard(optimizer)
+        optimizer.step()
+        seen.append(weight.tolist())
+    assert seen[0] == seen[1] == seen[2] != [1.0] * 3, "from the bad step on nothing is taken"
+    with pytest.raises(RunError, match=r"step 2 of epoch 5 \(images b, c\)"):
+        guard.check(5)

@@ -1,16 +1,25 @@
-"""The recorder of single training labels."""
+"""The trace of single training labels: what is recorded, and its files, one per epoch until the end."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.labels import LabelTable
-from labelgap.training.loop.trace import AUTO_LIMIT, Trace, parse_trace, read_trace
+from labelgap.training.loop.trace import (
+    AUTO_LIMIT,
+    Trace,
+    merge_trace,
+    parse_trace,
+    read_trace,
+    remove_trace_parts,
+)
 
 TRUTH = LabelTable.from_dense(np.random.default_rng(0).integers(0, 2, (50, 6)))
 TABLE = TRUTH.observe(1, 0)
@@ -64,7 +73,87 @@ def test_the_amount_is_automatic_up_to_a_limit() -> None:
     assert parse_trace("auto", AUTO_LIMIT + 1) == AUTO_LIMIT // 10
     assert parse_trace("500", 40_000) == 500
     assert parse_trace(500, 300) == "all"
-    with pytest.raises(InputError, match="trace"):
-        parse_trace("some", 10)
-    with pytest.raises(InputError, match="trace"):
-        parse_trace("-3", 10)
+    for wrong in ("some", "-3"):
+        with pytest.raises(InputError, match="trace"):
+            parse_trace(wrong, 10)
+
+
+def logits(epoch: int) -> torch.Tensor:
+    return torch.full((50, 6), float(epoch))
+
+
+def record(trace: Trace, folder: Path, epochs: range) -> None:
+    for epoch in epochs:
+        trace.start_epoch()
+        trace.record(torch.arange(50), logits(epoch), TABLE.batch(range(50)), logits(epoch) > 2)
+        trace.write(folder)
+
+
+def recorded(folder: Path) -> list[float]:
+    """The logit of every epoch, which is its number."""
+    return [float(values.mean()) for values in read_trace(folder)["logit"]]
+
+
+def resumed(folder: Path, epochs: int) -> Trace:
+    trace = Trace(TABLE, TRUTH, "all", 0)
+    trace.restore(folder, epochs)
+    return trace
+
+
+def test_the_merged_file_is_what_numpy_would_have_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
+    arrays = read_trace(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "stack", None)  # only one epoch is in memory
+        merge_trace(tmp_path)
+    remove_trace_parts(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["traces.npz"]
+    np.savez(tmp_path / "numpy.npz", **arrays)  # type: ignore[arg-type]
+    assert (tmp_path / "traces.npz").read_bytes() == (tmp_path / "numpy.npz").read_bytes()
+    assert {name: values.shape for name, values in read_trace(tmp_path).items()} == {
+        **dict.fromkeys(("row", "column", "observed", "truth"), (300,)),
+        **dict.fromkeys(("loss", "logit", "modified"), (3, 300)),
+    }
+    merge_trace(tmp_path)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_resumed_trace_ends_with_the_same_bytes(tmp_path: Path, merged: bool) -> None:
+    """A run that was interrupted has a merged file of its epochs already."""
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    record(Trace(TABLE, TRUTH, "all", 0), tmp_path / "whole", range(1, 6))
+    merge_trace(tmp_path / "whole")
+    record(Trace(TABLE, TRUTH, "all", 0), tmp_path / "broken", range(1, 4))
+    if merged:
+        merge_trace(tmp_path / "broken")
+    trace = resumed(tmp_path / "broken", 2)
+    assert recorded(tmp_path / "broken") == [1, 2], "an epoch after the checkpoint does not count"
+    record(trace, tmp_path / "broken", range(3, 6))
+    assert recorded(tmp_path / "broken") == [1, 2, 3, 4, 5]
+    merge_trace(tmp_path / "broken")
+    assert (tmp_path / "broken" / "traces.npz").read_bytes() == (tmp_path / "whole" / "traces.npz").read_bytes()
+
+
+def test_a_kill_while_the_parts_are_removed_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
+    merge_trace(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path, **_: (path / "000002.npz").unlink())
+        remove_trace_parts(tmp_path)
+    assert recorded(tmp_path) == [1, 2, 3]
+    remove_trace_parts(tmp_path)
+    assert recorded(tmp_path) == [1, 2, 3] and not (tmp_path / "traces.parts").exists()
+
+
+@pytest.mark.parametrize(
+    ("length", "message"), [(0, r"000002\.npz is damaged"), (700, "damaged"), (None, "is missing")]
+)
+def test_a_part_cut_short_or_gone_is_found_before_training_continues(
+    tmp_path: Path, length: int | None, message: str
+) -> None:
+    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
+    part = tmp_path / "traces.parts" / "000002.npz"
+    part.unlink() if length is None else os.truncate(part, length)
+    with pytest.raises(RunError, match=message):
+        resumed(tmp_path, 3)

@@ -27,11 +27,9 @@ MAX_DENSE_ENTRIES = 100_000_000
 """Images × classes up to which state is a dense array, where a method has another form for more."""
 
 
-def free_memory(device: torch.device) -> int | None:
-    """Return how many bytes are free on a device; None where the system does not say."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return available_memory() if device.type == "cpu" else None
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes are free on a GPU, or in the main memory, which other devices share."""
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available_memory()
 
 
 class PerImageState(MultiHead, ReducedLoss, ABC):
@@ -67,7 +65,7 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
     def require_memory(self, needed: int, purpose: str, remedy: str) -> None:
         """Raise ``InputError`` where fewer than ``needed`` bytes are free on the device."""
         free = free_memory(self.epoch_tensor.device)
-        if free is not None and needed > free:
+        if needed > free:
             self.table = None
             raise InputError(
                 f"'{self.name}' {purpose}: {format_bytes(needed)}, and {format_bytes(free)} are free. {remedy}"

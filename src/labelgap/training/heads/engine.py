@@ -77,8 +77,8 @@ class LabelTables:
         self.device = device
         self.number = [self._number(*each) for each in zip(tables, parts or [0] * len(tables), strict=True)]
         images, classes = self.distinct[0].shape
-        free, self.dense = free_memory(device), None
-        if free is None or len(self.distinct) * images * classes <= free // MEMORY_SHARE:
+        self.dense: Tensor | None = None
+        if len(self.distinct) * images * classes <= free_memory(device) // MEMORY_SHARE:
             self.dense = torch.stack([torch.from_numpy(table.to_dense()) for table in self.distinct]).to(device)
 
     def rows(self, index: Tensor) -> Tensor:
@@ -124,7 +124,6 @@ class LinearEngine:
         momentum, nesterov: of "sgd".
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
         basis: the coordinates of the features, where several engines share them; else they are fitted here.
-        graphs: whether to capture the step in a CUDA graph, where the device has them.
     """
 
     def __init__(
@@ -142,7 +141,6 @@ class LinearEngine:
         nesterov: bool = False,
         standardize: bool = False,
         basis: FeatureBasis | None = None,
-        graphs: bool = True,
     ) -> None:
         self.full_batch = optimizer == "newton"
         if basis is None and (standardize or self.full_batch):
@@ -167,7 +165,7 @@ class LinearEngine:
         self.weight_gradient = torch.empty_like(self.weight)
         self.gradients = self.weight_gradient.view(len(plans), -1), torch.empty_like(self.bias).view(len(plans), -1)
         self.epoch_tensor = torch.ones((), dtype=torch.int64, device=self.device)
-        self.graphed_step = self.make_graphed_step() if graphs and self.device.type == "cuda" else None
+        self.graphed_step = self.make_graphed_step() if self.device.type == "cuda" else None
 
     def _group_heads(self) -> None:
         """Decide which heads share a loss, and the slot and the row of every head."""
@@ -517,8 +515,7 @@ def _check_memory(features: Tensor, rows: int, device: torch.device, dtype: torc
     needed = 4 * rows * (features.shape[-1] + 1) * dtype.itemsize
     if features.device != device or features.dtype != dtype:
         needed += features.numel() * dtype.itemsize
-    free = free_memory(device)
-    if free is not None and needed > free:
+    if needed > (free := free_memory(device)):
         raise InputError(
             f"{rows:,} rows of weights × {features.shape[-1]:,} features and their optimizer state take "
             f"{format_bytes(needed)}, and {format_bytes(free)} are free. Train fewer heads at a time."

@@ -340,11 +340,11 @@ def _penalties_at_once(count: int, stack: _Stack, inputs: Tensor) -> int:
     """Return how many penalties are solved together: all of them, or as many as fit into half of the free memory."""
     size = inputs.element_size() * (6 * len(inputs) + (2 * HISTORY + 8) * inputs.shape[1])
     needed, free = stack.bias.numel() * size, free_memory(inputs.device)
-    if free is not None and needed > free:
+    if needed > free:
         raise InputError(
             f"one penalty takes {format_bytes(needed)}, and {format_bytes(free)} are free: take fewer images."
         )
-    return count if free is None else min(count, int(free // 2 // needed))
+    return min(count, free // 2 // needed)
 
 
 def _check(features: Tensor, labels: NDArray[np.integer], penalties: Sequence[float]) -> None:

@@ -114,15 +114,14 @@ class ImageInputs:
             if epoch is not None:
                 return RandomResizedCrop(size, self.seed, interpolation=filter_, flip=self.flip)
             return CenterCrop(size, round(size * 256 / 224), interpolation=filter_)
-        mirror = self._mirrors and epoch is not None and not self._mirrors_on_device
-        return Resize(size, self.seed if mirror else None, interpolation=filter_)
+        return Resize(size, interpolation=filter_)
 
     def _prepared(self, pixels: Batches, order: Rows, batch_size: int, epoch: int | None) -> Batches:
         """Change and normalize batches of pixels on their device; what is random is drawn for many batches at once."""
         cuda, spec, change = self.device.type == "cuda", self.backbone.input_spec, None
         if self.transform == "augment":
             change = Augmentation(self.seed, self.flip, min_area=smallest_crop(spec.size))
-        random = epoch is not None and (change is not None or (self._mirrors and self._mirrors_on_device))
+        random = epoch is not None and (change is not None or (self.transform == "resize" and self.flip))
         block = batch_size * (max(DRAWN_ROWS // batch_size, 1) if cuda else 1)
         start = 0
         drawn: tuple[Tensor, ...] = ()
@@ -142,15 +141,6 @@ class ImageInputs:
             images = self.backbone.normalize(values)
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
-    @property
-    def _mirrors(self) -> bool:
-        return self.transform == "resize" and self.flip
-
-    @property
-    def _mirrors_on_device(self) -> bool:
-        """Where the bytes are there, on a CPU as on a GPU; else the loader mirrors."""
-        return self.pixels is not None or self.device.type == "cuda"
-
     def in_memory(self) -> ImageInputs:
         """Return inputs with the same pixels whose images are decoded only once, if they fit in memory.
 
@@ -162,8 +152,8 @@ class ImageInputs:
             return self
         if self.device.type == "cuda" and fits_on_gpu(needed, self.device):
             return self.store(self.device)
-        free = available_memory()
-        return self if free is None or needed * processes > MEMORY_SHARE * free else self.store(torch.device("cpu"))
+        fits = needed * processes <= MEMORY_SHARE * available_memory()
+        return self.store(torch.device("cpu")) if fits else self
 
     def store(self, device: torch.device) -> ImageInputs:
         """Return inputs with the same pixels, decoded and stored on a device."""

@@ -147,7 +147,7 @@ class NetworkTrainer(Trainer):
             if not state.history:
                 return  # there is no epoch to restart from: the first one is trained again
             record["restarted"] = True
-        record["seconds"] = partial.seconds
+        record["seconds"] = partial.elapsed
         self.finish_epoch(state, record, score, revisions)
 
     def _train(self, state: TrainingState, epoch: int) -> float:

@@ -1,0 +1,146 @@
+"""The steps of a GPU, there and imitated on the CPU: nothing waits, and heads end where the CPU's end."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.losses.reference import reference_of
+from tests.losses.test_loss_device import Watch
+from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, some_labels, train_epochs
+
+import labelgap as lg
+from labelgap.losses.base import selection, terms
+from labelgap.training.heads import HeadPlan, LinearEngine, grouping, train_heads
+from labelgap.training.heads.optimizers import StackedAdam
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds and rounds
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")
+
+TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
+FEATURES = some_features(TABLE)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "epr": {"expected_positives": 2.0},
+    "role": {"expected_positives": 2.0},
+    "em-apl": {"warmup": 2},
+    "ll-cp": {"delta_rel": 5.0},
+}
+METHODS = ("an", "em", "epr", "role", "ll-r", "ll-ct-abs", "ll-cp", "em-apl", "imcl", "l1r", "l2r", "asl", "two-way")
+MOMENTUM: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "nesterov": True}
+
+
+def plans_of(methods: Sequence[str], tables: Sequence[lg.LabelTable] = (TABLE,)) -> list[HeadPlan]:
+    """All options of the methods' references, without ranks that are drawn in every step."""
+    sets = [(name, options) for name in methods for options in reference_of(name).options]
+    return [HeadPlan(*each, 1e-2, table) for each in sets if each[1].get("rank") != "sampled" for table in tables]
+
+
+def engine_of(device: str, plans: Sequence[HeadPlan], **settings: Any) -> LinearEngine:
+    """An engine on a device; "imitated" does on the CPU what it does on a GPU, without the capture."""
+    kind, about = device if device == "cuda" else "cpu", {"epochs": EPOCHS, "batch_size": BATCH, **settings}
+    engine = LinearEngine(FEATURES, plans, device=kind, dtype=torch.float64, **about)
+    if device == "imitated":
+        engine.host_syncs, engine.all_active, engine.graphed_step = False, False, engine.make_graphed_step()
+        engine.graphed_step.disabled = "this is a CPU"
+        engine.optimizer = StackedAdam(engine.optimizer.parameters, engine.active)
+    return engine
+
+
+@pytest.mark.parametrize("method", lg.methods())
+def test_no_step_synchronizes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (selection, terms):
+        monkeypatch.setattr(module, "host_array", lambda values: None)
+    engine = engine_of("imitated", plans_of([method], (TABLE, some_labels(1))))
+    engine.train_epoch(2)
+    with torch.no_grad(), Watch() as watch:
+        engine.train_batch(torch.arange(BATCH))
+    assert not watch.problems, watch.problems
+
+
+@pytest.mark.parametrize(
+    ("device", "methods"),
+    [
+        ("imitated", METHODS),
+        pytest.param("cuda", lg.methods(), marks=GPU),
+        *(pytest.param("cuda", [method], marks=GPU) for method in lg.methods()),
+    ],
+)
+def test_steps_of_a_device_end_where_those_of_the_cpu_end(device: str, methods: Sequence[str]) -> None:
+    found, expected = (engine_of(each, plans_of(methods)) for each in (device, "cpu"))
+    for epoch in range(1, EPOCHS + 1):
+        losses = [torch.from_numpy(engine.train_epoch(epoch)) for engine in (found, expected)]
+        torch.testing.assert_close(*losses, rtol=0, atol=1e-8)
+        assert [len(each) for each in found.end_epoch()] == [len(each) for each in expected.end_epoch()]
+    for head, wanted in zip(found.heads, expected.heads, strict=True):
+        torch.testing.assert_close(head.cpu(), wanted, rtol=0, atol=1e-8)
+    step = found.graphed_step
+    assert step is not None and (device == "imitated" or (step.disabled is None and step.graph is not None))
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "quantifier"),
+    [
+        ("cpu", {}, all),
+        ("cpu", {"optimizer": "sgd"}, any),
+        ("imitated", {}, all),
+        pytest.param("cuda", {}, all, marks=GPU),
+        pytest.param("cuda", MOMENTUM, any, marks=GPU),
+    ],
+)
+def test_a_failing_head_does_not_change_the_others(
+    device: str, settings: dict[str, Any], quantifier: Callable[[Any], bool]
+) -> None:
+    engines = {}
+    for bad in (1e-3, 1e308):
+        plans = [HeadPlan(name, OPTIONS.get(name, {}), lr, TABLE) for name in METHODS for lr in (1e-2, bad)]
+        engines[bad] = train_epochs(engine_of(device, plans, **settings), 1, EPOCHS)
+    for good, both in zip(engines[1e-3].heads, engines[1e308].heads, strict=True):
+        torch.testing.assert_close(good[::2], both[::2], rtol=0, atol=1e-10 if device == "cuda" else 0)
+    assert engines[1e-3].failed == [None] * 2 * len(METHODS) and engines[1e308].failed[::2] == [None] * len(METHODS)
+    failed = dict(zip(METHODS, engines[1e308].failed[1::2], strict=True))
+    del failed["two-way"]  # where logits are no numbers it finds no pair, and costs nothing
+    assert quantifier(epoch is not None for epoch in failed.values())
+
+
+@pytest.mark.parametrize("settings", [{}, MOMENTUM])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_a_resumed_engine_ends_with_the_same_numbers(device: str, settings: dict[str, Any]) -> None:
+    plans = [HeadPlan(name, OPTIONS.get(name, {}), lr, TABLE) for name in METHODS for lr in (1e-2, 1e-3)]
+    whole = train_epochs(engine_of(device, plans, **settings), 1, EPOCHS)
+    stored, atol = io.BytesIO(), 1e-12 if device == "cuda" else 0
+    torch.save(train_epochs(engine_of(device, plans, **settings), 1, 3).state_dict(), stored)
+    stored.seek(0)
+    resumed = engine_of(device, plans, **settings)
+    resumed.load_state_dict(torch.load(stored, weights_only=True))
+    train_epochs(resumed, 4, EPOCHS)
+    for found, expected in zip(resumed.heads, whole.heads, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+    for mine, theirs in zip(resumed.groups, whole.groups, strict=True):
+        states = [dict(group.loss_fn.state_dict()) for group in (mine, theirs)]
+        torch.testing.assert_close(*states, rtol=0, atol=atol, equal_nan=True)
+
+
+@GPU
+def test_whole_trainings_score_as_on_the_cpu() -> None:
+    features, unseen = FEATURES.float(), some_features(VAL, torch.float32)
+    plans = [HeadPlan(name, {}, lr, TABLE) for name in ("an", "em", "ll-r") for lr in (1e-2, 1e-3)]
+    settings: dict[str, Any] = {"epochs": 4, "batch_size": BATCH, "val_features": unseen, "val_labels": VAL}
+    both = (train_heads(features, plans, device=device, **settings) for device in ("cuda", "cpu"))
+    for found, expected in zip(*both, strict=True):
+        scores = [[entry["score"] for entry in result.history] for result in (found, expected)]
+        np.testing.assert_allclose(scores[0], scores[1], atol=5e-3)
+        np.testing.assert_allclose(found.weight, expected.weight, atol=1e-2)
+
+
+def test_losses_for_a_device_without_float64_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "widest_float", lambda device: torch.float32)
+    plans = plans_of(lg.methods())
+    about: dict[str, Any] = {"epochs": EPOCHS, "device": torch.device("cpu"), "dtype": torch.float32, "batch_size": 8}
+    losses = [group.loss_fn for group in grouping.group_plans(plans, [0] * len(plans), **about)]
+    assert len(losses) < len(plans), "options are stacked"
+    tensors = [(each.name, value.dtype) for each in losses for value in (*each.buffers(), *each.parameters())]
+    assert not {name for name, dtype in tensors if dtype == torch.float64}, "they could not be moved there"
