@@ -21,7 +21,7 @@ from scipy.special import expit
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
 from labelgap.reporting.formatting import format_number, truncate_label
-from labelgap.reporting.page import Columns, Page, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
 from labelgap.reporting.sections.separability import (
     BINS,
     TRAIN,
@@ -103,17 +103,15 @@ def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figu
     """Draw the mean loss of the observed positives per epoch, a line a method (Zhou et al. 2022, figure 7)."""
     figure, (axis,) = style.make_figure(width=width, height=2.9 if len(methods) > 1 else 2.5)
     shown = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
-    lines = [
-        style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *style.cycle(number))
-        for number, loss in enumerate(shown.values())
-    ]
+    for number, (label, loss) in enumerate(shown.items()):
+        label = truncate_label(label, 24)
+        style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *style.cycle(number), label=label)
     axis.set_title("loss of observed positives", loc="left")
     axis.set_ylim(bottom=0)
     axis.set_xlabel("epoch")
     style.set_epoch_axis(axis, max(map(len, shown.values()), default=1))
     if len(shown) > 1:
-        names = [truncate_label(label, 24) for label in shown]
-        style.add_legend(figure, lines, names, 4 if width > style.NARROW else 2)
+        style.add_legend(figure, 4 if width > style.NARROW else 2)
     return figure
 
 
@@ -177,9 +175,9 @@ def _panels(
         style.set_top(axis, top)
         axis.tick_params(labelleft=place % columns == 0)
     style.label_panels(axes, columns, *names, methods if len(methods) > 1 else ())
-    looks = [_KINDS[kind] for kind in kinds]
-    lines = [Line2D([], [], color=c, marker=marker, linestyle=dash, linewidth=2) for _, c, marker, dash in looks]
-    style.add_legend(figure, lines, [name for name, *_ in looks], 2 if width > style.NARROW else 1)
+    fields = ("label", "color", "marker", "linestyle")
+    lines = [Line2D([], [], linewidth=2, **dict(zip(fields, _KINDS[kind], strict=True))) for kind in kinds]
+    style.add_legend(figure, 2 if width > style.NARROW else 1, lines)
     return figure
 
 
@@ -222,30 +220,21 @@ def _figures(methods: Methods, hidden: Methods, page: Page) -> dict[str, Respons
     text = f"Mean loss of the observed positives in the first and the last epoch: {ends}."
     data = stack_columns("run", columns) if losses else {}
     loss = page.figure("observed-positive-loss", text, data, positive_loss_figure, methods) if losses else None
+    every = {(label, _KINDS[kind][0]): each for label, kinds in hidden.items() for kind, each in kinds.items()}
     names = ("lower_quartile", "median", "upper_quartile")
-    quartiles = _stack(
-        hidden,
-        lambda each: {"epoch": np.arange(1, len(each.loss) + 1), **dict(zip(names, each.magnitude.T, strict=True))},
-    )
-    shares = _stack(hidden, lambda each: {"from": np.arange(BINS) / BINS, "share": each.shares})
+    quartiles = {
+        key: {"epoch": np.arange(1, len(each.loss) + 1), **dict(zip(names, each.magnitude.T, strict=True))}
+        for key, each in every.items()
+    }
+    shares = {key: {"from": np.arange(BINS) / BINS, "share": each.shares} for key, each in every.items()}
     text = "; ".join(
-        f"{label}, {_KINDS[kind][0]}: absolute logit {values.magnitude[-1, 1]:.1f}, score {values.mean_probability:.2f}"
-        for label, kinds in hidden.items()
-        for kind, values in kinds.items()
+        f"{', '.join(key)}: absolute logit {each.magnitude[-1, 1]:.1f}, score {each.mean_probability:.2f}"
+        for key, each in every.items()
     )
-    medians = f"Median absolute logit in the last epoch, and mean score. {text}."
-    scores = f"Distribution of the scores. {text}."
+    logits = f"Median absolute logit in the last epoch, and mean score. {text}.", stack_columns("run kind", quartiles)
+    scores = f"Distribution of the scores. {text}.", stack_columns("run kind", shares)
     return {
         "loss": loss,
-        "logits": page.figure("absolute-logits", medians, quartiles, absolute_logit_panels, hidden),
-        "probabilities": page.figure("positive-probabilities", scores, shares, probability_panels, hidden),
+        "logits": page.figure("absolute-logits", *logits, absolute_logit_panels, hidden),
+        "probabilities": page.figure("positive-probabilities", *scores, probability_panels, hidden),
     }
-
-
-def _stack(methods: Methods, columns: Callable[[LabelScores], Columns]) -> Columns:
-    """Return the columns of every kind of every method below each other."""
-    kinds = {
-        label: stack_columns("kind", {_KINDS[kind][0]: columns(values) for kind, values in found.items()})
-        for label, found in methods.items()
-    }
-    return stack_columns("run", kinds)
