@@ -208,7 +208,7 @@ def _finding(rows: Sequence[StudyRow]) -> str:
     lower = [each for row, each in measured if not row.member.extra_labels and row.run.config.method == "an"]
     best = [each for row, each in measured if row.shown.bold]
     alike = len({row.test.get("classes_counted") for row in rows}) == 1
-    return describe_cost(*upper, *lower, best[0]) if alike and best and len(upper) == len(lower) == 1 else ""
+    return describe_cost(upper[0], lower[0], best[0]) if alike and best and len(upper) == len(lower) == 1 else ""
 
 
 def _settings(runs: Mapping[str, Run]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -63,11 +63,16 @@ class LabelChanges:
     @property
     def taken_for(self) -> NDArray[np.int8]:
         """``(C,)`` the state that the label was taken for, UNKNOWN where it was never changed."""
-        return self.states.max(axis=0)
+        taken: NDArray[np.int8] = self.states.max(axis=0)
+        return taken
 
 
-Changed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]
-"""Rows, columns and states, as in ``LabelChanges``, of every label that a run changed, each to one state."""
+class _Changed(NamedTuple):
+    """Every label that a run changed, each to one state; the fields are those of ``LabelChanges``."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    states: NDArray[np.int8]
 
 
 def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChanges | None:
@@ -82,10 +87,12 @@ def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChan
     permanent = issubclass(method.loss_class, PermanentCorrection)
     traced = not permanent and issubclass(method.loss_class, RelativeLargeLoss | AbsoluteLargeLoss)
     changed = _from_trace(run, split) if traced else _from_revisions(run, split, delay=0 if permanent else 1)
-    if changed is None or not len(changed[0]):
+    if changed is None or not len(changed.rows):
         return None
     known = split.labels if split.truth is None else split.truth
-    truth = known.codes_at(*changed[:2])  # of labels that were unknown, so that without the truth none is known
+    truth = known.codes_at(
+        changed.rows, changed.columns
+    )  # of labels that were unknown, so that without the truth none is known
     parts = [_labels_of_image(split, changed, place) for place in _choose(changed, truth, images).tolist()]
     rows, columns, states = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
     return LabelChanges(
@@ -98,12 +105,12 @@ def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChan
         rejected=issubclass(method.loss_class, LargeLossRejection | AbsoluteLargeLossRejection),
         total=len(truth),
         judged=int((truth != UNKNOWN).sum()),
-        right=int((truth == changed[2].max(axis=0)).sum()),
+        right=int((truth == changed.states.max(axis=0)).sum()),
         complete=not traced or run.config.trace == "all",
     )
 
 
-def _from_trace(run: Run, split: Split) -> Changed | None:
+def _from_trace(run: Run, split: Split) -> _Changed | None:
     """Return the modified labels of a trace; None if it is of other images than the split."""
     trace = run.trace
     if not trace or not len(trace["row"]) or trace["row"].max() >= len(split):
@@ -113,10 +120,10 @@ def _from_trace(run: Run, split: Split) -> Changed | None:
         return None
     found = np.flatnonzero(trace["modified"].any(axis=0) & ~known)
     states = np.where(trace["modified"][:, found], PRESENT, UNKNOWN).astype(np.int8)
-    return trace["row"][found], trace["column"][found], states
+    return _Changed(trace["row"][found], trace["column"][found], states)
 
 
-def _from_revisions(run: Run, split: Split, delay: int) -> Changed | None:
+def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
     """Return the revisions of a method; those of the end of an epoch count from the next one on (``delay``)."""
     entries = run.revisions.to_table()
     made = Revisions.from_table(entries.filter(entries["epoch"].is_valid()))
@@ -128,12 +135,12 @@ def _from_revisions(run: Run, split: Split, delay: int) -> Changed | None:
     made_so_far = epochs[:, None] >= table["epoch"].to_numpy() + delay
     states = np.where(made_so_far, table["value"].to_numpy(), UNKNOWN).astype(np.int8)
     used = made_so_far.any(axis=0)
-    return rows[used], columns[used], states[:, used]
+    return _Changed(rows[used], columns[used], states[:, used])
 
 
-def _choose(changed: Changed, truth: NDArray[np.int8], images: int) -> NDArray[np.int64]:
+def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[np.int64]:
     """Return positions of changed labels, of different images: right ones, then wrong ones; random ones if unknown."""
-    rows, columns, value = *changed[:2], changed[2].max(axis=0)
+    rows, columns, value = changed.rows, changed.columns, changed.states.max(axis=0)
     kinds = columns * 2 + (value == PRESENT)
     right, wrong = truth == value, (truth != value) & (truth != UNKNOWN)
     groups = [("right", right), ("wrong", wrong)] if (right | wrong).any() else [("changed", right | True)]
@@ -146,19 +153,19 @@ def _choose(changed: Changed, truth: NDArray[np.int8], images: int) -> NDArray[n
     return chosen
 
 
-def _labels_of_image(split: Split, changed: Changed, place: int) -> Changed:
+def _labels_of_image(split: Split, changed: _Changed, place: int) -> _Changed:
     """Return labels of the image of a changed label, that label first."""
-    row, own = changed[0][place], changed[0] == changed[0][place]
-    columns, changes = changed[1][own], changed[2][:, own]
+    row, own = changed.rows[place], changed.rows == changed.rows[place]
+    columns, changes = changed.columns[own], changed.states[:, own]
     observed = split.labels.batch([row]).numpy()[0]
     truth = observed if split.truth is None else split.truth.batch([row]).numpy()[0]
     wrong = (truth[columns] != changes.max(axis=0)) & (truth[columns] != UNKNOWN)
     given, present = np.flatnonzero(observed == PRESENT), np.flatnonzero(truth == PRESENT)
-    order = np.concatenate([changed[1][[place]], given, columns[wrong], present, columns])
+    order = np.concatenate([changed.columns[[place]], given, columns[wrong], present, columns])
     shown = np.array(list(dict.fromkeys(order.tolist()))[:LABELS_PER_IMAGE])
     states = np.full((len(changes), len(observed)), UNKNOWN, dtype=np.int8)
     states[:, columns] = changes
-    return np.full(len(shown), row), shown, states[:, shown]
+    return _Changed(np.full(len(shown), row), shown, states[:, shown])
 
 
 def label_change_figure(changes: LabelChanges, images: bool = True, *, width: float = style.WIDE) -> Figure:

@@ -120,19 +120,17 @@ def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Fig
 
     A line is the median, a band the middle half of the labels; without the truth, of observed and of unknown labels.
     """
-    longest = max(len(scores.loss) for kinds in methods.values() for scores in kinds.values())
-
-    def draw(axis: Axes, shown: Mapping[str, LabelScores], _: float) -> None:
+    wanted, names = ("unknown_present", "unknown_absent"), ("epoch", "absolute logit")
+    figure, panels, _ = _panels(methods, wanted, lambda scores: scores.magnitude, names, width)
+    for axis, shown in panels:
         for kind, scores in shown.items():
             color, marker, dash = _KINDS[kind][1:]
             low, median, high = scores.magnitude.T
             epochs = np.arange(1, len(median) + 1)
             axis.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
             style.draw_line(axis, epochs, median, color, marker, linestyle=dash)
-        style.set_epoch_axis(axis, longest)
-
-    wanted, names = ("unknown_present", "unknown_absent"), ("epoch", "absolute logit")
-    return _panels(methods, wanted, lambda scores: scores.magnitude, draw, names, width)
+        style.set_epoch_axis(axis, max(len(scores.loss) for kinds in methods.values() for scores in kinds.values()))
+    return figure
 
 
 def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
@@ -140,9 +138,9 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
 
     It is percent of the labels of a kind in intervals of 0.05; a dashed line with a marker is the mean.
     """
-    edges = np.linspace(0, 1, BINS + 1)
-
-    def draw(axis: Axes, shown: Mapping[str, LabelScores], top: float) -> None:
+    edges, wanted, names = np.linspace(0, 1, BINS + 1), ("observed", "unknown_present"), ("score", "% of labels")
+    figure, panels, top = _panels(methods, wanted, lambda scores: 100 * scores.shares, names, width)
+    for axis, shown in panels:
         for kind, scores in shown.items():
             color, marker, dash = _KINDS[kind][1:]
             axis.stairs(100 * scores.shares, edges, color=color, alpha=0.18, fill=True, linewidth=0)
@@ -151,34 +149,31 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
             axis.plot(mean, [0, top], color=color, linewidth=1.2, linestyle=style.DASHED, marker=marker, markevery=[1])
         axis.set_xlim(0, 1)
         axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-
-    wanted, names = ("observed", "unknown_present"), ("score", "% of labels")
-    return _panels(methods, wanted, lambda scores: 100 * scores.shares, draw, names, width)
+    return figure
 
 
 def _panels(
     methods: Methods,
     wanted: tuple[str, ...],
     heights: Callable[[LabelScores], NDArray[np.float64]],
-    draw: Callable[[Axes, Mapping[str, LabelScores], float], None],
     names: tuple[str, str],
     width: float,
-) -> Figure:
-    """Draw one panel a method, with the names of x and y, up to the same height, and the legend of the kinds."""
+) -> tuple[Figure, list[tuple[Axes, dict[str, LabelScores]]], float]:
+    """Return a figure with the legend of the kinds, a panel and what is in it for every method, and their height."""
     known = any({"unknown_present", "unknown_absent"} & found.keys() for found in methods.values())
     kinds = wanted if known else ("observed", "unknown")
-    drawn = [heights(scores) for found in methods.values() for kind, scores in found.items() if kind in kinds]
+    shown = [{kind: found[kind] for kind in kinds if kind in found} for found in methods.values()]
+    drawn = (heights(scores) for found in shown for scores in found.values())
     top = max((float(np.nanmax(each, initial=0.0)) for each in drawn), default=0.0)
     figure, axes, columns = style.make_panels(len(methods), width=width, each=2.2, extra=0.6, wide=4, narrow=2)
-    for place, (axis, found) in enumerate(zip(axes, methods.values(), strict=True)):
-        draw(axis, {kind: found[kind] for kind in kinds if kind in found}, top)
+    for place, axis in enumerate(axes):
         style.set_top(axis, top)
         axis.tick_params(labelleft=place % columns == 0)
     style.label_panels(axes, columns, *names, methods if len(methods) > 1 else ())
     fields = ("label", "color", "marker", "linestyle")
     lines = [Line2D([], [], linewidth=2, **dict(zip(fields, _KINDS[kind], strict=True))) for kind in kinds]
     style.add_legend(figure, 2 if width > style.NARROW else 1, lines)
-    return figure
+    return figure, list(zip(axes, shown, strict=True)), top
 
 
 def label_scores_section(runs: Mapping[str, Run], page: Page) -> Markup:
