@@ -25,6 +25,7 @@ SELECTION_RULES: Final = {
     "last": "The last epoch was kept; val was not used to select it.",
 }
 """How the epoch was selected, and what follows from it."""
+Measured = tuple[str, float | None]  # the name of a method, and its measure from 0 to 1
 _LABEL_WIDTH: Final = 24  # characters of a label that are shown in the narrowest terminal
 
 
@@ -102,6 +103,16 @@ def val_score_name(rule: str, *, folds: bool = False) -> str:
 def chosen_by_val(rule: str) -> str:
     """Return what val chose in a training, which makes its numbers slightly too high."""
     return "the thresholds" if rule == "last" else "the epoch and the thresholds"
+
+
+def describe_cost(top: Measured, low: Measured, best: Measured) -> str:
+    """Return what missing labels cost: with every label, taken as absent, and what the best method recovers."""
+    if top[1] is None or low[1] is None or top[1] <= low[1]:
+        return ""
+    cost, gain = 100 * (top[1] - low[1]), 100 * ((best[1] or 0.0) - low[1])
+    recovered = f"of which `{best[0]}` recovers {gain:.1f}" if gain > 0 else "and no method recovers any"
+    reached = f"With every label known `{top[0]}` reaches {format_measure(top[1])}"
+    return f"{reached}; taking each unknown one as absent (`{low[0]}`) costs {cost:.1f} points, {recovered}."
 
 
 def wrapped_command(command: str) -> str:

@@ -201,7 +201,8 @@ def gradient_figure(
     height = max(np.abs(values).max() for _, values, _ in curves[2:])
     small = 0 < height < SMALL * np.abs(regimes.present).max()
     figure, axes = style.make_figure(1, 2 if small else 1, width=width, height=3.1)
-    lines = [axes[0].plot(regimes.logits, values, **look)[0] for _, values, look in curves]
+    for name, values, look in curves:
+        axes[0].plot(regimes.logits, values, label=name, **look)
     images, classes = regimes.context.labels.shape
     notes = [f"in a batch of {images} × {classes}"] if regimes.depends_on_batch else []
     notes += [f"epoch {regimes.context.epoch} of {regimes.context.epochs}"] if regimes.depends_on_epoch else []
@@ -211,22 +212,21 @@ def gradient_figure(
             axes[1].plot(regimes.logits, values, **look)
         _finish_axis(axes[1], "unknown, own scale")
     axes[0].set_ylabel("gradient")
-    style.add_legend(figure, lines, [name for name, _, _ in curves], columns=4)
+    style.add_legend(figure, columns=4)
     return figure
 
 
 def gradient_comparison_figure(regimes: Mapping[str, GradientRegimes], *, width: float = 2 * style.NARROW) -> Figure:
     """Draw the gradients of several methods or settings, in a panel for each state of the label."""
     figure, axes, columns = style.make_panels(3, width=width, each=2.3, extra=0.6)
-    lines = []
     for axis, state in zip(axes, STATES, strict=True):
-        for number, each in enumerate(regimes.values()):
-            color, dash = style.cycle(number)[0], DASHES[number % len(DASHES)]
-            lines += axis.plot(each.logits, getattr(each, state), color=color, linewidth=1.8, linestyle=dash)
+        for number, (name, each) in enumerate(regimes.items()):
+            look: Any = {"color": style.cycle(number)[0], "linestyle": DASHES[number % len(DASHES)]}
+            look["label"] = truncate_label(name, 40) if axis is axes[0] else None
+            axis.plot(each.logits, getattr(each, state), linewidth=1.8, **look)
         _finish_axis(axis, state)
     axes[0].set_ylabel("gradient")
-    names = [truncate_label(name, 40) for name in regimes]
-    style.add_legend(figure, lines[: len(names)], names, columns=4 if columns > 1 else 1)
+    style.add_legend(figure, columns=4 if columns > 1 else 1)
     return figure
 
 

@@ -76,11 +76,12 @@ def _cell(value: Any) -> Any:
     return "" if value is None else int(value) if isinstance(value, int) else single_line(str(value))
 
 
-def stack_columns(key: str, parts: Mapping[str, Columns]) -> Columns:
-    """Put tables of the same columns below each other, after the name of each."""
-    tables = {label: FigureData({key: label, **columns}) for label, columns in parts.items()}
-    rows = [row for table in tables.values() for row in table.rows]
-    names = [key, *next(iter(parts.values()))]
+def stack_columns(keys: str, parts: Mapping[Any, Columns]) -> Columns:
+    """Put tables of the same columns below each other, after the key of each: a name, or names for ``"run kind"``."""
+    labels, names = keys.split(), [*keys.split(), *next(iter(parts.values()))]
+    named = ((key if isinstance(key, tuple) else (key,), columns) for key, columns in parts.items())
+    tables = (FigureData({**dict(zip(labels, key, strict=True)), **columns}) for key, columns in named)
+    rows = [row for table in tables for row in table.rows]
     return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
 
 

@@ -169,8 +169,8 @@ def curve_style(number: int) -> tuple[str, str, Any]:
 
 
 def draw_spread(
-    axis: Axes, places: NDArray[Any], table: NDArray[np.float64], color: str, marker: str, dash: Any = "-"
-) -> Line2D:
+    axis: Axes, places: NDArray[Any], table: NDArray[np.float64], color: str, marker: str, dash: Any, label: str = ""
+) -> None:
     """Draw the means over the columns of a table, with their standard deviation where there are several."""
     known = np.isfinite(table).any(axis=1)
     places, table = places[known], table[known]
@@ -178,7 +178,7 @@ def draw_spread(
     spread = np.sqrt(np.nansum((table - means[:, None]) ** 2, axis=1) / np.maximum(counts - 1, 1))
     if (counts > 1).any():
         axis.vlines(places, means - spread, means + spread, color=color, linewidth=1.4, alpha=0.8)
-    return draw_line(axis, places, means, color, marker, markersize=7, linewidth=1.8, linestyle=dash)
+    draw_line(axis, places, means, color, marker, markersize=7, linewidth=1.8, linestyle=dash, label=label or None)
 
 
 def draw_value(axis: Axes, text: str, x: float, y: float, *, offset: float = 9, color: str = TEXT_COLOR) -> None:
@@ -186,13 +186,15 @@ def draw_value(axis: Axes, text: str, x: float, y: float, *, offset: float = 9, 
     axis.annotate(text, (x, y), (offset, 0), textcoords="offset points", va="center", color=color, fontsize=_SIZE - 1)
 
 
-def add_legend(figure: Figure, lines: Sequence[Line2D], names: Iterable[str], columns: int | None = None) -> None:
-    """Put a legend above the panels, at the left; by default in up to four columns."""
+def add_legend(figure: Figure, columns: int | None = None, lines: Sequence[Line2D] = ()) -> None:
+    """Put a legend above the panels, of lines or of all that have a label; by default in up to four columns."""
+    drawn = (line for axis in figure.axes for line in axis.lines)
+    shown = lines or [line for line in drawn if not str(line.get_label()).startswith("_child")]
     legend = figure.legend(
-        lines,
-        names,
+        shown,
+        [str(line.get_label()) for line in shown],
         loc="outside upper left",
-        ncols=columns or (1 if figure.get_figwidth() <= NARROW else max(min(len(lines), 4), 1)),
+        ncols=columns or (1 if figure.get_figwidth() <= NARROW else max(min(len(shown), 4), 1)),
         frameon=False,
         fontsize=_SIZE,
         labelcolor=TEXT_COLOR,

@@ -42,20 +42,15 @@ from labelgap.review.database import FILE as DECISIONS
 from labelgap.review.folder import open_review_folder
 from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
-from labelgap.studies.compare import Comparison
 from labelgap.studies.compare.heads import StoredHead
-from labelgap.studies.compare.results import FILE as COMPARISON
-from labelgap.studies.compare.results import HEADS_FOLDER, TABLE, TRIALS
+from labelgap.studies.compare.results import HEADS_FOLDER, TABLE, TRIALS, Comparison
 from labelgap.studies.linear_eval import FILES as LINEAR_EVAL
 from labelgap.studies.linear_eval import LinearEvaluation
-from labelgap.studies.reproduce import Reproduction
-from labelgap.studies.reproduce.results import FILES as REPRODUCTION
+from labelgap.studies.reproduce import results as reproduction
 from labelgap.studies.shares import FILES as SHARES
 from labelgap.studies.shares import ShareComparison
-from labelgap.studies.study import FILE as STUDY
-from labelgap.studies.sweep import Sweep
-from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER
-from labelgap.studies.sweep.results import FILES as SWEEP
+from labelgap.studies.study import Study
+from labelgap.studies.sweep import results as sweep
 from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.history import METRICS_FILE, read_history
@@ -68,12 +63,12 @@ Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction"
 Reader = tuple[str, Callable[[], object]]
 
 _KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
-    "comparison": ((COMPARISON, TABLE, TRIALS), Comparison.open),
+    "comparison": ((Comparison.FILE, TABLE, TRIALS), Comparison.open),
     "linear evaluation": (LINEAR_EVAL, LinearEvaluation.open),
-    "reproduction": (REPRODUCTION, Reproduction.open),
-    "sweep": (SWEEP, Sweep.open),
+    "reproduction": (reproduction.FILES, reproduction.Reproduction.open),
+    "sweep": (sweep.FILES, sweep.Sweep.open),
     "training shares": (SHARES, ShareComparison.open),
-    "study": ((STUDY,), open_study),
+    "study": ((Study.FILE,), open_study),
     "run": (RUN_FILES, read_config),
     "review": ((CANDIDATES,), open_review_folder),
 }
@@ -124,8 +119,11 @@ def verify_run(path: str | os.PathLike[str]) -> Verification:
     kind = _kind(folder)
     found = _compare_digests(folder, kind)
     for name, read in _readers(folder, kind):
-        if not found.get(name):
-            found[name] = _problem(folder, read)
+        try:
+            if not found.setdefault(name, ""):
+                read()
+        except LabelGapError as error:
+            found[name] = "" if str(error).startswith(str(folder / MANIFEST_FILE)) else str(error)
     found |= dict(_strays(folder, kind))
     files = [FileCheck(name, problem) for name, problem in sorted(found.items())]
     finished = (folder / MANIFEST_FILE).exists()
@@ -213,7 +211,8 @@ def _kind(folder: Path) -> Kind:
 def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
     """Return the names of the results that a folder has in it, and functions that return their folders."""
     if kind == "sweep":
-        return [(name, partial(Path, folder / name)) for name in (AUTO_FOLDER, BEST_FOLDER) if (folder / name).exists()]
+        parts = (folder / name for name in (sweep.AUTO_FOLDER, sweep.BEST_FOLDER))
+        return [(part.name, partial(Path, part)) for part in parts if part.exists()]
     if kind in ("reproduction", "training shares"):
         found = sorted({path.parent for name in _DOCUMENTS for path in folder.glob(f"*/*/{name}")})
         return [(path.relative_to(folder).as_posix(), partial(Path, path)) for path in found]
@@ -249,25 +248,14 @@ def _is_unfinished_run(folder: Path, kind: Kind) -> bool:
     return kind == "run" and not (folder / MANIFEST_FILE).exists() and not _run_summary(folder)
 
 
-def _problem(folder: Path, read: Callable[[], object]) -> str:
-    """Return why a file cannot be read; "" where it can."""
-    try:
-        read()
-    except LabelGapError as error:
-        return "" if str(error).startswith(str(folder / MANIFEST_FILE)) else str(error)
-    return ""
-
-
 def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
     """Yield what does not belong into a folder: temporary files, and links that lead out of it."""
     summary = _run_summary(folder) if kind == "run" else {"finished": True}
     resumable = not summary or bool(summary.get("interrupted"))  # it keeps what a resumed run needs
     members = [folder / name for name, _ in _members(folder, kind)]
-    paths = [path for path in sorted(folder.rglob("*")) if not any(map(path.is_relative_to, members))]
-    trusted = is_named(folder)
-    for path in paths:
+    for path in (path for path in sorted(folder.rglob("*")) if not any(map(path.is_relative_to, members))):
         name = path.relative_to(folder).as_posix()
-        if not trusted and leaves_folder(path, folder):
+        if leaves_folder(path, folder) and not is_named(folder):
             yield name, f"a link out of the folder, to {path.readlink()}"
         elif is_partial(path.name) or (".previous." in path.name and not resumable):
             yield name, _LEFT

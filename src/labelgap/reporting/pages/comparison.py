@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,6 +20,7 @@ from labelgap.reporting.formatting import (
     SELECTION_RULES,
     ResultRow,
     ResultTable,
+    describe_cost,
     format_elapsed,
     format_learning_rate,
     format_measure,
@@ -65,18 +65,11 @@ def ranking_summary(comparison: Comparison) -> str:
 def missing_label_cost(comparison: Comparison) -> str:
     """Return what the missing labels cost and what the best method recovers, where the comparison shows both."""
     rows = {row.name: row.mean for row in comparison.methods}
-    top, low = rows.get("bce"), rows.get("an")
     full_labels = any(row.method == "bce" and row.extra_labels for row in comparison.methods)
-    measured = [row for row in comparison.competitors if row.mean is not None]
-    if not full_labels or top is None or low is None or top <= low or not comparison.metric.is_accuracy or not measured:
+    measured = [(row.name, row.mean) for row in comparison.competitors if row.mean is not None]
+    if not full_labels or not comparison.metric.is_accuracy or not measured:
         return ""
-    best = measured[0]
-    gain = (best.mean or 0.0) - low
-    recovered = f"of which `{best.name}` recovers {100 * gain:.1f}" if gain > 0 else "and no method recovers any"
-    return (
-        f"With every label known `bce` reaches {format_measure(top)}; taking each unknown one as absent (`an`) costs "
-        f"{100 * (top - low):.1f} points, {recovered}."
-    )
+    return describe_cost(("bce", rows.get("bce")), ("an", rows.get("an")), measured[0])
 
 
 def review_commands(comparison: Comparison, *, whole_path: bool = True) -> tuple[str, ...]:
@@ -267,8 +260,7 @@ def _draw_gaps(axis: Axes, rows: Mapping[float, MethodResult], lowest: float) ->
         axis.plot([mean], [place], "o", markersize=5, color=color)
     axis.set_yticks([])
     axis.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
-    ticks = [tick for tick in axis.get_xticks() if axis.get_xlim()[0] <= tick <= axis.get_xlim()[1]]
-    axis.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in np.round(ticks, 6)])
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.set_xlabel("points from the best, 95 %")
 
 

@@ -19,7 +19,7 @@ from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.summary import DatasetSummary, summarize
-from labelgap.labels import ABSENT, PRESENT
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import NO_VALUE
 from labelgap.reporting.page import render_template
 from labelgap.reporting.sections.examples import thumbnail_data_url
@@ -68,12 +68,10 @@ def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True
     """Return images with their labels; for one that cannot be read the error takes the place of the thumbnail."""
     found = []
     for split, row in locations:
-        table = split.labels
-        entries = slice(int(table.starts[row]), int(table.starts[row + 1]))
-        columns, values = table.columns[entries], table.values[entries]
-        present, absent = ([table.classes[each] for each in columns[values == state]] for state in (PRESENT, ABSENT))
-        item: dict[str, Any] = {
-            "image": table.images[row],
+        classes, labels = np.array(split.labels.classes), split.labels.batch([row]).numpy()[0]
+        present, absent = (classes[labels == state].tolist() for state in (PRESENT, ABSENT))
+        item = {
+            "image": split.labels.images[row],
             "split": split.name,
             "thumbnail": "",
             "error": "",
@@ -84,7 +82,7 @@ def contact_sheet_images(locations: Iterable[ImageLocation], images: bool = True
             item["thumbnail"] = thumbnail_data_url(split, row) if images else ""
         except (LabelGapError, OSError) as failure:
             item["error"] = str(failure)
-        found.append({**item, "unknown": len(table.classes) - len(columns)})
+        found.append({**item, "unknown": int((labels == UNKNOWN).sum())})
     return found
 
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from rich.table import Table
 
 from labelgap.reporting import style
@@ -57,17 +56,16 @@ def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -
     if best is not None:
         measured = [float("nan") if result.test is None else result.test for result in results]
         curves.append((f"{evaluation.metric} on test", measured, best, style.VERMILLION))
-    lines: list[Line2D] = []
-    for _, scores, top, color in curves:
+    for name, scores, top, color in curves:
         values = [100 * score for score in scores]
-        lines += axis.plot(penalties, values, color=color, linewidth=2, solid_capstyle="round")
+        axis.plot(penalties, values, color=color, linewidth=2, solid_capstyle="round", label=name)
         place = [top.penalty], [values[results.index(top)]]
         style.draw_line(axis, *place, color, linestyle="none", linewidth=1.5, markersize=8, clip_on=False)
     axis.axvline(evaluation.chosen.penalty, color=style.MUTED_COLOR, linewidth=0.8, linestyle=style.DASHED, zorder=1)
     axis.set_xscale("log")
     axis.minorticks_off()
     axis.set_xlabel("penalty λ")
-    style.add_legend(figure, lines, [name for name, *_ in curves], 2)
+    style.add_legend(figure, 2)
     return figure
 
 

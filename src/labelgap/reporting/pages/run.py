@@ -7,7 +7,6 @@ from typing import Final
 import pyarrow.compute as pc
 from markupsafe import Markup
 
-from labelgap.core.text import pluralize
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.descriptions import describe_data, describe_method_choice, describe_settings, revises_labels
 from labelgap.reporting.formatting import SELECTION_RULES, format_measure
@@ -30,15 +29,6 @@ _FINAL_HEAD: Final = "The final head was trained on all images, with the setting
 def run_page(run: Run, page: Page) -> Markup:
     """Return the page; the data set adds label counts and examples."""
     config, table, runs = run.config, class_table(run, page.data), {run.config.method: run}
-    first = "" if config.linear_epochs is None else f"{config.linear_epochs} + "
-    epochs = f"{first}{pluralize(config.epochs, 'epoch')}"
-    lead = f"{config.method}, {config.backbone}, {PROTOCOLS[config.protocol]}, {epochs}"
-    name, count = config.data.get("name", ""), len(run.revisions)
-    revisions = "No label was revised permanently." if revises_labels(config.method) and not count else ""
-    if count:
-        sources = pc.value_counts(run.revisions.to_table()["source"]).to_pylist()
-        by = ", ".join(f"{item['counts']:,} by {item['values']}" for item in sources)
-        revisions = f"{count:,} labels were revised ({by}); the observed labels are kept, see revisions.parquet."
     counts: dict[str, tuple[int, ...]] = {}
     if page.data is not None:
         counts = {split.name: (len(split), *split.labels.counts().total) for split in page.data.splits}
@@ -53,7 +43,8 @@ def run_page(run: Run, page: Page) -> Markup:
     return render_template(
         "pages/run.html",
         title=run.path.resolve().name,
-        lead=f"{name}: {lead}" if name else lead,
+        name=config.data.get("name", ""),
+        protocol=PROTOCOLS[config.protocol],
         run=run,
         sections=[
             summary_section(run, table, page),
@@ -70,7 +61,8 @@ def run_page(run: Run, page: Page) -> Markup:
         label_counts=label_counts,
         data=describe_data(config),
         method=describe_method_choice(config),
-        revisions=revisions,
+        revisions=pc.value_counts(run.revisions.to_table()["source"]).to_pylist(),
+        revises=revises_labels(config.method),
         settings=describe_settings(config),
         has_images=page.images and page.data is not None,
     )

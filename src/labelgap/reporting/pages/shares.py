@@ -53,11 +53,10 @@ def label_budget_figure(
     """Draw the metric, called ``name``, of every method against the number of labels that it saw."""
     narrow = width <= style.NARROW
     figure, (axis,) = style.make_figure(width=width, height=3.8 + (0.22 * len(methods) if narrow else 0))
-    lines = []
-    for number, values in enumerate(methods.values()):
+    for number, (label, values) in enumerate(methods.items()):
         color, marker, dash = style.curve_style(number)
-        look = color, marker, (0, (5, 2)) if values.extra_labels else dash
-        lines.append(style.draw_spread(axis, values.known_labels, 100 * values.value, *look))
+        look = color, marker, (0, (5, 2)) if values.extra_labels else dash, truncate_label(label, 30)
+        style.draw_spread(axis, values.known_labels, 100 * values.value, *look)
     axis.set_xscale("log")
     counts = np.concatenate([values.known_labels for values in methods.values()])
     fine = counts.max() < (LOG_RATIO if narrow else 20 * LOG_RATIO) * max(counts.min(), 1)
@@ -66,7 +65,7 @@ def label_budget_figure(
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_title(name, loc="left")
     axis.set_xlabel("observed training labels, present and absent")
-    style.add_legend(figure, lines, [truncate_label(label, 30) for label in methods])
+    style.add_legend(figure)
     return figure
 
 

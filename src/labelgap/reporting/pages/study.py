@@ -21,6 +21,7 @@ from labelgap.reporting.formatting import (
     SELECTION_RULES,
     ResultRow,
     ResultTable,
+    describe_cost,
     format_class_count,
     format_elapsed,
     format_measure,
@@ -63,11 +64,13 @@ class StudyRow:
 
 def study_rows(study: Study) -> list[StudyRow]:
     """Return the rows of a study in its order; runs that saw more labels come last."""
-    runs = sorted(study.runs, key=lambda pair: pair[0].extra_labels)
-    tests = [(member, run.metrics.get("test") or {}) for member, run in runs]
-    highest = max((test.get("map") or 0.0 for member, test in tests if not member.extra_labels), default=0.0)
+    runs = sorted(
+        ((member, run, run.metrics.get("test") or {}) for member, run in study.runs),
+        key=lambda each: each[0].extra_labels,
+    )
+    highest = max((test.get("map") or 0.0 for member, _, test in runs if not member.extra_labels), default=0.0)
     rows = []
-    for (member, test), (_, run) in zip(tests, runs, strict=True):
+    for member, run, test in runs:
         cells = (
             *(format_measure(test.get(key)) for key in ("map", "f1_micro", "f1_macro")),
             format_class_count(test.get("classes_counted"), len(run.config.classes)),
@@ -200,30 +203,19 @@ def study_page(study: Study, page: Page) -> Markup:
 
 def _finding(rows: Sequence[StudyRow]) -> str:
     """Return what missing labels cost and what the best method recovers, where the study shows both."""
-    measured = [row for row in rows if row.map is not None]
-    upper = [row.map or 0.0 for row in measured if row.member.extra_labels]
-    lower = [row.map or 0.0 for row in measured if not row.member.extra_labels and row.run.config.method == "an"]
-    best = next((row for row in rows if row.shown.bold), None)
-    if len(upper) != 1 or len(lower) != 1 or best is None or upper <= lower:
-        return ""
-    if len({row.test.get("classes_counted") for row in rows}) != 1:
-        return ""
-    cost, gain = 100 * (upper[0] - lower[0]), 100 * ((best.map or 0.0) - lower[0])
-    recovered = f"; {best.member.label} recovers {gain:.1f} of them."
-    if gain <= 0:
-        recovered = ", and no method of this study recovers any of them."
-    return f"Taking every unknown label as absent costs {cost:.1f} points of mAP here{recovered}"
+    measured = [(row, (row.shown.label, row.map)) for row in rows if row.map is not None]
+    upper = [each for row, each in measured if row.member.extra_labels]
+    lower = [each for row, each in measured if not row.member.extra_labels and row.run.config.method == "an"]
+    best = [each for row, each in measured if row.shown.bold]
+    alike = len({row.test.get("classes_counted") for row in rows}) == 1
+    return describe_cost(upper[0], lower[0], best[0]) if alike and best and len(upper) == len(lower) == 1 else ""
 
 
 def _settings(runs: Mapping[str, Run]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Separate the settings that all runs share from those that differ."""
     each = [dict([*describe_data(run.config), *describe_settings(run.config)]) for run in runs.values()]
-    shared, different = [], []
-    for name in dict.fromkeys(name for settings in each for name in settings if name not in ("method", "options")):
-        values = [settings.get(name, "not given") for settings in each]
-        if len(set(values)) == 1:
-            shared.append((name, values[0]))
-        else:
-            pairs = zip(runs, values, strict=True)
-            different.append((name, "; ".join(f"{label}: {value}" for label, value in pairs)))
-    return shared, different
+    names = dict.fromkeys(name for settings in each for name in settings if name not in ("method", "options"))
+    values = {name: [settings.get(name, "not given") for settings in each] for name in names}
+    shared = [(name, found[0]) for name, found in values.items() if len(set(found)) == 1]
+    by_run = ((name, zip(runs, found, strict=True)) for name, found in values.items() if len(set(found)) > 1)
+    return shared, [(name, "; ".join(map(": ".join, pairs))) for name, pairs in by_run]

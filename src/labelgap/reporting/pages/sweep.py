@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
@@ -34,7 +33,7 @@ from labelgap.reporting.formatting import (
 from labelgap.reporting.page import REPORT_FILE, Page, render_template
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.sweep.results import Sweep, SweepTrial, format_values, trial_name
-from labelgap.studies.sweep.search_space import Parameter, Value
+from labelgap.studies.sweep.search_space import Value
 from labelgap.training.rerun import train_command, train_script, without_directories
 
 _OUT: Final = "runs/best"
@@ -156,7 +155,8 @@ def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> F
     scores = [100 * (trial.score or 0.0) for trial in trials]
     line = None if sweep.auto is None or sweep.auto.score is None else 100 * sweep.auto.score
     ends = scores if line is None else [*scores, line]
-    columns = [*map(_column, sweep.space), _Column(min(ends), max(ends))]
+    columns = [_Column(float(each.low), float(each.high), each.log, each.choices) for each in sweep.space]
+    columns.append(_Column(min(ends), max(ends)))
     places = np.arange(len(columns))
     ranks = {trial.number: rank for rank, trial in enumerate(sweep.ranked)}
     good = max(round(_GOOD * len(ranks)), 2)
@@ -196,34 +196,24 @@ def _write(axis: Axes, text: str, place: tuple[float, float], offset: float, **l
     label.set_bbox({"facecolor": style.BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
 
 
-@dataclass(frozen=True)
 class _Column:
     """One axis of the parallel coordinates: the height of a value, from 0 to 1, and the values beside it."""
 
-    low: float
-    high: float
-    log: bool = False
-    choices: Sequence[Value] = ()
+    def __init__(self, low: float, high: float, log: bool = False, choices: Sequence[Value] = ()) -> None:
+        middle = float(np.sqrt(low * high)) if log else (low + high) / 2
+        numbers = all(isinstance(value, int | float) for value in choices)
+        self.choices = sorted(choices, key=float) if numbers else list(choices)
+        self.shown = self.choices[:: -(-len(choices) // _MAX_LABELS)] if choices else (low, middle, high)
+        low, high = (0, len(choices) - 1) if choices else (low, high)
+        self.scale = Normalize(low - 0.5, high + 0.5) if low == high else (LogNorm if log else Normalize)(low, high)
 
     def height(self, value: Value | None) -> float:
         if self.choices:
             value = self.choices.index(value) if value in self.choices else 0
-        ends = float(value or 0), self.low, self.high
-        number, low, high = map(math.log, ends) if self.log else ends
-        return 0.5 if high == low else (number - low) / (high - low)
+        return float(self.scale(float(value or 0)))
 
     def ticks(self) -> list[tuple[float, str]]:
-        middle = float(np.sqrt(self.low * self.high)) if self.log else (self.low + self.high) / 2
-        shown = self.choices[:: -(-len(self.choices) // _MAX_LABELS)] if self.choices else (self.low, middle, self.high)
-        return [(self.height(each), f"{each:.3g}" if isinstance(each, float) else str(each)) for each in shown]
-
-
-def _column(parameter: Parameter) -> _Column:
-    if not parameter.choices:
-        return _Column(float(parameter.low), float(parameter.high), parameter.log)
-    numbers = all(isinstance(value, int | float) for value in parameter.choices)
-    ordered = sorted(parameter.choices, key=float) if numbers else parameter.choices
-    return _Column(0, len(ordered) - 1, choices=ordered)
+        return [(self.height(each), f"{each:.3g}" if isinstance(each, float) else str(each)) for each in self.shown]
 
 
 def sweep_page(sweep: Sweep, page: Page) -> Markup:

@@ -75,14 +75,13 @@ def calibration_figure(
     """
     figure, (curve, sizes), columns = style.make_panels(2, width=width, each=2.5, extra=0.6)
     kinds = [("score", scores, style.VERMILLION, "s"), ("calibrated probability", probabilities, style.BLUE, "o")]
-    lines = {}
     curve.plot([0, 100], [0, 100], color=style.MUTED_COLOR, linewidth=1, linestyle=style.DASHED)
     for place, (name, curves, color, marker) in enumerate(kinds):
         if curves is not None:
             whole = curves.overall()
             used = whole.count[0] > 0
             points = 100 * whole.predicted[0, used], 100 * whole.observed[0, used]
-            (lines[name],) = curve.plot(*points, color=color, marker=marker, markersize=5)
+            curve.plot(*points, color=color, marker=marker, markersize=5, label=name)
             left = 100 / BINS * (np.arange(BINS) + 0.1 + 0.4 * place)
             sizes.bar(left, whole.count[0], width=0.4 * 100 / BINS, align="edge", color=color)
     curve.set(xlim=(-2, 102), ylim=(-2, 102), xlabel="predicted, in percent", ylabel="present, in percent")
@@ -91,7 +90,7 @@ def calibration_figure(
     sizes.minorticks_off()
     sizes.set(xlim=(-2, 102), xlabel="predicted, in percent")
     sizes.set_title("labels in a bin", loc="left")
-    style.add_legend(figure, list(lines.values()), list(lines), columns=columns)
+    style.add_legend(figure, columns)
     return figure
 
 

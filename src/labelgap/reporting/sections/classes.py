@@ -84,13 +84,11 @@ class ClassTable:
             **dict(zip(("train_present", "train_absent", "train_unknown"), self.train or (), strict=False)),
             **{name: getattr(self, name) for name in names},
             "threshold": self.thresholds,
-            "threshold_source": list(self.marks) or None,
+            "threshold_source": np.array(self.marks) if self.marks else None,
             "calibration_error": None if self.calibration is None else self.calibration.error,
         }
-        known = {name: values for name, values in found.items() if values is not None}
-        return {"class": list(self.classes)} | {
-            name: values for name, values in known.items() if isinstance(values, list) or not np.isnan(values).all()
-        }
+        known = {name: values for name, values in found.items() if values is not None and (values == values).any()}
+        return {"class": list(self.classes), **known}
 
 
 def evidence_split(metrics: Mapping[str, Any]) -> str:
@@ -199,22 +197,14 @@ def average_precision_bars(
 
 def classes_section(run: Run, table: ClassTable, page: Page) -> Markup:
     """Return the classes: a figure, a table that can be sorted and filtered, groups of classes, and calibration."""
-    columns, names = _columns(table), table.classes
+    columns, names = _cells(table), table.classes
     unmeasured = [name for name, value in zip(names, table.average_precision, strict=True) if np.isnan(value)]
-    groups = [
-        (
-            f"G{row['group']}",
-            [
-                format_measure(row["map"]),
-                format_class_count(row["classes_counted"], row["classes"]),
-                row["present"],
-                row["absent"],
-            ],
-        )
-        for row in (run.metrics.get(table.split) or {}).get("groups", [])
-    ]
+    measured, groups = run.metrics.get(table.split) or {}, list[tuple[str, list[Any]]]()
+    for row in measured.get("groups", []):
+        cells = format_measure(row["map"]), format_class_count(row["classes_counted"], row["classes"])
+        groups.append((f"G{row['group']}", [*cells, row["present"], row["absent"]]))
     curves, bars = (table.scores, table.probabilities, table.calibration_images), None
-    values, mean, label = table.average_precision, (run.metrics.get(table.split) or {}).get("map"), "average precision"
+    values, mean, label = table.average_precision, measured.get("map"), "average precision"
     if not table.measured:
         values, mean, label = table.estimated_precision, None, "estimated average precision"
     if not np.isnan(values).all():
@@ -242,28 +232,31 @@ def classes_section(run: Run, table: ClassTable, page: Page) -> Markup:
     )
 
 
-def _columns(table: ClassTable) -> dict[str, list[str]]:
-    """Return the cells of the columns that have a value, by name."""
-    columns, count = dict[str, list[str]](), "{:,.0f}".format
-
-    def add(name: str, values: Any, show: Callable[[Any], str]) -> None:
-        if values is not None and not np.isnan(values).all():
-            columns[name] = [show(value) for value in values.tolist()]
-
-    add("group", table.groups, "G{}".format)
-    for name, counts in zip(("known present", "known absent", "unknown"), table.train or (), strict=False):
-        add(name, counts, count)
-    add("hidden present", table.hidden_present, count)
-    add("probably missing", table.missing, count)
-    heading = {"val": "val AP*", "train": "AP"}.get(table.split, "test AP")
-    add(heading, table.average_precision, format_measure)
-    ends = np.stack([table.low, table.high], axis=1)
-    add("95 % interval", ends, lambda row: NO_VALUE if np.isnan(row[0]) else " to ".join(map(format_measure, row)))
-    add("estimated AP", table.estimated_precision, format_measure)
-    add("threshold", table.thresholds, "{:.3f}".format)
-    if table.marks:
-        columns["source"] = list(table.marks)
+def _cells(table: ClassTable) -> dict[str, list[str]]:
+    """Return the cells of the columns that have a value, by heading."""
+    found, count = table.columns(), "{:,.0f}".format
     if table.calibration is not None:
-        errors = zip(table.calibration.error.tolist(), sparklines(table.calibration), strict=True)
-        columns["calibration error"] = [Markup("{} {}").format(format_measure(error), curve) for error, curve in errors]
-    return columns
+        found["calibration_error"] = zip(found["calibration_error"], sparklines(table.calibration), strict=True)
+    if "low" in found:
+        found["low"] = np.stack([table.low, table.high], axis=1)
+    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "group": ("group", "G{}".format),
+        "train_present": ("known present", count),
+        "train_absent": ("known absent", count),
+        "train_unknown": ("unknown", count),
+        "hidden_present": ("hidden present", count),
+        "missing": ("probably missing", count),
+        "average_precision": ({"val": "val AP*", "train": "AP"}.get(table.split, "test AP"), format_measure),
+        "low": (
+            "95 % interval",
+            lambda ends: NO_VALUE if np.isnan(ends[0]) else " to ".join(map(format_measure, ends)),
+        ),
+        "estimated_precision": ("estimated AP", format_measure),
+        "threshold": ("threshold", "{:.3f}".format),
+        "threshold_source": ("source", str),
+        "calibration_error": (
+            "calibration error",
+            lambda pair: Markup("{} {}").format(format_measure(pair[0]), pair[1]),
+        ),
+    }
+    return {heading: [*map(show, found[name])] for name, (heading, show) in shown.items() if name in found}

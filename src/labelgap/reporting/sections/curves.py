@@ -162,7 +162,7 @@ def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = sty
     figure, (axis,) = style.make_figure(width=width, height=3.6 + (0.22 if narrow else 0.1) * len(shown))
     lines, drawn = [], list[NDArray[np.float64]]()
     edge: dict[str, Any] = {"markeredgecolor": style.BACKGROUND_COLOR}
-    for number, label in enumerate(shown):
+    for number, (label, name) in enumerate(zip(shown, style.fit_names(shown, width, 24, 36), strict=True)):
         values, (color, marker, dash) = curves[label], style.curve_style(number)
         means = 100 * values.mean
         drawn.append(means)
@@ -173,13 +173,13 @@ def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = sty
             drawn += [low, high]
         kept = int(np.clip(round(float(np.median(values.best))), values.epochs[0], values.epochs[-1]))
         axis.plot([kept], [means[kept - values.first]], marker=marker, markersize=8, color=color, **edge)
-        lines.append(Line2D([], [], color=color, linestyle=dash, marker=marker, **edge))
+        lines.append(Line2D([], [], color=color, linestyle=dash, marker=marker, label=name, **edge))
     first = min(values.first for values in curves.values())
     style.set_epoch_axis(axis, max(int(values.epochs[-1]) for values in curves.values()), first)
     axis.set_title(", ".join(dict.fromkeys(values.name for values in curves.values())), loc="left")
     axis.set_xlabel("epoch")
     _clip_low(axis, drawn)
-    style.add_legend(figure, lines, style.fit_names(shown, width, 24, 36))
+    style.add_legend(figure, lines=lines)
     return figure
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -62,20 +62,17 @@ class LabelChanges:
 
     @property
     def taken_for(self) -> NDArray[np.int8]:
-        """``(C,)`` the state that the label was last taken for, UNKNOWN where it was never changed."""
-        last = len(self.states) - 1 - (self.states != UNKNOWN)[::-1].argmax(axis=0)
-        taken: NDArray[np.int8] = self.states[last, np.arange(self.states.shape[1])]
+        """``(C,)`` the state that the label was taken for, UNKNOWN where it was never changed."""
+        taken: NDArray[np.int8] = self.states.max(axis=0)
         return taken
 
 
-@dataclass(frozen=True, eq=False)
-class _Changed:
-    """Every one of C labels that a run changed: its place, its state, and in which of E epochs it was changed."""
+class _Changed(NamedTuple):
+    """Every label that a run changed, each to one state; the fields are those of ``LabelChanges``."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
-    value: NDArray[np.int8]
-    flags: NDArray[np.bool_]  # (E, C)
+    states: NDArray[np.int8]
 
 
 def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChanges | None:
@@ -92,23 +89,23 @@ def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChan
     changed = _from_trace(run, split) if traced else _from_revisions(run, split, delay=0 if permanent else 1)
     if changed is None or not len(changed.rows):
         return None
-    truth = np.full(len(changed.rows), UNKNOWN, dtype=np.int8)
-    if split.truth is not None:
-        truth = split.truth.codes_at(changed.rows, changed.columns)
+    known = split.labels if split.truth is None else split.truth
+    truth = known.codes_at(
+        changed.rows, changed.columns
+    )  # of labels that were unknown, so that without the truth none is known
     parts = [_labels_of_image(split, changed, place) for place in _choose(changed, truth, images).tolist()]
     rows, columns, states = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
-    observed = split.labels.codes_at(rows, columns)
     return LabelChanges(
         split,
         rows,
         columns,
-        observed,
-        observed if split.truth is None else split.truth.codes_at(rows, columns),
+        split.labels.codes_at(rows, columns),
+        known.codes_at(rows, columns),
         states,
         rejected=issubclass(method.loss_class, LargeLossRejection | AbsoluteLargeLossRejection),
-        total=len(changed.rows),
+        total=len(truth),
         judged=int((truth != UNKNOWN).sum()),
-        right=int((truth == changed.value).sum()),
+        right=int((truth == changed.states.max(axis=0)).sum()),
         complete=not traced or run.config.trace == "all",
     )
 
@@ -122,8 +119,8 @@ def _from_trace(run: Run, split: Split) -> _Changed | None:
     if not np.array_equal(split.labels.codes_at(trace["row"][known], trace["column"][known]), trace["observed"][known]):
         return None
     found = np.flatnonzero(trace["modified"].any(axis=0) & ~known)
-    value = np.full(len(found), PRESENT, dtype=np.int8)
-    return _Changed(trace["row"][found], trace["column"][found], value, trace["modified"][:, found])
+    states = np.where(trace["modified"][:, found], PRESENT, UNKNOWN).astype(np.int8)
+    return _Changed(trace["row"][found], trace["column"][found], states)
 
 
 def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
@@ -135,39 +132,40 @@ def _from_revisions(run: Run, split: Split, delay: int) -> _Changed | None:
     except InputError:  # the data set has other images than the run was trained on
         return None
     table, epochs = made.to_table(), np.arange(1, trained_epochs(run.history) + 1)
-    flags = epochs[:, None] >= table["epoch"].to_numpy() + delay
-    used = flags.any(axis=0)
-    return _Changed(rows[used], columns[used], table["value"].to_numpy()[used], flags[:, used])
+    made_so_far = epochs[:, None] >= table["epoch"].to_numpy() + delay
+    states = np.where(made_so_far, table["value"].to_numpy(), UNKNOWN).astype(np.int8)
+    used = made_so_far.any(axis=0)
+    return _Changed(rows[used], columns[used], states[:, used])
 
 
 def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[np.int64]:
     """Return positions of changed labels, of different images: right ones, then wrong ones; random ones if unknown."""
-    kinds = changed.columns * 2 + (changed.value == PRESENT)
-    right, wrong = truth == changed.value, (truth != changed.value) & (truth != UNKNOWN)
+    rows, columns, value = changed.rows, changed.columns, changed.states.max(axis=0)
+    kinds = columns * 2 + (value == PRESENT)
+    right, wrong = truth == value, (truth != value) & (truth != UNKNOWN)
     groups = [("right", right), ("wrong", wrong)] if (right | wrong).any() else [("changed", right | True)]
     chosen = np.zeros(0, dtype=np.int64)
     for number, (name, members) in enumerate(groups):
-        places = np.flatnonzero(members & ~np.isin(changed.rows, changed.rows[chosen]))
+        places = np.flatnonzero(members & ~np.isin(rows, rows[chosen]))
         count = -(-images // len(groups)) if number == 0 else images - len(chosen)
-        picked = diverse_sample(changed.rows[places], kinds[places], count, f"label changes {name}")
+        picked = diverse_sample(rows[places], kinds[places], count, f"label changes {name}")
         chosen = np.concatenate([chosen, places[picked]])
     return chosen
 
 
-def _labels_of_image(split: Split, changed: _Changed, place: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return rows, columns and states of labels of the image of a changed label, that label first."""
-    row = changed.rows[place]
-    own = np.flatnonzero(changed.rows == row)
-    columns, value = changed.columns[own], changed.value[own]
+def _labels_of_image(split: Split, changed: _Changed, place: int) -> _Changed:
+    """Return labels of the image of a changed label, that label first."""
+    row, own = changed.rows[place], changed.rows == changed.rows[place]
+    columns, changes = changed.columns[own], changed.states[:, own]
     observed = split.labels.batch([row]).numpy()[0]
     truth = observed if split.truth is None else split.truth.batch([row]).numpy()[0]
-    wrong = (truth[columns] != value) & (truth[columns] != UNKNOWN)
+    wrong = (truth[columns] != changes.max(axis=0)) & (truth[columns] != UNKNOWN)
     given, present = np.flatnonzero(observed == PRESENT), np.flatnonzero(truth == PRESENT)
     order = np.concatenate([changed.columns[[place]], given, columns[wrong], present, columns])
     shown = np.array(list(dict.fromkeys(order.tolist()))[:LABELS_PER_IMAGE])
-    states = np.full((len(changed.flags), len(observed)), UNKNOWN, dtype=np.int8)
-    states[:, columns] = np.where(changed.flags[:, own], value, UNKNOWN)
-    return np.full(len(shown), row), shown, states[:, shown]
+    states = np.full((len(changes), len(observed)), UNKNOWN, dtype=np.int8)
+    states[:, columns] = changes
+    return _Changed(np.full(len(shown), row), shown, states[:, shown])
 
 
 def label_change_figure(changes: LabelChanges, images: bool = True, *, width: float = style.WIDE) -> Figure:

@@ -21,7 +21,7 @@ from scipy.special import expit
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
 from labelgap.reporting.formatting import format_number, truncate_label
-from labelgap.reporting.page import Columns, Page, ResponsiveFigure, render_template, stack_columns
+from labelgap.reporting.page import Page, ResponsiveFigure, render_template, stack_columns
 from labelgap.reporting.sections.separability import (
     BINS,
     TRAIN,
@@ -103,17 +103,15 @@ def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figu
     """Draw the mean loss of the observed positives per epoch, a line a method (Zhou et al. 2022, figure 7)."""
     figure, (axis,) = style.make_figure(width=width, height=2.9 if len(methods) > 1 else 2.5)
     shown = {label: kinds["observed"].loss for label, kinds in methods.items() if "observed" in kinds}
-    lines = [
-        style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *style.cycle(number))
-        for number, loss in enumerate(shown.values())
-    ]
+    for number, (label, loss) in enumerate(shown.items()):
+        label = truncate_label(label, 24)
+        style.draw_line(axis, np.arange(1, len(loss) + 1), loss, *style.cycle(number), label=label)
     axis.set_title("loss of observed positives", loc="left")
     axis.set_ylim(bottom=0)
     axis.set_xlabel("epoch")
     style.set_epoch_axis(axis, max(map(len, shown.values()), default=1))
     if len(shown) > 1:
-        names = [truncate_label(label, 24) for label in shown]
-        style.add_legend(figure, lines, names, 4 if width > style.NARROW else 2)
+        style.add_legend(figure, 4 if width > style.NARROW else 2)
     return figure
 
 
@@ -122,19 +120,17 @@ def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Fig
 
     A line is the median, a band the middle half of the labels; without the truth, of observed and of unknown labels.
     """
-    longest = max(len(scores.loss) for kinds in methods.values() for scores in kinds.values())
-
-    def draw(axis: Axes, shown: Mapping[str, LabelScores], _: float) -> None:
+    wanted, names = ("unknown_present", "unknown_absent"), ("epoch", "absolute logit")
+    figure, panels, _ = _panels(methods, wanted, lambda scores: scores.magnitude, names, width)
+    for axis, shown in panels:
         for kind, scores in shown.items():
             color, marker, dash = _KINDS[kind][1:]
             low, median, high = scores.magnitude.T
             epochs = np.arange(1, len(median) + 1)
             axis.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
             style.draw_line(axis, epochs, median, color, marker, linestyle=dash)
-        style.set_epoch_axis(axis, longest)
-
-    wanted, names = ("unknown_present", "unknown_absent"), ("epoch", "absolute logit")
-    return _panels(methods, wanted, lambda scores: scores.magnitude, draw, names, width)
+        style.set_epoch_axis(axis, max(len(scores.loss) for kinds in methods.values() for scores in kinds.values()))
+    return figure
 
 
 def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
@@ -142,9 +138,9 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
 
     It is percent of the labels of a kind in intervals of 0.05; a dashed line with a marker is the mean.
     """
-    edges = np.linspace(0, 1, BINS + 1)
-
-    def draw(axis: Axes, shown: Mapping[str, LabelScores], top: float) -> None:
+    edges, wanted, names = np.linspace(0, 1, BINS + 1), ("observed", "unknown_present"), ("score", "% of labels")
+    figure, panels, top = _panels(methods, wanted, lambda scores: 100 * scores.shares, names, width)
+    for axis, shown in panels:
         for kind, scores in shown.items():
             color, marker, dash = _KINDS[kind][1:]
             axis.stairs(100 * scores.shares, edges, color=color, alpha=0.18, fill=True, linewidth=0)
@@ -153,34 +149,31 @@ def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure
             axis.plot(mean, [0, top], color=color, linewidth=1.2, linestyle=style.DASHED, marker=marker, markevery=[1])
         axis.set_xlim(0, 1)
         axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-
-    wanted, names = ("observed", "unknown_present"), ("score", "% of labels")
-    return _panels(methods, wanted, lambda scores: 100 * scores.shares, draw, names, width)
+    return figure
 
 
 def _panels(
     methods: Methods,
     wanted: tuple[str, ...],
     heights: Callable[[LabelScores], NDArray[np.float64]],
-    draw: Callable[[Axes, Mapping[str, LabelScores], float], None],
     names: tuple[str, str],
     width: float,
-) -> Figure:
-    """Draw one panel a method, with the names of x and y, up to the same height, and the legend of the kinds."""
+) -> tuple[Figure, list[tuple[Axes, dict[str, LabelScores]]], float]:
+    """Return a figure with the legend of the kinds, a panel and what is in it for every method, and their height."""
     known = any({"unknown_present", "unknown_absent"} & found.keys() for found in methods.values())
     kinds = wanted if known else ("observed", "unknown")
-    drawn = [heights(scores) for found in methods.values() for kind, scores in found.items() if kind in kinds]
+    shown = [{kind: found[kind] for kind in kinds if kind in found} for found in methods.values()]
+    drawn = (heights(scores) for found in shown for scores in found.values())
     top = max((float(np.nanmax(each, initial=0.0)) for each in drawn), default=0.0)
     figure, axes, columns = style.make_panels(len(methods), width=width, each=2.2, extra=0.6, wide=4, narrow=2)
-    for place, (axis, found) in enumerate(zip(axes, methods.values(), strict=True)):
-        draw(axis, {kind: found[kind] for kind in kinds if kind in found}, top)
+    for place, axis in enumerate(axes):
         style.set_top(axis, top)
         axis.tick_params(labelleft=place % columns == 0)
     style.label_panels(axes, columns, *names, methods if len(methods) > 1 else ())
-    looks = [_KINDS[kind] for kind in kinds]
-    lines = [Line2D([], [], color=c, marker=marker, linestyle=dash, linewidth=2) for _, c, marker, dash in looks]
-    style.add_legend(figure, lines, [name for name, *_ in looks], 2 if width > style.NARROW else 1)
-    return figure
+    fields = ("label", "color", "marker", "linestyle")
+    lines = [Line2D([], [], linewidth=2, **dict(zip(fields, _KINDS[kind], strict=True))) for kind in kinds]
+    style.add_legend(figure, 2 if width > style.NARROW else 1, lines)
+    return figure, list(zip(axes, shown, strict=True)), top
 
 
 def label_scores_section(runs: Mapping[str, Run], page: Page) -> Markup:
@@ -222,30 +215,21 @@ def _figures(methods: Methods, hidden: Methods, page: Page) -> dict[str, Respons
     text = f"Mean loss of the observed positives in the first and the last epoch: {ends}."
     data = stack_columns("run", columns) if losses else {}
     loss = page.figure("observed-positive-loss", text, data, positive_loss_figure, methods) if losses else None
+    every = {(label, _KINDS[kind][0]): each for label, kinds in hidden.items() for kind, each in kinds.items()}
     names = ("lower_quartile", "median", "upper_quartile")
-    quartiles = _stack(
-        hidden,
-        lambda each: {"epoch": np.arange(1, len(each.loss) + 1), **dict(zip(names, each.magnitude.T, strict=True))},
-    )
-    shares = _stack(hidden, lambda each: {"from": np.arange(BINS) / BINS, "share": each.shares})
+    quartiles = {
+        key: {"epoch": np.arange(1, len(each.loss) + 1), **dict(zip(names, each.magnitude.T, strict=True))}
+        for key, each in every.items()
+    }
+    shares = {key: {"from": np.arange(BINS) / BINS, "share": each.shares} for key, each in every.items()}
     text = "; ".join(
-        f"{label}, {_KINDS[kind][0]}: absolute logit {values.magnitude[-1, 1]:.1f}, score {values.mean_probability:.2f}"
-        for label, kinds in hidden.items()
-        for kind, values in kinds.items()
+        f"{', '.join(key)}: absolute logit {each.magnitude[-1, 1]:.1f}, score {each.mean_probability:.2f}"
+        for key, each in every.items()
     )
-    medians = f"Median absolute logit in the last epoch, and mean score. {text}."
-    scores = f"Distribution of the scores. {text}."
+    logits = f"Median absolute logit in the last epoch, and mean score. {text}.", stack_columns("run kind", quartiles)
+    scores = f"Distribution of the scores. {text}.", stack_columns("run kind", shares)
     return {
         "loss": loss,
-        "logits": page.figure("absolute-logits", medians, quartiles, absolute_logit_panels, hidden),
-        "probabilities": page.figure("positive-probabilities", scores, shares, probability_panels, hidden),
+        "logits": page.figure("absolute-logits", *logits, absolute_logit_panels, hidden),
+        "probabilities": page.figure("positive-probabilities", *scores, probability_panels, hidden),
     }
-
-
-def _stack(methods: Methods, columns: Callable[[LabelScores], Columns]) -> Columns:
-    """Return the columns of every kind of every method below each other."""
-    kinds = {
-        label: stack_columns("kind", {_KINDS[kind][0]: columns(values) for kind, values in found.items()})
-        for label, found in methods.items()
-    }
-    return stack_columns("run", kinds)

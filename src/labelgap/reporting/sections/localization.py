@@ -11,7 +11,6 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
@@ -104,14 +103,15 @@ def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.W
     rates = {label: game.class_hits[columns] / counts[columns] for label, game in games.items()}
     order = np.argsort(-np.mean(list(rates.values()), axis=0), kind="stable")
     figure, (axis,) = style.make_figure(width=width, height=1.1 + 0.25 * len(columns))
-    lines: list[Line2D] = []
-    marks: dict[str, Any] = {"linestyle": "none", "markersize": 8, "clip_on": False}
+    marks: dict[str, Any] = {"linestyle": "none", "linewidth": 1.5, "markersize": 8, "clip_on": False}
     for number, (label, game) in enumerate(games.items()):
         color, marker = style.cycle(number)
-        rate = 100 * rates[label][order]
-        lines.append(style.draw_line(axis, rate, np.arange(len(columns)), color, marker, linewidth=1.5, **marks))
+        marks["label"] = f"{truncate_label(label, 20)} {100 * game.hit_rate:.1f}"
+        style.draw_line(axis, 100 * rates[label][order], np.arange(len(columns)), color, marker, **marks)
         axis.axvline(100 * game.hit_rate, color=color, linewidth=1.2, linestyle=style.DASHED)
-    lines.append(axis.axvline(100 * first.center_rate, color=style.MUTED_COLOR, linewidth=1.2, linestyle=":"))
+    center = 100 * first.center_rate
+    label = f"center of the image {center:.1f}"
+    axis.axvline(center, color=style.MUTED_COLOR, linewidth=1.2, linestyle=":", label=label)
     shown = columns[order].tolist()
     names = style.fit_names((first.classes[column] for column in shown), width, 24, 15)
     rows = [f"{name} ({counts[column]:,})" for name, column in zip(names, shown, strict=True)]
@@ -119,9 +119,7 @@ def pointing_figure(games: Mapping[str, PointingGame], *, width: float = style.W
     axis.set_xlim(0, 100)
     axis.grid(True, axis="x", color=style.GRID_COLOR, linewidth=0.8)
     axis.set_xlabel("hit rate, %")
-    labels = [f"{truncate_label(label, 20)} {100 * game.hit_rate:.1f}" for label, game in games.items()]
-    labels.append(f"center of the image {100 * first.center_rate:.1f}")
-    style.add_legend(figure, lines, labels)
+    style.add_legend(figure)
     return figure
 
 
@@ -190,15 +188,10 @@ def localization_section(runs: Mapping[str, Run], page: Page) -> Markup:
     if not games and not examples and not reasons:
         return Markup("")
     if examples:  # the figure is kept for files; the page shows the maps by other means
-        maps = [(each, label) for each in examples for label in each.maps]
-        columns = {
-            "image": [each.image for each, _ in maps],
-            "class": [each.class_name for each, _ in maps],
-            "run": [label for _, label in maps],
-            "x": [each.points[label][0] for each, label in maps],
-            "y": [each.points[label][1] for each, label in maps],
-            "hit": [each.hits.get(label) for each, label in maps],
-        }
+        names = ("image", "class", "run", "x", "y", "hit")
+        maps = [(each, label, *point) for each in examples for label, point in each.points.items()]
+        rows = [(each.image, each.class_name, label, x, y, each.hits.get(label)) for each, label, x, y in maps]
+        columns = dict(zip(names, zip(*rows, strict=True), strict=True))
         description = f"Class activation maps of {join_names([each.class_name for each in examples])}."
         page.figure("activation-maps", description, columns, activation_figure, examples, shown=False)
     figure, rates = None, {label: format_measure(game.hit_rate) for label, game in games.items()}

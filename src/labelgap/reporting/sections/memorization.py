@@ -99,8 +99,9 @@ def memorization_panels(methods: Mapping[str, Losses], *, width: float = style.W
         axis.tick_params(labelleft=not common or place % columns == 0)
     style.label_panels(axes, columns, "epoch", "mean loss", methods)
     edge: dict[str, Any] = {"linewidth": 2.0, "markersize": 6.0, "markeredgecolor": style.BACKGROUND_COLOR}
-    lines = [Line2D([], [], color=color, marker=marker, **edge) for color, marker in _LINES.values()]
-    style.add_legend(figure, lines, [_KINDS[kind] for kind in _LINES], columns=2 if width > style.NARROW else 1)
+    looks = ((_KINDS[kind], color, marker) for kind, (color, marker) in _LINES.items())
+    lines = [Line2D([], [], label=label, color=color, marker=marker, **edge) for label, color, marker in looks]
+    style.add_legend(figure, 2 if width > style.NARROW else 1, lines)
     return figure
 
 
@@ -108,17 +109,17 @@ def single_label_panels(kinds: Losses, *, width: float = style.WIDE) -> Figure:
     """Draw the losses of single labels over epochs, thin, and the mean of all labels of the kind, one panel a kind."""
     figure, axes, columns = style.make_panels(len(kinds), width=width, each=2.5, extra=0.4)
     top = max(float(np.nanmax(np.c_[losses.single, losses.mean], initial=0.0)) for losses in kinds.values())
-    single: list[Line2D] = []
     for number, (axis, (title, losses)) in enumerate(zip(axes, kinds.items(), strict=True)):
         epochs = np.arange(1, len(losses.mean) + 1)
-        single = axis.plot(epochs, losses.single, color=style.MUTED_COLOR, linewidth=0.8, alpha=0.7)
+        look: dict[str, Any] = {"color": style.MUTED_COLOR, "linewidth": 0.8, "alpha": 0.7, "label": "a single label"}
+        single, *_ = axis.plot(epochs, losses.single, **look)
         axis.plot(epochs, losses.mean, color=(style.VERMILLION, style.BLUE)[number % 2], linewidth=2.5)
         axis.set_title(title, loc="left")
         style.set_top(axis, top)
         style.set_epoch_axis(axis, len(epochs))
     style.label_panels(axes, columns, "epoch", "loss")
-    mean = Line2D([], [], color=style.TEXT_COLOR, linewidth=2.5)
-    style.add_legend(figure, [*single[:1], mean], ["a single label", "the mean"], 2)
+    mean = Line2D([], [], color=style.TEXT_COLOR, linewidth=2.5, label="the mean")
+    style.add_legend(figure, 2, [single, mean])
     return figure
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
@@ -149,23 +148,19 @@ def modified_label_panels(
     """Draw share, precision and recall of the labels taken for a state; a measure that no method has, is left out."""
     names = _measures(methods)
     figure, axes, columns = style.make_panels(len(names), width=width, each=2.2, extra=0.7)
-    lines = list[Line2D]()
     for axis, name in zip(axes, names, strict=True):
-        lines = []
-        for number, values in enumerate(methods.values()):
-            epochs = np.arange(1, len(values.share) + 1)
-            lines.append(style.draw_line(axis, epochs, 100 * getattr(values, name), *style.cycle(number)))
+        for number, (method, values) in enumerate(methods.items()):
+            epochs, label = np.arange(1, len(values.share) + 1), truncate_label(method, 24) if axis is axes[0] else None
+            style.draw_line(axis, epochs, 100 * getattr(values, name), *style.cycle(number), label=label)
             style.set_epoch_axis(axis, len(epochs))
         axis.set_title(_TITLES[name].format(state=state), loc="left")
         axis.set_ylim(0, None if name == "share" else 103)
     style.label_panels(axes, columns, "epoch")
-    labels = [truncate_label(label, 24) for label in methods]
     if "precision" in names:
         base_rate = 100 * float(np.nanmean([values.base_rate for values in methods.values()]))
-        axis = axes[names.index("precision")]
-        lines.append(axis.axhline(base_rate, color=style.MUTED_COLOR, linewidth=1.2, linestyle=style.DASHED))
-        labels.append(f"modifying at random ({base_rate:.1f} %)")
-    style.add_legend(figure, lines, labels)
+        label, axis = f"modifying at random ({base_rate:.1f} %)", axes[names.index("precision")]
+        axis.axhline(base_rate, color=style.MUTED_COLOR, linewidth=1.2, linestyle=style.DASHED, label=label)
+    style.add_legend(figure)
     return figure
 
 

@@ -146,12 +146,10 @@ def parameter_effect_figure(effect: ParameterEffect, *, width: float = style.WID
     places = np.array(effect.values, dtype=np.float64) if effect.numeric else np.arange(len(effect.values), dtype=float)
     connected = len(places) <= _MAX_VALUES or bool((effect.tried == 1).all() and len(places) <= 3 * _MAX_VALUES)
     dash = "-" if connected else "none"
-    lines, labels = [], []
     shown = ((effect.val_name, effect.val, style.BLUE, "o"), ("test mAP", effect.test, style.VERMILLION, "s"))
     for label, table, color, marker in shown:
         if np.isfinite(table).any():
-            lines.append(style.draw_spread(axes[0], places, 100 * table, color, marker, dash))
-            labels.append(label)
+            style.draw_spread(axes[0], places, 100 * table, color, marker, dash, label)
     style.draw_spread(axes[1], places, effect.epoch, style.GREEN, "^", dash)
     axes[0].set_title("mAP" if effect.val_name.endswith("mAP") else "score", loc="left")
     axes[1].set_title("best epoch", loc="left")
@@ -159,7 +157,7 @@ def parameter_effect_figure(effect: ParameterEffect, *, width: float = style.WID
     axes[1].set_ylim(bottom=0)
     for axis in axes:
         _value_axis(axis, effect, places)
-    style.add_legend(figure, lines, labels, columns=2)
+    style.add_legend(figure, columns=2)
     return figure
 
 
@@ -226,9 +224,8 @@ def _effect(effect: ParameterEffect, page: Page) -> dict[str, Any]:
     description = f"{effect.val_name} against {effect.name} of {effect.method}. {shown}."
     name = figure_name("effect", effect.method, effect.name)
     return {
-        "title": f"{effect.method}: {effect.name}",
+        "effect": effect,
         "figure": page.figure(name, description, columns, parameter_effect_figure, effect),
-        "seeds": effect.val.shape[1],
         "several": several,
         "tested": tested,
         "columns": ["", *cells],

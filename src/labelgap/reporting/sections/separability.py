@@ -232,8 +232,8 @@ def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: floa
         axis.tick_params(axis="y", labelleft=panel % columns == 0)
     style.label_panels(axes, columns, "score")
     look: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 9.0, "alpha": 0.75}
-    squares = [Line2D([], [], color=color, **look) for color in (style.VERMILLION, style.BLUE)]
-    style.add_legend(figure, squares, ["present, upwards", "absent, downwards"], 2)
+    colors = {"present, upwards": style.VERMILLION, "absent, downwards": style.BLUE}
+    style.add_legend(figure, 2, [Line2D([], [], color=color, label=name, **look) for name, color in colors.items()])
     return figure
 
 
