@@ -16,6 +16,7 @@ import pytest
 import torch
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 from tests.killing import run_forked
 
 import labelgap as lg
@@ -171,9 +172,6 @@ def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
     data = album()
     run = lg.fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, weight_decay=0.05, epochs=30)
     assert len(run.metrics["cross_validation"]["compared"]) == 1 and run.config.why is None
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
     vectors = data.train.images.vectors  # type: ignore[attr-defined]
     scaled = StandardScaler().fit_transform(vectors)
     for number in range(CLASSES):
