@@ -41,16 +41,11 @@ class CostEstimate:
     protocol: str
     folds: int = 0  # of the cross-validation that chooses the settings; 0 for none
 
-    @property
-    def long(self) -> bool:
-        """Whether the run takes more than an hour on a CPU."""
-        return self.device == "cpu" and self.seconds > HOUR
-
     def __str__(self) -> str:
         memory, disk = format_bytes(self.memory), format_bytes(self.disk)
         text = f"about {format_duration(self.seconds)}, {memory} of memory, {disk} of disk; the time is without "
         text += (f"cross-validation over {self.folds} folds and " if self.folds else "") + "the report"
-        if self.long and self.protocol != "linear":
+        if self.device == "cpu" and self.seconds > HOUR and self.protocol != "linear":
             text += ". That is long for a CPU: --protocol linear trains a head on fixed features in a fraction of it"
         return text
 
