@@ -100,7 +100,7 @@ def test_a_ctrl_c_after_going_back_an_epoch_does_not_keep_the_weights_of_the_los
 def train(data: Dataset, out: Path, patch: pytest.MonkeyPatch, *more: str) -> int:
     """Run ``labelgap train`` on these data, and return its exit code."""
     words = ["train", "digits", "--method", "an", "--epochs", "3", "--batch-size", "4", "--device", "cpu", "--out"]
-    patch.setattr("labelgap.data.load", lambda *_, **__: data)
+    patch.setattr("labelgap.load", lambda *_, **__: data)
     patch.setattr(sys, "argv", ["labelgap", *words, str(out), *more])
     try:
         main()
