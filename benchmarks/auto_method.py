@@ -157,7 +157,7 @@ def measure(cases: Sequence[Case], settings: Settings) -> list[dict[str, Any]]:
 def rule(drawn: lg.Dataset, case: Case) -> str:
     """Return what the rule takes for the labels of a draw."""
     protocol = "linear" if case.protocol == NO_VAL else case.protocol
-    return choose_method(drawn.train.labels, protocol, pretrained=protocol == "linear" or case.data != "digits").method
+    return choose_method(drawn.train.labels, protocol, pretrained=protocol == "linear" or case.data != "digits")[0]
 
 
 def jobs(arguments: argparse.Namespace, known: dict[Case, dict[str, Any]]) -> Iterator[tuple[Case, ...]]:

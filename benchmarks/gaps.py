@@ -141,7 +141,7 @@ def shown(data: lg.Dataset, gap: Mapping[str, Any], draws: int) -> tuple[list[st
     shares = [f"{100 * kept[:, group].mean():.0f} %" for group in (areas <= low, areas >= high, rare, ~rare)]
     empty = [int((np.diff(table.starts) == 0).sum()) for table in tables]
     counts = (", ".join(f"{number:,}" for number in numbers) for numbers in (kept.sum(axis=1).tolist(), empty))
-    return [*counts, *shares], choose_method(tables[0], "linear").method
+    return [*counts, *shares], choose_method(tables[0], "linear")[0]
 
 
 def cells(lines: Mapping[tuple[str, str], Line], gap: str, auto: str, keys: tuple[str, ...]) -> dict[str, str]:

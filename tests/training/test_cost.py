@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,10 +38,9 @@ def test_every_protocol_is_measured_without_a_trace_on_the_disk(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
-    wishes = TrainingRequest(
-        method="an", backbone="small-cnn", protocol=protocol, training={"epochs": 2, "batch_size": 8}
-    )
-    measured = dry_run(photos, wishes, device="cpu")
+    training: Any = {"epochs": 2, "batch_size": 8}
+    request = TrainingRequest(method="an", backbone="small-cnn", protocol=protocol, training=training)
+    measured = dry_run(photos, request, device="cpu")
     assert 0 < measured.seconds < 600 and measured.memory > 0 and measured.disk > 0
     assert {path.name for path in tmp_path.iterdir()} == before
 
@@ -81,20 +81,19 @@ def test_over_an_hour_on_a_cpu_the_linear_protocol_is_suggested() -> None:
 
 
 def test_what_the_time_leaves_out_is_said(photos: Dataset) -> None:
-    told = str(dry_run(photos, TrainingRequest(method="an", backbone="small-cnn", protocol="linear"), device="cpu"))
-    assert told.endswith("; the time is without the report")
-    unsplit = replace(photos, val=None)
-    told = str(dry_run(unsplit, TrainingRequest(method="an", backbone="small-cnn", protocol="linear"), device="cpu"))
+    request = TrainingRequest(method="an", backbone="small-cnn", protocol="linear")
+    assert str(dry_run(photos, request, device="cpu")).endswith("; the time is without the report")
+    told = str(dry_run(replace(photos, val=None), request, device="cpu"))
     assert told.endswith("; the time is without cross-validation over 5 folds and the report")
 
 
 def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     request = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end")
-    config = plan_training(photos, request).config
-    network, device = build_classifier(config, None), torch.device("cuda")
+    plan = replace(plan_training(photos, request), device=torch.device("cuda"))
+    network = build_classifier(plan.config, None)
     spec = network.backbone.input_spec
     image = spec.channels * spec.size**2
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
     for free, stored in ((24, 24), (23, 18), (17, 6)):  # 18 images of train, 6 of val
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (4 * free * image, 0))
-        assert _bytes_on_gpu(photos, config, network, device) == stored * image
+        assert _bytes_on_gpu(plan, network) == stored * image

@@ -138,3 +138,10 @@ def test_a_method_with_state_per_image_is_not_resumed_on_other_rows(tmp_path: Pa
     fit_until(1, small_data(), **settings)
     with pytest.raises(RunError, match="role keeps state for every image, and 1 image removed"):
         lg.fit(changed("rows"), resume=True, accept_changes=True, **settings)
+
+
+def test_a_cross_validated_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
+    settings = {**FIT, "folds": 2, "out": tmp_path / "a"}
+    fit_until(1, replace(small_data(), val=None), **settings)
+    with pytest.raises(RunError, match="folds of a cross-validation are of other data: 1 image relabeled"):
+        lg.fit(replace(changed("labels"), val=None), resume=True, accept_changes=True, **settings)

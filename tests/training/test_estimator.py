@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -61,14 +62,20 @@ def test_scikit_learn_checks_pass_but_those_of_single_labels() -> None:
 
 
 @pytest.mark.parametrize("with_val", [False, True], ids=["without val", "val"])
-@pytest.mark.parametrize("method", ["auto", "an", "role"])
-def test_its_defaults_are_those_of_a_run(tmp_path: Any, method: str, with_val: bool) -> None:
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [("auto", {}), ("an", {}), ("an", {"lr": 0.05, "batch_size": 16}), ("role", {"lr": 0.05})],
+    ids=["auto", "newton", "adam", "role"],
+)
+def test_its_numbers_are_those_of_a_linear_run(
+    tmp_path: Any, method: str, given: dict[str, Any], with_val: bool
+) -> None:
     X, full, Y = data()
     vectors, options = X.astype(np.float32), {"expected_positives": 1.5} if method == "role" else {}
     train = Split("train", FeatureVectors(vectors), LabelTable.from_dense(Y))
     val = Split("val", FeatureVectors(vectors[:40]), LabelTable.from_dense(full[:40])) if with_val else None
     made = Dataset("x", train, val, backbone="features", flip=False)
-    given: dict[str, Any] = {"epochs": 3} | ({"lr": 0.05} if method == "role" else {})
+    given = {"epochs": 3, **given}
     run = lg.fit(made, method, options, out=tmp_path / "a", device="cpu", quiet=True, **given)
     model = LabelGapClassifier(method, options, **given).fit(X, Y, *((X[:40], full[:40]) if with_val else ()))
     assert (model.method_, model.weight_decay_) == (run.config.method, run.config.weight_decay)
@@ -78,6 +85,17 @@ def test_its_defaults_are_those_of_a_run(tmp_path: Any, method: str, with_val: b
     assert model.cv_results_ == searched["compared"] and "weight decay" in str(model.why_)
     own = [line["score"] for line in model.cv_results_ or () if line["method"] == model.method_]
     assert model.best_score_ == pytest.approx(max(own), abs=1e-6)
+
+
+def test_plain_numbers_are_those_of_scikit_learn() -> None:
+    X, _, Y = data()
+    model = LabelGapClassifier("an", weight_decay=0.02, standardize=True, optimizer="newton").fit(X, Y)
+    scaled = StandardScaler().fit_transform(X)
+    for number in range(3):
+        peer = LogisticRegression(C=1 / (0.02 * Y.size), tol=1e-8).fit(scaled, Y[:, number] == 1)
+        assert model.decision_function(X)[:, number] == pytest.approx(peer.decision_function(scaled), abs=2e-3)
+    decayed = quick(weight_decay=0.5, optimizer="sgd").fit(X, Y)
+    assert np.abs(decayed.coef_).sum() < np.abs(quick(optimizer="sgd").fit(X, Y).coef_).sum()
 
 
 def test_every_form_of_labels_is_the_same_labels() -> None:

@@ -94,12 +94,14 @@ def test_a_method_object_is_named_by_its_registration_or_its_class(digits: Datas
     assert registered.method == "ll-r" and registered.options["delta_rel"] == 5 and "<locals>" in own.method
 
 
-def test_a_run_of_objects_is_reopened_with_the_same_scores(digits: Dataset, tmp_path: Path) -> None:
+def test_a_run_of_objects_is_reopened_with_the_same_scores_and_audited(digits: Dataset, tmp_path: Path) -> None:
     assert digits.test is not None
     run = lg.fit(digits, Weighted(), backbone=Tiny(), protocol="linear", out=tmp_path / "a", **QUICK)
     scores = run.predict(digits.test, device="cpu")
     moved = (tmp_path / "a").rename(tmp_path / "moved")
-    assert np.array_equal(lg.open_run(moved).predict(digits.test, device="cpu"), scores)
+    reopened = lg.open_run(moved)
+    assert np.array_equal(reopened.predict(digits.test, device="cpu"), scores)
+    assert len(lg.find_missing(reopened, folds=2, data=digits, device="cpu", quiet=True))
 
 
 def test_a_run_of_objects_resumes_to_the_same_numbers(

@@ -24,7 +24,9 @@ def single(columns: list[int], classes: int) -> lg.LabelTable:
 def test_every_class_is_shared_out_as_evenly_as_its_number_allows() -> None:
     random = np.random.default_rng(0)
     columns = random.choice(5, size=503, p=[0.6, 0.2, 0.1, 0.07, 0.03])
-    fold = assign_folds(single(columns.tolist(), 5), folds=4)
+    table = single(columns.tolist(), 5)
+    fold = assign_folds(table, folds=4)
+    assert np.array_equal(fold, assign_folds(table, folds=4)) and (fold != assign_folds(table, 4, seed=1)).any()
     assert set(fold.tolist()) == {0, 1, 2, 3}
     for number in range(5):
         sizes = np.bincount(fold[columns == number], minlength=4)

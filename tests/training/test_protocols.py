@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -72,6 +73,17 @@ def test_a_head_on_weights_of_a_file_does_not_need_the_file_again(tmp_path: Path
     file.unlink()
     again = lg.open_run(run.path).evaluate(digits, "test", device="cpu", resamples=0)
     assert again["map"] == pytest.approx(run.metrics["test"]["map"], abs=1e-6)
+
+
+def test_what_was_drawn_before_the_training_does_not_change_it(
+    tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measuring the cost draws random numbers, and a quiet run does not measure it."""
+    runs = []
+    for draws in range(2):
+        monkeypatch.setattr(sys.modules[lg.fit.__module__], "report_cost", lambda *_, n=draws: torch.rand(n))
+        runs.append(lg.fit(digits, "warp", {"rank": "sampled"}, out=tmp_path / str(draws), epochs=1, **QUICK))
+    assert runs[0].history[0]["loss"] == runs[1].history[0]["loss"]
 
 
 def test_role_hands_over_the_estimate_of_the_epoch_whose_head_is_kept(

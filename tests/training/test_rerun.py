@@ -18,6 +18,7 @@ import labelgap as lg
 import labelgap.data.readers.digits as digits_of
 import labelgap.training
 from labelgap.cli.main import main
+from labelgap.core.cache import list_rows
 from labelgap.data.dataset import Dataset
 from labelgap.training.config import RunConfig
 from labelgap.training.plan import TrainingRequest, plan_training
@@ -145,6 +146,7 @@ def test_the_command_of_a_run_gives_the_same_run(photos: Path, monkeypatch: pyte
     assert same(again.config, first.config) and again.config.why is None and first.config.why is not None
     assert (again.path / "best.safetensors").read_bytes() == (first.path / "best.safetensors").read_bytes()
     assert "search" in first.metrics
+    assert [entry.count for entry in list_rows() if "backbone" in entry.metadata] == [12], "features are computed once"
     assert {**again.metrics, "seconds": 0} == {
         name: 0 if name == "seconds" else value for name, value in first.metrics.items() if name != "search"
     }

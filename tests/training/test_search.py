@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 from tests.killing import run_forked
 
 import labelgap as lg
@@ -28,6 +30,7 @@ from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs,
 from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, out_of_fold_logits, train_configs
 from labelgap.training.loop.linear_trainer import LinearTrainer
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
 from labelgap.training.run_folder import read_predictions
 from labelgap.training.search import (
@@ -90,6 +93,16 @@ def test_the_head_of_a_fold_is_the_one_that_its_images_give_alone(standardize: b
         (head,) = train_configs({"train": features[seen]}, labels.select(seen), [config], last, **how)
         expected = features[fold == number].numpy() @ head.weight.T + head.bias
         np.testing.assert_allclose(logits[fold == number], expected, atol=1e-5)
+
+
+def test_the_penalty_of_a_fold_is_that_of_all_images() -> None:
+    data, fold = album(), np.arange(IMAGES) % 4
+    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    config = config_for(data, weight_decay=0.02, epochs=20, standardize=False)
+    (logits,) = out_of_fold_logits(features, [FoldTask(config, data.train.labels, fold)], torch.device("cpu"))
+    seen, peer = fold != 2, LogisticRegression(C=1 / (0.02 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
+    peer.fit(features[seen], data.train.labels.to_dense()[seen, 0] == 1)
+    np.testing.assert_allclose(logits[~seen, 0], peer.decision_function(features[~seen]), atol=2e-3)
 
 
 def test_the_score_weighs_a_class_by_its_known_presents() -> None:
@@ -159,9 +172,6 @@ def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
     data = album()
     run = lg.fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, weight_decay=0.05, epochs=30)
     assert len(run.metrics["cross_validation"]["compared"]) == 1 and run.config.why is None
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
     vectors = data.train.images.vectors  # type: ignore[attr-defined]
     scaled = StandardScaler().fit_transform(vectors)
     for number in range(CLASSES):
@@ -240,8 +250,7 @@ def with_val(*, absents: bool = False, complete: bool = True) -> Dataset:
 
 
 def test_a_run_with_val_searches_its_penalty_on_it(tmp_path: Path) -> None:
-    data, observed = with_val(absents=True), with_val(complete=False)
-    assert auto_methods(observed) == auto_methods(replace(observed, val=None)), "as a cross-validation would"
+    data = with_val(absents=True)
     run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True)
     compared = run.metrics["search"]["compared"]
     assert {line["method"] for line in compared} == {"an", "gr", "iu"} == set(auto_methods(data))
@@ -252,6 +261,14 @@ def test_a_run_with_val_searches_its_penalty_on_it(tmp_path: Path) -> None:
     again = lg.fit(data, out=tmp_path / "again", device="cpu", quiet=True, **fit_arguments(run.config))
     assert "search" not in again.metrics, "a repeated run states what was found"
     np.testing.assert_allclose(again.predict(data.train.images), run.predict(data.train.images), atol=1e-6)
+
+
+def test_a_val_of_observed_positives_compares_what_a_cross_validation_would(tmp_path: Path) -> None:
+    data = with_val(complete=False)
+    assert auto_methods(data) == auto_methods(replace(data, val=None))
+    run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
+    assert run.config.select == "observed" and len(run.metrics["search"]["compared"]) > 5
+    assert run.metrics["val"]["map"] is None and "measured" not in run.metrics["thresholds"]["marks"]
 
 
 @pytest.mark.parametrize(("noise", "chosen"), [(0.0, "gr"), (0.02, "an")], ids=["ahead", "level"])
@@ -343,6 +360,8 @@ def test_settings_that_are_no_choice_of_ours_are_refused(tmp_path: Path, setting
 
 def test_copies_leave_fewer_folds() -> None:
     data = album(images=12)
+    plan = plan_training(data, TrainingRequest(method="an", training={"folds": 0}))
+    assert plan.search is None and plan.config.optimizer == "adam" and not plan.config.standardize
     of_groups = [replace(data, train=replace(data.train, groups=np.arange(12) % count)) for count in (3, 1)]
     assert [resolve_folds(each, None, "linear") for each in (data, *of_groups)] == [5, 3, 0]
     with pytest.raises(InputError, match="from 2 to the 3 training images that are no copies"):

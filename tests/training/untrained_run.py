@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tests.training.plain_config import PLAIN
 
 from labelgap.data import ArrayImages, ImageSource
 from labelgap.inference import chunks
@@ -23,15 +24,9 @@ from labelgap.training.network import IdentityBackbone
 
 CLASSES = ("cat", "dog", "owl")
 MARKS = ("measured", "estimated", "default")
-CALIBRATION: dict[str, Any] = {
-    "method": "platt",
-    "scale": 2.0,
-    "offset": -0.5,
-    "classes": [True, False, True],
-    "present": 30,
-    "absent": 60,
-    "known": 1.0,
-}
+CALIBRATION: dict[str, Any] = {"method": "platt", "scale": 2.0, "offset": -0.5, "classes": [True, False, True]}
+CALIBRATION |= {"present": 30, "absent": 60, "known": 1.0}
+SETTINGS: dict[str, Any] = {"data": {}, "method": "an", "epochs": 1, "lr": 0.1, "backbone_lr": 0.1, "batch_size": 8}
 
 
 def make_run(
@@ -50,44 +45,19 @@ def make_run(
     """Write the folder of an untrained run; other classes than ``CLASSES`` have default thresholds."""
     by_default = "linear" if backbone in ("features", "efficientnet-lite0") and head == "linear" else "end-to-end"
     protocol = protocol or by_default
-    linear = protocol == "linear"
     folder.mkdir(parents=True)
-    config = RunConfig.checked(
-        data={},
-        classes=tuple(classes),
-        method="an",
-        why=None,
-        backbone=backbone,
-        protocol=protocol,
-        head=head,
-        epochs=1,
-        lr=0.1,
-        backbone_lr=0.1,
-        batch_size=8,
-        flip=False,
-        seed=0,
-        select="last",
-        trace="off",
-        **settings,
-    )
-    write_config(folder, config)
+    own = {"classes": tuple(classes), "backbone": backbone, "protocol": protocol, "head": head, "select": "last"}
+    write_config(folder, RunConfig.checked(**{**PLAIN, **SETTINGS, **own}, **settings))
     torch.manual_seed(0)
     network = Classifier(
         IdentityBackbone(width) if backbone == "features" else create_backbone(backbone), len(classes), head
     )
-    save_weights(folder, torch.nn.ModuleDict({"head": network.head}) if linear else network, 1)
-    summary: dict[str, Any] = {
-        "best_epoch": 1,
-        "epochs": 1,
-        "interrupted": False,
-        "seconds": 1.0,
-        "select": "last",
-        "score": None,
-        "thresholds": {"values": [0.4, 0.5, 0.5], "marks": list(marks)},
-    }
+    save_weights(folder, torch.nn.ModuleDict({"head": network.head}) if protocol == "linear" else network, 1)
+    thresholds = {"values": [0.4, 0.5, 0.5], "marks": list(marks)}
     if classes is not CLASSES:
-        summary["thresholds"] = {"values": [0.5] * len(classes), "marks": ["default"] * len(classes)}
-    summary |= {"calibration": calibration} if calibration else {}
+        thresholds = {"values": [0.5] * len(classes), "marks": ["default"] * len(classes)}
+    summary = {"best_epoch": 1, "epochs": 1, "interrupted": False, "seconds": 1.0, "select": "last", "score": None}
+    summary |= {"thresholds": thresholds, **({"calibration": calibration} if calibration else {})}
     write_history(folder, [{"epoch": 1, "loss": 1.0, "seconds": 1.0}], summary if finished else None)
     return Run(folder)
 

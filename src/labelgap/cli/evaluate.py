@@ -58,7 +58,7 @@ def evaluate(
     _print_classes(measured["per_class"])
     if reviewed:
         commands = tuple(shlex.join(["labelgap", *words]) for words in (("review", data), ("evaluate", str(run), data)))
-    elif opened_run.config.data and opened_run.uses_data(opened):
+    elif opened_run.config.data and opened.recipe.get("path") == opened_run.config.data.get("path"):
         commands = run_review_commands(opened_run.path, opened_run.config, opened)
     else:
         words = shlex.split(format_arguments(data, data_options))

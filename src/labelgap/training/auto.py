@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,20 +32,13 @@ FEW_TAGGED: Final = 0.4
 """Where a smaller share of the images has a known present, `gr` learns that no class is ever present."""
 
 
-class MethodChoice(NamedTuple):
-    """A method and the reason for it."""
-
-    method: str
-    why: str
-
-
 def tagged_share(table: LabelTable) -> float:
     """Return the share of the images that have a known present."""
     return len(np.unique(table.rows[table.values == PRESENT])) / len(table)
 
 
-def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) -> MethodChoice:
-    """Choose a method for a training table.
+def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) -> tuple[str, str]:
+    """Choose a method for a training table, and say why.
 
     - no label unknown: `bce-ls`, or `bce` for a network from random weights;
     - "end-to-end" from random weights: `ll-r`, which needs a network that memorizes late;
@@ -57,16 +50,14 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
         raise InputError("no label is known to be present: there is nothing to learn from. Tag a few images.")
     random_start = protocol == "end-to-end" and not pretrained
     if unknown == 0:
-        return MethodChoice("bce" if random_start else "bce-ls", "every label is known")
+        return "bce" if random_start else "bce-ls", "every label is known"
     share = f"{100 * unknown / (present + absent + unknown):.0f} % of the labels are unknown"
     if random_start:
-        return MethodChoice("ll-r", f"{share}, and the network starts from random weights")
+        return "ll-r", f"{share}, and the network starts from random weights"
     tagged = tagged_share(table)
     if absent and tagged < FEW_TAGGED:
-        return MethodChoice(
-            "iu", f"{share}, only {100 * tagged:.0f} % of the images have a known present, and absents are known"
-        )
-    return MethodChoice("gr", share)
+        return "iu", f"{share}, only {100 * tagged:.0f} % of the images have a known present, and absents are known"
+    return "gr", share
 
 
 FOLDS: Final = 5

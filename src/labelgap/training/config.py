@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
 from labelgap.core.errors import InputError, RunError, suggest_path
 from labelgap.core.stored import read_json, validation_problem
@@ -15,7 +16,7 @@ from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.models import InputSpec
 from labelgap.models.inference import Precision
-from labelgap.training.settings import KEYWORDS, MAX_SIZE, SETTINGS, Text, TrainingSettings
+from labelgap.training.settings import KEYWORDS, SETTINGS, Text, TrainingSettings
 
 FORMAT: Final = 1
 CONFIG_FILE: Final = "config.json"
@@ -31,28 +32,6 @@ def _check_unique(classes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Classes = Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_CLASSES), AfterValidator(_check_unique)]
-PerChannel = Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1, max_length=64)]
-
-
-class BackboneInput(BaseModel):
-    """The ``InputSpec`` of a backbone that was given as an object."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: int = Field(ge=1, le=MAX_SIZE)
-    mean: PerChannel
-    std: PerChannel
-    channels: int = Field(ge=1, le=64)
-    interpolation: Literal["bilinear", "bicubic"]
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        self.input_spec()
-        return self
-
-    def input_spec(self) -> InputSpec:
-        """Return it as the backbone has it."""
-        return InputSpec(**self.model_dump())
 
 
 class RunConfig(TrainingSettings):
@@ -66,7 +45,7 @@ class RunConfig(TrainingSettings):
     """Names of the classes, in order."""
     why: Text | None = None
     """The reason why "auto" chose the method; None where the user named it."""
-    backbone_input: BackboneInput | None = None
+    backbone_input: InputSpec | None = None
     """The input of a backbone that was given as an object; its weights are in the run folder."""
     flip: bool
     """Whether training images are flipped horizontally at random."""
@@ -94,6 +73,8 @@ class RunConfig(TrainingSettings):
         settings = self.model_dump(mode="json", exclude={"why", "checkpoint_minutes"}, exclude_defaults=True)
         if self.weights is not None and Path(self.weights).name == INITIAL_WEIGHTS:
             settings["weights"] = INITIAL_WEIGHTS  # wherever the run folder is
+        if self.backbone_input is not None:
+            settings["backbone_input"] = asdict(self.backbone_input)  # with what is a default there
         phase = {name: settings.pop(f"linear_{name}", None) for name in ("epochs", "lr", "batch_size")}
         if self.linear_epochs is not None:
             settings["linear"] = phase  # as runs of earlier versions have it, so that they are resumed

@@ -16,7 +16,6 @@ from labelgap.core.distributed import is_distributed
 from labelgap.core.errors import LabelGapError
 from labelgap.core.system import format_bytes, used_memory
 from labelgap.core.text import HOUR, format_duration
-from labelgap.data.dataset import Dataset
 from labelgap.data.images import ImageSource, StoredImages
 from labelgap.models import Classifier, count_parameters
 from labelgap.models.inference import inference_backbone
@@ -42,16 +41,11 @@ class CostEstimate:
     protocol: str
     folds: int = 0  # of the cross-validation that chooses the settings; 0 for none
 
-    @property
-    def long(self) -> bool:
-        """Whether the run takes more than an hour on a CPU."""
-        return self.device == "cpu" and self.seconds > HOUR
-
     def __str__(self) -> str:
         memory, disk = format_bytes(self.memory), format_bytes(self.disk)
         text = f"about {format_duration(self.seconds)}, {memory} of memory, {disk} of disk; the time is without "
         text += (f"cross-validation over {self.folds} folds and " if self.folds else "") + "the report"
-        if self.long and self.protocol != "linear":
+        if self.device == "cpu" and self.seconds > HOUR and self.protocol != "linear":
             text += ". That is long for a CPU: --protocol linear trains a head on fixed features in a fraction of it"
         return text
 
@@ -75,15 +69,15 @@ def measure_cost(
         uncached = cache.count_missing(files, reporter)
         if sum(uncached):
             images = files[int(np.argmax(uncached))]
-            seconds += _feature_seconds(images, config, network, device) * sum(uncached) / max(workers, 1)
+            seconds += _feature_seconds(images, plan, network) * sum(uncached) / max(workers, 1)
         seconds += phase.epochs * -(-len(data.train) // phase.batch_size) * _head_step(phase, width, classes, device)
         disk += (2 if flips else 1) * total * width * 4 + (0 if network.backbone.reproducible else 2 * weights)
     if config.protocol != "linear":
-        seconds += config.epochs * _epoch_seconds(data, config, network, device)
+        seconds += config.epochs * _epoch_seconds(plan, network)
         disk += 10 * weights
         memory += 4 * weights + total * network.backbone.input_spec.size**2 * network.backbone.input_spec.channels
         if device.type == "cuda":
-            memory = torch.cuda.max_memory_allocated(device) + _bytes_on_gpu(data, config, network, device)
+            memory = torch.cuda.max_memory_allocated(device) + _bytes_on_gpu(plan, network)
     own = used_memory() if device.type != "cuda" else 0
     return CostEstimate(seconds, memory + own, disk, device.type, config.protocol, config.folds)
 
@@ -98,10 +92,10 @@ def report_cost(plan: TrainingPlan, network: Classifier, workers: int, reporter:
         return  # training will raise the same error
 
 
-def _feature_seconds(images: ImageSource, config: RunConfig, network: Classifier, device: torch.device) -> float:
+def _feature_seconds(images: ImageSource, plan: TrainingPlan, network: Classifier) -> float:
     """Return the time to extract the features of an image."""
-    backbone, was_training = network.backbone, network.backbone.training
-    fast = inference_backbone(backbone.eval(), device, config.feature_precision)
+    backbone, was_training, device = network.backbone, network.backbone.training, plan.device
+    fast = inference_backbone(backbone.eval(), device, plan.config.feature_precision)
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)
     with torch.inference_mode():
         each = _fastest(fast.features, batches, device)
@@ -109,13 +103,13 @@ def _feature_seconds(images: ImageSource, config: RunConfig, network: Classifier
     return each
 
 
-def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device: torch.device) -> float:
+def _epoch_seconds(plan: TrainingPlan, network: Classifier) -> float:
     """Return the time of an epoch: a few steps on a copy of the network, and val.
 
     On a CPU a whole batch of a large network takes a minute: there, steps of two images are measured first, and whole
     batches only where they are quick.
     """
-    copy = deepcopy(network).train()
+    data, config, device, copy = plan.data, plan.config, plan.device, deepcopy(network).train()
     optimizer = build_optimizer([{"params": list(copy.parameters()), "lr": 1e-9}], config)
     inputs = ImageInputs(data.train.images, copy.backbone, device, config.flip, config.seed, 0, config.transform)
     size = min(config.batch_size, len(data.train))
@@ -135,12 +129,12 @@ def _epoch_seconds(data: Dataset, config: RunConfig, network: Classifier, device
     return each * (len(data.train) + val / 3)
 
 
-def _bytes_on_gpu(data: Dataset, config: RunConfig, network: Classifier, device: torch.device) -> int:
+def _bytes_on_gpu(plan: TrainingPlan, network: Classifier) -> int:
     """Return the bytes of the decoded images that training stores on a GPU, split by split as far as they fit."""
     spec, stored = network.backbone.input_spec, 0
-    for split in data.splits if config.transform != "crop" else ():
+    for split in plan.data.splits if plan.config.transform != "crop" else ():
         needed = len(split) * spec.channels * spec.size**2
-        stored += needed if fits_on_gpu(stored + needed, device) else 0
+        stored += needed if fits_on_gpu(stored + needed, plan.device) else 0
     return stored
 
 

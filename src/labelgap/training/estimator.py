@@ -7,7 +7,7 @@ estimator that has a ``decision_function`` or ``predict_proba`` of one column pe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -25,8 +25,7 @@ from labelgap.labels import LabelTable, paper_split
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.auto import FOLDS
 from labelgap.training.devices import choose_device
-from labelgap.training.folds import equal_row_groups, shared_settings
-from labelgap.training.heads import HeadPlan, train_heads
+from labelgap.training.folds import equal_row_groups, train_configs
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.progress import Reporter
 from labelgap.training.search import Search, search_settings
@@ -199,19 +198,10 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.weight_decay_, self.select_ = config.weight_decay, selection.rule
         self.cv_results_ = None if found is None else [dict(line) for line in found.compared]
         labels, val = data.train.labels, data.val
-        head = HeadPlan(config.method, config.options, config.lr, labels, config.seed, config.weight_decay)
-        (result,) = train_heads(
-            vectors["train"],
-            [head],
-            **{**shared_settings(config), "stop_below": self.stop_below},
-            order_seed=config.seed,
-            val_features=vectors.get("val"),
-            val_labels=None if val is None else val.labels,
-            select=self.select_,
-            device=plan.device,
-        )
+        config = config.model_copy(update={"stop_below": self.stop_below})
+        (result,) = train_configs(vectors, labels, [config], selection, order_seed=config.seed, device=plan.device)
         if result.failed is not None:
-            raise InputError(f"{head}: {result.failed}, or a StandardScaler before it.")
+            raise InputError(f"{result.plan}: {result.failed}, or a StandardScaler before it.")
         self.coef_ = np.array(result.weight, dtype=np.float32)
         self.intercept_ = np.array(result.bias, dtype=np.float32)
         self.best_epoch_, self.best_score_ = result.best_epoch, result.best_score
@@ -250,74 +240,64 @@ def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: 
     A class counts where Y has a known present and a known absent label of it. Where no class does there is no accuracy,
     and that is an error; ``observed_scorer`` still orders settings.
     """
-    value, counted = average_precision(_scores(estimator, X), as_label_table(Y).to_dense(), return_counted=True)
-    if not counted:
-        raise InputError(
-            "no class of Y has both a known present and a known absent label: there is no accuracy to measure. To "
-            "order settings, use scoring=labelgap.observed_scorer; for an accuracy, have some rows fully labeled."
-        )
-    return float(value)
+    none = "has both a known present and a known absent label: there is no accuracy to measure. To order settings, use "
+    none += "scoring=labelgap.observed_scorer; for an accuracy, have some rows fully labeled."
+    return _score(estimator, X, Y, "ignore", none)
 
 
 def observed_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
     """Return how high the known presents rank, unknown labels taken as absent: an order of settings, no accuracy."""
-    codes = as_label_table(Y).to_dense()
-    value, counted = average_precision(_scores(estimator, X), codes, unknown="absent", return_counted=True)
-    if not counted:
-        raise InputError("no class of Y is present in one row and not in another: there is nothing to order.")
-    return float(value)
+    return _score(estimator, X, Y, "absent", "is present in one row and not in another: there is nothing to order.")
 
 
-def _scores(estimator: Any, X: Any) -> NDArray[Any]:  # noqa: N803
+def _score(estimator: Any, X: Any, Y: Any, unknown: Literal["ignore", "absent"], none: str) -> float:  # noqa: N803
     method = "decision_function" if hasattr(estimator, "decision_function") else "predict_proba"
     scores = np.asarray(getattr(estimator, method)(X))
     if scores.ndim != 2:
         raise InputError(
             f"{method} of {type(estimator).__name__} gives {scores.shape}: one column per class is needed."
         )
-    return scores
+    value, counted = average_precision(scores, as_label_table(Y).to_dense(), unknown=unknown, return_counted=True)
+    if not counted:
+        raise InputError(f"no class of Y {none}")
+    return float(value)
 
 
 def as_label_table(labels: Any, rows: int | None = None, what: str = "Y") -> LabelTable:
     """Return a matrix, ``DataFrame`` or sparse matrix of labels as a table, of so many rows; ``what`` names it."""
     if labels is None:
         raise InputError(f"learning from labels requires y to be passed, but the target y is None: give {what}.")
-    build = _from_sparse if sparse.issparse(labels) else _from_dense
-    table = labels if isinstance(labels, LabelTable) else build(labels, what)
+    try:
+        table = labels if isinstance(labels, LabelTable) else _read_labels(labels)
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
     if rows is not None and len(table) != rows:
         raise InputError(f"{what} has {len(table):,} rows of labels for {rows:,} rows of features.")
     return table
 
 
-def class_names(labels: Any, classes: int) -> NDArray[Any]:
-    """Return the class names of a table or the columns of a ``DataFrame``; else numbers."""
-    if isinstance(labels, LabelTable):
-        return np.array(labels.classes, dtype=object)
-    if hasattr(labels, "columns"):
-        return np.array(list(labels.columns), dtype=object)
-    return np.arange(classes)
-
-
-def _from_dense(labels: Any, what: str) -> LabelTable:
-    names = [str(name) for name in labels.columns] if hasattr(labels, "columns") else None
-    values = np.asarray(labels)
+def _read_labels(labels: Any) -> LabelTable:
+    stored = labels.tocoo() if sparse.issparse(labels) else None
+    values = np.asarray(labels) if stored is None else stored
     if values.dtype == object:
         try:
             values = np.asarray([[np.nan if _missing(cell) else float(cell) for cell in row] for row in values])
         except (TypeError, ValueError):
-            raise InputError(
-                f"{what} holds something that is no label: it is 1 (present), 0 (absent), −1 or NaN (unknown)."
-            ) from None
+            raise InputError("a label is 1 (present), 0 (absent), −1 or NaN (unknown).") from None
     if values.ndim != 2:
         raise InputError(
-            f"{what} has shape {values.shape}: a matrix is needed, a row for each row of X and a column per class; "
+            f"a matrix is needed, a row for each row of X and a column per class, and its shape is {values.shape}; "
             "for a single class use Y.reshape(-1, 1)."
         )
+    if stored is not None:
+        names = [str(number) for number in range(stored.shape[1])]
+        return LabelTable.from_entries(stored.row, stored.col, stored.data, names, stored.shape[0])
     try:
-        return LabelTable.from_dense(values, names)
+        return LabelTable.from_dense(values, [str(name) for name in getattr(labels, "columns", ())] or None)
     except InputError as error:
-        more = "; continuous values are no labels." if values.dtype.kind == "f" else "."
-        raise InputError(f"{what}: {str(error).removesuffix('.')}{more}") from None
+        if values.dtype.kind != "f":
+            raise
+        raise InputError(f"{str(error).removesuffix('.')}; continuous values are no labels.") from None
 
 
 def _missing(cell: Any) -> bool:
@@ -325,12 +305,7 @@ def _missing(cell: Any) -> bool:
     return cell is None or type(cell).__name__ == "NAType" or bool(cell != cell)
 
 
-def _from_sparse(labels: Any, what: str) -> LabelTable:
-    entries = labels.tocoo()
-    if entries.ndim != 2:
-        raise InputError(f"{what} has shape {entries.shape}: a matrix is needed.")
-    names = [str(number) for number in range(entries.shape[1])]
-    try:
-        return LabelTable.from_entries(entries.row, entries.col, entries.data, names, entries.shape[0])
-    except InputError as error:
-        raise InputError(f"{what}: {error}") from None
+def class_names(labels: Any, classes: int) -> NDArray[Any]:
+    """Return the class names of a table or the columns of a ``DataFrame``; else numbers."""
+    names = labels.classes if isinstance(labels, LabelTable) else getattr(labels, "columns", None)
+    return np.arange(classes) if names is None else np.array(list(names), dtype=object)

@@ -261,12 +261,10 @@ def _train_head(
 
 
 def _train_initial_head(context: TrainingContext) -> tuple[float, dict[str, Tensor]] | None:
-    """Train the head on fixed features, and leave the weights of its best epoch in the network.
+    """Train the head on fixed features in one process, and leave the weights of its best epoch in the network.
 
-    One process does so, and ``DistributedDataParallel`` copies the weights to the others. Epochs are counted from 1 in
-    each phase, and the next phase starts without revisions (Cole 2021, Kim 2022). The result is the duration and the
-    ``handoff_state`` of the loss; None if a Ctrl-C came before the phase was complete. The network as it is then is
-    epoch 0 of the next phase.
+    Epochs are counted from 1 in each phase, and the next one starts without revisions (Cole 2021, Kim 2022). The result
+    is the duration and the ``handoff_state`` of the loss; None if a Ctrl-C came before the phase was complete.
     """
     folder = context.folder / LINEAR_FOLDER
     context = replace(context, folder=folder, config=context.config.linear_phase(), on_epoch=None)
@@ -293,10 +291,7 @@ def _train_initial_head(context: TrainingContext) -> tuple[float, dict[str, Tens
 def _fit_head(
     context: TrainingContext, features: dict[str, Tensor], *, handoff: bool = False
 ) -> tuple[LinearTrainer, TrainingState]:
-    """Train a head on the fixed features of every split, in one process; its engine has the best weights then.
-
-    With ``handoff``, another phase follows, which continues from the loss of the best epoch.
-    """
+    """Train a head on the fixed features of every split, in one process; its engine has the best weights then."""
     trainer = LinearTrainer(context, features, handoff=handoff)
     state, head = trainer.fit(), context.network.head
     if state.epoch:
@@ -331,10 +326,7 @@ def _train_network(
 
 
 def linear_features(context: TrainingContext) -> dict[str, Tensor]:
-    """Return the features of every split: those of the data, or those that the backbone computes.
-
-    Several processes divide the work. The first gets all features, the others get none.
-    """
+    """Return the features of every split; several processes divide the work, and the first gets all features."""
     features = split_features(
         context.data,
         [split.name for split in context.data.splits],
@@ -365,11 +357,8 @@ def _write_results(
     data, config, revisions = context.data, context.config, trainer.revisions
     if not state.epoch:
         return
-    unseen, truth, logits = (
-        None if search is None else search.logits,
-        data.train.truth,
-        dict[str, NDArray[np.float32]](),
-    )
+    unseen, truth = None if search is None else search.logits, data.train.truth
+    logits = dict[str, NDArray[np.float32]]()
     for split in data.splits:
         if split.name == "train" and unseen is not None:
             logits["train"] = unseen

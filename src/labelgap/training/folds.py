@@ -219,9 +219,9 @@ def _groups_of_parts(
     max_rows: int | None,
     width: int | None,
 ) -> Iterator[tuple[int, list[_Part]]]:
-    """Yield folds that are trained together, and on how many images: all but a few.
+    """Yield folds that are trained together, as many as fit with this number of features, and on how many images.
 
-    As many as fit with this number of features; one fold at a time, and on all of its images, when it is None.
+    Without a number each fold is trained alone, on all of its images.
     """
     parts: dict[tuple[int, int], _Part] = {}
     for member in members:

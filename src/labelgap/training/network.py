@@ -52,10 +52,10 @@ def build_classifier(
     if backbone is None:
         weights, recorded = config.weights if pretrained else None, config.backbone_input
         backbone = create_backbone(config.backbone, pretrained=pretrained, weights=weights, size=config.size)
-        if recorded is not None and recorded.input_spec() != backbone.input_spec:
+        if recorded is not None and recorded != backbone.input_spec:
             raise RunError(
                 f"{config.backbone} takes other images now ({backbone.input_spec}) than in its run "
-                f"({recorded.input_spec()}): set its `input_spec`, or pass the network itself (backbone=network)."
+                f"({recorded}): set its `input_spec`, or pass the network itself (backbone=network)."
             )
     return Classifier(backbone, len(config.classes), config.head, average_flips=config.average_flips)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from labelgap.models.inference import inference_precision
 from labelgap.models.open_clip import OPEN_CLIP_PREFIX
 from labelgap.models.weight_files import NO_WEIGHTS, check_weight_file
 from labelgap.training.auto import SearchSpace, auto_methods, choose_method, head_settings, is_searched, resolve_folds
-from labelgap.training.config import BackboneInput, RunConfig
+from labelgap.training.config import RunConfig
 from labelgap.training.keywords import TrainingKeywords
 from labelgap.training.loop.trace import parse_trace
 from labelgap.training.network import check_feature_data
@@ -157,13 +157,16 @@ def plan_training(
     run to resume.
     """
     request.check()
-    _check_labels(data)
+    if empty := [split.name for split in data.splits if not len(split)]:
+        raise InputError(f"{data.name}: {empty[0]} has no images. Leave the split out, or give it some.")
+    if not len(data.train.labels.values):
+        raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
     data, left_out = without_reviewed_absents(data, request)
     default = default_linear_backbone(data) if protocol == "linear" and request.weights is None else data.backbone
     backbone = request.backbone or from_preset.get("backbone") or default
-    name = backbone.name if isinstance(backbone, Backbone) else backbone
+    own, name = (backbone, backbone.name) if isinstance(backbone, Backbone) else (None, backbone)
     check_feature_data(data, name, protocol)
     given = request.given_settings()
     of_network = {"weights": request.weights, **{name: given.get(name) for name in ("size", "average_flips")}}
@@ -171,7 +174,7 @@ def plan_training(
         if value is not None and value is not False:
             raise InputError(f"{option}={value} is for a network, and {data.name} has feature vectors: leave it out.")
     folds = resolve_folds(data, given.get("folds"), protocol)
-    pretrained = name == FEATURES or isinstance(backbone, Backbone) or is_pretrained(name, request.weights)
+    pretrained = name == FEATURES or own is not None or is_pretrained(name, request.weights)
     searched = is_searched(data, protocol, folds, preset=request.preset, head=request.head)
     method, why, options, loss_fn = _method(data, request, protocol, searched, pretrained)
     batch_norm = protocol == "linear" or not pretrained or bool(from_preset) or "optimizer" in given
@@ -193,10 +196,12 @@ def plan_training(
     if "precision" not in settings:
         settings["precision"] = _precision(protocol, backbone, device) if stored is None else stored.precision
     settings["reviewed_absents"] = "ignore" if left_out else given.get("reviewed_absents", "use")
-    trace = stored.trace if stored is not None and request.trace == "auto" else _trace(request, data, device, settings)
-    backbone_input = stored.backbone_input if stored is not None and stored.backbone == backbone else None
-    if isinstance(backbone, Backbone):
-        backbone_input = BackboneInput(**asdict(backbone.input_spec))
+    trace = parse_trace(request.trace, len(data.train) * len(data.classes))
+    if request.trace == "auto" and stored is not None:
+        trace = stored.trace
+    elif request.trace == "auto" and (_is_cuda(device) or settings.get("optimizer") == "newton"):
+        trace = "off"  # each step would be copied to the host; those of newton do not show in which order it learns
+    recorded = stored.backbone_input if stored is not None and stored.backbone == backbone else None
     config = RunConfig.checked(
         **{each: getattr(request, each) for each in ("preset", "weights", "head", "seed")},
         data=dict(data.recipe),
@@ -205,7 +210,7 @@ def plan_training(
         why=why,
         options=options,
         backbone=name,
-        backbone_input=backbone_input,
+        backbone_input=recorded if own is None else asdict(own.input_spec),
         protocol=protocol,
         select=selection.rule,
         trace=trace,
@@ -217,7 +222,6 @@ def plan_training(
     search = _search_space(data, request, config, given) if searched or folds else None
     untraced = trace == "off" and request.trace == "auto" and _is_cuda(device)
     notes = tuple(_notes(data, config, selection, left_out, untraced))
-    own = backbone if isinstance(backbone, Backbone) else None
     return TrainingPlan(data, config, device or torch.device("cpu"), selection, loss_fn, search, own, notes)
 
 
@@ -273,10 +277,8 @@ def without_reviewed_absents(data: Dataset, request: TrainingRequest) -> tuple[D
 
 def describe_left_out(count: int) -> str:
     """Return what a user should know of absents that are left out."""
-    return (
-        f"left out of training: {pluralize(count, 'absent label')} that people decided on likely labels; they are the "
-        "hardest ones, and no sample of all"
-    )
+    left = pluralize(count, "absent label")
+    return f"left out of training: {left} that people decided on likely labels, which are the hardest ones"
 
 
 def default_linear_backbone(data: Dataset) -> str:
@@ -333,27 +335,12 @@ def resolve_settings(
 
 
 def _precision(protocol: str, backbone: str | Backbone, device: torch.device | None) -> str:
-    """Return the default precision: 16 bits where the device computes with them.
-
-    That is bf16 for networks on a GPU, and for the features of a linear head what ``inference_precision`` says.
-    """
+    """Return the default precision: 16 bits where the device computes with them."""
     if protocol == "linear":
         precision = inference_precision(backbone, device)
         return "bf16" if precision == "bfloat16" else precision
     bf16 = _is_cuda(device) and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16" if bf16 else "float32"
-
-
-def _trace(
-    request: TrainingRequest, data: Dataset, device: torch.device | None, settings: Mapping[str, Any]
-) -> int | Literal["all", "off"]:
-    """Return what to trace: by default nothing on a GPU, where it would copy every step to the host.
-
-    Nor are the steps of "newton" traced, which say nothing about the order in which labels are learned.
-    """
-    if request.trace == "auto" and (_is_cuda(device) or settings.get("optimizer") == "newton"):
-        return "off"
-    return parse_trace(request.trace, len(data.train) * len(data.classes))
 
 
 def _is_cuda(device: torch.device | None) -> bool:
@@ -432,30 +419,24 @@ def _notes(data: Dataset, config: RunConfig, selection: Selection, left_out: int
         yield "single labels are not traced on a GPU; --trace all does"
 
 
-def _check_labels(data: Dataset) -> None:
-    for split in data.splits:
-        if not len(split):
-            raise InputError(f"{data.name}: {split.name} has no images. Leave the split out, or give it some.")
-    if not len(data.train.labels.values):
-        raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
-
-
 def _check_head(config: RunConfig) -> None:
     """Refuse a head without what it needs; training would not start from "zero-shot"."""
-    head, remedy = f"the head '{config.head}'", "--head linear works everywhere."
-    if config.head == "boostlu" and config.protocol == "linear":
-        raise InputError(
-            f"{head} needs the feature maps of an image, and the linear protocol has one vector per image: train with "
-            "--protocol end-to-end, or with --head linear."
-        )
-    if config.head != "zero-shot":
-        return
-    if not config.backbone.startswith(OPEN_CLIP_PREFIX):
-        raise InputError(f"{head} needs a backbone with a text tower ({OPEN_CLIP_PREFIX}…). {remedy}")
-    if config.protocol == "end-to-end":
-        raise InputError(f"{head} needs fixed features: --protocol linear or linear-init. {remedy}")
-    if config.folds or config.optimizer == "newton":
-        raise InputError(
-            f"{head} is a start, and without a val split settings are chosen by cross-validation, with an optimizer "
-            f"that has no start: give a val split, or --folds 0 --optimizer adam. {remedy}"
-        )
+    zero_shot, searched = config.head == "zero-shot", config.folds or config.optimizer == "newton"
+    for refused, reason in (
+        (
+            config.head == "boostlu" and config.protocol == "linear",
+            "needs the feature maps of an image, not one vector: use --protocol end-to-end",
+        ),
+        (
+            zero_shot and not config.backbone.startswith(OPEN_CLIP_PREFIX),
+            f"needs a backbone with a text tower ({OPEN_CLIP_PREFIX}…)",
+        ),
+        (zero_shot and config.protocol == "end-to-end", "needs fixed features: --protocol linear or linear-init"),
+        (
+            zero_shot and searched,
+            "is a start, and without a val split settings are chosen by cross-validation, with an optimizer that has "
+            "no start: give a val split, or --folds 0 --optimizer adam",
+        ),
+    ):
+        if refused:
+            raise InputError(f"the head '{config.head}' {reason}. --head linear works everywhere.")

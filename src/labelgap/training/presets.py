@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from labelgap.core.errors import UnknownNameError
 from labelgap.losses.base.registry import PAPER_DATASETS, paper_dataset
 from labelgap.training.settings import KEYWORDS
 
@@ -31,8 +30,6 @@ def preset(name: str, *, method: str, dataset: str | None, protocol: str | None)
         >>> settings["optimizer"], settings["backbone_lr"], settings["stop_below"]
         ('sgd', 0.005, 0.03)
     """
-    if name not in PRESETS:
-        raise UnknownNameError("preset", name, PRESETS)
     known = paper_dataset(dataset) or ("openimages" if dataset == "openimages" else OTHER)
     settings = PRESETS[name](method, known, protocol)
     if settings["protocol"] == "linear-init":

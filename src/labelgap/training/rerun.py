@@ -15,7 +15,7 @@ from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.training.config import RunConfig
-from labelgap.training.settings import ARGUMENTS, KEYWORDS, SETTINGS
+from labelgap.training.settings import KEYWORDS, SETTINGS
 
 RERUN_OUT: Final = "runs/rerun"
 """The default folder of the repeated run: a folder that holds a run is not overwritten."""
@@ -55,13 +55,13 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
     With a preset all are there, since the preset would replace the defaults; otherwise also those whose default depends
     on the data, the network or the method.
     """
-    given: dict[str, Any] = {name: getattr(config, name) for name in ARGUMENTS}
-    given["head"] = None if config.head == "linear" else config.head
-    for name in KEYWORDS:
-        info, setting = SETTINGS[name]
-        value = getattr(config, name)
-        if config.protocol in setting.varies or config.preset is not None or value != info.default:
-            given[name] = value
+    given: dict[str, Any] = {
+        name: value
+        for name, (info, setting) in SETTINGS.items()
+        if (value := getattr(config, name)) != info.default
+        or config.protocol in setting.varies
+        or (config.preset is not None and name in KEYWORDS)
+    }
     if config.optimizer == "sgd":
         given["momentum"] = config.momentum
     if config.protocol == "linear" and config.preset is None and config.lr == config.backbone_lr:

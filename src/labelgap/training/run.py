@@ -274,10 +274,6 @@ class Run:
         """Return its data as it was trained on them: a network holds out a val where there is none."""
         return data if self.config.protocol == "linear" else hold_out_val(data)
 
-    def uses_data(self, data: Dataset) -> bool:
-        """Whether the run was trained on data from the same path."""
-        return data.recipe.get("path") == self.config.data.get("path")
-
     def count_training_images(self, data: Dataset, split: str = "test") -> int | None:
         """Return how many images of a split the run was trained on, by content; None where it does not know."""
         found = find_training_images(self.path, data, split)

@@ -46,6 +46,7 @@ RESAMPLES: Final = 200
 ROUNDS: Final = 5
 """Rounds of a search: the first candidates, then those around the best ones so far."""
 CLOSED: Final = SearchSpace()
+_SEARCHED: Final = set(SearchedSettings.model_fields)
 _REMEDY: Final = "Train into a new folder."
 
 
@@ -223,16 +224,19 @@ def search_heads(
     if (number := best_of(scores)) is None:
         where = "with all settings" if isinstance(judge, Selection) else "in every fold"
         raise RunError(f"training has diverged {where}: give a lower --lr, or a higher --weight-decay.")
-    compared = [{**_searched(config), "score": finite(value)} for config, value in zip(configs, scores, strict=True)]
+    compared = [
+        {**config.model_dump(include=_SEARCHED), "score": finite(value)}
+        for config, value in zip(configs, scores, strict=True)
+    ]
     chosen, first = configs[number], candidates[0].method
     if isinstance(judge, Selection):
         if len(best) > 1 and judge.rule in ("clean", "known") and first in best:
             chosen = _simplest(best, first, features["val"], judge)
-        return Search(_searched(chosen), compared)
+        return Search(chosen.model_dump(include=_SEARCHED), compared)
     logits = best[chosen.method].found
     if len(rows) < len(labels) or quick_configs([chosen], part, labels) != [chosen]:
         (logits,) = out_of_fold_logits(features["train"], [FoldTask(chosen, labels, judge)], device)
-    return Search(_searched(chosen), compared, logits)
+    return Search(chosen.model_dump(include=_SEARCHED), compared, logits)
 
 
 def _simplest(best: Mapping[str, _Best], first: str, features: Tensor, selection: Selection) -> RunConfig:
@@ -295,7 +299,3 @@ def quick_configs(configs: Sequence[RunConfig], features: Tensor, labels: LabelT
     most = QUICK_EPOCHS[2 * features.numel() * len(labels.classes) > MAX_SEARCH_VALUES]
     epochs = [min(config.epochs, most) if config.optimizer == "newton" else config.epochs for config in configs]
     return [config.model_copy(update={"epochs": each}) for config, each in zip(configs, epochs, strict=True)]
-
-
-def _searched(config: RunConfig) -> dict[str, Any]:
-    return config.model_dump(include=set(SearchedSettings.model_fields))

@@ -24,7 +24,6 @@ _REFUSALS: Final = {
     "clean": "val has unknown labels, or no class is present in one image of it and absent in another",
     "known": "only {both} of {classes} classes have a known present and enough known absents in val",
     "observed": "no label of val is known to be present, or all are",
-    "last": "",
 }
 _REASONS: Final = {
     "clean": "val is fully known: the epoch with the highest val mAP is kept",
