@@ -249,16 +249,6 @@ def test_the_least_recently_used_rows_are_evicted_first_and_never_those_in_use(
     assert open_store("net").find(KEYS).tolist() == [False] * 20 + [True] * 20 + [False] * 20
 
 
-def test_only_what_is_old_is_cleared_where_an_age_is_given(cache: Path) -> None:
-    put(cache, "net", 0, 50, 40)
-    put(cache, "net", 50, 60, 1)
-    put(cache, "future", 0, 10, -10_000)
-    assert [(rows.name, rows.count) for rows in clear_cache(30 * DAY)] == [("net", 50)]
-    assert open_store("net").find(KEYS).tolist() == [False] * 50 + [True] * 10
-    assert list_rows()[0].used <= time.time()
-    assert sorted(rows.count for rows in clear_cache()) == [10, 10] and list_rows() == []
-
-
 def test_what_earlier_versions_cached_is_cleared_and_links_are_not_followed(cache: Path, tmp_path: Path) -> None:
     assert clear_cache() == [] and not cache.exists()
     (cache / "features" / "net").mkdir(parents=True)
