@@ -43,6 +43,7 @@ def test_a_run_on_shards_is_the_run_on_their_files(photos: Path, screen: Screen,
     )
     assert call("audit", "runs/shards", "--folds", "2") == 0 and Path("runs/shards/candidates.parquet").exists()
 
+    assert screen.json("inspect", "shards")["image_check"] == "no"
     Path("shards/test-000001.tar").unlink()
     for words in (("predict", "runs/shards", "shards", "--out", "b.csv"), ("evaluate", "runs/shards", "shards")):
         assert call(*words) == 2
