@@ -18,6 +18,9 @@ from tests.studies.compare.small_features import write
 from labelgap.cli.main import main
 from labelgap.models import inference
 
+QUICK = ("--backbone", "small-cnn", "--protocol", "linear", "--epochs", "1", "--method", "an", "--device", "cpu")
+"""How a command trains where only that it has trained matters."""
+
 
 def call(*arguments: str) -> int:
     """Run a command in this process and return its exit code."""

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import call
+from tests.cli.conftest import QUICK, call
 from tests.cli.copied_commands import check_command, copied_commands
 from tests.sample_photos import write_color_photos
 
@@ -28,7 +28,7 @@ def tagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 def test_train_evaluate_and_the_pages_end_with_commands_that_run(
     tagged: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call("train", *tagged, "--out", RUN, "--epochs", "1", "--method", "an", "--device", "cpu") == 0
+    assert call("train", *tagged, *QUICK, "--out", RUN) == 0
     said = capsys.readouterr().out
     review, evaluate = copied_commands(said)
     audit = f"next      labelgap audit {QUOTED}    ranks the labels that are probably missing"
@@ -62,7 +62,7 @@ def test_compare_ends_with_commands_that_run(tagged: tuple[str, ...], capsys: py
 def test_where_every_label_is_known_nothing_is_left_to_review(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("few.csv").write_text("image,split,red,green\n0.jpg,train,1,0\n1.jpg,train,0,1\n2.jpg,val,1,0\n")
     data = ("few.csv", "--images", "photos", "--duplicates", "off")
-    assert call("train", *data, "--out", "runs/a", "--epochs", "1", "--method", "bce", "--device", "cpu") == 0
+    assert call("train", *data, *QUICK, "--out", "runs/a") == 0
     said = capsys.readouterr().out
     assert said.endswith("labelgap evaluate runs/a DATA\n")
     assert "labelgap review" not in said + Path("runs/a/MODEL_CARD.md").read_text(encoding="utf-8")

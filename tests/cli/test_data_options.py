@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from PIL import Image
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import Screen, call
-from tests.data.sentences import sentences
+from tests.cli.conftest import QUICK, Screen, call
 
 from labelgap.cli.evaluate import evaluate
-from labelgap.cli.options import data_arguments, open_dataset
+from labelgap.cli.options import data_arguments
 from labelgap.cli.predict import predict
 from labelgap.cli.train import train
 from labelgap.core.data_options import DATA_OPTIONS, DataOptions
@@ -34,8 +33,6 @@ def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows.append(f"{number:02d};640;{first};{second};no")
     rows[-1] = rows[-1].replace("no", "x")
     Path("tags.csv").write_text("\n".join(rows) + "\n", encoding="cp1252")
-    Path("aliases.csv").write_text("synonym,tag\nhund,Hund\n")
-    Path("parents.csv").write_text("Hund,Tier\nKatze,Tier\n")
     return tmp_path
 
 
@@ -65,16 +62,6 @@ def test_nothing_typed_is_nothing_given() -> None:
     }
 
 
-def test_an_office_table_is_read_with_the_options_that_its_errors_name(album: Path) -> None:
-    options = DataOptions(
-        images=Path("photos"), ignore_columns=["Breite"], rename=["Datei=image"], aliases=Path("aliases.csv")
-    )
-    data = open_dataset("tags.csv", options)
-    assert data.classes == ("Hund", "Katze") and sum(map(len, data.splits)) == 12
-    assert sum(split.labels.counts().present[0] for split in data.splits) == 8
-    assert any("--delimiter" in each for each in sentences(data)) and any("00.jpg" in each for each in sentences(data))
-
-
 def test_what_is_wrong_names_the_option_that_helps(album: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     renamed = "--rename Datei=image"
     found = screen.errors(
@@ -88,8 +75,7 @@ def test_what_is_wrong_names_the_option_that_helps(album: Path, screen: Screen, 
 def test_a_run_remembers_how_its_data_were_read(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (album / "photos" / "03.jpg").write_text("no picture")
     given = ["--images", "photos", "--rename", "Datei=image", "--classes", "Katze,Hund", "--on-bad-image", "skip"]
-    arguments = ["train", "tags.csv", *given, "--out", "runs/a", "--epochs", "1", "--device", "cpu", "--method", "an"]
-    arguments += ["--backbone", "small-cnn"]
+    arguments = ["train", "tags.csv", *given, *QUICK, "--out", "runs/a"]
     assert call(*arguments) == 0
     said = capsys.readouterr().out
     assert "left out: 03" in said

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.cli.conftest import call
+from tests.cli.conftest import QUICK, call
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m"
 CLASS = f"[bold]red{ESCAPE}\u202egreen"
@@ -39,7 +39,7 @@ def test_no_command_passes_control_characters_to_the_terminal(
     data = ("tags.csv", "--images", "photos")
     commands = {
         "inspect": ("inspect", *data, "--per-class"),
-        "train": ("train", *data, "--out", "runs/a", "--epochs", "1", "--device", "cpu"),
+        "train": ("train", *data, *QUICK, "--out", "runs/a"),
         "evaluate": ("evaluate", "runs/a", *data, "--device", "cpu"),
         "predict": ("predict", "runs/a", "photos", "--layout", "wide", "--out", "scores.csv", "--device", "cpu"),
         "audit": ("audit", "runs/a", "--folds", "2", "--device", "cpu"),

@@ -21,9 +21,10 @@ COMMANDS = (
     ("evaluate", "run", "other.npz"),
     ("review", "run", "--summary"),
     ("report", "run"),
+    ("apply", "mine", "--out", "out.csv"),
+    ("review", "mine", "--summary"),
 )
 CHAINS: tuple[list[dict[str, Any]], ...] = (
-    [{"overwrite": {"path": "victim.txt"}}],
     [{"split": {"name": "train"}}, {"overwrite": {"path": "victim.txt"}}],
     [{"train.labels.to_csv": {"path": "victim.txt"}}],
 )
@@ -34,52 +35,35 @@ def overwrite(self: object, path: str) -> object:
     return self
 
 
-@pytest.fixture
-def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run, a review of random photos, and a method of the data that no recipe may reach."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    for kind in (Dataset, lg.data.Split):
-        monkeypatch.setattr(kind, "overwrite", overwrite, raising=False)
-    data = lg.load("features", write(tmp_path))
-    run = train(tmp_path, data)
-    run.path.rename("run")
-    Path("other.npz").write_bytes(Path(str(data.recipe["path"])).read_bytes())
-    Revisions([Revision(data.train.labels.images[0], data.classes[0], PRESENT, "ll-cp")]).to_parquet(
-        "run/revisions.parquet"
-    )
-    write_candidates(Path("run/candidates.parquet"), likely_rows(data)[:9], data)
-    Path("victim.txt").write_text("mine")
-    return tmp_path
-
-
 def tamper(path: Path, steps: list[dict[str, Any]]) -> None:
     stored = json.loads(path.read_text())
     stored["data"]["steps"] = steps
     path.write_text(json.dumps(stored))
 
 
-def test_no_command_executes_the_steps_of_a_run(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for steps in CHAINS:
-        tamper(Path("run/config.json"), steps)
-        for command in COMMANDS:
-            capsys.readouterr()
-            assert call(*command) == 2, (command, steps)
-            assert "config.json: data" in (said := capsys.readouterr().err) and "steps.0" in said, (command, said)
-            assert Path("victim.txt").read_text() == "mine" and not Path("out.csv").exists(), (command, steps)
-
-
-def test_no_command_executes_the_steps_of_a_review(
+def test_no_command_executes_the_steps_of_a_run_or_a_review(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The data have a method that no recipe may reach."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Dataset, "overwrite", overwrite, raising=False)
+    for kind in (Dataset, lg.data.Split):
+        monkeypatch.setattr(kind, "overwrite", overwrite, raising=False)
+    data = lg.load("features", write(tmp_path))
+    train(tmp_path, data).path.rename("run")
+    Path("other.npz").write_bytes(Path(str(data.recipe["path"])).read_bytes())
+    Revisions([Revision(data.train.labels.images[0], data.classes[0], PRESENT, "ll-cp")]).to_parquet(
+        "run/revisions.parquet"
+    )
+    write_candidates(Path("run/candidates.parquet"), likely_rows(data)[:9], data)
     make_photos(tmp_path)
     draw = ("review", "tags.csv", "--images", "photos", "--duplicates", "off", "--split", "train", "--random", "5")
     assert call(*draw, "--out", "mine", "--summary") == 0
-    tamper(Path("mine/review.json"), [{"overwrite": {"path": "tags.csv"}}])
-    capsys.readouterr()
-    for command in (("apply", "mine", "--out", "out.csv", "--source", "ll-cp"), ("review", "mine", "--summary")):
-        assert call(*command) == 2
-        assert "steps.0" in capsys.readouterr().err
-    assert "overwritten" not in Path("tags.csv").read_text() and not Path("out.csv").exists()
+    Path("victim.txt").write_text("mine")
+    for steps in CHAINS:
+        tamper(Path("run/config.json"), steps)
+        tamper(Path("mine/review.json"), steps)
+        for command in COMMANDS:
+            capsys.readouterr()
+            assert call(*command) == 2, (command, steps)
+            assert "steps.0" in (said := capsys.readouterr().err), (command, said)
+            assert Path("victim.txt").read_text() == "mine" and not Path("out.csv").exists(), (command, steps)

@@ -17,7 +17,6 @@ from tests.data.readers.official.test_load_voc import devkit
 
 import labelgap as lg
 from labelgap.cli.inspect import training_time
-from labelgap.cli.main import import_rest
 from labelgap.cli.options import DataSource, format_arguments
 from labelgap.data import Dataset, FileImages, Split, load
 from labelgap.labels import LabelTable
@@ -105,7 +104,6 @@ def test_what_was_typed_can_be_typed_again() -> None:
 def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import_rest(training_time.__module__)
     assert training_time(load("digits", train=20, val=5, test=5)) is None
     table = LabelTable.from_dense([[1, 0]], images=["missing.jpg"])
     assert training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None

@@ -12,8 +12,6 @@ from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call
 from tests.training.untrained_run import CALIBRATION, make_run
 
-import labelgap as lg
-
 
 @pytest.fixture
 def pets(photos: Path) -> Path:
@@ -74,21 +72,3 @@ def test_images_that_cannot_be_read_are_told_at_the_end(
 def test_what_cannot_be_done_is_said(pets: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     wrong = ("nowhere.jpg", "nowhere", "photos tags.csv", "photos --zeros unknown", "photos --out a.txt")
     assert screen.errors("predict runs/a", *wrong, "photos --layout tall", "photos --on-bad-image never") == snapshot
-
-
-def test_a_run_that_was_trained_predicts_what_it_wrote_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    data = lg.load("digits", train=96, val=40, test=40)
-    monkeypatch.setattr("labelgap.cli.predict.open_dataset", lambda text, options: data)
-    run = lg.fit(data, "an", out="runs/digits", epochs=1, batch_size=32, device="cpu", quiet=True)
-    asked = ("--split", "test", "--layout", "wide", "--out", "a.parquet", "--device", "cpu")
-    assert call("predict", "runs/digits", "digits", *asked) == 0
-    made, kept = (pq.read_table(path) for path in ("a.parquet", run.path / "predictions.parquet"))
-    for name in data.classes:
-        np.testing.assert_allclose(made[f"score.{name}"], kept[f"score.{name}"].slice(40), atol=1e-5)
-    assert made["mark.3"][0].as_py() == run.thresholds.marks[3]
-    assert [name for name in made.column_names if name.startswith("probability")] == [
-        f"probability.{name}"
-        for name, known in zip(data.classes, run.calibration.classes if run.calibration else (), strict=False)
-        if known
-    ]

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 from safetensors.numpy import load_file
 from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call
-from tests.data.readers.shards.shard_server import serve
 
 import labelgap as lg
-from labelgap.data.readers import shards as location
 
 SETTINGS = ("--backbone", "small-cnn", "--protocol", "end-to-end", "--epochs", "2", "--batch-size", "3", "--no-images")
 
@@ -46,25 +43,8 @@ def test_a_run_on_shards_is_the_run_on_their_files(photos: Path, screen: Screen,
     )
     assert call("audit", "runs/shards", "--folds", "2") == 0 and Path("runs/shards/candidates.parquet").exists()
 
+    assert screen.json("inspect", "shards")["image_check"] == "no"
     Path("shards/test-000001.tar").unlink()
     for words in (("predict", "runs/shards", "shards", "--out", "b.csv"), ("evaluate", "runs/shards", "shards")):
         assert call(*words) == 2
         assert "test-000001.tar" in screen(*words, "--on-bad-image", "skip")
-
-
-def test_commands_read_shards_at_a_url_and_name_it_when_it_fails(
-    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(location, "PAUSE_SECONDS", 0.01)
-    assert call("shard", "tags.csv", "--images", "photos", "--out", "shards") == 0
-    with serve(photos / "shards") as server:
-        assert call("inspect", server.url, "--json") == 0
-        assert call("train", server.url, *SETTINGS, "--out", "runs/a") == 0
-        assert call("predict", "runs/a", server.url, "--split", "test", "--out", "a.csv") == 0
-        assert len(Path("a.csv").read_text().splitlines()) == 5
-        capsys.readouterr()
-        server.fails = lambda name: name.endswith(".tar")
-        monkeypatch.setenv("LABELGAP_CACHE", str(photos / "empty"))
-        assert call("predict", "runs/a", server.url, "--out", "b.csv") == 2
-        error = capsys.readouterr().err
-        assert f"{server.url}/train-000000.tar" in error and "Traceback" not in error

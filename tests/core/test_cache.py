@@ -67,9 +67,9 @@ def test_the_limit_is_given_or_set_or_a_tenth_of_the_disk(cache: Path, monkeypat
 
 
 def test_amounts_of_bytes_are_read_as_people_write_them(tmp_path: Path) -> None:
-    texts = ("1.5GB", "2 gib", "7", ".5 kB", "3 bytes", "0")
-    assert [parse_bytes(text) for text in texts] == [1_500_000_000, 2 << 30, 7, 500, 3, 0]
-    for text in ("", "GB", "-5GB", "5 G B", "5iB", "1e9", "5PB"):
+    texts = ("1.5GB", "2 gib", "7", ".5 kB", "0")
+    assert [parse_bytes(text) for text in texts] == [1_500_000_000, 2 << 30, 7, 500, 0]
+    for text in ("", "GB", "-5GB", "5iB", "1e9"):
         with pytest.raises(InputError):
             parse_bytes(text)
     assert free_disk_space(tmp_path / "a" / "b") is not None
@@ -250,16 +250,6 @@ def test_the_least_recently_used_rows_are_evicted_first_and_never_those_in_use(
     monkeypatch.setattr(cache_module, "_STARTED", time.time() - 3.5 * DAY)
     shrink_cache(0)
     assert open_store("net").find(KEYS).tolist() == [False] * 20 + [True] * 20 + [False] * 20
-
-
-def test_only_what_is_old_is_cleared_where_an_age_is_given(cache: Path) -> None:
-    put(cache, "net", 0, 50, 40)
-    put(cache, "net", 50, 60, 1)
-    put(cache, "future", 0, 10, -10_000)
-    assert [(rows.name, rows.count) for rows in clear_cache(30 * DAY)] == [("net", 50)]
-    assert open_store("net").find(KEYS).tolist() == [False] * 50 + [True] * 10
-    assert list_rows()[0].used <= time.time()
-    assert sorted(rows.count for rows in clear_cache()) == [10, 10] and list_rows() == []
 
 
 def test_what_earlier_versions_cached_is_cleared_and_links_are_not_followed(cache: Path, tmp_path: Path) -> None:

@@ -90,21 +90,15 @@ def test_a_folder_that_was_made_for_the_lock_and_stayed_empty_is_removed(tmp_pat
     assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
 
 
-def test_a_file_in_place_of_the_folder_is_told_in_words(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_and_a_link_in_place_of_the_lock_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     for folder in (tmp_path / "run", tmp_path / "run" / "inner"):
         with pytest.raises(RunError, match="cannot be created"), lock_folder(folder, "training"):
             pass
-    assert (tmp_path / "run").read_text() == "a file"
-
-
-def test_a_link_in_place_of_the_lock_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("mine")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOCK_FILE).symlink_to(tmp_path / "precious")
-    with pytest.raises(RunError, match="cannot be locked"), lock_folder(tmp_path / "run", "training"):
+    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "run")
+    with pytest.raises(RunError, match="cannot be locked"), lock_folder(tmp_path, "training"):
         pass
-    assert (tmp_path / "precious").read_text() == "mine"
+    assert (tmp_path / "run").read_text() == "a file"
 
 
 RACE = """

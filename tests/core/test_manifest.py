@@ -20,12 +20,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_untouched_folder_is_intact(folder: Path) -> None:
+def test_a_changed_and_a_missing_file_are_found_and_the_way_out_is_named(folder: Path) -> None:
     assert verify_folder(folder) == dict.fromkeys(["best.safetensors", "config.json", "heads/a.safetensors"], "intact")
     check_files(folder, ["config.json", "best.safetensors", "never-written.npz"])
-
-
-def test_a_changed_and_a_missing_file_are_found_and_the_way_out_is_named(folder: Path) -> None:
     (folder / "config.json").write_text("config.jsom")  # of the same length
     (folder / "heads/a.safetensors").unlink()
     assert list(verify_folder(folder).values()) == ["intact", "changed", "missing"]

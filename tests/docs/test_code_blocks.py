@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 from docs.builder.commands import command_pages
 from docs.builder.methods import method_pages
@@ -114,24 +113,6 @@ def test_commands_in_sentences_are_taken_by_the_program_as_far_as_they_are_writt
             if known is None or not given <= options:
                 problems.append(f"{path.relative_to(PROJECT)}: `labelgap {command}`")
     assert not problems, "\n".join(problems)
-
-
-@pytest.mark.parametrize(
-    ("command", "about"),
-    [
-        ("labelgap trian a.csv --out a", "trian"),
-        ("labelgap train a.csv --out a --methid an", "--methid"),
-        ("labelgap train a.csv --out a --method ll-tc", "ll-tc"),
-        ("labelgap train --out a", "Missing parameter: data"),
-        ("python benchmarks/losses.py --no-such-option", "--no-such-option"),
-        ("pip install 'labelgap[nothing]'", "nothing"),
-        ("make", "make is neither"),
-    ],
-)
-def test_a_command_that_is_wrong_is_found(command: str, about: str) -> None:
-    with pytest.raises(Exception) as found:
-        check_command(command, set())
-    assert about in " ".join(map(str, (found.value, *vars(found.value).values())))
 
 
 def python_blocks() -> list[Block]:

@@ -13,8 +13,6 @@ import pytest
 from docs.builder.__main__ import build_site
 from docs.builder.api import PACKAGES, public_names
 from docs.builder.commands import commands
-from docs.builder.links import site_links
-from docs.builder.navigation import make_navigation
 from filelock import FileLock
 from tests.browsers import new_page, start_browser
 from tests.docs.blocks import PROJECT
@@ -106,22 +104,6 @@ def test_every_method_has_an_equation_a_gradient_settings_and_its_results(site: 
         assert all(f'id="{part}"' in text for part in ("equation", "gradient", "settings", "results", "use")), name
         equations = re.findall(r"<math.*?</math>", text, re.DOTALL)
         assert not [each for each in equations if "\\" in each], name
-
-
-def test_every_page_is_in_the_navigation_once_also_a_new_one() -> None:
-    names = ["index.md", "tutorials/new.md", "results/new.md", "a-new-page.md", "own-data.md"]
-    text = str(make_navigation(names))
-    assert [text.count(f"'{name}'") for name in names] == [1] * len(names)
-    assert {"Tutorials": ["tutorials/new.md"]} in make_navigation(names)
-
-
-def test_links_between_files_become_links_between_pages() -> None:
-    text = "[a](../SECURITY.md#x) [b](../benchmarks/losses.py) [c](nothing.md)\n```text\n[d](../SECURITY.md)\n```\n"
-    made = site_links(text, "docs/runs.md", "runs.md")
-    assert made == text.replace("../SECURITY.md#x", "project/security.md#x").replace(
-        "[b](../benchmarks/losses.py)", "b"
-    )
-    assert site_links("[a](docs/runs.md)", "SECURITY.md", "project/security.md") == "[a](../runs.md)"
 
 
 @pytest.mark.browser

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.models import BoostLU, Classifier, EfficientNetLite, HeadName, LinearHead, SmallCNN, class_activation_maps
@@ -75,16 +75,6 @@ def test_the_gradient_of_boostlu_is_the_derivative_of_its_value() -> None:
     np.testing.assert_allclose(found, (rate[:, None] * place).sum(0).numpy() / 6, rtol=1e-12)
 
 
-def test_the_linear_head_is_what_a_linear_layer_is() -> None:
-    torch.manual_seed(3)
-    layer = nn.Linear(6, 4)
-    torch.manual_seed(3)
-    head = LinearHead(6, 4)
-    features = some_maps(5, 6).float()
-    assert list(head.state_dict()) == list(layer.state_dict()) == ["weight", "bias"]
-    assert torch.equal(head(features), layer(features))
-
-
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize("backbone", [SmallCNN, lambda: EfficientNetLite(LITE0, pretrained=False), Colours])
 def test_every_head_works_on_every_backbone(name: str, backbone: Callable[[], Backbone]) -> None:
@@ -104,16 +94,6 @@ def test_every_head_works_on_every_backbone(name: str, backbone: Callable[[], Ba
         np.testing.assert_allclose(logits.detach().numpy(), boosted_logits(feature_maps, weight, bias), atol=1e-4)
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_activation_maps_average_to_the_logit_without_its_bias(name: str) -> None:
-    torch.manual_seed(0)
-    model = Classifier(EfficientNetLite(LITE0, pretrained=False), classes=4, head=name).eval()
-    images = torch.randn(2, 3, 96, 64)
-    feature_maps = class_activation_maps(model, images)
-    assert feature_maps.shape == (2, 4, 3, 2)
-    torch.testing.assert_close(feature_maps.mean(dim=(-2, -1)) + model.head.bias, model(images), rtol=1e-4, atol=1e-5)
 
 
 def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None:

@@ -90,24 +90,19 @@ def test_features_are_what_timms_own_classifier_reads_and_come_with_the_maps_out
 
 
 @pytest.mark.parametrize("head", ["linear", "boostlu"])
-@pytest.mark.parametrize("return_features", [False, True])
-def test_a_classifier_sends_each_picture_through_once(
-    backbone: TimmBackbone, images: Tensor, monkeypatch: pytest.MonkeyPatch, head: str, return_features: bool
+def test_a_classifier_sends_each_picture_through_once_and_everything_in_it_learns(
+    backbone: TimmBackbone, images: Tensor, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
+    """Nothing may be left without a gradient: data parallelism waits for all of them."""
     model = Classifier(backbone, classes=3, head=head).eval()
-    with torch.inference_mode(), passes(backbone, monkeypatch) as counted:
-        made = model(images, return_features=return_features)
-    assert counted == [2]
-    logits = made[0] if return_features else made
+    for return_features in (False, True):
+        with torch.inference_mode(), passes(backbone, monkeypatch) as counted:
+            made = model(images, return_features=return_features)
+        assert counted == [2]
     with torch.inference_mode():
         taken = backbone.feature_maps(images) if head == "boostlu" else backbone.features(images)
-        torch.testing.assert_close(logits, model.head(taken), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("head", ["linear", "boostlu"])
-def test_everything_in_it_learns(backbone: TimmBackbone, images: Tensor, head: str) -> None:
-    """Nothing may be left without a gradient: data parallelism waits for all of them."""
-    model = Classifier(backbone, classes=3, head=head).train()
+        torch.testing.assert_close(made[0], model.head(taken), rtol=1e-4, atol=1e-4)
+    model.train()
     try:
         torch.autograd.backward(model(images).square().sum())
         lacking = [name for name, parameter in model.named_parameters() if parameter.grad is None]
@@ -225,6 +220,9 @@ def test_a_name_that_timm_does_not_know_is_told_the_nearest(
     for ask in (check_backbone, create_backbone, is_pretrained):
         with pytest.raises(UnknownNameError, match=message):
             ask(name)
+
+
+def test_names_of_timm_are_known_with_and_without_a_tag_also_deprecated_ones() -> None:
     for known in ("timm:vit_giant_patch14_dinov2", "timm:resnet50.tv_in1k", "timm:convnext_tiny_in22ft1k", "resnet50"):
         check_backbone(known)
     bare = next(name for name in timm.list_models("resnet*") if not timm.get_pretrained_cfg(name).has_weights)

@@ -166,25 +166,36 @@ def test_what_is_no_file_of_weights_is_refused_and_nothing_in_it_is_run(
     Path("empty.pt").touch()
     torch.save(nn.Linear(2, 2), "whole.pth")
     torch.save({"a": Surprise()}, "surprise.pth")
-    for file in ("text.pth", "text.safetensors", "empty.pt", "whole.pth", "surprise.pth"):
-        with pytest.raises(InputError, match=rf"{file} cannot be read as weights .*state_dict\(\)"):
-            create_backbone("timm:test_resnet", weights=file)
-    assert not Path("ran").exists()
-    torch.save({"epoch": 3}, "none.pth")
-    torch.save([torch.zeros(2)], "list.pth")
-    for file in ("none.pth", "list.pth"):
-        with pytest.raises(InputError, match="holds no weights"):
-            create_backbone("small-cnn", weights=file)
-    with pytest.raises(InputError, match=r"nowhere\.pth do not exist"):
-        create_backbone("small-cnn", weights="nowhere.pth")
-    with pytest.raises(InputError, match="are a folder"):
-        create_backbone("small-cnn", weights=tmp_path)
-
-
-def _damage(file: Path) -> None:
-    content = bytearray(file.read_bytes())
+    state = dict(create_backbone("small-cnn").state_dict())
+    torch.save(state, "damaged.pth")
+    content = bytearray(Path("damaged.pth").read_bytes())
     content[content.index(b"data/0") + 200] ^= 1
-    file.write_bytes(content)
+    Path("damaged.pth").write_bytes(content)
+    Path("nested.pth").write_bytes(b"\x80\x02" + b"(" * 10_000 + b".")
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 4]}}).encode()
+    Path("large.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with zipfile.ZipFile("bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("bomb/data.pkl", b"\x80\x02}q\x00.")
+        bomb.writestr("bomb/data/0", bytes(1 << 20))
+    Path("control.pth").write_bytes(b"\x80\x02c\x1b[2J\nx\n.")
+    for file in sorted(tmp_path.iterdir()):
+        with pytest.raises(InputError, match=rf"{file.name} cannot be read as weights") as refused:
+            create_backbone("small-cnn", weights=file)
+        assert str(refused.value).isprintable()
+    assert not Path("ran").exists()
+    cycle: dict[str, Any] = {}
+    cycle["model"] = cycle
+    for number, empty in enumerate(({"epoch": 3}, [torch.zeros(2)], cycle)):
+        torch.save(empty, f"{number}.pth")
+        with pytest.raises(InputError, match="holds no weights"):
+            create_backbone("small-cnn", weights=f"{number}.pth")
+    for place in ("nowhere.pth", tmp_path):
+        with pytest.raises(InputError, match=f"{place}.* (do not exist|are a folder)"):
+            create_backbone("small-cnn", weights=place)
+    torch.save({**state, "x\x1b[2J" * 1000: torch.zeros(1)}, "names.pth")
+    with pytest.raises(InputError) as refused:
+        create_backbone("small-cnn", weights="names.pth")
+    assert len(str(refused.value)) < 500 and "\x1b" not in str(refused.value)
 
 
 class MuchMemory:
@@ -218,32 +229,6 @@ def test_a_hostile_tensor_is_one_error(change: Callable[[Tensor], object], messa
     torch.save({**state, name: change(state[name])}, tmp_path / "a.pth")
     with pytest.raises(InputError, match=message):
         create_backbone("small-cnn", weights=tmp_path / "a.pth")
-
-
-def test_a_hostile_file_is_one_error(tmp_path: Path) -> None:
-    state = dict(create_backbone("small-cnn").state_dict())
-    torch.save(state, tmp_path / "damaged.pth")
-    _damage(tmp_path / "damaged.pth")
-    (tmp_path / "nested.pth").write_bytes(b"\x80\x02" + b"(" * 10_000 + b".")
-    header = json.dumps({"a": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 4]}}).encode()
-    (tmp_path / "large.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb:
-        bomb.writestr("bomb/data.pkl", b"\x80\x02}q\x00.")
-        bomb.writestr("bomb/data/0", bytes(1 << 20))
-    (tmp_path / "control.pth").write_bytes(b"\x80\x02c\x1b[2J\nx\n.")
-    for name in ("damaged.pth", "nested.pth", "large.safetensors", "bomb.pth", "control.pth"):
-        with pytest.raises(InputError, match=f"{name} cannot be read as weights") as refused:
-            create_backbone("small-cnn", weights=tmp_path / name)
-        assert str(refused.value).isprintable()
-    cycle: dict[str, Any] = {}
-    cycle["model"] = cycle
-    torch.save(cycle, tmp_path / "cycle.pth")
-    with pytest.raises(InputError, match="holds no weights"):
-        create_backbone("small-cnn", weights=tmp_path / "cycle.pth")
-    torch.save({**state, "x\x1b[2J" * 1000: torch.zeros(1)}, tmp_path / "names.pth")
-    with pytest.raises(InputError) as refused:
-        create_backbone("small-cnn", weights=tmp_path / "names.pth")
-    assert len(str(refused.value)) < 500 and "\x1b" not in str(refused.value)
 
 
 def test_a_prefix_that_belongs_to_the_network_stays() -> None:

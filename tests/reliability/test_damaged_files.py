@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.fuzzing import cases, readers, watch
+from benchmarks.fuzzing import cases, readers
 from benchmarks.fuzzing.base import canary
 from benchmarks.fuzzing.cases import Fuzzer
 from benchmarks.fuzzing.targets import Target
@@ -51,11 +51,6 @@ def long_message(folder: Path) -> None:
         raise RunError("x" * 3000)
 
 
-def colored_message(folder: Path) -> None:
-    if silent(folder) != SAMPLE:
-        raise RunError("\x1b[31m")
-
-
 def hang(folder: Path) -> None:
     while silent(folder) != SAMPLE:
         time.sleep(0.01)
@@ -73,14 +68,6 @@ def write_outside(folder: Path) -> None:
     (folder.parent.parent / "x").write_text("x")
 
 
-def create_beside_canary(folder: Path) -> None:
-    (canary().parent / "new").mkdir(exist_ok=True)
-
-
-def take_memory(folder: Path) -> int:
-    return len(b"x" * (1 << 27)) if silent(folder) != SAMPLE else 0
-
-
 SAMPLE = '{"format": 1, "values": [1, 2, 3], "name": "x"}'
 
 
@@ -91,13 +78,10 @@ SAMPLE = '{"format": 1, "values": [1, 2, 3], "name": "x"}'
         (silent, "another value"),
         (crash, "Error"),
         (long_message, "2,000 characters"),
-        (colored_message, "control characters"),
         (hang, "no answer"),
         (start_process, "subprocess.Popen was called"),
         (open_named_path, "a path that the folder names was opened"),
         (write_outside, "opened for writing"),
-        (create_beside_canary, "written outside"),
-        (take_memory, "more than 64 MB"),
     ],
 )
 def test_the_fuzzer_finds(
@@ -109,7 +93,6 @@ def test_the_fuzzer_finds(
     (tmp_path / "samples" / "run" / "a.json").write_text(SAMPLE)
     write_manifest(tmp_path / "samples" / "run", ["a.json"])
     monkeypatch.setattr(cases, "TARGETS", (Target("run/a.json", {"reader": 1.0}),))
-    monkeypatch.setattr(watch, "MOST_MEMORY", 64 << 20)
     monkeypatch.setitem(readers.READERS, "reader", reader)
     (tmp_path / "work").mkdir()
     fuzzer = Fuzzer(tmp_path / "samples", tmp_path / "work", seconds=0.1 if reader is hang else 60)

@@ -1,3 +1,3 @@
-"""The commands, thin: parse, call, print. What is imported ``if TYPE_CHECKING`` is imported when the command runs."""
+"""The commands, thin: parse, call, print. What only the running of a command needs is imported inside its function."""
 
 __all__: list[str] = []

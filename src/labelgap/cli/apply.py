@@ -15,12 +15,8 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import display_path
 from labelgap.core.text import pluralize, truncate_text
 
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.data.images import FileImages
-    from labelgap.review import open_review_folder
-    from labelgap.review.apply import ApplyResult, apply_decisions
-    from labelgap.review.store import read_decisions
-    from labelgap.training.rerun import data_arguments
+if TYPE_CHECKING:
+    from labelgap.review.apply import ApplyResult
 
 
 @with_options(run_data=RunDataOptions)
@@ -32,6 +28,10 @@ def apply(
     force: Force = False,
 ) -> None:
     """Write the labels with people's decisions applied, in the table's own format; the data are never changed."""
+    from labelgap.review import open_review_folder
+    from labelgap.review.apply import apply_decisions
+    from labelgap.review.store import read_decisions
+
     folders = [open_review_folder(runs[0], run_data.data, **run_data.given()), *map(open_review_folder, runs[1:])]
     decided = [read_decisions(folder.path) for folder in folders]
     if not source and not any(decided):
@@ -75,6 +75,9 @@ def _notes(result: ApplyResult) -> Iterator[Field]:
 
 def _next_command(result: ApplyResult) -> str:
     """Return the command that trains on the new table; empty when its images are not files."""
+    from labelgap.data.images import FileImages
+    from labelgap.training.rerun import data_arguments
+
     images, options = result.data.train.images, dict(result.data.recipe.get("options", {}))
     if not isinstance(images, FileImages):
         return ""

@@ -6,7 +6,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument
 
@@ -15,10 +15,6 @@ from labelgap.cli import options
 from labelgap.cli.options import check_moved, data_arguments, joined_processes, option, parse_names, with_options
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.core.data_options import DataOptions
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.audit.candidates import FILE
-    from labelgap.data import load_moved
 
 _ZERO_SHOT = "Model whose scores of the class names join as a prior."
 
@@ -48,6 +44,9 @@ def audit(
     as_json: options.AsJson = False,
 ) -> None:
     """Rank the unknown labels that are probably present, and the known ones that look wrong."""
+    from labelgap.audit.candidates import FILE
+    from labelgap.data import load_moved
+
     started = time.perf_counter()
     with joined_processes(search.device):
         given = check_moved(data, data_arguments(data_options))

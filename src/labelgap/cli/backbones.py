@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument
 
+import labelgap as lg
 from labelgap.cli.printing import print_fields, print_table
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap import models
 
 
 def backbones(
@@ -17,7 +15,7 @@ def backbones(
 ) -> None:
     """List the backbones with the source of their weights, or describe one."""
     if name is not None:
-        row = models.backbone_info(name)
+        row = lg.models.backbone_info(name)
         spec = row.input_spec
         mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (spec.mean, spec.std))
         size = f"{spec.size} × {spec.size} px, {'color' if spec.channels > 1 else 'gray'}, {spec.interpolation}"
@@ -32,10 +30,10 @@ def backbones(
         )
     rows = [
         (row.name, f"{row.parameters:,}", f"{row.input_spec.size} px", row.source, row.license)
-        for row in models.list_backbones()
+        for row in lg.models.list_backbones()
     ]
     print_table(("backbone", "parameters", "input", "weights", "license"), rows)
-    count = models.count_timm_models()
+    count = lg.models.count_timm_models()
     print()
     models_of_timm = f"any of timm's {count:,} models" if count else "any model of timm: pip install 'labelgap[timm]'"
     print_fields(
@@ -46,5 +44,5 @@ def backbones(
         width=26,
     )
     print("\nWith a network connection, use weights of more than ImageNet-1k (downloaded once; not measured here):")
-    for model, summary in models.RECOMMENDED_MODELS.items():
-        print(f"  --backbone {models.TIMM_PREFIX}{model:<38}  {summary}")
+    for model, summary in lg.models.RECOMMENDED_MODELS.items():
+        print(f"  --backbone {lg.models.TIMM_PREFIX}{model:<38}  {summary}")

@@ -15,14 +15,9 @@ from labelgap.cli.printing import print_data, print_fields, print_rich
 from labelgap.core.errors import InputError
 from labelgap.core.text import parse_scalar
 
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.reporting import share_table
-    from labelgap.reporting.pages import comparison as page
+if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
-    from labelgap.studies.compare.results import TABLE
-    from labelgap.studies.compare.settings import check_settings
-    from labelgap.studies.shares import FILES, ShareComparison, check_shares, compare_shares
-
+    from labelgap.studies.shares import ShareComparison
 
 _grid = partial(option, rich_help_panel="Methods and settings")
 _setting = partial(setting_option, rich_help_panel="Methods and settings")
@@ -83,6 +78,9 @@ def compare(
 
     Plain logistic regression, with unknown labels as absent, stands beside them.
     """
+    from labelgap.studies.compare.settings import check_settings
+    from labelgap.studies.shares import check_shares, compare_shares
+
     shares = parse_numbers(compared.train_share, "--train-share", float)
     if shares is not None:
         check_shares(shares)
@@ -101,6 +99,9 @@ def compare(
 
 
 def _print(comparison: Comparison) -> None:
+    from labelgap.reporting.pages import comparison as page
+    from labelgap.studies.compare.results import TABLE
+
     report = lg.write_report(comparison)
     texts = (page.ranking_summary(comparison), page.missing_label_cost(comparison))
     print_rich("", page.comparison_table(comparison), "", *(text.replace("`", "") for text in texts if text))
@@ -117,6 +118,9 @@ def _print(comparison: Comparison) -> None:
 
 
 def _print_shares(found: ShareComparison) -> None:
+    from labelgap.reporting import share_table
+    from labelgap.studies.shares import FILES
+
     skipped, report = (("skipped", f"{row.method}: {row.reason}") for row in found.skipped), lg.write_report(found)
     print_rich("", share_table(found), "")
     print_fields(*skipped, ("report", report), ("table", found.path / FILES[1]))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from labelgap.cli.options import Data, DataSource, Force, option, with_options
 from labelgap.cli.printing import print_fields
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.data.writers.formats import convert as write
-    from labelgap.data.writers.formats import merge_splits
 
 
 @with_options(source=DataSource)
@@ -23,6 +19,9 @@ def convert(
     force: Force = False,
 ) -> None:
     """Write labels for another tool; present, absent and unknown stay distinct."""
+    from labelgap.data.writers.formats import convert as write
+    from labelgap.data.writers.formats import merge_splits
+
     opened = source.open(data)
     written = write(opened, to, out, prefix=prefix, force=force)
     present, absent, unknown = merge_splits(opened).table.counts().total

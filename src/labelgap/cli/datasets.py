@@ -13,8 +13,8 @@ from labelgap.cli.printing import print_fields, print_table
 from labelgap.core.data_options import DATA_OPTIONS
 from labelgap.core.errors import Problem, ProblemsError
 
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.data import DatasetReader, describe_dataset, describe_datasets
+if TYPE_CHECKING:
+    from labelgap.data import DatasetReader
 
 
 def datasets(
@@ -22,6 +22,8 @@ def datasets(
     path: Annotated[Path | None, Argument(metavar="[PATH]", help="Check this folder: what is missing.")] = None,
 ) -> None:
     """List the data that can be read, describe one data set, or check its folder."""
+    from labelgap.data import describe_dataset, describe_datasets
+
     if name is None:
         rows = [(row.name, row.path_to or "–", row.summary) for row in describe_datasets()]
         print_table(("data set", "path to", "summary"), rows)
@@ -52,6 +54,8 @@ def _describe(reader: DatasetReader, options: str) -> None:
 
 
 def _check(reader: DatasetReader, options: str, path: Path) -> None:
+    from labelgap.data import describe_datasets
+
     if problems := reader.problems(path):
         outcome = f"`labelgap datasets {reader.name}` shows how the files must lie"
         error = ProblemsError(path, [*map(Problem, range(len(problems)), problems)], outcome, 40, unit="")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from typer import Exit
 
 import labelgap as lg
 from labelgap.cli.options import Device, option
 from labelgap.cli.printing import print_fields, print_rich
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.reporting import study_table
-    from labelgap.studies.demo import EPOCHS, METHODS, QUICK_SIZES, SIZES, count_found, run_demo
 
 _STORY: Final = """\
 Scenes of handwritten digits: which digits does a scene show? One label of every training scene is known.
@@ -32,6 +28,9 @@ def demo(
     processes: Annotated[int | None, option("Parallel trainings.", "all; one on a GPU or if quick")] = None,
 ) -> None:
     """Train on handwritten digits with all labels and with one per image, by two methods, and write a report."""
+    from labelgap.reporting import study_table
+    from labelgap.studies.demo import EPOCHS, METHODS, QUICK_SIZES, SIZES, count_found, run_demo
+
     started = time.perf_counter()
     print(_STORY, flush=True)
     numbered = (Path(f"runs/demo-{number}" if number > 1 else "runs/demo") for number in range(1, 1_000_000))

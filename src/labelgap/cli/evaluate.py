@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from typer import Argument
 
@@ -16,14 +16,6 @@ from labelgap.cli.printing import interval, percent, print_fields, some_names
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize, truncate_text
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.core.distributed import is_distributed, is_main_process
-    from labelgap.data.identity import DataIdentity
-    from labelgap.review import is_review_folder, open_review_folder
-    from labelgap.review.apply import decided_images
-    from labelgap.training.loop.processes import check_same
-    from labelgap.training.rerun import data_review_commands, run_review_commands
 
 _CHANCE: Final = "so few known absent beside the present that random scores would reach more than 50"
 _OTHER: Final = "not a class of these data (--rename old=new)"
@@ -41,6 +33,13 @@ def evaluate(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure a run on data, as far as the known labels allow: with 95 % intervals, and a row per class."""
+    from labelgap.core.distributed import is_distributed, is_main_process
+    from labelgap.data.identity import DataIdentity
+    from labelgap.review import is_review_folder, open_review_folder
+    from labelgap.review.apply import decided_images
+    from labelgap.training.loop.processes import check_same
+    from labelgap.training.rerun import data_review_commands, run_review_commands
+
     with joined_processes(device):
         opened_run = lg.open_run(run)
         reviewed = is_review_folder(Path(data))

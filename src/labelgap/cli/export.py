@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import labelgap as lg
 from labelgap.cli.options import Force, RunFolder, option
 from labelgap.cli.printing import print_fields
 from labelgap.core.system import format_bytes
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.inference.export import export_onnx
 
 
 def export(
@@ -21,6 +18,8 @@ def export(
     force: Force = False,
 ) -> None:
     """Write a run as ONNX, with preprocess.json and a script that needs only onnxruntime and Pillow."""
+    from labelgap.inference.export import export_onnx
+
     opened = lg.open_run(run)
     files = export_onnx(opened, onnx, force=force)
     size, difference = format_bytes(files.model.stat().st_size), files.difference

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from labelgap.cli.options import Data, DataSource, Device, Force, Workers, option, setting_option, with_options
 from labelgap.cli.printing import print_fields
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.studies.features import features as compute
-    from labelgap.studies.features import write_features
 
 
 @with_options(source=DataSource)
@@ -26,6 +22,9 @@ def features(
     force: Force = False,
 ) -> None:
     """Compute the features of images once, as a file that `train`, `compare` and `linear-eval` read."""
+    from labelgap.studies.features import features as compute
+    from labelgap.studies.features import write_features
+
     opened = source.open(data)
     arrays = compute(opened, backbone, weights=weights, size=size, device=device, workers=workers, quiet=False)
     write_features(out, opened, arrays, force=force)

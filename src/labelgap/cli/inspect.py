@@ -15,18 +15,9 @@ from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsErr
 from labelgap.core.files import display_path
 from labelgap.core.text import format_duration, pluralize, truncate_text
 
-if TYPE_CHECKING:  # imported when the command runs
+if TYPE_CHECKING:
     from labelgap.data.cleaning import FixedTable
-    from labelgap.data.feature_vectors import FeatureVectors
-    from labelgap.data.images import FileImages, StoredImages
-    from labelgap.data.scanning import MAX_QUICK_FILES, refuse_unreadable
-    from labelgap.data.summary import OWN_FORMATS, RARE_BELOW, ClassSummary, DatasetSummary, SplitSummary, summarize
-    from labelgap.labels.io.classes import fold_case
-    from labelgap.training.fit import dry_run
-    from labelgap.training.plan import TrainingRequest
-    from labelgap.training.progress import Reporter
-    from labelgap.training.rerun import RANDOM_IMAGES, review_split
-
+    from labelgap.data.summary import ClassSummary, DatasetSummary, SplitSummary
 
 _WIDTH: Final = 13
 """Width of the column of headings."""
@@ -55,6 +46,8 @@ def inspect(
     check_images: Annotated[bool, option("Decode all images, and name those that cannot be read.")] = False,
 ) -> None:
     """Print how DATA is read, what looks wrong, and what its labels allow."""
+    from labelgap.data.summary import summarize
+
     if fix is not None and (source.observe is not None or per_class or report or out is not None or check_images):
         raise InputError(
             f"--fix writes {fix}: inspect that file for a report, or with --observe, --per-class or --check-images."
@@ -95,6 +88,10 @@ def inspect(
 
 def _further_commands(opened: lg.Dataset, summary: DatasetSummary, data: str, given: DataSource) -> Iterable[Field]:
     """Yield the commands that make an accuracy measurable and clean the table, where they help."""
+    from labelgap.data.feature_vectors import FeatureVectors
+    from labelgap.labels.io.classes import fold_case
+    from labelgap.training.rerun import RANDOM_IMAGES, review_split
+
     if summary.cannot and summary.whole.unknown and not isinstance(opened.train.images, FeatureVectors):
         count = min(RANDOM_IMAGES, len(review_split(opened)))
         typed = format_arguments(data, options.without(given, "observe", "label_seed"))
@@ -110,6 +107,11 @@ def _check_images(data: lg.Dataset, decode: bool) -> str | None:
 
     None for data without stored images.
     """
+    from labelgap.data.images import FileImages, StoredImages
+    from labelgap.data.scanning import MAX_QUICK_FILES, refuse_unreadable
+    from labelgap.data.summary import OWN_FORMATS
+    from labelgap.training.progress import Reporter
+
     images = [split.images for split in data.splits]
     if not all(isinstance(each, StoredImages) for each in images):
         if decode:
@@ -128,6 +130,10 @@ def _check_images(data: lg.Dataset, decode: bool) -> str | None:
 
 def training_time(data: lg.Dataset) -> str | None:
     """Return how long a training takes on this machine; None for data without image files, or where nobody can tell."""
+    from labelgap.data.images import StoredImages
+    from labelgap.training.fit import dry_run
+    from labelgap.training.plan import TrainingRequest
+
     if not isinstance(data.train.images, StoredImages):
         return None
     try:
@@ -139,6 +145,8 @@ def training_time(data: lg.Dataset) -> str | None:
 
 def _print(summary: DatasetSummary, seconds: float) -> None:
     """Print the counts, what looks wrong, how DATA was read, and what its labels allow."""
+    from labelgap.data.summary import RARE_BELOW
+
     whole, image = summary.whole, summary.image_word
     few = sum(0 < each.present < RARE_BELOW for each in summary.classes)
     print(f"{summary.name}: {whole.images:,} {image}s, {len(summary.classes):,} {summary.class_words}", end="")

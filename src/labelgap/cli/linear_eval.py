@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import labelgap as lg
 from labelgap.cli import options
 from labelgap.cli.options import DataSource, option, parse_numbers, setting_option, with_options
 from labelgap.cli.printing import print_data, print_fields, print_json, print_rich
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.reporting.pages.linear_eval import linear_eval_table
-    from labelgap.studies import linear_eval as study
-    from labelgap.studies.linear_eval import TABLE, check_settings
 
 
 @dataclass(frozen=True)
@@ -35,6 +30,10 @@ class LinearOptions:
 @with_options(source=DataSource, asked=LinearOptions)
 def linear_eval(data: options.Data, source: DataSource, asked: LinearOptions, as_json: options.AsJson = False) -> None:
     """Measure features: logistic regression with 45 L2 penalties at once (L-BFGS), chosen on val."""
+    from labelgap.reporting.pages.linear_eval import linear_eval_table
+    from labelgap.studies import linear_eval as study
+    from labelgap.studies.linear_eval import TABLE, check_settings
+
     penalties = parse_numbers(asked.penalties, "--penalties", float)
     check_settings(asked.task, penalties, asked.precision, asked.backbone, asked.tolerance)
     opened = source.open(data)

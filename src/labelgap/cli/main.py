@@ -70,41 +70,26 @@ def make_app(name: str | None = None) -> typer.Typer:
                 if isinstance(command, typer.Typer):
                     app.add_typer(command, name=each, rich_help_panel=panel, context_settings=_HELP)
                 else:
-                    app.command(rich_help_panel=panel, context_settings=_HELP)(_runnable(command))
+                    app.command(rich_help_panel=panel, context_settings=_HELP)(_with_flags(command))
     return app
 
 
-def _runnable(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command that imports the rest of its module when it runs, and whose flags have no ``--no-`` form."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **named: Any) -> Any:
-        import_rest(command.__module__)
-        return command(*arguments, **named)
-
-    run.__annotations__ = {}
-    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        kind, *about = get_args(run.__annotations__.setdefault(name, parameter.annotation)) or (None,)
+def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the command, whose options that are a bool have no ``--no-`` form."""
+    parameters = inspect.signature(command, eval_str=True).parameters
+    command.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    for name, annotation in command.__annotations__.items():
+        kind, *about = get_args(annotation) or (None,)
         if kind is bool and about[0].default is ...:  # typer keeps a name there that was given
             about[0].default = f"--{name.replace('_', '-')}"
-    return run
-
-
-def import_rest(module: str) -> None:
-    """Import what a command's module imports under ``if TYPE_CHECKING``, which its options and help do not need."""
-    for node in _source(module.rpartition(".")[2]):
-        if isinstance(node, ast.If):
-            exec(compile(ast.Module(node.body, []), module, "exec"), vars(sys.modules[module]))
+    return command
 
 
 def _read_help(module: str) -> str | None:
     """Return the help of a command: the docstring of the first public function in the source of its module."""
-    functions = (node for node in _source(module) if isinstance(node, ast.FunctionDef))
+    source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
     return next(ast.get_docstring(each) for each in functions if not each.name.startswith("_"))
-
-
-def _source(module: str) -> list[ast.stmt]:
-    return ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")).body
 
 
 def _print_version(requested: bool) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument
 
+import labelgap as lg
 from labelgap.cli.options import option
 from labelgap.cli.printing import print_table
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap import losses
-    from labelgap.losses.base.registry import PAPER_DATASETS, option_meanings
 
 
 def methods(
@@ -29,20 +26,22 @@ def methods(
     elif name is not None:
         _print_method(name)
     else:
-        rows = map(losses.describe_method, losses.methods())
+        rows = map(lg.losses.describe_method, lg.losses.methods())
         print_table(("method", "paper", "summary"), [(row.name, row.reference, row.summary) for row in rows])
         print("\nlabelgap methods NAME    equation, options and defaults")
 
 
 def _print_method(name: str) -> None:
-    method, meanings = losses.describe_method(name), option_meanings(name)
+    from labelgap.losses.base.registry import PAPER_DATASETS, option_meanings
+
+    method, meanings = lg.losses.describe_method(name), option_meanings(name)
     about = (inspect.getdoc(method.loss_class) or "").partition("\nArgs:\n")[0].rstrip()
     print(f"{name} ({method.reference}): {method.summary}\n\n{_plain(about)}\n")
-    for each, default in losses.method_options(name).items():
+    for each, default in lg.losses.method_options(name).items():
         print(f"  --option {each}={'…' if default is None else default}")
         print(textwrap.indent(textwrap.fill(_plain(meanings.get(each, "")), 100), " " * 8))
     for dataset in PAPER_DATASETS:
-        if settings := losses.published_options(name, dataset):
+        if settings := lg.losses.published_options(name, dataset):
             values = ", ".join(f"{each}={value:g}" for each, value in settings.items())
             print(f"  published for {dataset}: {values}")
 

@@ -18,12 +18,9 @@ from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 
-if TYPE_CHECKING:  # imported when the command runs
+if TYPE_CHECKING:
     from labelgap.data import ImageSource
-    from labelgap.inference.image_arguments import find_images, is_dataset_argument
-    from labelgap.inference.predict import PredictionSummary, predict_to_file
-    from labelgap.metrics.thresholds import ThresholdMark
-
+    from labelgap.inference.predict import PredictionSummary
 
 _IMAGES: Final = "Images, folders, a pattern, a text file with a path per line; or DATA: a CSV, features …"
 _LAYOUT: Final = (
@@ -54,6 +51,8 @@ def predict(
     split: Annotated[str, option("Split of DATA: train, val, test or all.")] = "all",
 ) -> None:
     """Write the tags of images, or their scores and probabilities. Called again after a kill, it resumes."""
+    from labelgap.inference.predict import predict_to_file
+
     with joined_processes(writing.device):
         opened = lg.open_run(run)
         _ = opened.thresholds  # an error when the run is not finished
@@ -65,6 +64,8 @@ def predict(
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
     """Return the given images, or those of DATA, and print which."""
+    from labelgap.inference.image_arguments import find_images, is_dataset_argument
+
     tables = [text for text in texts if is_dataset_argument(text)]
     if tables and len(texts) > 1:
         raise InputError(f"{tables[0]} is DATA, not an image: predict it in a command of its own.")
@@ -84,6 +85,8 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
 
 def _print(run: lg.Run, result: PredictionSummary) -> None:
     """Print what was predicted, how labels were chosen, and what could not be read."""
+    from labelgap.metrics.thresholds import ThresholdMark
+
     marks, calibration = Counter(run.thresholds.marks), run.calibration
     sources = ", ".join(f"{marks[mark]:,} {mark}" for mark in get_args(ThresholdMark) if marks[mark])
     states = f"{result.present:,} present, {result.absent:,} absent, {result.unsure:,} unsure"

@@ -14,11 +14,8 @@ from labelgap.cli.printing import print_fields
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import pluralize
 
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.data import load_moved
-    from labelgap.reporting.report import Result, open_result
-    from labelgap.review.store import read_decisions
-    from labelgap.studies import Study
+if TYPE_CHECKING:
+    from labelgap.reporting.report import Result
 
 
 @with_options(run_data=RunDataOptions)
@@ -29,6 +26,8 @@ def report(
     figures: Annotated[Path | None, option("Write figures into DIR too: SVG, PNG, PDF, CSV.", metavar="DIR")] = None,
 ) -> None:
     """Write report.html of a run, a study or another result again, with its data, where they can still be loaded."""
+    from labelgap.reporting.report import open_result
+
     opened = open_result(run)
     page = lg.write_report(opened, data=_load_data(opened, run_data), images=not no_images, figures=figures)
     print_fields(("report", page), ("figures", figures))
@@ -41,6 +40,9 @@ def _load_data(result: Result, source: RunDataOptions) -> lg.Dataset | None:
 
     None for another result, and, with a note, for data that cannot be loaded.
     """
+    from labelgap.data import load_moved
+    from labelgap.studies import Study
+
     given, runs = source.given(), [result] if isinstance(result, lg.Run) else []
     if isinstance(result, Study) and len({run.config.classes for _, run in result.runs}) == 1:
         runs = [run for member, run in result.runs if not member.extra_labels]
@@ -59,6 +61,8 @@ def _load_data(result: Result, source: RunDataOptions) -> lg.Dataset | None:
 
 def _print_decisions(run: Path) -> None:
     """Print how many labels of a run people have decided since, and the command that uses them."""
+    from labelgap.review.store import read_decisions
+
     random = Path(f"{run}-review")
     commands = {run: ["apply", str(run), "--out", "better.csv"], random: ["evaluate", str(run), str(random)]}
     for place, words in commands.items():

@@ -14,13 +14,10 @@ from labelgap.cli.options import AsJson, Device, Workers, option, setting_option
 from labelgap.cli.printing import print_fields, print_json, print_rich, print_table
 from labelgap.core.text import pluralize
 
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.reporting import reproduction_table
-    from labelgap.studies.reproduce import paper_tables, runner
-    from labelgap.studies.reproduce.results import FILE, TABLE, CellResult
-    from labelgap.studies.reproduce.runner import Plan, describe_missing
+if TYPE_CHECKING:
+    from labelgap.studies.reproduce.results import CellResult
+    from labelgap.studies.reproduce.runner import Plan
     from labelgap.studies.reproduce.tables import Cell
-
 
 _changed = partial(option, rich_help_panel="Not as in the paper")
 _setting = partial(setting_option, default="the paper's", rich_help_panel="Not as in the paper")
@@ -46,6 +43,10 @@ def reproduce(
     out: Annotated[Path, option("Folder of all tables; what it has is not trained again.")] = Path("runs/reproduce"),
 ) -> None:
     """Fill the cells of a paper's table whose data are given, and print our numbers beside the paper's."""
+    from labelgap.reporting import reproduction_table
+    from labelgap.studies.reproduce import runner
+    from labelgap.studies.reproduce.results import FILE, TABLE
+
     if table is None:
         return _list(as_json)
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
@@ -81,6 +82,8 @@ def _cell_json(cell: Cell, result: CellResult) -> dict[str, Any]:
 
 def _list(as_json: bool) -> None:
     """List the tables, and the data that each needs."""
+    from labelgap.studies.reproduce import paper_tables
+
     tables = list(paper_tables().values())
     if as_json:
         about = lambda each: {"table": each.name, "title": each.title, "paper": each.paper, "data": each.datasets}  # noqa: E731
@@ -95,6 +98,8 @@ def _list(as_json: bool) -> None:
 
 
 def _print_plan(plan: Plan) -> None:
+    from labelgap.studies.reproduce.runner import describe_missing
+
     count = sum(map(len, plan.cells.values()))
     print(f"{plan.table.name}: {plan.table.title} ({plan.table.paper})")
     again = "trained again where a cell to fill uses it, with the seeds that it has"

@@ -20,20 +20,8 @@ from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.data.feature_vectors import FeatureVectors
-    from labelgap.review import (
-        Review,
-        ReviewFolder,
-        create_random_review,
-        default_split,
-        is_review_folder,
-        open_review_folder,
-    )
-    from labelgap.review.estimates import describe_estimate
-    from labelgap.review.server import serve
-    from labelgap.review.team import summarize_team
-
+if TYPE_CHECKING:
+    from labelgap.review import Review, ReviewFolder
 
 _tool = partial(option, rich_help_panel="Other annotation tools")
 _page = partial(option, rich_help_panel="The page")
@@ -71,6 +59,10 @@ def review(
     data: RunData = None,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
+    from labelgap.data.feature_vectors import FeatureVectors
+    from labelgap.review import Review
+    from labelgap.review.server import serve
+
     budget = None if options.budget is None else round(parse_duration(options.budget, "--budget"))
     if budget is not None and not 1 <= budget <= 7 * 86400:
         raise InputError(f"--budget {options.budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
@@ -119,6 +111,8 @@ def _parse_share(text: str) -> float:
 
 def _open_folder(source: str, moved: str | None, data_options: DataOptions, options: ReviewOptions) -> ReviewFolder:
     """Return the run, an existing review, or a new review of random images."""
+    from labelgap.review import create_random_review, default_split, is_review_folder, open_review_folder
+
     place, given, random = Path(source), shared.data_arguments(data_options), options.random
     if is_review_folder(place) or (random is None and place.is_dir() and not any(place.glob("*.csv"))):
         folder = open_review_folder(source, moved, **shared.check_moved(moved, given))
@@ -153,6 +147,8 @@ def _print_start(opened: Review, address: str) -> None:
 
 
 def _print_end(opened: Review) -> None:
+    from labelgap.review.estimates import describe_estimate
+
     progress = opened.progress()
     print(f"{progress.decided:,} of {progress.total:,} decided, {progress.found:,} missing labels found")
     print_fields(("missing", describe_estimate(opened.estimate())), _next(opened))
@@ -165,6 +161,9 @@ def _next(opened: Review) -> Field:
 
 
 def _print_summary(opened: Review, as_json: bool) -> None:
+    from labelgap.review.estimates import describe_estimate
+    from labelgap.review.team import summarize_team
+
     progress, estimate, team = opened.progress(), opened.estimate(), summarize_team(opened.store)
     if as_json:
         reviewers = {person.name: person.decided for person in team.people if person.decided}

@@ -17,11 +17,8 @@ from labelgap.cli.review import user_name
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import pluralize
 
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.review import open_review_folder
-    from labelgap.review.database import FILE, recover_events
-    from labelgap.review.store import ANSWER_TEXT, DecisionEvent, DecisionStore, Undo
-
+if TYPE_CHECKING:
+    from labelgap.review.store import DecisionEvent
 
 _ACTIONS: Final = "List revisions, revert decisions, or save those of a damaged file."
 
@@ -57,6 +54,10 @@ def revisions(
 
 
 def _list(run: Path, matches: Callable[[DecisionEvent], bool], filtered: bool, limit: int, as_json: bool) -> None:
+    from labelgap.review import open_review_folder
+    from labelgap.review.database import FILE
+    from labelgap.review.store import ANSWER_TEXT, DecisionStore
+
     folder = open_review_folder(run)
     with closing(DecisionStore(folder.path / FILE, read_only=True)) as store:
         events = store.events()
@@ -89,6 +90,10 @@ def _as_dict(event: DecisionEvent) -> dict[str, Any]:
 
 
 def _revert(run: Path, numbers: list[int], matches: Callable[[DecisionEvent], bool]) -> None:
+    from labelgap.review import open_review_folder
+    from labelgap.review.database import FILE
+    from labelgap.review.store import DecisionStore, Undo
+
     path = open_review_folder(run).path / FILE
     if not path.exists():
         raise InputError(f"{run} has no decisions of people. Revisions of a method are applied only on request.")
@@ -104,6 +109,8 @@ def _revert(run: Path, numbers: list[int], matches: Callable[[DecisionEvent], bo
 
 
 def _recover(run: Path) -> None:
+    from labelgap.review.database import FILE, recover_events
+
     recovered = run / "recovered.sqlite"
     result = recover_events(run / FILE, recovered)
     print_fields(

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from labelgap.cli.options import Data, DataSource, Force, option, with_options
 from labelgap.cli.printing import print_fields
 from labelgap.core.errors import InputError
 from labelgap.core.system import format_bytes, parse_bytes
 from labelgap.core.text import pluralize
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.data.writers.shards import ShardOptions, write_shards
-    from labelgap.training.progress import Reporter
 
 
 @with_options(source=DataSource)
@@ -29,6 +25,9 @@ def shard(
     force: Force = False,
 ) -> None:
     """Write DATA as shards, tar files that all commands and webdataset read. Called again, it resumes or verifies."""
+    from labelgap.data.writers.shards import ShardOptions, write_shards
+    from labelgap.training.progress import Reporter
+
     if images_per_shard is not None and bytes_per_shard is not None:
         raise InputError("give --images-per-shard or --bytes-per-shard, not both.")
     given = {} if bytes_per_shard is None else {"bytes_per_shard": parse_bytes(bytes_per_shard)}

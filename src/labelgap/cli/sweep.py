@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import labelgap as lg
 from labelgap.cli import options
 from labelgap.cli.options import DataSource, option, parse_pairs, training_arguments, with_options
 from labelgap.cli.printing import print_data, print_fields, print_metrics, print_rich
 from labelgap.training.settings import TrainingSettings
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.reporting.pages import sweep as page
-    from labelgap.studies.sweep.results import TABLE
-    from labelgap.studies.sweep.runner import check_optuna
-    from labelgap.studies.sweep.search_space import check_sweep, make_request
 
 _RANGES = "Range or values of a setting or option: lr=1e-5..1e-2:log, batch_size=8,16; repeatable."
 _STORAGE = "Database that several processes share, e.g. postgresql://USER@HOST/NAME."
@@ -36,6 +30,11 @@ def sweep(
     out: Annotated[Path, option("Folder; a sweep that was stopped in it is resumed.")] = Path("runs/sweep"),
 ) -> None:
     """Search the settings of one method, by val or by cross-validation, and train the best ones."""
+    from labelgap.reporting.pages import sweep as page
+    from labelgap.studies.sweep.results import TABLE
+    from labelgap.studies.sweep.runner import check_optuna
+    from labelgap.studies.sweep.search_space import check_sweep, make_request
+
     arguments = training_arguments(training)
     method = arguments.pop("method", "auto")
     texts = [text.replace("-", "_", text.partition("=")[0].count("-")) for text in search or ()]

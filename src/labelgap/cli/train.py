@@ -6,26 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import labelgap as lg
 from labelgap.cli import options
 from labelgap.cli.options import DataSource, joined_processes, option, training_arguments, with_options
+from labelgap.cli.printing import print_data, print_fields, print_run
 from labelgap.training.settings import TrainingSettings
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap.cli.printing import print_data, print_fields, print_run
-    from labelgap.core.distributed import is_main_process
-    from labelgap.reporting import write_report
-    from labelgap.training import open_run
-    from labelgap.training.devices import choose_device
-    from labelgap.training.fit import dry_run as estimate_cost
-    from labelgap.training.fit import fit
-    from labelgap.training.loggers import check_loggers
-    from labelgap.training.plan import TrainingRequest, plan_training
-    from labelgap.training.run_folder import check_folder, is_run_folder
-    from labelgap.training.signals import record_signals
 
 _LOG = "Log every epoch: csv, tensorboard, wandb or mlflow; repeatable. After torchrun: --logger."
 _Log = Annotated[list[str] | None, typer.Option("--log", "--logger", metavar="NAME", help=_LOG)]
@@ -48,6 +37,13 @@ def train(
     log: _Log = None,
 ) -> None:
     """Train a classifier and write a run folder with its report."""
+    from labelgap.core.distributed import is_main_process
+    from labelgap.training.devices import choose_device
+    from labelgap.training.fit import dry_run as estimate_cost
+    from labelgap.training.loggers import check_loggers
+    from labelgap.training.plan import TrainingRequest, plan_training
+    from labelgap.training.run_folder import check_folder
+
     started = time.perf_counter()
     arguments = {**training_arguments(training), "allow_micro_batch": allow_micro_batch}
     request = TrainingRequest.of(arguments)
@@ -64,15 +60,19 @@ def train(
         return
     with _exit_when_stopped(out):
         how: dict[str, Any] = {"device": device, "workers": workers, "log": logs, "resume": resume}
-        run = fit(opened, out=out, accept_changes=accept_changes, **how, **arguments)
+        run = lg.fit(opened, out=out, accept_changes=accept_changes, **how, **arguments)
         if run.finished and is_main_process():
-            report = write_report(run, data=opened, images=not no_images)
+            report = lg.write_report(run, data=opened, images=not no_images)
             print_run(run, report, run.with_val(opened), time.perf_counter() - started)
 
 
 @contextmanager
 def _exit_when_stopped(out: Path) -> Iterator[None]:
     """Exit with 130 after a Ctrl-C and with 143 after SIGTERM, also where the training has ended in good order."""
+    from labelgap.core.distributed import is_main_process
+    from labelgap.training.run_folder import is_run_folder
+    from labelgap.training.signals import record_signals
+
     with record_signals() as received:
         try:
             yield
@@ -80,6 +80,6 @@ def _exit_when_stopped(out: Path) -> Iterator[None]:
             if not received:
                 raise
     if received:
-        if is_main_process() and is_run_folder(out) and open_run(out).metrics.get("interrupted", True):
+        if is_main_process() and is_run_folder(out) and lg.open_run(out).metrics.get("interrupted", True):
             print_fields(("resume", f"the same command with --resume continues {out}"), stderr=True)
         raise typer.Exit(128 + received[0])

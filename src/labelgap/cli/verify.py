@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Exit
 
 from labelgap.cli.options import AsJson, option
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.core.text import pluralize
-
-if TYPE_CHECKING:  # imported when the command runs
-    from labelgap import verification
 
 
 def verify(
@@ -22,6 +19,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare every file of a folder with its digest, and read it. Exits with 2 where something is wrong."""
+    from labelgap import verification
+
     named = verification.trust_folder(folder) if trust else []
     if accept:
         verification.accept_changes(folder)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Final
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
 from labelgap.core.errors import InputError
 
-_UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_BYTES: Final = TypeAdapter(ByteSize)
 
 
 def available_memory() -> int:
@@ -36,11 +37,10 @@ def free_disk_space(path: Path) -> int | None:
 
 def parse_bytes(text: str) -> int:
     """Parse an amount of bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)(?:b|bytes?)?", text.strip().lower())
-    if match is None or (match[3] and not match[2]):
-        raise InputError(f"'{text}' is no amount of memory: write it like 20GB or 500MB.")
-    unit = 1024.0 ** "kmgt".index(match[2]) * 1024 if match[3] else _UNITS[match[2]]
-    return round(float(match[1]) * unit)
+    try:
+        return int(_BYTES.validate_python(text))
+    except ValidationError:
+        raise InputError(f"'{text}' is no amount of memory: write it like 20GB or 500MB.") from None
 
 
 def used_memory() -> int:

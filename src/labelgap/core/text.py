@@ -24,12 +24,7 @@ DAY: Final = 24 * HOUR
 
 def escape_control(text: str) -> str:
     """Return a text with its control characters, except for line ends and tabs, as the escapes that Python writes."""
-    return _CONTROL.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def parse_scalar(text: str) -> bool | int | float | str:

@@ -111,6 +111,13 @@ class Backbone(nn.Module, ABC):
     def feature_maps(self, images: Tensor) -> Tensor:
         """Return the features of every position: normalized ``(B, C, H, W)`` → ``(B, D, h, w)``."""
 
+    def no_maps_error(self) -> InputError:
+        """Return the error of ``feature_maps`` of a network that gives vectors alone."""
+        return InputError(
+            f"{self.name} gives no feature maps, so it has no class activation maps: use its features (--head linear), "
+            "or take another network."
+        )
+
     def pool(self, feature_maps: Tensor) -> Tensor:
         """Return the average over all positions: ``(B, D, h, w)`` → ``(B, D)``."""
         return feature_maps.mean(dim=(-2, -1))
@@ -204,10 +211,7 @@ class ModuleBackbone(Backbone):
     def feature_maps(self, images: Tensor) -> Tensor:
         """Return the module's output, ``(B, D, h, w)``."""
         if not self.gives_maps:
-            raise InputError(
-                f"{self.name} returns one vector per image and no feature maps, so it has no class activation maps: "
-                "use the head 'linear', or a module that returns (batch, features, height, width)."
-            )
+            raise self.no_maps_error()
         output: Tensor = self.network(images)
         return output
 

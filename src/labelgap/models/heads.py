@@ -56,11 +56,6 @@ class Head(nn.Module, ABC):
         """Return the class activation maps ``(B, K, h, w)`` of feature maps ``(B, D, h, w)``, without the bias."""
         return functional.conv2d(feature_maps, self.weight[:, :, None, None])
 
-    def extra_repr(self) -> str:
-        """Show the sizes."""
-        classes, width = self.weight.shape
-        return f"width={width}, classes={classes}"
-
 
 @final
 class LinearHead(Head):

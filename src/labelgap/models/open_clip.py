@@ -244,10 +244,7 @@ class OpenClipBackbone(Backbone):
 
     def feature_maps(self, images: Tensor) -> Tensor:
         """Raise ``InputError``: the embedding is of the whole image."""
-        raise InputError(
-            f"{self.name} gives one embedding per image and no feature maps, so it has no class activation maps: use "
-            "the head 'linear', or take another network."
-        )
+        raise self.no_maps_error()
 
     def features(self, images: Tensor) -> Tensor:
         """Return the scaled embeddings ``(B, D)`` of normalized images."""

@@ -204,7 +204,7 @@ class TimmBackbone(Backbone):
     def _head_per_position(self, positions: Any, images: Tensor) -> Tensor:
         """Apply the head to every position as if it were an image, and arrange the results as a map."""
         if not isinstance(positions, Tensor) or positions.ndim not in (3, 4):
-            raise self._no_maps_error()
+            raise self.no_maps_error()
         if positions.ndim == 4:
             channels_last = getattr(self.model, "output_fmt", "NCHW") == "NHWC"
             grid = positions if channels_last else positions.permute(0, 2, 3, 1)
@@ -212,7 +212,7 @@ class TimmBackbone(Backbone):
             single = single if channels_last else single.permute(0, 3, 1, 2)
         else:
             if self._prefix_tokens is None:
-                raise self._no_maps_error()
+                raise self.no_maps_error()
             tokens = positions[:, self._prefix_tokens :]
             grid = tokens.reshape(-1, *self._grid_shape(tokens.shape[1], images), tokens.shape[-1])
             single = tokens.reshape(-1, 1, tokens.shape[-1]).expand(-1, self._prefix_tokens + 1, -1)
@@ -222,14 +222,8 @@ class TimmBackbone(Backbone):
         """Return height and width of a grid of so many positions, in proportion to the images."""
         height = max(round((count * images.shape[-2] / images.shape[-1]) ** 0.5), 1)
         if count < 1 or count % height:
-            raise self._no_maps_error()
+            raise self.no_maps_error()
         return height, count // height
-
-    def _no_maps_error(self) -> InputError:
-        return InputError(
-            f"{self.name} does not give features per position, so it has no class activation maps: its features can be "
-            "used (--head linear), or take another network."
-        )
 
 
 def _stages(network: Any, images: Tensor) -> tuple[Any, Any]:
