@@ -1,17 +1,16 @@
 """Images per second of the feature pass on a CPU: the networks as they are trained against those of inference.
 
-    python benchmarks/features.py [--threads 2] [--seconds 60] [--precision bfloat16]
+    python benchmarks/features.py [--threads 2] [--seconds 60]
 
 The networks get the same batches in alternation, in one process. Time is both processor time, so that other programs
 disturb little, and wall time; of many rounds the fastest counts. A precision that this CPU does not compute with is
-skipped: a small convolution is tried first. The ratios are those of the precision that labelgap uses on this CPU, or of
-``--precision``. The last part reads 500×375 JPEGs and computes their features, as ``labelgap train`` does, without the
-cache.
+skipped: a small convolution is tried first. The ratios are those of the precision that labelgap uses on this CPU. Each
+measurement takes ``--seconds``. The last part reads 500×375 JPEGs and computes their features, as ``labelgap train``
+does, without the cache.
 """
 
 from __future__ import annotations
 
-import argparse
 import platform
 import statistics
 import sys
@@ -33,7 +32,7 @@ from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precisi
 from labelgap.training.loop.inputs import ImageInputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import write_photos
+from benchmarks.harness import parse_arguments, print_ratios, write_photos
 
 COUNT: Final = 64
 BATCH: Final = 32
@@ -118,7 +117,7 @@ def measure_networks(variant: LiteVariant, images: FileImages, seconds: float, u
     print(f"  {'':<24}{'CPU ms':>9}{'images/s':>11}{'CPU ratio':>13}{'ratio':>11}", flush=True)
     taken = alternate(works, seconds)
     show(taken, BATCH, notes)
-    print(f"ratio network_{variant.name} {ratio(taken, f'folded, {used}', 1):.2f}", flush=True)
+    print_ratios({f"network_{variant.name}": ratio(taken, f"folded, {used}", 1)})
 
 
 @torch.inference_mode()
@@ -135,32 +134,20 @@ def measure_pass(variant: LiteVariant, images: FileImages, seconds: float, used:
     taken = alternate({PLAIN: lambda: run(plain), "inference": lambda: run(fast)}, seconds)
     print(f"\n{variant.name}, {variant.size} px, from JPEGs to features")
     show(taken, len(images), {})
-    print(f"ratio features_{variant.name} {ratio(taken, 'inference', 1):.2f}", flush=True)
+    print_ratios({f"features_{variant.name}": ratio(taken, "inference", 1)})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60, help="of each of the four measurements")
-    parser.add_argument("--precision", choices=get_args(Precision), help="default: the one that this CPU gets")
-    given = parser.parse_args()
+    given = parse_arguments(__doc__, threads=2, seconds=60.0)
     torch.set_num_threads(given.threads)
-    used: Precision = given.precision or cpu_precision()
+    used = cpu_precision()
     print(f"{platform.machine()}, {given.threads} threads, torch {torch.__version__}, inference in {used}")
-    print(f"capabilities {torch.backends.cpu.get_cpu_capability()}: {cpu_capabilities()}", flush=True)
+    print(f"capability {torch.backends.cpu.get_cpu_capability()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         images = FileImages(folder, [path.name for path in write_photos(Path(folder), COUNT)])
         for variant in (LITE2, LITE0):
             measure_networks(variant, images, given.seconds, used)
             measure_pass(variant, images, given.seconds, used)
-
-
-def cpu_capabilities() -> str:
-    """Return the names of what PyTorch says this CPU can do."""
-    try:
-        return " ".join(sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True))
-    except (AttributeError, RuntimeError):
-        return "not said by this version of PyTorch"
 
 
 if __name__ == "__main__":

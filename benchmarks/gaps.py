@@ -31,7 +31,7 @@ from labelgap.labels.codes import PRESENT
 from labelgap.training.auto import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import DEVKIT, FEATURES, append_lines, arguments, describe, print_ratios, stored_lines
+from benchmarks.harness import DEVKIT, FEATURES, append_lines, describe, parse_arguments, print_ratios, stored_lines
 
 GAPS: dict[str, dict[str, Any]] = {
     "1 of each image": {"positives": 1},
@@ -183,17 +183,8 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: 
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--features", type=Path, default=FEATURES)
-    parser.add_argument("--annotations", type=Path, default=DEVKIT, help="VOC devkit with the boxes")
-    parser.add_argument("--gaps", nargs="+", choices=GAPS, default=list(GAPS)[:6])
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--draws", type=int, default=1)
-    parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
-    given = parser.parse_args()
-    if not given.features.is_file():
-        print(f"there is no feature file at {given.features}: give it with --features")
-        return
+    options = {"gaps": (*GAPS,)[:6], "methods": METHODS, "draws": 1, "results": Path}
+    given = parse_arguments(__doc__, features=FEATURES, annotations=DEVKIT, **options)
     known = {(line.pop("gap"), line.pop("method")): line for line in stored_lines(given.results)}
     with tempfile.TemporaryDirectory() as folder:
         data = load(given.features, given.annotations, Path(folder))

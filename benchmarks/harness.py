@@ -22,16 +22,31 @@ DEVKIT: Final = DATA / "VOCdevkit"
 WIDTH, HEIGHT = 500, 375
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
-    """Return a parser whose help is the docstring of a benchmark."""
-    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse_arguments(description: str, *places: str, **options: Any) -> argparse.Namespace:
+    """Parse the command line, whose help is the docstring of a benchmark.
+
+    ``places`` are names of paths that are given without a name. Every other name is an option of the type of its
+    default: False for one without a value, a tuple for several values, and a type where the default is None.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in places:
+        parser.add_argument(name, type=Path, nargs="?" if name in options else None, default=options.pop(name, None))
+    for name, default in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        elif isinstance(default, tuple):
+            parser.add_argument(option, nargs="*", type=type(default[0]), default=default)
+        elif isinstance(default, type):
+            parser.add_argument(option, type=default)
+        else:
+            parser.add_argument(option, type=type(default), default=default)
+    return parser.parse_args()
 
 
-def arguments_with_features(description: str) -> argparse.ArgumentParser:
-    """Return a parser that takes a file of features, by default that of VOC 2012 beside the project."""
-    parser = arguments(description)
-    parser.add_argument("features", type=Path, nargs="?", default=FEATURES)
-    return parser
+def feature_arguments(description: str, **options: Any) -> argparse.Namespace:
+    """Parse a command line that names a file of features, by default that of VOC 2012 beside the project."""
+    return parse_arguments(description, "features", features=FEATURES, **options)
 
 
 def print_ratios(ratios: Mapping[str, float], digits: int = 2) -> None:

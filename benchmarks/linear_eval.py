@@ -1,6 +1,6 @@
 """Logistic regression with 45 penalties: all at once, against 45 fits of scikit-learn, one after another.
 
-    python benchmarks/linear_eval.py [--images 1000] [--features 512] [--data FILE.npz]
+    python benchmarks/linear_eval.py [--images 1000] [--features 512]
 
 The features are those of VOC 2012, cut to a size that scikit-learn finishes in minutes, or random ones of that size if
 the file is missing. Multi-label: 20 classes, for scikit-learn 20 binary fits for each penalty. Single-label: the images
@@ -15,7 +15,7 @@ On a GPU the whole of the data is timed as well, ours alone.
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -31,16 +31,18 @@ from sklearn.linear_model import LogisticRegression
 from labelgap.studies.linear_eval import PAPER_PENALTIES
 from labelgap.training.heads.solver import fit_logistic_path
 
-FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import FEATURES, parse_arguments, print_ratios
+
 TOLERANCE: Final = 2.5e-4
 
 Heads = list[tuple[NDArray[Any], NDArray[Any]]]
 """Weights ``(K, D)`` and biases ``(K,)`` of every penalty."""
 
 
-def read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    if path.is_file():
-        with np.load(path) as stored:
+def read() -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    if FEATURES.is_file():
+        with np.load(FEATURES) as stored:
             return stored["train_features"].astype(np.float32), stored["train_truth"]
     random = np.random.default_rng(0)
     labels = (random.random((4574, 20)) < 0.07).astype(np.int8)
@@ -107,13 +109,9 @@ def compare(name: str, features: NDArray[np.float32], labels: NDArray[Any]) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--features", type=int, default=512)
-    parser.add_argument("--data", type=Path, default=FILE)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, images=1000, features=512)
     warnings.simplefilter("error", ConvergenceWarning)
-    features, labels = read(arguments.data)
+    features, labels = read()
     print(f"45 penalties; torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"{'':<14}{'images, classes':<20}{'wall s':>8}{'scikit-learn':>14}{'CPU s':>10}{'scikit-learn':>14}", end="")
     print(f"{'gradient':>12}{'scikit-learn':>14}{'excess':>12}")
@@ -129,8 +127,7 @@ def main() -> None:
         print(
             f"GPU, {features.shape[0]:,} × {features.shape[1]:,}, {labels.shape[1]} classes, multi-label: {wall:.2f} s"
         )
-    for name, value in ratios.items():
-        print(f"ratio {name} {value:.2f}")
+    print_ratios(ratios)
 
 
 if __name__ == "__main__":

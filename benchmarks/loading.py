@@ -3,10 +3,10 @@
     python benchmarks/loading.py
 
 The plain loop is what a simple training script does: open, convert to RGB, resize (bilinear), convert to float,
-normalize, stack. labelgap returns bytes, which are normalized on the device; the time with normalization is printed as
-well. Both run in this process with one thread, alternating. Time is processor time, so that other programs disturb
-little, and every ratio is the median of the ratios of the rounds. The last ratio is the
-loader on shards of these images against the loader on the files, in a random order.
+normalize, stack. labelgap returns bytes, which are normalized on the device. Both run in this process with one thread,
+alternating. Time is processor time, so that other programs disturb little, and every ratio is the median of the ratios
+of the rounds. The last ratio is the loader on shards of these images against the loader on the files, in a random
+order.
 """
 
 from __future__ import annotations
@@ -69,26 +69,16 @@ def plain_pass(paths: list[Path], size: int) -> None:
         pass
 
 
-def our_pass(images: ImageSource, size: int, *, floats: bool = False) -> None:
+def our_pass(images: ImageSource, size: int) -> None:
     order = np.random.default_rng(0).permutation(len(images))
-    for _, pixels in ImageLoader(images, order, transform=Resize(size), batch_size=BATCH):
-        if floats:
-            pixels.float().div_(255).sub_(MEAN).div_(STD)
+    for _ in ImageLoader(images, order, transform=Resize(size), batch_size=BATCH):
+        pass
 
 
-def decode_pass(images: FileImages) -> None:
-    for row in range(len(images)):
-        images[row]
-
-
-def by_pillow(work: Callable[[], None]) -> Callable[[], None]:
-    """Return the work as it is without simplejpeg."""
-
-    def done() -> None:
-        with patch.object(decoding, "simplejpeg", None):
-            work()
-
-    return done
+def pillow_pass(images: ImageSource, size: int) -> None:
+    """Load as without simplejpeg."""
+    with patch.object(decoding, "simplejpeg", None):
+        our_pass(images, size)
 
 
 def seconds(work: Callable[[], None]) -> float:
@@ -139,21 +129,12 @@ def shard_ratio(images: FileImages, folder: Path) -> float:
 
 def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: bool) -> float:
     """Measure one size, print everything, and return the speed-up over the plain loop."""
-
-    def ours() -> None:
-        our_pass(images, size)
-
-    def decoded() -> None:
-        decode_pass(images)
-
     works: dict[str, Callable[[], None]] = {
         PLAIN: lambda: plain_pass(paths, size),
-        "labelgap, Pillow decodes": by_pillow(ours),
-        "decode only, Pillow": by_pillow(decoded),
+        "labelgap, Pillow decodes": lambda: pillow_pass(images, size),
     }
     if has_simplejpeg:
-        works |= {"labelgap, simplejpeg decodes": ours, "decode only, simplejpeg": decoded}
-    works["labelgap, normalized here"] = lambda: our_pass(images, size, floats=True)
+        works["labelgap, simplejpeg decodes"] = lambda: our_pass(images, size)
     taken = measure(works)
     print(f"\n{size} px{'':<34}images/s   ms/image   against plain")
     for name, values in taken.items():

@@ -11,10 +11,11 @@ at its peak, beyond the logits and their gradient. A tenth of the labels is know
 
 from __future__ import annotations
 
-import argparse
 import gc
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import labelgap as lg
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments
 
 CPU_SHAPES: Final = ((288, 5000), (256, 80))
 GPU_SHAPE: Final = (4096, 5000)
@@ -183,10 +187,7 @@ def on_gpu(names: list[str]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--methods", help="names, with commas between them; all when not given")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="one of the two; both when not given")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, methods=str, device=str)
     names = arguments.methods.split(",") if arguments.methods else lg.methods()
     ratios = []
     if arguments.device != "cuda":
