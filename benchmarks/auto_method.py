@@ -262,7 +262,14 @@ def column(own: dict[Case, dict[str, Any]]) -> dict[str, str]:
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    options = {"images": Path, "weights": Path, "backbone": str, "size": int, "epochs": int, "results": Path}
+    options: dict[str, Any] = {
+        "images": Path,
+        "weights": Path,
+        "backbone": str,
+        "size": int,
+        "epochs": int,
+        "results": Path,
+    }
     options |= {"data": (*SOURCES,), "patterns": (*PATTERNS,), "methods": (*METHODS, *COMPLETE, "auto")}
     options |= {"protocol": "linear", "draws": DRAWS, "device": "auto", "jobs": 1}
     given = parse_arguments(__doc__, tables=(Path(),), **options)

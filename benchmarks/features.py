@@ -12,10 +12,8 @@ does, without the cache.
 from __future__ import annotations
 
 import platform
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,48 +30,22 @@ from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precisi
 from labelgap.training.loop.inputs import ImageInputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import parse_arguments, print_ratios, write_photos
+from benchmarks.harness import Times, alternate, median_ratio, parse_arguments, print_ratios, timed, write_photos
 
 COUNT: Final = 64
 BATCH: Final = 32
 TOO_SLOW: Final = 4.0
 PLAIN: Final = "as trained"
-Times = dict[str, list[tuple[float, float]]]
-
-
-def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of the processor and of the clock."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.process_time() - cpu, time.perf_counter() - wall
-
-
-def alternate(works: dict[str, Callable[[], object]], seconds: float) -> Times:
-    """Run everything in alternation, once to warm up, then at least three times."""
-    taken: Times = {name: [] for name in works}
-    started = time.perf_counter()
-    for work in works.values():
-        work()
-    while len(next(iter(taken.values()))) < 3 or time.perf_counter() - started < seconds:
-        for name, work in works.items():
-            taken[name].append(timed(work))
-    return taken
 
 
 def show(taken: Times, images: int, notes: dict[str, str]) -> None:
     for name, values in taken.items():
         cpu, wall = (min(value[part] for value in values) for part in (0, 1))
         print(
-            f"  {name:<24}{1000 * cpu / images:>9.1f}{images / wall:>11.1f}{ratio(taken, name, 0):>12.2f}×"
-            f"{ratio(taken, name, 1):>10.2f}×  {notes.get(name, '')}",
+            f"  {name:<24}{1000 * cpu / images:>9.1f}{images / wall:>11.1f}{median_ratio(taken, name, 0):>12.2f}×"
+            f"{median_ratio(taken, name, 1):>10.2f}×  {notes.get(name, '')}",
             flush=True,
         )
-
-
-def ratio(taken: Times, name: str, part: int) -> float:
-    """Return the median over rounds of how much faster than the first a network is; ``part`` 1 is by the clock."""
-    first = next(iter(taken.values()))
-    return statistics.median(plain[part] / value[part] for plain, value in zip(first, taken[name], strict=True))
 
 
 def computes_with(precision: Precision) -> bool:
@@ -82,7 +54,7 @@ def computes_with(precision: Precision) -> bool:
     weight = torch.randn(64, 32, 1, 1)
 
     def convolve(values: Tensor, weight: Tensor) -> float:
-        return min(timed(lambda: torch.conv2d(values, weight))[0] for _ in range(20))
+        return min(timed(lambda: torch.conv2d(values, weight))[1] for _ in range(20))
 
     try:
         return convolve(values.to(dtype), weight.to(dtype)) < TOO_SLOW * convolve(values, weight)
@@ -115,9 +87,9 @@ def measure_networks(variant: LiteVariant, images: FileImages, seconds: float, u
     }
     print(f"\n{variant.name}, {variant.size} px, batches of {BATCH}, network only")
     print(f"  {'':<24}{'CPU ms':>9}{'images/s':>11}{'CPU ratio':>13}{'ratio':>11}", flush=True)
-    taken = alternate(works, seconds)
+    taken = alternate(works, seconds=seconds)
     show(taken, BATCH, notes)
-    print_ratios({f"network_{variant.name}": ratio(taken, f"folded, {used}", 1)})
+    print_ratios({f"network_{variant.name}": median_ratio(taken, f"folded, {used}", 1)})
 
 
 @torch.inference_mode()
@@ -131,10 +103,10 @@ def measure_pass(variant: LiteVariant, images: FileImages, seconds: float, used:
         for _, values in ImageInputs(images, plain, device).batches(np.arange(len(images)), batch_size=BATCH):
             network.features(values)
 
-    taken = alternate({PLAIN: lambda: run(plain), "inference": lambda: run(fast)}, seconds)
+    taken = alternate({PLAIN: lambda: run(plain), "inference": lambda: run(fast)}, seconds=seconds)
     print(f"\n{variant.name}, {variant.size} px, from JPEGs to features")
     show(taken, len(images), {})
-    print_ratios({f"features_{variant.name}": ratio(taken, "inference", 1)})
+    print_ratios({f"features_{variant.name}": median_ratio(taken, "inference", 1)})
 
 
 def main() -> None:

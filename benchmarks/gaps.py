@@ -183,7 +183,7 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: 
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    options = {"gaps": (*GAPS,)[:6], "methods": METHODS, "draws": 1, "results": Path}
+    options: dict[str, Any] = {"gaps": (*GAPS,)[:6], "methods": METHODS, "draws": 1, "results": Path}
     given = parse_arguments(__doc__, features=FEATURES, annotations=DEVKIT, **options)
     known = {(line.pop("gap"), line.pop("method")): line for line in stored_lines(given.results)}
     with tempfile.TemporaryDirectory() as folder:

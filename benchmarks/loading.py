@@ -14,7 +14,6 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +34,7 @@ from labelgap.data.writers.shards import ShardOptions, write_shards
 from labelgap.labels import LabelTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import HEIGHT, WIDTH, print_ratios, write_photos
+from benchmarks.harness import HEIGHT, WIDTH, alternate, median_ratio, print_ratios, write_photos
 
 COUNT: Final = 64
 ROUNDS: Final = 15
@@ -81,27 +80,6 @@ def pillow_pass(images: ImageSource, size: int) -> None:
         our_pass(images, size)
 
 
-def seconds(work: Callable[[], None]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
-def measure(works: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
-    """Run everything in alternation, once to warm up; return the seconds of every round."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(ROUNDS + 1):
-        for name, work in works.items():
-            value = seconds(work)
-            if turn:
-                taken[name].append(value)
-    return taken
-
-
-def ratio(taken: dict[str, list[float]], name: str) -> float:
-    return statistics.median(plain / ours for plain, ours in zip(taken[PLAIN], taken[name], strict=True))
-
-
 def main() -> None:
     torch.set_num_threads(1)
     has_simplejpeg = find_spec("simplejpeg") is not None
@@ -123,8 +101,8 @@ def shard_ratio(images: FileImages, folder: Path) -> float:
     write_shards(LabeledImages("photos", Split("train", images, labels)), folder, ShardOptions(images_per_shard=16))
     sharded = load("shards", folder).train.images
     size = SIZES[-1]
-    taken = measure({"files": lambda: our_pass(images, size), "shards": lambda: our_pass(sharded, size)})
-    return statistics.median(files / shards for files, shards in zip(taken["files"], taken["shards"], strict=True))
+    works = {"files": lambda: our_pass(images, size), "shards": lambda: our_pass(sharded, size)}
+    return median_ratio(alternate(works, rounds=ROUNDS), "shards")
 
 
 def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: bool) -> float:
@@ -135,12 +113,12 @@ def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: b
     }
     if has_simplejpeg:
         works["labelgap, simplejpeg decodes"] = lambda: our_pass(images, size)
-    taken = measure(works)
+    taken = alternate(works, rounds=ROUNDS)
     print(f"\n{size} px{'':<34}images/s   ms/image   against plain")
     for name, values in taken.items():
-        middle = statistics.median(values) / COUNT
-        print(f"  {name:<38}{1 / middle:>8.0f}{1000 * middle:>11.2f}{ratio(taken, name):>14.2f}×")
-    return ratio(taken, "labelgap, simplejpeg decodes" if has_simplejpeg else "labelgap, Pillow decodes")
+        middle = statistics.median(processor for processor, _ in values) / COUNT
+        print(f"  {name:<38}{1 / middle:>8.0f}{1000 * middle:>11.2f}{median_ratio(taken, name):>14.2f}×")
+    return median_ratio(taken, "labelgap, simplejpeg decodes" if has_simplejpeg else "labelgap, Pillow decodes")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,14 @@ from benchmarks.harness import parse_arguments
 
 def main() -> None:
     """Train every seed and print a line for each."""
-    options = {"weights": Path, "backbone": str, "size": int, "seeds": "0", "method": "auto", "device": "auto"}
+    options: dict[str, Any] = {
+        "weights": Path,
+        "backbone": str,
+        "size": int,
+        "seeds": "0",
+        "method": "auto",
+        "device": "auto",
+    }
     arguments = parse_arguments(__doc__, "data", all_labels=False, set=("",), out=Path("runs/recipe"), **options)
     arguments.set = list(filter(None, arguments.set))
     data = lg.load("voc2012", arguments.data)

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -212,7 +212,12 @@ def describe(name: str, order: str, stop: int, outcomes: list[Outcome]) -> tuple
 
 def main() -> None:
     """Simulate, and print a table."""
-    options = {"data": ",".join(SETTINGS), "orders": "fixed,live", "repetitions": 200, "features": FEATURES}
+    options: dict[str, Any] = {
+        "data": ",".join(SETTINGS),
+        "orders": "fixed,live",
+        "repetitions": 200,
+        "features": FEATURES,
+    }
     arguments = parse_arguments(__doc__, **options)
     started, lowest = time.perf_counter(), 1.0
     head = "data | order | decisions | all classes | classes | classes, fewer than 10 random | width"

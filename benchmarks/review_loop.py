@@ -65,9 +65,8 @@ def load(name: str, path: Path) -> lg.Dataset:
         return lg.load("features", path).reveal()
     data = lg.load("digits").reveal()
     found = lg.features(data, "efficientnet-lite0", device="cpu", quiet=False)
-    return replace(
-        data, **{name: replace(data.split(name), images=FeatureVectors(each)) for name, each in found.items()}
-    )
+    train, val, test = (replace(data.split(name), images=FeatureVectors(each)) for name, each in found.items())
+    return replace(data, train=train, val=val, test=test)
 
 
 def hide(data: lg.Dataset, name: str, seed: int) -> lg.Dataset:

@@ -429,7 +429,7 @@ def measure_all(names: list[str], images: list[int] | None, runner: Runner) -> N
 
 def main() -> None:
     """Measure all parts, or one."""
-    options = {"part": (*PARTS,), "images": (0,), "minutes": 9.0}
+    options: dict[str, Any] = {"part": (*PARTS,), "images": (0,), "minutes": 9.0}
     arguments = parse_arguments(__doc__, within=Path, prepare=False, peer=False, **options)  # these three for itself
     if arguments.within is not None:
         part = PARTS[arguments.part[0]]

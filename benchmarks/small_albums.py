@@ -203,7 +203,7 @@ def print_table(results: dict[Album, dict[str, dict[str, Any]]]) -> None:
 
 def main() -> None:
     """Measure the albums, and print the table."""
-    options = {"sizes": (0,), "seeds": (0,), "kinds": KINDS, "photos": False, "all": False, "only": str}
+    options: dict[str, Any] = {"sizes": (0,), "seeds": (0,), "kinds": KINDS, "photos": False, "all": False, "only": str}
     options |= {"backbone": "efficientnet-lite0", "development": False, "results": Path}
     arguments = parse_arguments(__doc__, data=DATA, **options)
     known = {(Album(*line["album"]), line["who"]): line for line in stored_lines(arguments.results)}

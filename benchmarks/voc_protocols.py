@@ -13,6 +13,7 @@ import sys
 import time
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import labelgap as lg
 
@@ -25,7 +26,7 @@ FULL = "all labels"
 
 def main() -> None:
     """Train each method, then print the table."""
-    options = {"protocol": "linear", "backbone": "efficientnet-lite0", "device": "auto"}
+    options: dict[str, Any] = {"protocol": "linear", "backbone": "efficientnet-lite0", "device": "auto"}
     arguments = parse_arguments(__doc__, data=DEVKIT, out=Path("runs/voc_protocols"), **options)
     full = lg.load("voc2012", arguments.data)
     single = full.observe(positives=1, negatives=0, seed=1200)

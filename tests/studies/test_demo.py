@@ -63,7 +63,7 @@ def expected_found(run: Run) -> FoundLabels:
 def test_ctrl_c_ends_the_study_with_the_runs_that_have_an_epoch(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Reporter, "move_to", Mock(side_effect=[None] * steps + [KeyboardInterrupt]))
+    monkeypatch.setattr(Reporter, "move_to", Mock(side_effect=[*[None] * steps, *[KeyboardInterrupt] * 9]))
     asked = partial(run_demo, tmp_path / "demo", epochs=2, device="cpu", processes=1, sizes=SIZES)
     if not steps:
         with pytest.raises(KeyboardInterrupt):

@@ -10,6 +10,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,10 @@ def shared_database(place: Path) -> Iterator[str]:
     """Yield the URL of a new, empty database: a file in a folder where there is no PostgreSQL, or no driver of it."""
     folders = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
     programs = next((Path(each).parent for each in folders if each), None)
-    try:
-        import psycopg
-    except ImportError:
-        programs = None
-    if programs is None:
+    if programs is None or find_spec("psycopg") is None:
         yield f"sqlite:///{place / 'shared.sqlite'}"
         return
+    psycopg = import_module("psycopg")
     folder = Path(tempfile.mkdtemp(prefix="labelgap-postgresql-"))
     user: dict[str, Any] = {}
     if os.getuid() == 0:  # the server refuses to run as root

@@ -427,11 +427,11 @@ def test_images_without_val_a_network_holds_some_out_and_heads_of_several_sizes_
     (tmp_path / "tags.csv").write_text("\n".join(["image,odd,third", *rows]))
     data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos")
     settings: dict[str, Any] = {"trials": 2, "lr": 1e-2, "batch_size": 8, **QUICK}
-    network = {"protocol": "end-to-end", "backbone": "tiny-cnn", "out": tmp_path / "a"}
+    network: dict[str, Any] = {"protocol": "end-to-end", "backbone": "tiny-cnn", "out": tmp_path / "a"}
     found = lg.sweep(data, "an", search={"clip": [1, 2]}, **network, **settings)
     assert found.images["val"] > 0 and sum(found.images.values()) == 40 and not found.folds
     assert found.best is not None and found.best.score == found.retrained_score
-    linear = {"protocol": "linear", "backbone": "small-cnn", "out": tmp_path / "b", **HEAD}
+    linear: dict[str, Any] = {"protocol": "linear", "backbone": "small-cnn", "out": tmp_path / "b", **HEAD}
     heads = lg.sweep(data, "an", search={"size": [32, 48]}, **linear, **settings)
     assert heads.images == {"train": 40} and heads.folds == 5
     assert heads.best is not None and heads.best.score == heads.retrained_score is not None
