@@ -262,16 +262,9 @@ def column(own: dict[Case, dict[str, Any]]) -> dict[str, str]:
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    options: dict[str, Any] = {
-        "images": Path,
-        "weights": Path,
-        "backbone": str,
-        "size": int,
-        "epochs": int,
-        "results": Path,
-    }
+    options: dict[str, Any] = {"images": Path, "weights": Path, "backbone": str, "size": int, "epochs": int}
     options |= {"data": (*SOURCES,), "patterns": (*PATTERNS,), "methods": (*METHODS, *COMPLETE, "auto")}
-    options |= {"protocol": "linear", "draws": DRAWS, "device": "auto", "jobs": 1}
+    options |= {"protocol": "linear", "draws": DRAWS, "device": "auto", "jobs": 1, "results": Path}
     given = parse_arguments(__doc__, tables=(Path(),), **options)
     given.tables = [path for path in given.tables if path != Path()]
     known = stored_results(given.results)

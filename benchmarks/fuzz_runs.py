@@ -237,16 +237,9 @@ def replay(folder: Path, arguments: Namespace) -> int:
 
 
 def main() -> None:
-    options: dict[str, Any] = {
-        "cases": 2000,
-        "seed": 0,
-        "workers": 2,
-        "seconds": 10.0,
-        "only": "",
-        "replay": int,
-        "samples": Path,
-    }
-    arguments = parse_arguments(__doc__, light=False, **options)
+    arguments = parse_arguments(
+        __doc__, cases=2000, seed=0, workers=2, seconds=10.0, light=False, only="", replay=int, samples=Path
+    )
     folder, started = sample_folder(arguments.samples), time.perf_counter()
     if arguments.replay is not None:
         sys.exit(replay(folder, arguments))

@@ -25,15 +25,9 @@ from benchmarks.harness import parse_arguments
 
 def main() -> None:
     """Train every seed and print a line for each."""
-    options: dict[str, Any] = {
-        "weights": Path,
-        "backbone": str,
-        "size": int,
-        "seeds": "0",
-        "method": "auto",
-        "device": "auto",
-    }
-    arguments = parse_arguments(__doc__, "data", all_labels=False, set=("",), out=Path("runs/recipe"), **options)
+    network: dict[str, Any] = {"weights": Path, "backbone": str, "size": int, "device": "auto"}
+    own: dict[str, Any] = {"seeds": "0", "method": "auto", "all_labels": False, "out": Path("runs/recipe")}
+    arguments = parse_arguments(__doc__, "data", set=("",), **network, **own)
     arguments.set = list(filter(None, arguments.set))
     data = lg.load("voc2012", arguments.data)
     if not arguments.all_labels:

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -212,13 +212,8 @@ def describe(name: str, order: str, stop: int, outcomes: list[Outcome]) -> tuple
 
 def main() -> None:
     """Simulate, and print a table."""
-    options: dict[str, Any] = {
-        "data": ",".join(SETTINGS),
-        "orders": "fixed,live",
-        "repetitions": 200,
-        "features": FEATURES,
-    }
-    arguments = parse_arguments(__doc__, **options)
+    names = ",".join(SETTINGS)
+    arguments = parse_arguments(__doc__, data=names, orders="fixed,live", repetitions=200, features=FEATURES)
     started, lowest = time.perf_counter(), 1.0
     head = "data | order | decisions | all classes | classes | classes, fewer than 10 random | width"
     print(f"| {head} | of classes: mean, largest | error of the total |\n" + "|---" * 9 + "|")

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import labelgap as lg
 from labelgap.training.config import RunConfig
@@ -30,7 +29,7 @@ RATES = (1e-3, 1e-4)
 
 
 def head_configs(method: str) -> list[RunConfig]:
-    options: dict[str, Any] = {"alpha": 0.2} if method == "em" else {}
+    options = {"alpha": 0.2} if method == "em" else {}
     return [linear_config(method, options, rate, epochs=25, batch_size=16) for rate in RATES]
 
 

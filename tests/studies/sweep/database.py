@@ -42,7 +42,7 @@ def shared_database(place: Path) -> Iterator[str]:
     data = folder / "data"
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     try:
-        initialize = ["-D", data, "-U", "ann", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"]
+        initialize: list[str | Path] = ["-D", data, "-U", "ann", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"]
         subprocess.run([programs / "initdb", *initialize], check=True, **quiet, **user)
         with reserved_port() as port:
             settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
