@@ -104,15 +104,9 @@ def linear(data: lg.Dataset, cases: Sequence[Case], table: bool) -> list[dict[st
         found = lg.compare(data, names, out=out, device="cpu", quiet=True, **settings)
     assert found.metric.name == "test mAP", found.metric
     rows = {row.method: row for row in found.methods}
-    return [
-        {
-            "val": rows[case.method].seeds[0].score,
-            "test": rows[case.method].seeds[0].value,
-            "lr": rows[case.method].lr,
-            "weight_decay": rows[case.method].weight_decay,
-        }
-        for case in cases
-    ]
+    own = [rows[case.method] for case in cases]
+    scores = [{"val": row.seeds[0].score, "test": row.seeds[0].value} for row in own]
+    return [{**each, "lr": row.lr, "weight_decay": row.weight_decay} for each, row in zip(scores, own, strict=True)]
 
 
 def cross_validated(data: lg.Dataset, case: Case) -> dict[str, Any]:

@@ -90,36 +90,26 @@ def measure(
 ) -> dict[str, Line]:
     """Train methods under a gap, once for each draw of the labels, and return what val selected, by method."""
     started, rare = time.perf_counter(), rare_classes(data)
-    found = lg.compare(
-        data,
-        methods,
-        out=folder / f"{time.monotonic_ns()}",
-        seeds=draws,
-        observe=gap,
-        label_seed=SEED,
-        epochs=EPOCHS,
-        options={method: OPTIONS[method] for method in methods if method in OPTIONS},
-        device="cpu",
-        quiet=True,
-        baseline=False,
+    settings: dict[str, Any] = {
+        "seeds": draws,
+        "observe": gap,
+        "label_seed": SEED,
+        "epochs": EPOCHS,
+        "baseline": False,
         **GRID,
-    )
-    seconds = round((time.perf_counter() - started) / len(methods), 1)
-    return {
-        row.method: {
-            "val": [each.score for each in row.seeds],
-            "test": row.values,
-            "rare": [
-                statistics.fmean((each.test or {})["average_precision"][name] for name in rare) for each in row.seeds
-            ],
-            "epoch": [each.epoch for each in row.seeds],
-            "lr": row.lr,
-            "weight_decay": row.weight_decay,
-            "options": dict(row.options),
-            "seconds": seconds,
-        }
-        for row in found.methods
     }
+    settings["options"] = {method: OPTIONS[method] for method in methods if method in OPTIONS}
+    out = folder / f"{time.monotonic_ns()}"
+    found = lg.compare(data, methods, out=out, device="cpu", quiet=True, **settings)
+    seconds = round((time.perf_counter() - started) / len(methods), 1)
+    lines: dict[str, Line] = {}
+    for row in found.methods:
+        each_class = [(seed.test or {})["average_precision"] for seed in row.seeds]
+        line: Line = {"val": [seed.score for seed in row.seeds], "test": row.values}
+        line |= {"rare": [statistics.fmean(values[name] for name in rare) for values in each_class]}
+        line |= {"epoch": [seed.epoch for seed in row.seeds], "lr": row.lr, "weight_decay": row.weight_decay}
+        lines[row.method] = line | {"options": dict(row.options), "seconds": seconds}
+    return lines
 
 
 def rare_classes(data: lg.Dataset) -> list[str]:
@@ -161,19 +151,17 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: 
     total = data.train.evaluation_labels.counts().total[0]
     facts = {gap: shown(data, GAPS[gap], draws) for gap in gaps}
     print(
-        f"\n| gap | present labels shown of {total:,} | images without a label | shown of the smallest quarter | ",
-        end="",
+        f"\n| gap | present labels shown of {total:,} | images without a label | shown of the smallest quarter", end=""
     )
-    print(f"of the largest quarter | of the {RARE} rarest classes | of the others |\n|{'---|' * 7}")
+    print(f" | of the largest quarter | of the {RARE} rarest classes | of the others |\n|{'---|' * 7}")
     for gap, (row, _) in facts.items():
         print(f"| {gap} | {' | '.join(row)} |")
     full = lines.get(("all", ALL_LABELS))
     for title, keys in (("val / test mAP", ("val", "test")), (f"test, {RARE} rarest classes", ("rare",))):
         print(f"\n{title}", end="")
         if full is not None:
-            print(
-                f"; `bce` on all labels: {' / '.join(describe([100 * v for v in full[key]]) for key in keys)}", end=""
-            )
+            values = " / ".join(describe([100 * value for value in full[key]]) for key in keys)
+            print(f"; `bce` on all labels: {values}", end="")
         print(f"\n\n| method | {' | '.join(facts)} |\n|{'---|' * (len(facts) + 1)}")
         columns = [cells(lines, gap, auto, keys) for gap, (_, auto) in facts.items()]
         for method in METHODS:
