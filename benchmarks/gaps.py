@@ -59,6 +59,7 @@ METHODS = ("iu", "an", "wan", "an-ls", "em", "em-apl", "gr", "epr", "ll-r", "ll-
 ALL_LABELS = "bce"
 GRID: dict[str, Any] = {
     "grid": "small",
+    "baseline": False,
     "batch_sizes": (64,),
     "learning_rates": (2e-3, 5e-4),
     "weight_decays": (0.0, 1e-3),
@@ -90,14 +91,7 @@ def measure(
 ) -> dict[str, Line]:
     """Train methods under a gap, once for each draw of the labels, and return what val selected, by method."""
     started, rare = time.perf_counter(), rare_classes(data)
-    settings: dict[str, Any] = {
-        "seeds": draws,
-        "observe": gap,
-        "label_seed": SEED,
-        "epochs": EPOCHS,
-        "baseline": False,
-        **GRID,
-    }
+    settings = {"seeds": draws, "observe": gap, "label_seed": SEED, "epochs": EPOCHS, **GRID}
     settings["options"] = {method: OPTIONS[method] for method in methods if method in OPTIONS}
     out = folder / f"{time.monotonic_ns()}"
     found = lg.compare(data, methods, out=out, device="cpu", quiet=True, **settings)
@@ -150,10 +144,8 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: 
     """Print what the draws of some gaps show, and the tables."""
     total = data.train.evaluation_labels.counts().total[0]
     facts = {gap: shown(data, GAPS[gap], draws) for gap in gaps}
-    print(
-        f"\n| gap | present labels shown of {total:,} | images without a label | shown of the smallest quarter", end=""
-    )
-    print(f" | of the largest quarter | of the {RARE} rarest classes | of the others |\n|{'---|' * 7}")
+    print(f"\n| gap | present labels shown of {total:,} | images without a label | shown of the smallest", end="")
+    print(f" quarter | of the largest quarter | of the {RARE} rarest classes | of the others |\n|{'---|' * 7}")
     for gap, (row, _) in facts.items():
         print(f"| {gap} | {' | '.join(row)} |")
     full = lines.get(("all", ALL_LABELS))
