@@ -91,7 +91,7 @@ def measure(
 ) -> dict[str, Line]:
     """Train methods under a gap, once for each draw of the labels, and return what val selected, by method."""
     started, rare = time.perf_counter(), rare_classes(data)
-    settings = {"seeds": draws, "observe": gap, "label_seed": SEED, "epochs": EPOCHS, **GRID}
+    settings: dict[str, Any] = {"seeds": draws, "observe": gap, "label_seed": SEED, "epochs": EPOCHS, **GRID}
     settings["options"] = {method: OPTIONS[method] for method in methods if method in OPTIONS}
     out = folder / f"{time.monotonic_ns()}"
     found = lg.compare(data, methods, out=out, device="cpu", quiet=True, **settings)
