@@ -257,7 +257,7 @@ def main() -> None:
     cuda = torch.cuda.is_available()
     options: dict[str, Any] = {"seconds": 0.5, "sizes": "64,32", "batches": "8,16", "count": 192, "workers": 0}
     if cuda:
-        options: dict[str, Any] = {"seconds": 1.0, "sizes": "448,224", "batches": "16,64,256", "count": 2048}
+        options = {"seconds": 1.0, "sizes": "448,224", "batches": "16,64,256", "count": 2048}
         options["workers"] = min(16, os.cpu_count() or 1)
     given = parse_arguments(__doc__, limit=540.0, images=Path, **options)
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
