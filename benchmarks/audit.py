@@ -1,6 +1,6 @@
 """Which order finds missing labels soonest? Every method's audit on VOC 2012, against plain scores and cleanlab.
 
-    python benchmarks/audit.py [FEATURES.npz] [--draws 500] [--variants]
+    python benchmarks/audit.py [FEATURES.npz] [--variants]
 
 Of every training image one positive is known (the papers' draw); the others, which are known to us, are to be found
 among all unknown labels. Scores come from five folds of linear heads on ResNet-50 features. Differences come with an
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from labelgap.training.folds import assign_folds, equal_row_groups
 from labelgap.training.selection import choose_selection
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import arguments_with_features, print_ratios
+from benchmarks.harness import feature_arguments, print_ratios
 from benchmarks.simulated_review import linear_config
 
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
@@ -48,6 +48,7 @@ METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "gr": ({}, 1e-4),
 }
 """Options are the papers' for VOC; of the rates 1e-3 and 1e-4 the one with the better val mAP (docs/voc2012.md)."""
+DRAWS = 500
 ENSEMBLE = ("em", "role", "ll-r")
 BEST_METHOD = "em"
 AGGREGATIONS: dict[str, dict[str, Any]] = {
@@ -79,14 +80,6 @@ class Unknown:
         return ranked_average_precision(self.hits[self.order(scores)], np.ones(self.hits.size, dtype=np.int64))
 
 
-class Difference(NamedTuple):
-    """How much better one ranking is than another, and the ends of the interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 def precision_at_k(hits: NDArray[np.bool_], k: int, times: NDArray[np.int64]) -> float:
     """Return the share of hits among the first ``k`` candidates, each of which counts so many times."""
     return float(np.repeat(hits, times)[:k].mean())
@@ -105,38 +98,20 @@ def ranked_average_precision(hits: NDArray[np.bool_], times: NDArray[np.int64]) 
 
 
 def paired_bootstrap(
-    hits: NDArray[np.bool_],
-    images: NDArray[np.int64],
-    ours: NDArray[np.int64],
-    theirs: NDArray[np.int64],
-    measures: Mapping[str, Measure],
-    *,
-    draws: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> dict[str, Difference]:
-    """Compare two rankings of the same candidates, with a percentile interval over resampled images.
-
-    Of each candidate, ``(C,)``: whether it is right, and its image; ``ours`` and ``theirs`` are two orders of them.
-    """
-    count = int(images.max(initial=-1)) + 1
-    once = np.ones(count, dtype=np.int64)
-    random = numpy_generator(seed, "bootstrap")
+    unknown: Unknown, ours: NDArray[np.int64], theirs: NDArray[np.int64], measures: Mapping[str, Measure]
+) -> dict[str, tuple[float, float, float]]:
+    """Return how much better one order is than another, with the ends of a 95 % interval over resampled images."""
+    hits, images = unknown.hits, unknown.images
+    count, random = int(images.max()) + 1, numpy_generator(0, "bootstrap")
 
     def differences(times: NDArray[np.int64]) -> list[float]:
-        values = []
-        for measure in measures.values():
-            pair = [measure(hits[order], times[images[order]]) for order in (ours, theirs)]
-            values.append(pair[0] - pair[1])
-        return values
+        pairs = [[measure(hits[o], times[images[o]]) for o in (ours, theirs)] for measure in measures.values()]
+        return [mine - other for mine, other in pairs]
 
-    drawn = np.array(
-        [differences(np.bincount(random.integers(count, size=count), minlength=count)) for _ in range(draws)]
-    ).reshape(draws, len(measures))
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    values = zip(measures, differences(once), low.tolist(), high.tolist(), strict=True)
-    return {name: Difference(value, down, up) for name, value, down, up in values}
+    draws = (np.bincount(random.integers(count, size=count), minlength=count) for _ in range(DRAWS))
+    low, high = np.quantile([differences(times) for times in draws], [0.025, 0.975], axis=0).tolist()
+    once = differences(np.ones(count, dtype=np.int64))
+    return dict(zip(measures, zip(once, low, high, strict=True), strict=True))
 
 
 def open_data(path: Path) -> lg.Dataset:
@@ -212,16 +187,14 @@ def row(name: str, unknown: Unknown, order: NDArray[np.int64], estimate: str = "
     return f"| {name} | {values} | {estimate} |"
 
 
-def compared(
-    unknown: Unknown, orders: Mapping[str, NDArray[np.int64]], pairs: list[tuple[str, str]], draws: int
-) -> list[str]:
+def compared(unknown: Unknown, orders: Mapping[str, NDArray[np.int64]], pairs: list[tuple[str, str]]) -> list[str]:
     """Return the table of differences."""
     wanted = {name: measure for name, measure in measures(unknown).items() if name in ("AP", "found 1x")}
     lines = ["| | against | AP | found 1x | |", "|---|---|---|---|---|"]
     for ours, theirs in pairs:
-        found = paired_bootstrap(unknown.hits, unknown.images, orders[ours], orders[theirs], wanted, draws=draws)
-        cells = [f"{100 * d.value:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in found.values()]
-        ahead = [name for name, difference in found.items() if difference.low > 0]
+        found = paired_bootstrap(unknown, orders[ours], orders[theirs], wanted)
+        cells = [f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" for value, low, high in found.values()]
+        ahead = [name for name, (_, low, _) in found.items() if low > 0]
         lines.append(f"| {ours} | {theirs} | {' | '.join(cells)} | {'ahead: ' + ', '.join(ahead) if ahead else ''} |")
     return lines
 
@@ -289,32 +262,9 @@ def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matr
     }
 
 
-def wrong_labels(data: lg.Dataset, share: float = 0.02) -> str:
-    """Replace some known labels by ones that are not there, audit, and say how many look wrong."""
-    assert data.train.truth is not None
-    random, truth = np.random.default_rng(0), data.train.truth.to_dense()
-    codes = data.train.labels.to_dense()
-    rows = np.sort(random.permutation(len(codes))[: round(share * len(codes))])
-    for place in rows.tolist():
-        codes[place] = UNKNOWN
-        codes[place, random.choice(np.flatnonzero(truth[place] != PRESENT))] = PRESENT
-    labels = lg.LabelTable.from_dense(codes, data.classes)
-    scorers = train_scorers(data, labels, BEST_METHOD)
-    found = rank_candidates({"train": labels}, scorers, CandidateLimits(random=0)).wrong
-    wrong = np.isin(found.rows, rows)
-    first, listed, swapped = int(wrong[: len(rows)].sum()), int(wrong.sum()), len(rows)
-    return (
-        f"of {swapped} known labels that were replaced by a wrong one, {first} are among the first {swapped} that look "
-        f"wrong, and {listed} among all {len(wrong)}"
-    )
-
-
 def main() -> None:
     """Train, measure, compare, print."""
-    parser = arguments_with_features(__doc__)
-    parser.add_argument("--draws", type=int, default=500)
-    parser.add_argument("--variants", action="store_true")
-    arguments = parser.parse_args()
+    arguments = feature_arguments(__doc__, variants=False)
     started = time.perf_counter()
     data = open_data(arguments.features)
     unknown = Unknown(data.train)
@@ -348,8 +298,7 @@ def main() -> None:
     pairs = [(name, other) for name in mine for other in ("random", "plain AN scores")]
     pairs += [(BEST_METHOD, f"plain {BEST_METHOD} scores"), (both, BEST_METHOD)]
     pairs += [(BEST_METHOD, name) for names in theirs.values() for name in names]
-    print("\n" + "\n".join(compared(unknown, orders, pairs, arguments.draws)))
-    print("\n" + wrong_labels(data))
+    print("\n" + "\n".join(compared(unknown, orders, pairs)))
     print(f"\n{time.perf_counter() - started:.0f} s")
     found = {
         name: recall_at_k(unknown.hits[orders[name]], unknown.missing, np.ones(unknown.hits.size, dtype=np.int64))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from benchmarks.harness import DEVKIT, FEATURES
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
@@ -15,7 +16,6 @@ from labelgap.core.seeds import numpy_generator
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SOURCES = ("voc", "photos", "digits", "cells")
 ALL, ALL_PRESENT = "all", "all present"
 FIXED = (ALL, ALL_PRESENT)
@@ -78,9 +78,9 @@ def cells() -> lg.Dataset:
 def load(name: str, tables: Sequence[Path], images: Path | None) -> lg.Dataset:
     """Return a data set with all of its labels; ``images`` is the folder of any other name than those of SOURCES."""
     if name == "voc":
-        return lg.load("features", DATA / "voc2012_resnet50_448.npz").reveal()
+        return lg.load("features", FEATURES).reveal()
     if name == "photos":
-        return replace(lg.load("voc2012", DATA / "VOCdevkit"), backbone="efficientnet-lite0")
+        return replace(lg.load("voc2012", DEVKIT), backbone="efficientnet-lite0")
     if name == "digits":
         return lg.load("digits").reveal()
     if name == "cells":

@@ -52,7 +52,7 @@ from labelgap.training.auto import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.auto_data import ALL, ALL_PRESENT, FIXED, PATTERNS, SOURCES, load
-from benchmarks.harness import append_lines, arguments, describe, stored_lines
+from benchmarks.harness import append_lines, describe, parse_arguments, stored_lines
 
 METHODS = ("iu", "an", "wan", "an-ls", "em", "gr", "epr", "ll-r", "ll-ct", "role")
 """The simplest first: no unknown labels, a weight, a target, a shape of the loss; a number that must be known; a
@@ -104,15 +104,9 @@ def linear(data: lg.Dataset, cases: Sequence[Case], table: bool) -> list[dict[st
         found = lg.compare(data, names, out=out, device="cpu", quiet=True, **settings)
     assert found.metric.name == "test mAP", found.metric
     rows = {row.method: row for row in found.methods}
-    return [
-        {
-            "val": rows[case.method].seeds[0].score,
-            "test": rows[case.method].seeds[0].value,
-            "lr": rows[case.method].lr,
-            "weight_decay": rows[case.method].weight_decay,
-        }
-        for case in cases
-    ]
+    own = [rows[case.method] for case in cases]
+    scores = [{"val": row.seeds[0].score, "test": row.seeds[0].value} for row in own]
+    return [{**each, "lr": row.lr, "weight_decay": row.weight_decay} for each, row in zip(scores, own, strict=True)]
 
 
 def cross_validated(data: lg.Dataset, case: Case) -> dict[str, Any]:
@@ -162,9 +156,11 @@ def rule(drawn: lg.Dataset, case: Case) -> str:
 
 def jobs(arguments: argparse.Namespace, known: dict[Case, dict[str, Any]]) -> Iterator[tuple[Case, ...]]:
     """Yield the cases that are not known yet, in groups that are measured together."""
-    names = list(SOURCES) if arguments.data is None else arguments.data
     label = f"images, {arguments.size} px, {arguments.epochs} epochs"
-    names = [*(path.stem for path in arguments.tables), *(label if name == "images" else name for name in names)]
+    names = [
+        *(path.stem for path in arguments.tables),
+        *(label if name == "images" else name for name in arguments.data),
+    ]
     for draw in range(arguments.draws):
         for name in names:
             for pattern in arguments.patterns:
@@ -260,24 +256,11 @@ def column(own: dict[Case, dict[str, Any]]) -> dict[str, str]:
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--data", nargs="*", choices=(*SOURCES, "images"), help="default: all but images")
-    parser.add_argument("--tables", type=Path, nargs="*", default=[], help="CSV files")
-    parser.add_argument("--images", type=Path, help="folder of a VOC devkit")
-    parser.add_argument("--weights", type=Path, help="file of a ResNet-50 of He et al.")
-    parser.add_argument("--backbone", help="of whole networks, where no --weights are given")
-    parser.add_argument("--size", type=int, help="side of the images")
-    parser.add_argument("--epochs", type=int, help="of whole networks")
-    parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
-    parser.add_argument(
-        "--methods", nargs="+", choices=(*METHODS, *COMPLETE, "auto"), default=(*METHODS, *COMPLETE, "auto")
-    )
-    parser.add_argument("--draws", type=int, default=DRAWS)
-    parser.add_argument("--protocol", default="linear", choices=("linear", NO_VAL, "linear-init", "end-to-end"))
-    parser.add_argument("--device", default="auto", help="of whole networks")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
-    given = parser.parse_args()
+    options: dict[str, Any] = {"images": Path, "weights": Path, "backbone": str, "size": int, "epochs": int}
+    options |= {"data": (*SOURCES,), "patterns": (*PATTERNS,), "methods": (*METHODS, *COMPLETE, "auto")}
+    options |= {"protocol": "linear", "draws": DRAWS, "device": "auto", "jobs": 1, "results": Path}
+    given = parse_arguments(__doc__, tables=(Path(),), **options)
+    given.tables = [path for path in given.tables if path != Path()]
     known = stored_results(given.results)
     run_all(given, known)
     print_tables(known)

@@ -13,13 +13,13 @@ ratio is the time of the peer / the time of labelgap; on a busy machine that of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,9 @@ from sklearn.metrics import average_precision_score
 import labelgap as lg
 from labelgap.core.system import available_memory
 from labelgap.models.timm import import_timm
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments, print_ratios
 
 SMALL: Final = ((40_137, 80), (5_000, 1_000))
 LARGE: Final = (125_000, 5_000)
@@ -199,11 +202,7 @@ def compare_on_gpu() -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--large", choices=list(KNOWN), help="measure only this, in this process")
-    parser.add_argument("--cuda-only", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, threads=2, large=str, cuda_only=False)  # large: a kind, in this process
     import_timm()  # torchmetrics needs torchvision, which a CPU-only torch must be prepared for
     if arguments.large:
         measure_large(arguments.large, arguments.threads)
@@ -217,8 +216,7 @@ def main() -> None:
         ratios |= compare_large(arguments.threads)
     if torch.cuda.is_available():
         ratios |= compare_on_gpu()
-    for name, value in ratios.items():
-        print(f"ratio average_precision_{name} {value:.2f}")
+    print_ratios({f"average_precision_{name}": value for name, value in ratios.items()})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Every method on the embedded digits, with several seeds: the table in docs/digits.md.
 
-    python benchmarks/digits_methods.py --seeds 3 --processes 2 [--device cuda] [--methods an,role]
+    python benchmarks/digits_methods.py --seeds 3 --processes 2 [--device cuda]
 
 Of every training scene one positive is known and nothing else. Methods that cannot learn from that are listed
 separately, with the labels they see. Where an option depends on the data, the first seed tries a few values and the one
@@ -9,9 +9,9 @@ with the best val mAP is taken; test is evaluated once, at the end.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import warnings
 from concurrent.futures import ProcessPoolExecutor
@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import labelgap as lg
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import describe, parse_arguments
 
 GRID: dict[str, list[dict[str, Any]]] = {
     **{name: [{"delta_rel": value} for value in (0.2, 1, 2, 4)] for name in ("ll-r", "ll-ct", "ll-cp")},
@@ -48,9 +51,9 @@ NEGATIVES: dict[str, int | str] = {"1 present, all absent": "all", "1 present, 1
 PLAIN = "1 present"
 
 
-def measure(task: tuple[str, dict[str, Any], int, int | None, str]) -> dict[str, Any]:
+def measure(task: tuple[str, dict[str, Any], int, str]) -> dict[str, Any]:
     """Train once and return the metrics."""
-    method, options, seed, epochs, device = task
+    method, options, seed, device = task
     warnings.simplefilter("ignore")
     data = lg.load("digits")
     seen = OBSERVED.get(method, PLAIN)
@@ -59,26 +62,10 @@ def measure(task: tuple[str, dict[str, Any], int, int | None, str]) -> dict[str,
     elif seen != PLAIN:
         data = data.observe(positives=1, negatives=NEGATIVES[seen])  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
-        run = lg.fit(
-            data,
-            method,
-            options,
-            out=Path(folder) / "run",
-            epochs=epochs,
-            seed=seed,
-            device=device,
-            trace="off",
-            quiet=True,
-        )
-    return {
-        "method": method,
-        "options": options,
-        "seed": seed,
-        "val": run.metrics["val"]["map"],
-        "test": run.metrics["test"]["map"],
-        "revisions": run.metrics.get("revisions"),
-        "seconds": run.metrics["seconds"],
-    }
+        out = Path(folder) / "run"
+        run = lg.fit(data, method, options, out=out, seed=seed, device=device, trace="off", quiet=True)
+    found = {"val": run.metrics["val"]["map"], "test": run.metrics["test"]["map"], "seconds": run.metrics["seconds"]}
+    return {"method": method, "options": options, "seed": seed, "revisions": run.metrics.get("revisions"), **found}
 
 
 def rows(results: list[dict[str, Any]], chosen: dict[str, dict[str, Any]]) -> list[str]:
@@ -91,7 +78,6 @@ def rows(results: list[dict[str, Any]], chosen: dict[str, dict[str, Any]]) -> li
     for method, options in chosen.items():
         own = [r for r in results if r["method"] == method and r["options"] == options]
         scores = [100 * r["test"] for r in own]
-        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
         revised = [r["revisions"] for r in own if r["revisions"]]
         quality = [
             f"{100 * statistics.mean(r[name] for r in revised):.1f}"
@@ -102,41 +88,23 @@ def rows(results: list[dict[str, Any]], chosen: dict[str, dict[str, Any]]) -> li
         seconds = statistics.mean(r["seconds"] for r in own)
         settings = " ".join(f"{key}={value}" for key, value in options.items()) or "–"
         labels = OBSERVED.get(method, PLAIN)
-        summary.append(
-            (
-                labels != PLAIN,
-                -statistics.mean(scores),
-                f"| `{method}` | {settings} | {labels} | "
-                f"{statistics.mean(scores):.1f} ± {spread:.1f} | {quality[0]} | {quality[1]} | {seconds:.0f} |",
-            )
-        )
+        cells = f"{settings} | {labels} | {describe(scores)} | {quality[0]} | {quality[1]} | {seconds:.0f}"
+        summary.append((labels != PLAIN, -statistics.mean(scores), f"| `{method}` | {cells} |"))
     return [*lines, *(line for _, _, line in sorted(summary))]
 
 
 def main() -> None:
     """Choose on val with the first seed, then run the other seeds, then print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=None)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--methods", default=",".join(name for name in lg.methods() if name != "ls"))
-    arguments = parser.parse_args()
-    names = arguments.methods.split(",")
+    arguments = parse_arguments(__doc__, seeds=3, processes=2, device="auto")
+    names = [name for name in lg.methods() if name != "ls"]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:
-        first = [
-            (name, options, 0, arguments.epochs, arguments.device) for name in names for options in GRID.get(name, [{}])
-        ]
+        first = [(name, options, 0, arguments.device) for name in names for options in GRID.get(name, [{}])]
         results = list(pool.map(measure, first))
         chosen = {
             name: max((r for r in results if r["method"] == name), key=lambda r: r["val"])["options"] for name in names
         }
-        rest = [
-            (n, chosen[n], seed, arguments.epochs, arguments.device)
-            for n in names
-            for seed in range(1, arguments.seeds)
-        ]
+        rest = [(n, chosen[n], seed, arguments.device) for n in names for seed in range(1, arguments.seeds)]
         results += pool.map(measure, rest)
     print("\n".join(rows(results, chosen)))
 

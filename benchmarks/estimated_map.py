@@ -15,21 +15,17 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import arguments_with_features, print_ratios
+from benchmarks.harness import feature_arguments, print_ratios
 from benchmarks.small_albums import Codes, Features, hide
 
 import labelgap as lg
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.thresholds import MIN_PRESENT
-from labelgap.models import create_backbone
-from labelgap.training.features import split_features
 from labelgap.training.history import has_estimate
-from labelgap.training.progress import Reporter
 from labelgap.training.run_folder import read_predictions
 
 SIZES, CLASSES, SEEDS = (100, 200, 500), (8, 20), (0, 1)
@@ -39,10 +35,8 @@ KINDS = ("present-only", "patchy", "half")
 def read_features(path: Path) -> tuple[Features, Codes, tuple[str, ...]]:
     """Return the features and labels of all images, and the classes."""
     data = lg.load("features", path)
-    names = [split.name for split in data.splits]
-    found = split_features(data, names, lambda: create_backbone("features"), torch.device("cpu"), 0, Reporter())
     truth = np.concatenate([split.evaluation_labels.to_dense() for split in data.splits])
-    return np.concatenate([found[name].astype(np.float32) for name in names]), truth, data.classes
+    return np.concatenate(list(lg.features(data).values())), truth, data.classes
 
 
 def highest_scores(scores: Features, present: NDArray[np.bool_]) -> dict[str, float]:
@@ -84,7 +78,7 @@ def describe(errors: NDArray[np.float64]) -> str:
 
 
 def main() -> None:
-    features, truth, classes = read_features(arguments_with_features(__doc__).parse_args().features)
+    features, truth, classes = read_features(feature_arguments(__doc__).features)
     header = f"{'shown':>6}{'mean':>8}{'rms':>8}{'highest':>8}"
     print(f"{'albums':<30}{'run: ' + header:<34} highest scores: {header}")
     everything = []

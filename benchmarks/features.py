@@ -1,22 +1,19 @@
 """Images per second of the feature pass on a CPU: the networks as they are trained against those of inference.
 
-    python benchmarks/features.py [--threads 2] [--seconds 60] [--precision bfloat16]
+    python benchmarks/features.py [--threads 2] [--seconds 60]
 
 The networks get the same batches in alternation, in one process. Time is both processor time, so that other programs
 disturb little, and wall time; of many rounds the fastest counts. A precision that this CPU does not compute with is
-skipped: a small convolution is tried first. The ratios are those of the precision that labelgap uses on this CPU, or of
-``--precision``. The last part reads 500×375 JPEGs and computes their features, as ``labelgap train`` does, without the
-cache.
+skipped: a small convolution is tried first. The ratios are those of the precision that labelgap uses on this CPU. Each
+measurement takes ``--seconds``. The last part reads 500×375 JPEGs and computes their features, as ``labelgap train``
+does, without the cache.
 """
 
 from __future__ import annotations
 
-import argparse
 import platform
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,48 +30,22 @@ from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precisi
 from labelgap.training.loop.inputs import ImageInputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import write_photos
+from benchmarks.harness import Times, alternate, median_ratio, parse_arguments, print_ratios, timed, write_photos
 
 COUNT: Final = 64
 BATCH: Final = 32
 TOO_SLOW: Final = 4.0
 PLAIN: Final = "as trained"
-Times = dict[str, list[tuple[float, float]]]
-
-
-def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of the processor and of the clock."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.process_time() - cpu, time.perf_counter() - wall
-
-
-def alternate(works: dict[str, Callable[[], object]], seconds: float) -> Times:
-    """Run everything in alternation, once to warm up, then at least three times."""
-    taken: Times = {name: [] for name in works}
-    started = time.perf_counter()
-    for work in works.values():
-        work()
-    while len(next(iter(taken.values()))) < 3 or time.perf_counter() - started < seconds:
-        for name, work in works.items():
-            taken[name].append(timed(work))
-    return taken
 
 
 def show(taken: Times, images: int, notes: dict[str, str]) -> None:
     for name, values in taken.items():
         cpu, wall = (min(value[part] for value in values) for part in (0, 1))
         print(
-            f"  {name:<24}{1000 * cpu / images:>9.1f}{images / wall:>11.1f}{ratio(taken, name, 0):>12.2f}×"
-            f"{ratio(taken, name, 1):>10.2f}×  {notes.get(name, '')}",
+            f"  {name:<24}{1000 * cpu / images:>9.1f}{images / wall:>11.1f}{median_ratio(taken, name, 0):>12.2f}×"
+            f"{median_ratio(taken, name, 1):>10.2f}×  {notes.get(name, '')}",
             flush=True,
         )
-
-
-def ratio(taken: Times, name: str, part: int) -> float:
-    """Return the median over rounds of how much faster than the first a network is; ``part`` 1 is by the clock."""
-    first = next(iter(taken.values()))
-    return statistics.median(plain[part] / value[part] for plain, value in zip(first, taken[name], strict=True))
 
 
 def computes_with(precision: Precision) -> bool:
@@ -83,7 +54,7 @@ def computes_with(precision: Precision) -> bool:
     weight = torch.randn(64, 32, 1, 1)
 
     def convolve(values: Tensor, weight: Tensor) -> float:
-        return min(timed(lambda: torch.conv2d(values, weight))[0] for _ in range(20))
+        return min(timed(lambda: torch.conv2d(values, weight))[1] for _ in range(20))
 
     try:
         return convolve(values.to(dtype), weight.to(dtype)) < TOO_SLOW * convolve(values, weight)
@@ -116,9 +87,9 @@ def measure_networks(variant: LiteVariant, images: FileImages, seconds: float, u
     }
     print(f"\n{variant.name}, {variant.size} px, batches of {BATCH}, network only")
     print(f"  {'':<24}{'CPU ms':>9}{'images/s':>11}{'CPU ratio':>13}{'ratio':>11}", flush=True)
-    taken = alternate(works, seconds)
+    taken = alternate(works, seconds=seconds)
     show(taken, BATCH, notes)
-    print(f"ratio network_{variant.name} {ratio(taken, f'folded, {used}', 1):.2f}", flush=True)
+    print_ratios({f"network_{variant.name}": median_ratio(taken, f"folded, {used}", 1)})
 
 
 @torch.inference_mode()
@@ -132,35 +103,23 @@ def measure_pass(variant: LiteVariant, images: FileImages, seconds: float, used:
         for _, values in ImageInputs(images, plain, device).batches(np.arange(len(images)), batch_size=BATCH):
             network.features(values)
 
-    taken = alternate({PLAIN: lambda: run(plain), "inference": lambda: run(fast)}, seconds)
+    taken = alternate({PLAIN: lambda: run(plain), "inference": lambda: run(fast)}, seconds=seconds)
     print(f"\n{variant.name}, {variant.size} px, from JPEGs to features")
     show(taken, len(images), {})
-    print(f"ratio features_{variant.name} {ratio(taken, 'inference', 1):.2f}", flush=True)
+    print_ratios({f"features_{variant.name}": median_ratio(taken, "inference", 1)})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60, help="of each of the four measurements")
-    parser.add_argument("--precision", choices=get_args(Precision), help="default: the one that this CPU gets")
-    given = parser.parse_args()
+    given = parse_arguments(__doc__, threads=2, seconds=60.0)
     torch.set_num_threads(given.threads)
-    used: Precision = given.precision or cpu_precision()
+    used = cpu_precision()
     print(f"{platform.machine()}, {given.threads} threads, torch {torch.__version__}, inference in {used}")
-    print(f"capabilities {torch.backends.cpu.get_cpu_capability()}: {cpu_capabilities()}", flush=True)
+    print(f"capability {torch.backends.cpu.get_cpu_capability()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         images = FileImages(folder, [path.name for path in write_photos(Path(folder), COUNT)])
         for variant in (LITE2, LITE0):
             measure_networks(variant, images, given.seconds, used)
             measure_pass(variant, images, given.seconds, used)
-
-
-def cpu_capabilities() -> str:
-    """Return the names of what PyTorch says this CPU can do."""
-    try:
-        return " ".join(sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True))
-    except (AttributeError, RuntimeError):
-        return "not said by this version of PyTorch"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Fuzz everything that reads a stored file: a damaged one is refused in words, or read as it was written.
 
-    python benchmarks/fuzz_runs.py [--cases N] [--seed SEED] [--workers N] [--replay NUMBER] [--keep FOLDER]
+    python benchmarks/fuzz_runs.py [--cases N] [--seed SEED] [--workers N] [--replay NUMBER]
 
 labelgap writes a small file of every kind first: a finished, an audited and an unfinished run, a review with decisions,
 a comparison, a study, an unfinished prediction, weights, a cache, features; and tables and data sets in all formats
@@ -12,11 +12,13 @@ A case fails where a reader raises something else than an error of labelgap, or 
 with control characters; gives no answer in time; takes more than a gigabyte; returns another value of a file that a
 digest covers; starts a process, opens a connection, or a file that the folder names; or writes to a damaged database.
 Failures are printed by file, error and place, with the number of the smallest case: ``--replay NUMBER`` repeats it.
+``--seconds`` are those that a reader may take, ``--light`` leaves out the readers that take long, ``--only TEXT``
+damages the files whose path contains it, ``--workers 0`` runs in this process, without a limit of memory, and
+``--samples`` is the folder of the samples, which are made where it does not exist.
 """
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import hashlib
 import multiprocessing
@@ -27,6 +29,7 @@ import shutil
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.fuzzing.cases import Case, Failure, Fuzzer
 from benchmarks.fuzzing.samples import make_samples
+from benchmarks.harness import parse_arguments
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 ADDRESS_SPACE: Final = 6 << 30
@@ -91,7 +95,7 @@ def sample_folder(given: Path | None) -> Path:
     return folder
 
 
-def prepare(folder: Path, arguments: argparse.Namespace) -> Fuzzer:
+def prepare(folder: Path, arguments: Namespace) -> Fuzzer:
     """Return a fuzzer with its own copy of the samples."""
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     os.environ["MPLCONFIGDIR"] = str(folder / "matplotlib")
@@ -100,7 +104,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> Fuzzer:
     return Fuzzer(folder / "samples", scratch(), arguments.seed, **words)
 
 
-def work(numbers: range, folder: Path, arguments: argparse.Namespace, current: Any, results: Connection) -> None:
+def work(numbers: range, folder: Path, arguments: Namespace, current: Any, results: Connection) -> None:
     """Run cases in a process of its own, and send what came of each."""
     import torch
 
@@ -129,7 +133,7 @@ def work(numbers: range, folder: Path, arguments: argparse.Namespace, current: A
 class Worker:
     """A process that runs every N-th case, and is started again after a case that killed it."""
 
-    def __init__(self, numbers: range, folder: Path, arguments: argparse.Namespace) -> None:
+    def __init__(self, numbers: range, folder: Path, arguments: Namespace) -> None:
         self.numbers, self.folder, self.arguments = numbers, folder, arguments
         self.start()
 
@@ -179,10 +183,10 @@ def crash_log(process: int) -> Path:
     return Path(tempfile.gettempdir()) / f"labelgap-fuzz-{process}.log"
 
 
-def run_all(folder: Path, arguments: argparse.Namespace) -> Totals:
+def run_all(folder: Path, arguments: Namespace) -> Totals:
     """Run all cases in several processes."""
     totals, shown = Totals(), time.monotonic()
-    numbers = range(arguments.first, arguments.first + arguments.cases)
+    numbers = range(arguments.cases)
     if not arguments.workers:
         return run_here(numbers, folder, arguments)
     workers = [Worker(numbers[index :: arguments.workers], folder, arguments) for index in range(arguments.workers)]
@@ -197,7 +201,7 @@ def run_all(folder: Path, arguments: argparse.Namespace) -> Totals:
     return totals
 
 
-def run_here(numbers: range, folder: Path, arguments: argparse.Namespace) -> Totals:
+def run_here(numbers: range, folder: Path, arguments: Namespace) -> Totals:
     """Run cases in this process."""
     totals, fuzzer = Totals(), prepare(folder, arguments)
     try:
@@ -221,40 +225,21 @@ def print_failures(failures: list[Failure], seed: int) -> None:
         print(f"         {last[0][:300]}")
 
 
-def replay(folder: Path, arguments: argparse.Namespace) -> int:
+def replay(folder: Path, arguments: Namespace) -> int:
     """Repeat one case in this process, and print all of it."""
     fuzzer = prepare(folder, arguments)
-    case = fuzzer.run(arguments.replay, keep=arguments.keep is not None)
+    case = fuzzer.run(arguments.replay)
     print(f"{case.target}: {case.mutation}: {', '.join(case.outcomes)}")
     for failure in case.failures:
         print(f"{failure.reader}: {failure.problem} at {failure.place}\n{failure.detail}")
-    if arguments.keep is not None:
-        shutil.copytree(fuzzer.root, arguments.keep, symlinks=True, ignore=_not_plain, dirs_exist_ok=True)
-        print(f"the damaged samples are in {arguments.keep}")
     shutil.rmtree(fuzzer.root.parent, ignore_errors=True)
     return 1 if case.failures else 0
 
 
-def _not_plain(folder: str, names: list[str]) -> list[str]:
-    paths = (Path(folder, name) for name in names)
-    return [path.name for path in paths if not (path.is_symlink() or path.is_file() or path.is_dir())]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--workers", type=int, default=2, help="processes; 0 for this one, without a limit of memory")
-    parser.add_argument("--seconds", type=float, default=10.0, help="that a reader may take")
-    parser.add_argument("--light", action="store_true", help="leave out the readers that take long")
-    parser.add_argument("--only", default="", help="damage the files whose path contains this")
-    parser.add_argument("--replay", type=int, default=None, metavar="NUMBER", help="repeat one case")
-    parser.add_argument("--keep", type=Path, default=None, help="folder for the damaged samples of --replay")
-    parser.add_argument(
-        "--samples", type=Path, default=None, help="folder of the samples; made where it does not exist"
+    arguments = parse_arguments(
+        __doc__, cases=2000, seed=0, workers=2, seconds=10.0, light=False, only="", replay=int, samples=Path
     )
-    arguments = parser.parse_args()
     folder, started = sample_folder(arguments.samples), time.perf_counter()
     if arguments.replay is not None:
         sys.exit(replay(folder, arguments))

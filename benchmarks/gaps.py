@@ -31,7 +31,7 @@ from labelgap.labels.codes import PRESENT
 from labelgap.training.auto import choose_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import DEVKIT, FEATURES, append_lines, arguments, describe, print_ratios, stored_lines
+from benchmarks.harness import DEVKIT, FEATURES, append_lines, describe, parse_arguments, print_ratios, stored_lines
 
 GAPS: dict[str, dict[str, Any]] = {
     "1 of each image": {"positives": 1},
@@ -59,6 +59,7 @@ METHODS = ("iu", "an", "wan", "an-ls", "em", "em-apl", "gr", "epr", "ll-r", "ll-
 ALL_LABELS = "bce"
 GRID: dict[str, Any] = {
     "grid": "small",
+    "baseline": False,
     "batch_sizes": (64,),
     "learning_rates": (2e-3, 5e-4),
     "weight_decays": (0.0, 1e-3),
@@ -90,36 +91,19 @@ def measure(
 ) -> dict[str, Line]:
     """Train methods under a gap, once for each draw of the labels, and return what val selected, by method."""
     started, rare = time.perf_counter(), rare_classes(data)
-    found = lg.compare(
-        data,
-        methods,
-        out=folder / f"{time.monotonic_ns()}",
-        seeds=draws,
-        observe=gap,
-        label_seed=SEED,
-        epochs=EPOCHS,
-        options={method: OPTIONS[method] for method in methods if method in OPTIONS},
-        device="cpu",
-        quiet=True,
-        baseline=False,
-        **GRID,
-    )
+    settings: dict[str, Any] = {"seeds": draws, "observe": gap, "label_seed": SEED, "epochs": EPOCHS, **GRID}
+    settings["options"] = {method: OPTIONS[method] for method in methods if method in OPTIONS}
+    out = folder / f"{time.monotonic_ns()}"
+    found = lg.compare(data, methods, out=out, device="cpu", quiet=True, **settings)
     seconds = round((time.perf_counter() - started) / len(methods), 1)
-    return {
-        row.method: {
-            "val": [each.score for each in row.seeds],
-            "test": row.values,
-            "rare": [
-                statistics.fmean((each.test or {})["average_precision"][name] for name in rare) for each in row.seeds
-            ],
-            "epoch": [each.epoch for each in row.seeds],
-            "lr": row.lr,
-            "weight_decay": row.weight_decay,
-            "options": dict(row.options),
-            "seconds": seconds,
-        }
-        for row in found.methods
-    }
+    lines: dict[str, Line] = {}
+    for row in found.methods:
+        each_class = [(seed.test or {})["average_precision"] for seed in row.seeds]
+        line: Line = {"val": [seed.score for seed in row.seeds], "test": row.values}
+        line |= {"rare": [statistics.fmean(values[name] for name in rare) for values in each_class]}
+        line |= {"epoch": [seed.epoch for seed in row.seeds], "lr": row.lr, "weight_decay": row.weight_decay}
+        lines[row.method] = line | {"options": dict(row.options), "seconds": seconds}
+    return lines
 
 
 def rare_classes(data: lg.Dataset) -> list[str]:
@@ -160,20 +144,16 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: 
     """Print what the draws of some gaps show, and the tables."""
     total = data.train.evaluation_labels.counts().total[0]
     facts = {gap: shown(data, GAPS[gap], draws) for gap in gaps}
-    print(
-        f"\n| gap | present labels shown of {total:,} | images without a label | shown of the smallest quarter | ",
-        end="",
-    )
-    print(f"of the largest quarter | of the {RARE} rarest classes | of the others |\n|{'---|' * 7}")
+    print(f"\n| gap | present labels shown of {total:,} | images without a label | shown of the smallest", end="")
+    print(f" quarter | of the largest quarter | of the {RARE} rarest classes | of the others |\n|{'---|' * 7}")
     for gap, (row, _) in facts.items():
         print(f"| {gap} | {' | '.join(row)} |")
     full = lines.get(("all", ALL_LABELS))
     for title, keys in (("val / test mAP", ("val", "test")), (f"test, {RARE} rarest classes", ("rare",))):
         print(f"\n{title}", end="")
         if full is not None:
-            print(
-                f"; `bce` on all labels: {' / '.join(describe([100 * v for v in full[key]]) for key in keys)}", end=""
-            )
+            values = " / ".join(describe([100 * value for value in full[key]]) for key in keys)
+            print(f"; `bce` on all labels: {values}", end="")
         print(f"\n\n| method | {' | '.join(facts)} |\n|{'---|' * (len(facts) + 1)}")
         columns = [cells(lines, gap, auto, keys) for gap, (_, auto) in facts.items()]
         for method in METHODS:
@@ -183,17 +163,8 @@ def print_tables(data: lg.Dataset, lines: Mapping[tuple[str, str], Line], gaps: 
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    parser = arguments(__doc__)
-    parser.add_argument("--features", type=Path, default=FEATURES)
-    parser.add_argument("--annotations", type=Path, default=DEVKIT, help="VOC devkit with the boxes")
-    parser.add_argument("--gaps", nargs="+", choices=GAPS, default=list(GAPS)[:6])
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--draws", type=int, default=1)
-    parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
-    given = parser.parse_args()
-    if not given.features.is_file():
-        print(f"there is no feature file at {given.features}: give it with --features")
-        return
+    options: dict[str, Any] = {"gaps": (*GAPS,)[:6], "methods": METHODS, "draws": 1, "results": Path}
+    given = parse_arguments(__doc__, features=FEATURES, annotations=DEVKIT, **options)
     known = {(line.pop("gap"), line.pop("method")): line for line in stored_lines(given.results)}
     with tempfile.TemporaryDirectory() as folder:
         data = load(given.features, given.annotations, Path(folder))

@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +21,63 @@ DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data"
 FEATURES: Final = DATA / "voc2012_resnet50_448.npz"
 DEVKIT: Final = DATA / "VOCdevkit"
 WIDTH, HEIGHT = 500, 375
+T = TypeVar("T")
+Times = dict[str, list[tuple[float, float]]]
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
-    """Return a parser whose help is the docstring of a benchmark."""
-    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse_arguments(description: str, *places: str, **options: Any) -> argparse.Namespace:
+    """Parse the command line, whose help is the docstring of a benchmark.
+
+    ``places`` are names of paths that are given without a name. Every other name is an option of the type of its
+    default: False for one without a value, a tuple for several values, and a type where the default is None.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in places:
+        parser.add_argument(name, type=Path, nargs="?" if name in options else None, default=options.pop(name, None))
+    for name, default in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        elif isinstance(default, tuple):
+            parser.add_argument(option, nargs="*", type=type(default[0]), default=default)
+        elif isinstance(default, type):
+            parser.add_argument(option, type=default)
+        else:
+            parser.add_argument(option, type=type(default), default=default)
+    return parser.parse_args()
 
 
-def arguments_with_features(description: str) -> argparse.ArgumentParser:
-    """Return a parser that takes a file of features, by default that of VOC 2012 beside the project."""
-    parser = arguments(description)
-    parser.add_argument("features", type=Path, nargs="?", default=FEATURES)
-    return parser
+def feature_arguments(description: str, **options: Any) -> argparse.Namespace:
+    """Parse a command line that names a file of features, by default that of VOC 2012 beside the project."""
+    return parse_arguments(description, "features", features=FEATURES, **options)
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float, float]:
+    """Return what a function returns, its seconds of the processor, which others disturb little, and of the clock."""
+    wall, processor = time.perf_counter(), time.process_time()
+    found = work()
+    return found, time.process_time() - processor, time.perf_counter() - wall
+
+
+def alternate(works: Mapping[str, Callable[[], object]], *, rounds: int = 3, seconds: float = 0.0) -> Times:
+    """Run everything in alternation, once to warm up, then so many rounds and so long at least.
+
+    Returns the seconds of the processor and of the clock of each round.
+    """
+    taken: Times = {name: [] for name in works}
+    started = time.perf_counter()
+    for work in works.values():
+        work()
+    while min(map(len, taken.values())) < rounds or time.perf_counter() - started < seconds:
+        for name, work in works.items():
+            taken[name].append(timed(work)[1:])
+    return taken
+
+
+def median_ratio(taken: Times, name: str, part: int = 0) -> float:
+    """Return how much faster than the first something is, the median of the rounds; ``part`` 1 is by the clock."""
+    first = next(iter(taken.values()))
+    return statistics.median(plain[part] / value[part] for plain, value in zip(first, taken[name], strict=True))
 
 
 def print_ratios(ratios: Mapping[str, float], digits: int = 2) -> None:

@@ -1,6 +1,6 @@
 """Linear heads on fixed features: the engine, all heads at once, against plain PyTorch loops, one head at a time.
 
-    python benchmarks/linear.py [--epochs 25] [--data FILE.npz]
+    python benchmarks/linear.py [--epochs 25]
 
 Twelve methods, each with lr 1e-3 and 1e-4, batch 16, 25 epochs: 24 heads on the features of VOC 2012 (2048 numbers an
 image, 4,574 training images, 20 classes), or on random features of the same size if that file is missing. The plain
@@ -16,7 +16,7 @@ the plain loops are timed for one epoch of every loss and batch size, and extrap
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 from torch.nn.functional import logsigmoid
 
+import labelgap as lg
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics import average_precision
@@ -37,7 +38,9 @@ from labelgap.training.heads import HeadPlan, HeadResult, LinearEngine, train_he
 from labelgap.training.heads.train import BestEpochs, ValScorer
 from labelgap.training.selection import choose_selection
 
-FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import FEATURES, parse_arguments, print_ratios
+
 RATES: Final = (1e-3, 1e-4)
 GRID_RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
 KAPPA: Final = 1.5
@@ -75,17 +78,11 @@ class Data:
         return Data({name: values.to(device) for name, values in self.features.items()}, self.tables, self.truth)
 
 
-def read(path: Path) -> Data:
-    with np.load(path) as stored:
-        arrays = dict(stored)
-    ids = np.concatenate([arrays["train_ids"], arrays["val_ids"]])
-    order = np.argsort(ids)
-    official = LabelTable.from_dense(np.concatenate([arrays["train_truth"], arrays["val_truth"]])[order])
-    train: NDArray[np.int64] = np.asarray(np.searchsorted(ids[order], arrays["train_ids"]), dtype=np.int64)
-    tables = observed(official, train)
-    assert np.array_equal(tables["one"].to_dense(), arrays["train_observed"])
-    features = {name: torch.from_numpy(arrays[f"{name}_features"].astype(np.float32)) for name in SPLITS}
-    return Data(features, tables, {name: arrays[f"{name}_truth"] for name in SPLITS})
+def read() -> Data:
+    data = lg.load("features", FEATURES).reveal()
+    features = {name: torch.from_numpy(values) for name, values in lg.features(data).items()}
+    labels = {split.name: split.evaluation_labels for split in data.splits}
+    return Data(features, observed(labels["train"]), {name: table.to_dense() for name, table in labels.items()})
 
 
 def random_data() -> Data:
@@ -100,14 +97,13 @@ def random_data() -> Data:
         name: torch.from_numpy(np.maximum(codes @ looks * 0.3 + random.normal(size=(len(codes), 2048)), 0)).float()
         for name, codes in labels.items()
     }
-    full = LabelTable.from_dense(labels["train"])
-    return Data(features, observed(full, np.arange(len(full))), labels)
+    return Data(features, observed(LabelTable.from_dense(labels["train"])), labels)
 
 
-def observed(full: LabelTable, rows: NDArray[np.int64]) -> dict[str, LabelTable]:
-    """The labels that the papers' draw leaves, by setting."""
+def observed(full: LabelTable) -> dict[str, LabelTable]:
+    """The labels that a draw leaves, by setting."""
     amounts: dict[str, tuple[Any, Any]] = {"all": ("all", "all"), "iun": (1, "all"), "iu": (1, 1), "one": (1, 0)}
-    return {name: full.observe(*amount, seed=1200).select(rows) for name, amount in amounts.items()}
+    return {name: full.observe(*amount, seed=1200) for name, amount in amounts.items()}
 
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
@@ -348,15 +344,11 @@ def grid(data: Data, epochs: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--data", type=Path, default=FILE)
-    arguments = parser.parse_args()
-    real = arguments.data.exists()
-    data = read(arguments.data) if real else random_data()
+    epochs, real = parse_arguments(__doc__, epochs=25).epochs, FEATURES.exists()
+    data = read() if real else random_data()
     what = "VOC 2012 features" if real else "random features of the same size (the file of VOC features is missing)"
     print(f"{what}; torch {torch.__version__}, up to {torch.get_num_threads()} threads")
-    times, results, heads = train_both_ways(data, arguments.epochs)
+    times, results, heads = train_both_ways(data, epochs)
     table(results, heads, data)
     print(f"\n{f'seconds, {times.done} epochs':<28}{'wall':>8}{'processors':>12}")
     for name, clock in (("plain, one at a time", times.plain), ("engine, all at once", times.engine)):
@@ -366,9 +358,8 @@ def main() -> None:
         "linear_24_heads_processor_time": times.plain.processors / times.engine.processors,
     }
     if torch.cuda.is_available():
-        ratios["linear_grid_on_gpu"] = grid(data, arguments.epochs)
-    for name, value in ratios.items():
-        print(f"ratio {name} {value:.2f}")
+        ratios["linear_grid_on_gpu"] = grid(data, epochs)
+    print_ratios(ratios)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Logistic regression with 45 penalties: all at once, against 45 fits of scikit-learn, one after another.
 
-    python benchmarks/linear_eval.py [--images 1000] [--features 512] [--data FILE.npz]
+    python benchmarks/linear_eval.py [--images 1000] [--features 512]
 
 The features are those of VOC 2012, cut to a size that scikit-learn finishes in minutes, or random ones of that size if
 the file is missing. Multi-label: 20 classes, for scikit-learn 20 binary fits for each penalty. Single-label: the images
@@ -15,10 +15,8 @@ On a GPU the whole of the data is timed as well, ours alone.
 
 from __future__ import annotations
 
-import argparse
-import time
+import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,16 +29,18 @@ from sklearn.linear_model import LogisticRegression
 from labelgap.studies.linear_eval import PAPER_PENALTIES
 from labelgap.training.heads.solver import fit_logistic_path
 
-FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import FEATURES, parse_arguments, print_ratios, timed
+
 TOLERANCE: Final = 2.5e-4
 
 Heads = list[tuple[NDArray[Any], NDArray[Any]]]
 """Weights ``(K, D)`` and biases ``(K,)`` of every penalty."""
 
 
-def read(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    if path.is_file():
-        with np.load(path) as stored:
+def read() -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+    if FEATURES.is_file():
+        with np.load(FEATURES) as stored:
             return stored["train_features"].astype(np.float32), stored["train_truth"]
     random = np.random.default_rng(0)
     labels = (random.random((4574, 20)) < 0.07).astype(np.int8)
@@ -85,35 +85,25 @@ def objectives(features: NDArray[np.float32], labels: NDArray[Any], heads: Heads
     return np.array(found), largest
 
 
-def timed(work: Callable[[], Heads]) -> tuple[Heads, float, float]:
-    wall, processor = time.perf_counter(), time.process_time()
-    found = work()
-    return found, time.perf_counter() - wall, time.process_time() - processor
-
-
 def compare(name: str, features: NDArray[np.float32], labels: NDArray[Any]) -> dict[str, float]:
     """Time both sides, print a row, and return the ratios."""
     ours(features[:50], labels[:50])  # loads libraries
     _, *first = timed(lambda: ours(features, labels))
     theirs, *peer = timed(lambda: scikit_learn(features, labels))
     heads, *last = timed(lambda: ours(features, labels))
-    wall, processor = (max(pair) for pair in zip(first, last, strict=True))
+    processor, wall = (max(pair) for pair in zip(first, last, strict=True))
     (mine, gradient), (other, peer_gradient) = (objectives(features, labels, each) for each in (heads, theirs))
     classes = len(np.unique(labels)) if labels.ndim == 1 else labels.shape[1]
     shape = f"{features.shape[0]:,} × {features.shape[1]:,}, {classes}"
-    print(f"{name:<14}{shape:<20}{wall:>8.1f}{peer[0]:>14.1f}{processor:>10.1f}{peer[1]:>14.1f}", end="")
+    print(f"{name:<14}{shape:<20}{wall:>8.1f}{peer[1]:>14.1f}{processor:>10.1f}{peer[0]:>14.1f}", end="")
     print(f"{gradient:>12.1e}{peer_gradient:>14.1e}{float((mine - other).max()):>12.1e}", flush=True)
-    return {f"linear_eval_{name}": peer[0] / wall, f"linear_eval_{name}_processor_time": peer[1] / processor}
+    return {f"linear_eval_{name}": peer[1] / wall, f"linear_eval_{name}_processor_time": peer[0] / processor}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--features", type=int, default=512)
-    parser.add_argument("--data", type=Path, default=FILE)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, images=1000, features=512)
     warnings.simplefilter("error", ConvergenceWarning)
-    features, labels = read(arguments.data)
+    features, labels = read()
     print(f"45 penalties; torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"{'':<14}{'images, classes':<20}{'wall s':>8}{'scikit-learn':>14}{'CPU s':>10}{'scikit-learn':>14}", end="")
     print(f"{'gradient':>12}{'scikit-learn':>14}{'excess':>12}")
@@ -124,13 +114,12 @@ def main() -> None:
     present = codes.sum(axis=0)
     ratios |= compare("multi_label", some, codes[:, (present > 0) & (present < len(codes))])
     if torch.cuda.is_available():
-        _, wall, _ = timed(lambda: ours(features, labels, "cuda"))
-        _, wall, _ = timed(lambda: ours(features, labels, "cuda"))
+        ours(features, labels, "cuda")
+        _, _, wall = timed(lambda: ours(features, labels, "cuda"))
         print(
             f"GPU, {features.shape[0]:,} × {features.shape[1]:,}, {labels.shape[1]} classes, multi-label: {wall:.2f} s"
         )
-    for name, value in ratios.items():
-        print(f"ratio {name} {value:.2f}")
+    print_ratios(ratios)
 
 
 if __name__ == "__main__":

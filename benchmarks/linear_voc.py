@@ -12,8 +12,8 @@ contains a text. All changes with one seed, the default, are about 120 heads; th
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -33,7 +33,9 @@ from labelgap.training.heads import HeadPlan, HeadResult, LinearEngine
 from labelgap.training.heads.train import BestEpochs, ValScorer
 from labelgap.training.selection import Selection
 
-FILE: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import FEATURES, parse_arguments
+
 EPOCHS: Final = 25
 RATES: Final = {"bce": 1e-3, "an": 1e-3, "role": 1e-3, "iu": 1e-4}
 """Of 1e-3 and 1e-4 at batch 16 the better on val: the row "the other rate" has the other."""
@@ -345,15 +347,7 @@ def print_table(results: list[dict[str, Any]], rows: list[Change]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=FILE)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[""], help="train changes whose name contains one of these texts")
-    parser.add_argument("--store", type=Path, help="JSON file of results; what it has is not trained again")
-    arguments = parser.parse_args()
-    if not arguments.data.is_file():
-        print(f"there is no feature file at {arguments.data}: give it with --data")
-        return
+    arguments = parse_arguments(__doc__, data=FEATURES, seeds=1, only=("",), store=Path)
     data, every = read(arguments.data), changes()
     stored = json.loads(arguments.store.read_text()) if arguments.store and arguments.store.exists() else []
     done = {each["change"] for each in stored}

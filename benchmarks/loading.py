@@ -3,10 +3,10 @@
     python benchmarks/loading.py
 
 The plain loop is what a simple training script does: open, convert to RGB, resize (bilinear), convert to float,
-normalize, stack. labelgap returns bytes, which are normalized on the device; the time with normalization is printed as
-well. Both run in this process with one thread, alternating. Time is processor time, so that other programs disturb
-little, and every ratio is the median of the ratios of the rounds. The last ratio is the
-loader on shards of these images against the loader on the files, in a random order.
+normalize, stack. labelgap returns bytes, which are normalized on the device. Both run in this process with one thread,
+alternating. Time is processor time, so that other programs disturb little, and every ratio is the median of the ratios
+of the rounds. The last ratio is the loader on shards of these images against the loader on the files, in a random
+order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +34,7 @@ from labelgap.data.writers.shards import ShardOptions, write_shards
 from labelgap.labels import LabelTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import HEIGHT, WIDTH, print_ratios, write_photos
+from benchmarks.harness import HEIGHT, WIDTH, alternate, median_ratio, print_ratios, write_photos
 
 COUNT: Final = 64
 ROUNDS: Final = 15
@@ -69,47 +68,16 @@ def plain_pass(paths: list[Path], size: int) -> None:
         pass
 
 
-def our_pass(images: ImageSource, size: int, *, floats: bool = False) -> None:
+def our_pass(images: ImageSource, size: int) -> None:
     order = np.random.default_rng(0).permutation(len(images))
-    for _, pixels in ImageLoader(images, order, transform=Resize(size), batch_size=BATCH):
-        if floats:
-            pixels.float().div_(255).sub_(MEAN).div_(STD)
+    for _ in ImageLoader(images, order, transform=Resize(size), batch_size=BATCH):
+        pass
 
 
-def decode_pass(images: FileImages) -> None:
-    for row in range(len(images)):
-        images[row]
-
-
-def by_pillow(work: Callable[[], None]) -> Callable[[], None]:
-    """Return the work as it is without simplejpeg."""
-
-    def done() -> None:
-        with patch.object(decoding, "simplejpeg", None):
-            work()
-
-    return done
-
-
-def seconds(work: Callable[[], None]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
-def measure(works: dict[str, Callable[[], None]]) -> dict[str, list[float]]:
-    """Run everything in alternation, once to warm up; return the seconds of every round."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(ROUNDS + 1):
-        for name, work in works.items():
-            value = seconds(work)
-            if turn:
-                taken[name].append(value)
-    return taken
-
-
-def ratio(taken: dict[str, list[float]], name: str) -> float:
-    return statistics.median(plain / ours for plain, ours in zip(taken[PLAIN], taken[name], strict=True))
+def pillow_pass(images: ImageSource, size: int) -> None:
+    """Load as without simplejpeg."""
+    with patch.object(decoding, "simplejpeg", None):
+        our_pass(images, size)
 
 
 def main() -> None:
@@ -133,33 +101,24 @@ def shard_ratio(images: FileImages, folder: Path) -> float:
     write_shards(LabeledImages("photos", Split("train", images, labels)), folder, ShardOptions(images_per_shard=16))
     sharded = load("shards", folder).train.images
     size = SIZES[-1]
-    taken = measure({"files": lambda: our_pass(images, size), "shards": lambda: our_pass(sharded, size)})
-    return statistics.median(files / shards for files, shards in zip(taken["files"], taken["shards"], strict=True))
+    works = {"files": lambda: our_pass(images, size), "shards": lambda: our_pass(sharded, size)}
+    return median_ratio(alternate(works, rounds=ROUNDS), "shards")
 
 
 def measured(paths: list[Path], images: FileImages, size: int, has_simplejpeg: bool) -> float:
     """Measure one size, print everything, and return the speed-up over the plain loop."""
-
-    def ours() -> None:
-        our_pass(images, size)
-
-    def decoded() -> None:
-        decode_pass(images)
-
     works: dict[str, Callable[[], None]] = {
         PLAIN: lambda: plain_pass(paths, size),
-        "labelgap, Pillow decodes": by_pillow(ours),
-        "decode only, Pillow": by_pillow(decoded),
+        "labelgap, Pillow decodes": lambda: pillow_pass(images, size),
     }
     if has_simplejpeg:
-        works |= {"labelgap, simplejpeg decodes": ours, "decode only, simplejpeg": decoded}
-    works["labelgap, normalized here"] = lambda: our_pass(images, size, floats=True)
-    taken = measure(works)
+        works["labelgap, simplejpeg decodes"] = lambda: our_pass(images, size)
+    taken = alternate(works, rounds=ROUNDS)
     print(f"\n{size} px{'':<34}images/s   ms/image   against plain")
     for name, values in taken.items():
-        middle = statistics.median(values) / COUNT
-        print(f"  {name:<38}{1 / middle:>8.0f}{1000 * middle:>11.2f}{ratio(taken, name):>14.2f}×")
-    return ratio(taken, "labelgap, simplejpeg decodes" if has_simplejpeg else "labelgap, Pillow decodes")
+        middle = statistics.median(processor for processor, _ in values) / COUNT
+        print(f"  {name:<38}{1 / middle:>8.0f}{1000 * middle:>11.2f}{median_ratio(taken, name):>14.2f}×")
+    return median_ratio(taken, "labelgap, simplejpeg decodes" if has_simplejpeg else "labelgap, Pillow decodes")
 
 
 if __name__ == "__main__":

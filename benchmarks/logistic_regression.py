@@ -1,6 +1,6 @@
 """Is the default at least level with a tuned logistic regression? On tables of numbers and on small albums.
 
-    python benchmarks/logistic_regression.py --tables FOLDER [--sets scene photos …] [--draws 3] [--results FILE.jsonl]
+    python benchmarks/logistic_regression.py --tables FOLDER [--draws 3] [--results FILE.jsonl]
 
 Every set is split into train, val and test, and labels of train are hidden in three ways: "one" known present of each
 row; "patchy", half of the presents and a tenth of the absents; "third", 30 % of all labels. val and test are complete.
@@ -18,7 +18,6 @@ draw, with its standard error.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -27,20 +26,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import DATA, append_lines
+from benchmarks.harness import DATA, append_lines, parse_arguments
 
 import labelgap as lg
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
-from labelgap.models import create_backbone
-from labelgap.training.features import split_features
-from labelgap.training.progress import Reporter
 
 KINDS = ("one", "patchy", "third")
 STRENGTHS = tuple(10.0 ** np.arange(-4, 2.1, 0.5))
@@ -78,24 +73,21 @@ def album_source(name: str) -> tuple[Features, Codes]:
         return features.astype(np.float32), truth.astype(np.int8)
     data = lg.load("digits") if name == "digits" else lg.load("voc2012", DATA / "VOCdevkit")
     backbone = "efficientnet-lite0" if name == "digits" else name
-    names = [split.name for split in data.splits]
-    found = split_features(data, names, lambda: create_backbone(backbone), torch.device("cpu"), 0, Reporter(quiet=True))
     labels = np.concatenate([split.evaluation_labels.to_dense() for split in data.splits])
-    return np.concatenate([found[each] for each in names]).astype(np.float32), labels
+    return np.concatenate(list(lg.features(data, backbone, device="cpu").values())), labels
 
 
-def tables(folder: Path | None, chosen: list[str]) -> Iterator[tuple[str, Table]]:
+def tables(folder: Path | None) -> Iterator[tuple[str, Table]]:
     """Yield the sets: tables out of a folder, then albums."""
     for path in sorted(folder.glob("*.npz")) if folder is not None else ():
-        if not chosen or path.stem in chosen:
-            stored = np.load(path)
-            features, labels = stored["X"], stored["Y"]
-            rows = np.random.default_rng(0).permutation(len(labels))[:4000]
-            most = np.sort(np.argsort(-labels.sum(axis=0), kind="stable")[:30])
-            train, val = int(0.6 * len(rows)), int(0.2 * len(rows))
-            yield path.stem, Table(features[rows], labels[rows][:, most], train, val)
+        stored = np.load(path)
+        features, labels = stored["X"], stored["Y"]
+        rows = np.random.default_rng(0).permutation(len(labels))[:4000]
+        most = np.sort(np.argsort(-labels.sum(axis=0), kind="stable")[:30])
+        train, val = int(0.6 * len(rows)), int(0.2 * len(rows))
+        yield path.stem, Table(features[rows], labels[rows][:, most], train, val)
     for name, (source, images, classes) in ALBUMS.items():
-        if (not chosen or name in chosen) and DATA.is_dir():
+        if DATA.is_dir():
             features, labels = album_source(source)
             kept = labels[:, np.sort(np.argsort(-labels.sum(axis=0), kind="stable")[:classes])]
             rows = np.flatnonzero(kept.any(axis=1))
@@ -145,7 +137,7 @@ def fit(splits: dict[str, tuple[Features, Codes]]) -> tuple[Features, str, float
         return run.predict(named["test"].images), run.config.method, time.perf_counter() - started
 
 
-def measure(table: Table, kind: str, draw: int, peers: bool) -> dict[str, Any]:
+def measure(table: Table, kind: str, draw: int) -> dict[str, Any]:
     """Return the test mAP of a draw, by way of training."""
     random = np.random.default_rng([draw, KINDS.index(kind)])
     order = np.random.default_rng(draw).permutation(len(table.labels))
@@ -159,41 +151,31 @@ def measure(table: Table, kind: str, draw: int, peers: bool) -> dict[str, Any]:
     found["auto"] = 100 * float(lg.average_precision(scores, test))
     scores, found["method, no val"], _ = fit({name: splits[name] for name in ("train", "test")})
     found["no val"] = 100 * float(lg.average_precision(scores, test))
-    if peers:
-        peer = logistic_regression(splits["train"], splits["val"], splits["test"][0])
-        found["logistic regression"] = 100 * float(lg.average_precision(peer, test))
+    peer = logistic_regression(splits["train"], splits["val"], splits["test"][0])
+    found["logistic regression"] = 100 * float(lg.average_precision(peer, test))
     return found
 
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, help="folder of the archives of tabular_sets.py")
-    parser.add_argument("--sets", nargs="*", default=[], help="names; by default all")
-    parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--no-peer", action="store_true", help="leave out the logistic regression")
-    parser.add_argument("--results", type=Path, help="a line of JSON for every draw is added here")
-    given = parser.parse_args()
+    given = parse_arguments(__doc__, tables=Path, draws=3, results=Path)
     print("| set | hidden | auto | logistic regression | difference | no val | methods | seconds |")
     print("|---|---|---|---|---|---|---|---|")
-    for name, table in tables(given.tables, given.sets):
+    for name, table in tables(given.tables):
         for kind in KINDS:
-            found = [measure(table, kind, draw, not given.no_peer) for draw in range(given.draws)]
-            append_lines(
-                given.results,
-                [{"set": name, "hidden": kind, "draw": draw, **found[draw]} for draw in range(given.draws)],
-            )
+            found = [measure(table, kind, draw) for draw in range(given.draws)]
+            lines = [{"set": name, "hidden": kind, "draw": draw, **line} for draw, line in enumerate(found)]
+            append_lines(given.results, lines)
             mean = {key: np.mean([line[key] for line in found]) for key in found[0] if not key.startswith("method")}
-            peer, text = mean.get("logistic regression"), "–"
-            if peer is not None:
-                differences = [line["auto"] - line["logistic regression"] for line in found]
-                text = f"{np.mean(differences):+.1f} ± {np.std(differences, ddof=1) / len(found) ** 0.5:.1f}"
+            peer, differences = (
+                mean["logistic regression"],
+                [line["auto"] - line["logistic regression"] for line in found],
+            )
+            text = f"{np.mean(differences):+.1f} ± {np.std(differences, ddof=1) / len(found) ** 0.5:.1f}"
             methods = ", ".join(sorted({line["method"] for line in found}))
-            shown = "–" if peer is None else f"{peer:.1f}"
-            cells = (name, kind, f"{mean['auto']:.1f}", shown, text, f"{mean['no val']:.1f}", methods)
+            cells = (name, kind, f"{mean['auto']:.1f}", f"{peer:.1f}", text, f"{mean['no val']:.1f}", methods)
             print(f"| {' | '.join(cells)} | {mean['seconds']:.1f} |", flush=True)
-            if peer is not None:
-                print(f"ratio {name}/{kind} {mean['auto'] / peer:.3f}", file=sys.stderr, flush=True)
+            print(f"ratio {name}/{kind} {mean['auto'] / peer:.3f}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ at its peak, beyond the logits and their gradient. A tenth of the labels is know
 
 from __future__ import annotations
 
-import argparse
 import gc
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import labelgap as lg
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments, timed
 
 CPU_SHAPES: Final = ((288, 5000), (256, 80))
 GPU_SHAPE: Final = (4096, 5000)
@@ -83,13 +87,6 @@ def method_step(name: str, logits: Tensor, labels: Tensor) -> Step:
     return step
 
 
-def seconds(step: Step) -> float:
-    """Return the processor time of a step, so that other programs disturb little."""
-    started = time.process_time()
-    step()
-    return time.process_time() - started
-
-
 def on_cpu(names: list[str], shape: tuple[int, int]) -> list[str]:
     """Print a table for one shape; return the lines of ratios."""
     torch.set_num_threads(1)
@@ -103,7 +100,7 @@ def on_cpu(names: list[str], shape: tuple[int, int]) -> list[str]:
             times: list[tuple[float, float]] = []
             started = time.perf_counter()
             while len(times) <= MIN_ROUNDS or time.perf_counter() - started < SECONDS:
-                times.append((seconds(peer), seconds(step)))
+                times.append((timed(peer)[1], timed(step)[1]))
         except Exception as error:
             print(f"{name:16}failed: {error}", flush=True)
             continue
@@ -114,7 +111,7 @@ def on_cpu(names: list[str], shape: tuple[int, int]) -> list[str]:
 
 
 def replay_ms(step: Step) -> float:
-    """Capture a step as a CUDA graph and return the milliseconds of a replay, the fastest of several groups."""
+    """Capture a step as a CUDA graph and return the milliseconds of a replay."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -124,6 +121,11 @@ def replay_ms(step: Step) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
+    return fastest_replay(graph)
+
+
+def fastest_replay(graph: torch.cuda.CUDAGraph) -> float:
+    """Return the milliseconds of a replay, the fastest of several groups."""
     best = float("inf")
     for _ in range(5):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -183,10 +185,7 @@ def on_gpu(names: list[str]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--methods", help="names, with commas between them; all when not given")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="one of the two; both when not given")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, methods=str, device=str)
     names = arguments.methods.split(",") if arguments.methods else lg.methods()
     ratios = []
     if arguments.device != "cuda":

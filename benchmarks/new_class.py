@@ -1,6 +1,6 @@
 """A class that nobody labeled: how many of its photos come first after 5, 10 and 20 examples?
 
-    python benchmarks/new_class.py [--data VOCdevkit] [--classes bird,boat] [--seed 1200]
+    python benchmarks/new_class.py [--data VOCdevkit] [--classes bird,boat]
 
 One class of VOC 2012 is left out of the table; of the others one present label of each photo is known. A run (linear
 heads on efficientnet-lite0) is trained and audited, and its review page is served. A simulated reviewer, who knows the
@@ -12,10 +12,10 @@ everything that was looked at.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -33,7 +33,9 @@ from labelgap.review import Review, open_review_folder
 from labelgap.review.database import FILE
 from labelgap.review.server import create_server
 
-DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data" / "VOCdevkit"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import DEVKIT, parse_arguments, print_ratios
+
 CLASSES: Final = "bird,boat,chair,cow,pottedplant,tvmonitor"
 EXAMPLES: Final = (5, 10, 20)
 FIRST: Final = 100
@@ -101,13 +103,13 @@ def served(run: Path) -> Iterator[tuple[Review, Page]]:
         listener.close()
 
 
-def audited_run(data: lg.Dataset, left_out: str, seed: int, place: Path) -> Path:
+def audited_run(data: lg.Dataset, left_out: str, place: Path) -> Path:
     """Write a table without a class, train on it, audit the run, and return its folder."""
     kept = [name for name in data.classes if name != left_out]
     rows = ["image,split," + ",".join(kept)]
     for split in data.splits:
         labels = split.evaluation_labels.with_classes(kept)
-        labels = labels.observe(1, 0, seed=seed) if split.name == "train" else labels
+        labels = labels.observe(1, 0, seed=1200) if split.name == "train" else labels
         for name, codes in zip(labels.images, labels.to_dense().tolist(), strict=True):
             cells = ["1" if code == PRESENT else "0" if code == ABSENT else "" for code in codes]
             rows.append(f"{name},{split.name},{','.join(cells)}")
@@ -181,11 +183,7 @@ def review_class(run: Path, name: str, shows: set[str], answer_no: bool) -> tupl
 
 def main() -> None:
     """Review every class twice, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--classes", default=CLASSES)
-    parser.add_argument("--seed", type=int, default=1200)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, data=DEVKIT, classes=CLASSES)
     data = lg.load("voc2012", arguments.data).reveal()
     truth = data.train.evaluation_labels
     print(f"{len(truth):,} photos of train. Of the first {FIRST} open ones so many show the class:\n")
@@ -196,7 +194,7 @@ def main() -> None:
         codes = truth.to_dense()[:, truth.classes.index(name)]
         shows = {image for image, code in zip(truth.images, codes, strict=True) if code == PRESENT}
         with tempfile.TemporaryDirectory() as place:
-            run = audited_run(data, name, arguments.seed, Path(place))
+            run = audited_run(data, name, Path(place))
             for answer_no in (False, True):
                 found, looked, _ = review_class(run, f"{name} (new)", shows, answer_no)
                 chance = [FIRST * (len(shows) - wanted) / (len(truth) - wanted) for wanted in EXAMPLES]
@@ -205,8 +203,8 @@ def main() -> None:
                 print(f"| {name} | {len(shows):,} | {cells} | {', '.join(map(str, looked))} |", flush=True)
     print()
     for answer_no, ratios in shares.items():
-        for wanted, ratio in zip(EXAMPLES, np.mean(ratios, axis=0), strict=True):
-            print(f"ratio new_class_{'yes_no' if answer_no else 'yes'}_{wanted} {ratio:.1f}")
+        names = (f"new_class_{'yes_no' if answer_no else 'yes'}_{wanted}" for wanted in EXAMPLES)
+        print_ratios(dict(zip(names, np.mean(ratios, axis=0).tolist(), strict=True)), 1)
 
 
 if __name__ == "__main__":

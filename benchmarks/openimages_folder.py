@@ -13,7 +13,7 @@ verified.
 
 from __future__ import annotations
 
-import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.data.readers.digits import ink_box, render_digits, sklearn_digits
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments
 
 FORMS: Final = ("large upright", "large lying", "small upright", "small lying")
 CLASSES: Final = [f"{form} {digit}" for digit in range(10) for form in FORMS]
@@ -158,12 +161,8 @@ def _write_split(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--images", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    print(write_folder(given.out, given.images, given.seed))
+    given = parse_arguments(__doc__, "out", images=20_000)
+    print(write_folder(given.out, given.images))
 
 
 if __name__ == "__main__":

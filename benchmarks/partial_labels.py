@@ -25,7 +25,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import corrected_average_precision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import arguments_with_features, print_ratios
+from benchmarks.harness import feature_arguments, print_ratios
 
 SEEDS = 3
 Codes = NDArray[np.int8]
@@ -62,7 +62,7 @@ def best_known_f1(scores: NDArray[np.float32], labels: Codes) -> NDArray[np.floa
 
 
 def main() -> None:
-    features = arguments_with_features(__doc__).parse_args().features
+    features = feature_arguments(__doc__).features
     data = lg.load("features", features).observe(positives=1, negatives=0, seed=1200)
     assert data.val is not None and data.test is not None
     with tempfile.TemporaryDirectory() as folder:

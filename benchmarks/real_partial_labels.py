@@ -12,23 +12,24 @@ classes, and over all labels, which the real data set does not have.
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from benchmarks.openimages_folder import CLASSES, draw_scenes, write_folder
 
 import labelgap as lg
 from labelgap.data import ArrayImages, Dataset, Split
 from labelgap.labels import LabelTable
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments, print_ratios
+from benchmarks.openimages_folder import CLASSES, draw_scenes, write_folder
+
 METHODS: Final = ("iu", "curriculum", "imcl", "an", "wan", "an-ls", "ll-r", "ll-ct", "ll-cp")
-RATES: Final = (3e-3,)
 DELTAS: Final = (0.01, 0.1, 0.5)
 OTHER_SCENES, EPOCHS, LINEAR_EPOCHS = 3_000, 3, 10
 
@@ -41,28 +42,19 @@ def other_scenes() -> Dataset:
 
 
 def train(data: Dataset, method: str, backbone: Any, folder: Path) -> lg.Run:
-    """Train a head with every setting, and return the run with the highest val score."""
+    """Train a head with every δ, and return the run with the highest val score."""
     deltas: list[dict[str, Any]] = [{"delta_rel": delta} for delta in DELTAS] if method.startswith("ll") else [{}]
-    settings: Any = {
-        "epochs": LINEAR_EPOCHS,
-        "batch_size": 64,
-        "size": 48,
-        "device": "cpu",
-        "workers": 0,
-        "quiet": True,
-    }
+    settings: Any = {"epochs": LINEAR_EPOCHS, "lr": 3e-3, "batch_size": 64, "size": 48}
+    settings |= {"device": "cpu", "workers": 0, "quiet": True}
     runs = [
-        lg.fit(data, method, options, backbone, "linear", folder / f"{method}-{number}", lr=lr, **settings)
-        for number, (options, lr) in enumerate(itertools.product(deltas, RATES))
+        lg.fit(data, method, options, backbone, "linear", folder / f"{method}-{number}", **settings)
+        for number, options in enumerate(deltas)
     ]
     return max(runs, key=lambda run: run.metrics["score"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=20_000)
-    parser.add_argument("--methods", nargs="+", default=METHODS)
-    given = parser.parse_args()
+    given = parse_arguments(__doc__, images=20_000)
     whole: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -71,20 +63,12 @@ def main() -> None:
         stored = np.load(folder / "openimages" / "truth-test.npz")  # sorted by image, as the data are
         truth = stored["labels"][np.isin(stored["images"], data.test.labels.images)]
         started = time.perf_counter()
-        network: Any = {
-            "epochs": EPOCHS,
-            "lr": 3e-3,
-            "backbone_lr": 3e-3,
-            "batch_size": 64,
-            "size": 48,
-            "select": "last",
-        }
-        first = lg.fit(
-            other_scenes(), "bce", {}, "tiny-cnn", "end-to-end", folder / "network", device="cpu", quiet=True, **network
-        )
+        network: Any = {"epochs": EPOCHS, "lr": 3e-3, "backbone_lr": 3e-3, "batch_size": 64, "size": 48}
+        network |= {"out": folder / "network", "select": "last", "device": "cpu", "quiet": True}
+        first = lg.fit(other_scenes(), "bce", {}, "tiny-cnn", "end-to-end", **network)
         print(f"features: {time.perf_counter() - started:.0f} s; {data!r}", flush=True)
         print(f"{'':11}{'G1':>7}{'G2':>7}{'G3':>7}{'G4':>7}{'G5':>7}{'known':>8}{'all':>8}   setting", flush=True)
-        for method in given.methods:
+        for method in METHODS:
             started = time.perf_counter()
             run = train(data, method, first.model.backbone, folder)
             test = run.metrics["test"]
@@ -95,9 +79,7 @@ def main() -> None:
             options = ", ".join(f"{name} {value:g}" for name, value in run.config.options.items() if "delta" in name)
             print(f"{method:11}{cells}   {options}  {time.perf_counter() - started:.0f} s", flush=True)
         print("known absent labels of test: " + ", ".join(f"{row['absent']:,}" for row in test["groups"]))
-    for method, value in whole.items():
-        if method != "an" and "an" in whole:
-            print(f"ratio {method}-an {value / whole['an']:.3f}")
+    print_ratios({f"{method}-an": value / whole["an"] for method, value in whole.items() if method != "an"}, 3)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 """The default for a whole network, on the whole of PASCAL VOC 2012: the first table of docs/results/recipe.md.
 
     python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --seeds 0,1,2
-    python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --all-labels --set epochs=10 --set optimizer=adamw
+    python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --all-labels --set epochs=10 optimizer=adamw
 
-The weights are He's ResNet-50 under torchvision's names; for those of torchvision, add `--backbone resnet50`. Finished
-runs are not repeated.
+``--set`` are settings of ``lg.fit``. The weights are He's ResNet-50 under torchvision's names; for those of
+torchvision, add `--backbone resnet50`. Finished runs are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,16 @@ import numpy as np
 
 import labelgap as lg
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments
+
 
 def main() -> None:
     """Train every seed and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder of the VOC devkit")
-    parser.add_argument("--weights", type=Path, help="file of a ResNet-50")
-    parser.add_argument("--backbone", help="resnet50-v1 with --weights, else efficientnet-lite0")
-    parser.add_argument("--size", type=int, help="side of the images; 448 with --weights")
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--method", default="auto")
-    parser.add_argument("--all-labels", action="store_true")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of lg.fit")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("runs/recipe"))
-    arguments = parser.parse_args()
+    network: dict[str, Any] = {"weights": Path, "backbone": str, "size": int, "device": "auto"}
+    own: dict[str, Any] = {"seeds": "0", "method": "auto", "all_labels": False, "out": Path("runs/recipe")}
+    arguments = parse_arguments(__doc__, "data", set=("",), **network, **own)
+    arguments.set = list(filter(None, arguments.set))
     data = lg.load("voc2012", arguments.data)
     if not arguments.all_labels:
         data = data.observe(positives=1, negatives=0, seed=1200)

@@ -15,7 +15,6 @@ folds and audit (three label seeds). Audits are those of benchmarks/review_loop.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable
@@ -35,7 +34,8 @@ from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.estimates import ReviewedLabels, count_random, estimate_review
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.review_loop import FEATURES, SETTINGS, hide, load
+from benchmarks.harness import FEATURES, parse_arguments, print_ratios
+from benchmarks.review_loop import SETTINGS, hide, load
 from benchmarks.simulated_review import audit_once, linear_config
 
 STOPS = (100, 500, 2000)
@@ -212,12 +212,8 @@ def describe(name: str, order: str, stop: int, outcomes: list[Outcome]) -> tuple
 
 def main() -> None:
     """Simulate, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=",".join(SETTINGS))
-    parser.add_argument("--orders", default="fixed,live")
-    parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--features", type=Path, default=FEATURES)
-    arguments = parser.parse_args()
+    names = ",".join(SETTINGS)
+    arguments = parse_arguments(__doc__, data=names, orders="fixed,live", repetitions=200, features=FEATURES)
     started, lowest = time.perf_counter(), 1.0
     head = "data | order | decisions | all classes | classes | classes, fewer than 10 random | width"
     print(f"| {head} | of classes: mean, largest | error of the total |\n" + "|---" * 9 + "|")
@@ -239,7 +235,7 @@ def main() -> None:
                 lowest = min(lowest, share)
                 print(row, flush=True)
     print(f"\nlowest coverage {100 * lowest:.1f} %; {time.perf_counter() - started:.0f} s")
-    print(f"ratio review_coverage_lowest {lowest:.3f}")
+    print_ratios({"review_coverage_lowest": lowest}, 3)
 
 
 if __name__ == "__main__":

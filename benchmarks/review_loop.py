@@ -14,7 +14,6 @@ selects their epoch.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -23,17 +22,14 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import numpy as np
-import torch
 
 import labelgap as lg
 from labelgap.audit.candidates import CandidateLimits
 from labelgap.audit.live import FeatureScale
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.models import create_backbone
-from labelgap.training.features import split_features
-from labelgap.training.progress import Reporter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import FEATURES, parse_arguments, print_ratios
 from benchmarks.simulated_review import (
     DecisionOrder,
     SimulatedDecisions,
@@ -44,7 +40,6 @@ from benchmarks.simulated_review import (
     simulate_decisions,
 )
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "voc2012_resnet50_448.npz"
 EVERY = 50
 LIMITS = CandidateLimits(random=0.25)
 ORDERS: tuple[DecisionOrder, ...] = get_args(DecisionOrder)
@@ -69,11 +64,8 @@ def load(name: str, path: Path) -> lg.Dataset:
     if name != "digits":
         return lg.load("features", path).reveal()
     data = lg.load("digits").reveal()
-    names = ("train", "val", "test")
-    found = split_features(
-        data, names, lambda: create_backbone("efficientnet-lite0"), torch.device("cpu"), 0, Reporter()
-    )
-    train, val, test = (replace(data.split(each), images=FeatureVectors(found[each])) for each in names)
+    found = lg.features(data, "efficientnet-lite0", device="cpu", quiet=False)
+    train, val, test = (replace(data.split(name), images=FeatureVectors(each)) for name, each in found.items())
     return replace(data, train=train, val=val, test=test)
 
 
@@ -185,18 +177,9 @@ def summarize(name: str, seeds: Sequence[Outcome]) -> None:
         print(f"{order}: {spread([seed.reached(order, points) for seed in seeds], 0)}")
 
 
-def parse_arguments(description: str) -> argparse.Namespace:
-    """Return which settings to run, with how many seeds, and the file of features."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=",".join(SETTINGS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--features", type=Path, default=FEATURES)
-    return parser.parse_args()
-
-
 def main() -> None:
     """Run all settings and seeds."""
-    arguments = parse_arguments(__doc__)
+    arguments = parse_arguments(__doc__, data=",".join(SETTINGS), seeds=3, features=FEATURES)
     names = arguments.data.split(",")
     loaded = {name: load(name, arguments.features) for name in names}
     results: dict[str, list[Outcome]] = {name: [] for name in names}
@@ -208,8 +191,8 @@ def main() -> None:
     print("\nThe aim: 0.75 or less. Mean over seeds, live to fixed:")
     for name, seeds in results.items():
         for at, point in enumerate(SETTINGS[name].points):
-            mean = np.mean([seed.ratios["live"][at] for seed in seeds])
-            print(f"ratio review_loop_{name.replace('-', '_')}_{point} {mean:.2f}")
+            mean = float(np.mean([seed.ratios["live"][at] for seed in seeds]))
+            print_ratios({f"review_loop_{name.replace('-', '_')}_{point}": mean})
 
 
 if __name__ == "__main__":

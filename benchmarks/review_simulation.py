@@ -1,6 +1,6 @@
 """How many reviewed labels make up for all that are missing? Train, audit, review, train again, on VOC 2012.
 
-    python benchmarks/review_simulation.py [FEATURES.npz] [--methods an-ls,gr,em] [--figure FIGURE.png]
+    python benchmarks/review_simulation.py [FEATURES.npz] [--figure FIGURE.png]
 
 One positive of each training image is known. A simulated reviewer answers from the truth, in the order of an audit or
 at random; after each round a linear head on ResNet-50 features is trained, with the learning rate of 1e-3 and 1e-4 that
@@ -18,9 +18,10 @@ import labelgap as lg
 from labelgap.training.config import RunConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import arguments_with_features
+from benchmarks.harness import feature_arguments, print_ratios
 from benchmarks.simulated_review import SimulationPoint, linear_config, simulate_review, train_and_measure
 
+METHODS = ("an-ls", "gr", "em")
 REVIEWS = (1000, 2000, 4000, 8000, 16000)
 FIRST = 500
 """Where the axis of the figure has its zero."""
@@ -75,18 +76,14 @@ def draw(path: Path, curves: dict[str, dict[str, list[SimulationPoint]]], ceilin
 
 def main() -> None:
     """Run the loops, print the table, draw the figure."""
-    parser = arguments_with_features(__doc__)
-    parser.add_argument("--methods", default="an-ls,gr,em")
-    parser.add_argument("--figure", type=Path, default=None)
-    arguments = parser.parse_args()
-    started = time.perf_counter()
-    data, methods = lg.load("features", arguments.features), arguments.methods.split(",")
+    arguments, started = feature_arguments(__doc__, figure=Path), time.perf_counter()
+    data = lg.load("features", arguments.features)
     truth = data.train.truth
     assert truth is not None
     print("| method | order | reviewed | found | val mAP | test mAP |\n|---|---|---|---|---|---|", flush=True)
     curves: dict[str, dict[str, list[SimulationPoint]]] = {}
     ceilings: dict[str, float] = {}
-    for method in methods:
+    for method in METHODS:
         whole = train_and_measure(data, head_configs(method), truth)
         ceilings[method] = whole.test
         print(f"| {method} | all labels known | | | {100 * whole.val:.2f} | {100 * whole.test:.2f} |", flush=True)
@@ -113,7 +110,7 @@ def main() -> None:
     for method, curve in curves.items():
         start, after = curve["audit"][0].test, curve["audit"][2].test
         if after > start:
-            print(f"ratio review_{method}_gap_closed {(after - start) / (ceilings[method] - start):.2f}")
+            print_ratios({f"review_{method}_gap_closed": (after - start) / (ceilings[method] - start)})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ The aim: 95 % of the answers within 50 ms, and no decision lost.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+from benchmarks.harness import parse_arguments, print_ratios
 from benchmarks.simulated_people import Plan, Work, simulate
 from tests.review.samples import make_run
 
@@ -87,12 +87,7 @@ def measure(name: str, run: Path, people: int, seconds: float, pause: float, *op
 
 def main() -> None:
     """Make a run and measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--people", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--pause", type=float, default=1.0)
-    parser.add_argument("--images", type=int, default=600)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, people=20, seconds=30.0, pause=1.0, images=600)
     with tempfile.TemporaryDirectory() as temporary:
         run = Path(temporary) / "run"
         make_run(run, train=arguments.images)
@@ -100,9 +95,8 @@ def main() -> None:
         fixed = measure("fixed order", *common, arguments.pause, "--fixed-order")
         live = measure("learning order", *common, arguments.pause)
         rushed = measure("without pauses", *common, 0.0)
-    print(f"ratio team-p95-beside-ranking {live / fixed:.2f}")
-    print(f"ratio team-p95-of-50ms {live / 0.05:.2f}")
-    print(f"ratio team-p95-without-pauses {rushed / live:.2f}")
+    ratios = {"beside-ranking": live / fixed, "of-50ms": live / 0.05, "without-pauses": rushed / live}
+    print_ratios({f"team-p95-{name}": value for name, value in ratios.items()})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ the same run, divided by ours.
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -42,6 +41,9 @@ from labelgap.data.readers.openimages import ClassList, format_ids, read_labels
 from labelgap.labels import PRESENT, LabelTable, Revisions, paper_split
 from labelgap.labels.io.table_file import ProblemList
 from labelgap.losses import loss
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments, print_ratios
 
 IMAGES, CLASSES, KNOWN = 3_400_000, 5_000, 30_000_000
 BATCH, STEPS, BATCHES, WIDTH = 288, 10, 100, 64
@@ -421,29 +423,24 @@ def measure_all(names: list[str], images: list[int] | None, runner: Runner) -> N
         ratios = list(pool.map(lambda name: runner.measure_part(name, sizes[name]), names))
     for what in runner.left_out:
         print(f"left out: {what}")
-    for name, ratio in [item for part in ratios for item in part.items()]:
-        print(f"ratio {name} {ratio:.2f}")
+    for part in ratios:
+        print_ratios(part)
 
 
 def main() -> None:
     """Measure all parts, or one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=PARTS, nargs="+", help="some parts alone")
-    parser.add_argument("--images", type=int, nargs="+", help="some sizes alone")
-    parser.add_argument("--minutes", type=float, default=9, help="what all parts together may take")
-    parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--peer", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options: dict[str, Any] = {"part": (*PARTS,), "images": (0,), "minutes": 9.0}
+    arguments = parse_arguments(__doc__, within=Path, prepare=False, peer=False, **options)  # these three for itself
     if arguments.within is not None:
         part = PARTS[arguments.part[0]]
         for images in arguments.images:
             measure(part, images, arguments.within, peer=arguments.peer, prepare_only=arguments.prepare)
         return
-    everything = not arguments.part and not arguments.images
+    sizes = None if arguments.images == (0,) else arguments.images
+    everything = len(arguments.part) == len(PARTS) and not sizes
     deadline = time.monotonic() + 60 * arguments.minutes if everything else np.inf
     with tempfile.TemporaryDirectory() as folder:
-        measure_all(arguments.part or list(PARTS), arguments.images, Runner(Path(folder), deadline))
+        measure_all(arguments.part, sizes, Runner(Path(folder), deadline))
 
 
 if __name__ == "__main__":

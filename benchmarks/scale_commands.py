@@ -4,13 +4,12 @@
     python benchmarks/scale_commands.py --images 200000 --methods em-apl  # as in docs/scaling.md
 
 A file of features (64 numbers an image, nine known labels an image on the average, long-tailed, nine tenths train) is
-written; then `labelgap train` with each method, and `predict` and `audit` with the first. ``ratio train-METHOD VALUE``
-is the CPU time of a training with a method divided by that of the first one.
+written; then `labelgap train` with each method, and, unless ``--train-only``, `predict` and `audit` with the first.
+``ratio train-METHOD VALUE`` is the CPU time of a training with a method divided by that of the first one.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -19,6 +18,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments, print_ratios
 
 CLASSES, WIDTH, KNOWN = 5_000, 64, 9
 OPTIONS = {
@@ -63,18 +65,11 @@ def run(name: str, *arguments: str) -> float:
 
 def main() -> None:
     """Write the features and run the commands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=4_000)
-    parser.add_argument("--methods", default="auto,ll-cp,em-apl,role")
-    parser.add_argument("--epochs", default="2")
-    parser.add_argument("--features", type=Path, help="the file of features; it is kept, and used if it exists")
-    parser.add_argument("--train-only", action="store_true", help="neither predict nor audit")
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, images=4_000, methods="auto,ll-cp,em-apl,role", epochs="2", train_only=False)
     with tempfile.TemporaryDirectory() as temporary:
         folder, methods = Path(temporary), arguments.methods.split(",")
-        file = arguments.features or folder / "features.npz"
-        if not file.exists():
-            write_features(file, arguments.images)
+        file = folder / "features.npz"
+        write_features(file, arguments.images)
         settings = ["--epochs", arguments.epochs, "--batch-size", "288", "--device", "cpu"]
         times = {}
         for method in methods:
@@ -84,8 +79,7 @@ def main() -> None:
         if not arguments.train_only:
             run("predict", "predict", first, str(file), "--out", str(folder / "scores.parquet"))
             run("audit", "audit", first, "--folds", "2")
-    for method in methods[1:]:
-        print(f"ratio train-{method} {times[method] / times[methods[0]]:.2f}")
+    print_ratios({f"train-{method}": times[method] / times[methods[0]] for method in methods[1:]})
 
 
 if __name__ == "__main__":

@@ -13,17 +13,16 @@ the known presents over the same folds. Both are measured on the official val im
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import warnings
+from argparse import Namespace
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -32,13 +31,10 @@ import labelgap as lg
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.models import create_backbone
-from labelgap.training.features import split_features
 from labelgap.training.folds import assign_folds, equal_row_groups
-from labelgap.training.progress import Reporter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import DATA, append_lines, print_ratios, stored_lines
+from benchmarks.harness import DATA, append_lines, parse_arguments, print_ratios, stored_lines
 
 KINDS = ("present-only", "patchy", "half", "all")
 SIZES = (200, 500, 2000)
@@ -78,11 +74,8 @@ class Pool(NamedTuple):
 
 def read_pool(data: lg.Dataset, network: str) -> Pool:
     """Return the features and labels of train and val, and those of test."""
-    backbone = lambda: create_backbone(network)  # noqa: E731
-    names = ("train", "val", "test")
-    found = split_features(data, names, backbone, torch.device("cpu"), 0, Reporter())
-    features = {name: values.astype(np.float32) for name, values in found.items()}
-    truth = {name: data.split(name).evaluation_labels.to_dense() for name in names}
+    features = lg.features(data, None if data.backbone == "features" else network, device="cpu", quiet=False)
+    truth = {split.name: split.evaluation_labels.to_dense() for split in data.splits}
     train, labels = (np.concatenate([each["train"], each["val"]]) for each in (features, truth))
     return Pool(train, labels, features["test"], truth["test"], data.classes)
 
@@ -174,10 +167,10 @@ def measure(album: Album, pool: Pool, who: str, *, development: bool) -> dict[st
     return {"map": 100 * float(lg.average_precision(scores, truth)), "chosen": chosen}
 
 
-def albums(arguments: argparse.Namespace) -> list[Album]:
+def albums(arguments: Namespace) -> list[Album]:
     """Return the albums that were asked for, a draw of each before the next draws."""
-    sizes = (SIZES if arguments.all else SIZES[:2]) if arguments.sizes is None else arguments.sizes
-    seeds = arguments.seeds or ([0, 1, 2] if arguments.all else [0])
+    sizes = (SIZES if arguments.all else SIZES[:2]) if arguments.sizes == (0,) else arguments.sizes
+    seeds = range(3) if arguments.all else arguments.seeds
     pairs = [("photos", PHOTO_SIZE)] if arguments.photos or arguments.all else []
     pairs = sorted([*pairs, *(("resnet50", size) for size in sizes)], key=lambda pair: pair[1])
     found = [Album(source, size, kind, seed) for seed in seeds for source, size in pairs for kind in arguments.kinds]
@@ -210,18 +203,9 @@ def print_table(results: dict[Album, dict[str, dict[str, Any]]]) -> None:
 
 def main() -> None:
     """Measure the albums, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of voc2012_resnet50_448.npz and VOCdevkit")
-    parser.add_argument("--sizes", type=int, nargs="*", help="images of the albums on features of a ResNet-50")
-    parser.add_argument("--seeds", type=int, nargs="+", help="draws of each album")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is known of the labels")
-    parser.add_argument("--photos", action="store_true", help=f"also albums of {PHOTO_SIZE} photos")
-    parser.add_argument("--backbone", default="efficientnet-lite0", help="of the photos")
-    parser.add_argument("--all", action="store_true", help="all sizes, photos too, and three draws")
-    parser.add_argument("--only", choices=("peer", "auto"), help="measure one of both, for --results")
-    parser.add_argument("--development", action="store_true", help="measure on training images, not on test")
-    parser.add_argument("--results", type=Path, help="lines of JSON; what is in this file is not measured again")
-    arguments = parser.parse_args()
+    options: dict[str, Any] = {"sizes": (0,), "seeds": (0,), "kinds": KINDS, "photos": False, "all": False, "only": str}
+    options |= {"backbone": "efficientnet-lite0", "development": False, "results": Path}
+    arguments = parse_arguments(__doc__, data=DATA, **options)
     known = {(Album(*line["album"]), line["who"]): line for line in stored_lines(arguments.results)}
     results: dict[Album, dict[str, dict[str, Any]]] = {}
     read = cache(lambda source: read_pool(lg.load(READERS[source], arguments.data / FILES[source]), arguments.backbone))

@@ -27,12 +27,12 @@ all took eight minutes on two shared cores.
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import csv
 import hashlib
 import io
 import pickle
+import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +40,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments
 
 Table = tuple[NDArray[np.float32], NDArray[np.int8], list[str]]
 """The features and the labels of the rows, and the names of the labels."""
@@ -173,14 +176,10 @@ def load(name: str, folder: Path) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Print the sizes of the tables, and write them as npz files.")
-    parser.add_argument("folder", type=Path, help="the folder of the archives")
-    parser.add_argument("--out", type=Path, help="the folder of the npz files: X, Y and classes")
-    parser.add_argument("--names", nargs="+", choices=NAMES, default=NAMES)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(__doc__, "archives", out=Path)
     print("| data | rows | features | labels | labels of a row |\n|---|---:|---:|---:|---:|")
-    for name in arguments.names:
-        features, labels, classes = load(name, arguments.folder)
+    for name in NAMES:
+        features, labels, classes = load(name, arguments.archives)
         print(f"| {name} | {len(labels)} | {features.shape[1]} | {len(classes)} | {labels.sum() / len(labels):.2f} |")
         if arguments.out is not None:
             arguments.out.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.label_model import LabelModel, fit_platt_calibration, read_calibration
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.harness import arguments_with_features, logistic_regression, print_ratios
+from benchmarks.harness import feature_arguments, logistic_regression, print_ratios
 
 SEEDS = {200: (100, 101, 102), 500: (100, 101, 102), 2000: (100,)}
 KINDS = ("1–2 tags", "1–2 tags, some absents", "half of all labels")
@@ -97,7 +97,7 @@ def measure(scores: Floats, known: Codes, truth: Codes, test: Floats, answers: C
 
 
 def main() -> None:
-    arrays = np.load(arguments_with_features(__doc__).parse_args().features)
+    arrays = np.load(feature_arguments(__doc__).features)
     features, truth = arrays["train_features"].astype(np.float32), arrays["train_truth"].astype(np.int8)
     others, answers = arrays["test_features"].astype(np.float32), arrays["test_truth"].astype(np.int8)
     print(f"{'':<30}{'macro F1':>15}{'':9}{'micro F1':>15}")

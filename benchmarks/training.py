@@ -3,6 +3,9 @@
     python benchmarks/training.py                        # a GPU: ResNet-50 at 448 and 224 px; a CPU: a tiny network
     python benchmarks/training.py --seconds 4 --sizes 448 --batches 16,64 --images photos/
 
+``--seconds`` are those of each measurement; after ``--limit`` seconds nothing new is started; ``--count`` are the
+training images at most; without a folder of JPEGs some are made.
+
 The bare loop trains the same network on one batch that is always the same, already normalized and on the device:
 channels last, bfloat16 autocast on a GPU, fused SGD, cuDNN's fastest kernels, binary cross-entropy, nothing that waits.
 labelgap trains from JPEGs: decoded once and stored on the device where they fit, else in the memory of the machine,
@@ -48,7 +51,7 @@ from labelgap.training.progress import Reporter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bare_loop import CLASSES, FeatureMaps, Settings, bare_graph_speed, bare_speed, say
-from benchmarks.harness import arguments, print_ratios, write_photos
+from benchmarks.harness import parse_arguments, print_ratios, write_photos
 
 PHOTOS: Final = 48
 LARGE: Final = 256
@@ -252,15 +255,11 @@ def store(settings: Settings, size: int, data: Dataset) -> dict[str, ImageInputs
 def main() -> None:
     """Measure every size and batch, and print the ratios at the end."""
     cuda = torch.cuda.is_available()
-    parser = arguments(__doc__)
-    parser.add_argument("--seconds", type=float, default=1.0 if cuda else 0.5, help="of each measurement")
-    parser.add_argument("--sizes", default="448,224" if cuda else "64,32")
-    parser.add_argument("--batches", default="16,64,256" if cuda else "8,16")
-    parser.add_argument("--count", type=int, default=2048 if cuda else 192, help="training images at most")
-    parser.add_argument("--limit", type=float, default=540, help="seconds after which nothing new is started")
-    parser.add_argument("--images", type=Path, help="folder of JPEGs; by default some are made")
-    parser.add_argument("--workers", type=int, default=min(16, os.cpu_count() or 1) if cuda else 0)
-    given = parser.parse_args()
+    options: dict[str, Any] = {"seconds": 0.5, "sizes": "64,32", "batches": "8,16", "count": 192, "workers": 0}
+    if cuda:
+        options = {"seconds": 1.0, "sizes": "448,224", "batches": "16,64,256", "count": 2048}
+        options["workers"] = min(16, os.cpu_count() or 1)
+    given = parse_arguments(__doc__, limit=540.0, images=Path, **options)
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     name = torch.cuda.get_device_name(device) if cuda else f"a CPU with {torch.get_num_threads()} threads"
     say(f"torch {torch.__version__}, {name}, {os.cpu_count()} processors, {given.workers} loader processes")

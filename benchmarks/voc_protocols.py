@@ -9,29 +9,25 @@ are not repeated.
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import labelgap as lg
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import DEVKIT, parse_arguments
+
 METHODS = ("an", "an-ls", "role", "ll-ct", "em", "em-apl")
 FULL = "all labels"
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "VOCdevkit"
 
 
 def main() -> None:
     """Train each method, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the VOC devkit")
-    parser.add_argument("--protocol", default="linear")
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("runs/voc_protocols"))
-    arguments = parser.parse_args()
-    if not arguments.data.is_dir():
-        print(f"there is no VOC devkit at {arguments.data}: give its folder with --data")
-        return
+    options: dict[str, Any] = {"protocol": "linear", "backbone": "efficientnet-lite0", "device": "auto"}
+    arguments = parse_arguments(__doc__, data=DEVKIT, out=Path("runs/voc_protocols"), **options)
     full = lg.load("voc2012", arguments.data)
     single = full.observe(positives=1, negatives=0, seed=1200)
     sizes = ", ".join(f"{len(split):,} {split.name}" for split in full.splits)
@@ -41,21 +37,12 @@ def main() -> None:
         print(row(name, full if name == FULL else single, arguments), flush=True)
 
 
-def row(name: str, data: lg.Dataset, arguments: argparse.Namespace) -> str:
+def row(name: str, data: lg.Dataset, arguments: Namespace) -> str:
     """Train one method and return its line."""
     out = arguments.out / arguments.protocol / name.replace(" ", "-")
-    started = time.perf_counter()
-    run = lg.fit(
-        data,
-        "bce" if name == FULL else name,
-        backbone=arguments.backbone,
-        protocol=arguments.protocol,
-        out=out,
-        device=arguments.device,
-        trace="off",
-        quiet=True,
-        resume=(out / "config.json").exists(),
-    )
+    started, resume = time.perf_counter(), (out / "config.json").exists()
+    given = {each: getattr(arguments, each) for each in ("backbone", "protocol", "device")}
+    run = lg.fit(data, "bce" if name == FULL else name, out=out, trace="off", quiet=True, resume=resume, **given)
     seconds = time.perf_counter() - started
     val, test = (100 * run.metrics[split]["map"] for split in ("val", "test"))
     label = f"`{name}`" if name != FULL else name

@@ -26,7 +26,8 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.review.wrong_labels import WrongLabels, estimate_wrong_labels
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.review_loop import LIMITS, SETTINGS, hide, load, parse_arguments
+from benchmarks.harness import FEATURES, parse_arguments
+from benchmarks.review_loop import LIMITS, SETTINGS, hide, load
 from benchmarks.simulated_review import audit_once, linear_config
 
 SHARES = (0.0, 0.02, 0.05)
@@ -103,7 +104,7 @@ def simulate(name: str, data: lg.Dataset, share: float, seed: int) -> Outcome:
 
 def main() -> None:
     """Run all settings and seeds."""
-    arguments = parse_arguments(__doc__)
+    arguments = parse_arguments(__doc__, data=",".join(SETTINGS), seeds=3, features=FEATURES)
     started, summary = time.perf_counter(), []
     print("| data | seed | known | made wrong | suggested | of these wrong | answers | found | lost | interval held |")
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)

@@ -108,9 +108,9 @@ class Fuzzer:
         random = np.random.default_rng([self.seed, number, 0])
         return self.targets[int(random.choice(len(self.targets), p=self.weights))]
 
-    def run(self, number: int, *, target: Target | None = None, keep: bool = False) -> Case:
+    def run(self, number: int) -> Case:
         """Make and judge one case."""
-        random, chosen = np.random.default_rng([self.seed, number, 1]), target or self.choose(number)
+        random, chosen = np.random.default_rng([self.seed, number, 1]), self.choose(number)
         path = self.root / chosen.path
         readers = [name for name, share in chosen.readers.items() if random.random() < share]
         readers = [name for name in readers if self.heavy or chosen.readers[name] >= 0.2]
@@ -131,8 +131,7 @@ class Fuzzer:
             return self._judge(number, chosen, readers, mutation, foreign=foreign)
         finally:
             os.environ.pop("LABELGAP_TRUST", None)
-            if not keep:
-                self.restore()
+            self.restore()
 
     def _judge(self, number: int, target: Target, readers: list[str], mutation: str, *, foreign: bool) -> Case:
         path, outcomes, failures = self.root / target.path, [], []

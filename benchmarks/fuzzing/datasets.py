@@ -106,7 +106,7 @@ def _write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content))
 
 
-def _splits(data: lg.Dataset) -> Any:
+def describe_splits(data: lg.Dataset) -> Any:
     return [(split.name, split.labels, split.truth, len(split.images)) for split in data.splits]
 
 
@@ -134,7 +134,7 @@ def _count_rows(path: Path, options: TableOptions) -> int | None:
 
 def _hub(folder: Path) -> Any:
     data = lg.load("huggingface", folder)
-    return [_splits(data), [np.asarray(data.train.images[row]) for row in range(len(data.train))]]
+    return [describe_splits(data), [np.asarray(data.train.images[row]) for row in range(len(data.train))]]
 
 
 def _names(path: Path) -> Any:
@@ -144,10 +144,10 @@ def _names(path: Path) -> Any:
 
 
 DATA_READERS: Final[dict[str, Callable[[Path], Any]]] = {
-    "arff": lambda folder: _splits(lg.load("arff", folder)),
-    "spml": lambda folder: _splits(lg.load("spml", folder)),
-    "voc2012": lambda folder: _splits(lg.load("voc2012", folder)),
-    "chexpert": lambda folder: _splits(lg.load("chexpert", folder, uncertain="absent")),
+    "arff": lambda folder: describe_splits(lg.load("arff", folder)),
+    "spml": lambda folder: describe_splits(lg.load("spml", folder)),
+    "voc2012": lambda folder: describe_splits(lg.load("voc2012", folder)),
+    "chexpert": lambda folder: describe_splits(lg.load("chexpert", folder, uncertain="absent")),
     "fiftyone": read_fiftyone,
     "huggingface": _hub,
     "label studio": lambda folder: read_label_studio(folder / "case.json"),

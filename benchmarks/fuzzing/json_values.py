@@ -34,12 +34,8 @@ def hostile_value(random: Random) -> Any:
     if kind == 1:
         return str(canary())
     if kind == 2:
-        return {
-            "name": pick(random, ["csv", "features", "folder", "coco"]),
-            "path": str(canary()),
-            "options": {},
-            "steps": [],
-        }
+        name = pick(random, ["csv", "features", "folder", "coco"])
+        return {"name": name, "path": str(canary()), "options": {}, "steps": []}
     return pick(random, _VALUES)
 
 
@@ -89,9 +85,8 @@ def _json_text(random: Random, value: Any) -> bytes:
         depth = int(pick(random, [100, 3000, 200_000]))
         text = text.replace(": ", ": " + "[" * depth + "]" * depth + ', "x": ', 1)
     elif kind == 2:
-        text = text.replace(
-            "0", pick(random, ["1e400", "-1e400", "NaN", "-Infinity", "0" * 30, "1" * 5000, "1e-400"]), 1
-        )
+        numbers = ["1e400", "-1e400", "NaN", "-Infinity", "0" * 30, "1" * 5000, "1e-400"]
+        text = text.replace("0", pick(random, numbers), 1)
     elif kind == 3:
         text = pick(random, ["\ufeff" + text, text + text, text + "\n\n", "// x\n" + text, text.replace('"', "'")])
     return text.encode("utf-8", "surrogatepass")

@@ -112,13 +112,8 @@ def _swap_blocks(random: Random, data: bytes) -> bytes:
     one, other = sorted(int(random.integers(max(len(data) - size, 1))) for _ in range(2))
     if other - one < size:
         return _flip_bits(random, data)
-    return (
-        data[:one]
-        + data[other : other + size]
-        + data[one + size : other]
-        + data[one : one + size]
-        + data[other + size :]
-    )
+    first, second = data[one : one + size], data[other : other + size]
+    return data[:one] + second + data[one + size : other] + first + data[other + size :]
 
 
 def _zero_block(random: Random, data: bytes) -> bytes:

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import torch
 from benchmarks.fuzzing import samples
-from benchmarks.fuzzing.datasets import DATA_READERS
+from benchmarks.fuzzing.datasets import DATA_READERS, describe_splits
 
 import labelgap as lg
 from labelgap.audit.candidates import Audit
@@ -41,10 +41,6 @@ from labelgap.training.checkpoint import completed_epochs
 Reader = Callable[[Path], Any]
 
 
-def _splits(data: lg.Dataset) -> Any:
-    return [(split.name, split.labels, split.truth, len(split.images)) for split in data.splits]
-
-
 def _run(folder: Path) -> Any:
     run = lg.open_run(folder)
     shown = [repr(run), run._repr_html_()]
@@ -56,31 +52,17 @@ def _opened(folder: Path) -> Any:
     return [run.config, run.history, run.metrics, run.finished, repr(run), run._repr_html_()]
 
 
-def _model(folder: Path) -> Any:
-    return lg.open_run(folder).model.state_dict()
-
-
 def _initial_backbone(folder: Path) -> Any:
     torch.manual_seed(0)
     return lg.open_run(folder).initial_backbone().state_dict()
 
 
-def _report(folder: Path) -> Any:
-    return lg.write_report(folder, images=False).read_text()
-
-
 def _review(folder: Path, read_only: bool = False) -> Any:
     opened = open_review_folder(folder)
     with closing(Review(opened, read_only=read_only)) as review:
-        events, columns = review.store.events(), review.candidates.columns
-        told = [
-            review.progress(),
-            review.classes(),
-            review.estimate(),
-            review.store.current(),
-            review.store.last_events(),
-        ]
-        return [events, columns, told, review.candidates.metadata]
+        stored = [review.store.events(), review.store.current(), review.store.last_events()]
+        told = [review.progress(), review.classes(), review.estimate()]
+        return [stored, told, review.candidates.columns, review.candidates.metadata]
 
 
 def _store(folder: Path) -> Any:
@@ -124,22 +106,14 @@ def _resume(folder: Path) -> Any:
 
 def _comparison(folder: Path) -> Any:
     found = Comparison.open(folder)
-    return [
-        found,
-        found.tied,
-        found.winner,
-        [row.mean for row in found.methods],
-        [row.deviation for row in found.methods],
-    ]
+    return [found, found.tied, found.winner, [(row.mean, row.deviation) for row in found.methods]]
 
 
 def _compare_again(folder: Path) -> Any:
     """Compare again, which reads every stored head and trains what cannot be used."""
     features = _features()
-    found = lg.compare(features, samples.METHODS, out=folder, quiet=True, device="cpu", **samples.COMPARE)
-    return [
-        (row.method, row.options, [(seed.value, seed.epoch, seed.test) for seed in row.seeds]) for row in found.methods
-    ]
+    rows = lg.compare(features, samples.METHODS, out=folder, quiet=True, device="cpu", **samples.COMPARE).methods
+    return [(row.method, row.options, [(seed.value, seed.epoch, seed.test) for seed in row.seeds]) for row in rows]
 
 
 def _study(folder: Path) -> Any:
@@ -156,20 +130,11 @@ def _chunks(folder: Path) -> Any:
 def _predict(folder: Path) -> Any:
     """Finish the prediction: damaged chunks are refused, or computed again."""
     run, out = lg.open_run(folder.parent / "run"), folder.parent / samples.PREDICTION
+    settings: dict[str, Any] = {"batch_size": samples.BATCH, "device": "cpu", "workers": 0, "force": True}
     try:
-        return predict_to_file(
-            run, samples.test_images(), out, batch_size=samples.BATCH, device="cpu", workers=0, force=True
-        ).present
+        return predict_to_file(run, samples.test_images(), out, **settings).present
     finally:
         out.unlink(missing_ok=True)
-
-
-def _weights(path: Path) -> Any:
-    return read_weight_file(path).tensors
-
-
-def _backbone(path: Path) -> Any:
-    return create_backbone("small-cnn", weights=path).state_dict()
 
 
 def _cached(folder: Path) -> Any:
@@ -189,10 +154,8 @@ def _command(*words: str) -> Reader:
     """Return a reader that runs a command; FOLDER and ROOT in a word are the folder and the samples."""
 
     def call(folder: Path) -> Any:
-        argv = [
-            "labelgap",
-            *(word.replace("FOLDER", str(folder)).replace("ROOT", str(folder.parent)) for word in words),
-        ]
+        given = (word.replace("FOLDER", str(folder)).replace("ROOT", str(folder.parent)) for word in words)
+        argv = ["labelgap", *given]
         out, err = io.StringIO(), io.StringIO()
         os.environ["LABELGAP_CACHE"] = str(folder.parent / "cache")
         with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -218,18 +181,18 @@ READERS: Final[dict[str, Reader]] = {
     "apply": _apply,
     "apply with": lambda folder: _apply(folder, ["ll-cp"]),
     "audit": _audit,
-    "backbone": _backbone,
+    "backbone": lambda path: create_backbone("small-cnn", weights=path).state_dict(),
     "cache": _cache,
     "cached features": _cached,
     "chunks": _chunks,
     "check review": check_review,
-    "coco": lambda folder: _splits(lg.load("coco2017", folder)),
+    "coco": lambda folder: describe_splits(lg.load("coco2017", folder)),
     "compare again": _compare_again,
     "comparison": _comparison,
     "completed epochs": completed_epochs,
-    "data": lambda folder: _splits(open_review_folder(folder).data),
+    "data": lambda folder: describe_splits(open_review_folder(folder).data),
     "decisions": decisions,
-    "features": lambda path: _splits(lg.load("features", path)),
+    "features": lambda path: describe_splits(lg.load("features", path)),
     "examples": _examples,
     "initial backbone": _initial_backbone,
     "labelgap apply": _command("apply", "FOLDER", "--out", "ROOT/applied.csv", "--force"),
@@ -239,13 +202,13 @@ READERS: Final[dict[str, Reader]] = {
     "labelgap report": _command("report", "FOLDER", "--no-images"),
     "labelgap revisions": _command("revisions", "FOLDER", "list"),
     "labelgap verify": _command("verify", "FOLDER"),
-    "model": _model,
-    "open data": lambda path: _splits(load(path)),
+    "model": lambda folder: lg.open_run(folder).model.state_dict(),
+    "open data": lambda path: describe_splits(load(path)),
     "opened": _opened,
     "predict": _predict,
-    "report": _report,
+    "report": lambda folder: lg.write_report(folder, images=False).read_text(),
     "resume": _resume,
-    "read decisions": lambda folder: read_decisions(folder),
+    "read decisions": read_decisions,
     "review": _review,
     "review read-only": lambda folder: _review(folder, read_only=True),
     "revisions": lambda folder: lg.open_run(folder).revisions,
@@ -253,5 +216,5 @@ READERS: Final[dict[str, Reader]] = {
     "store": _store,
     "study": _study,
     "trace": lambda folder: lg.open_run(folder).trace,
-    "weights": _weights,
+    "weights": lambda path: read_weight_file(path).tensors,
 }

@@ -20,21 +20,13 @@ def mutate_table(random: Random, data: bytes) -> bytes:
     if kind == 0:
         table = table.remove_column(at)
     elif kind == 1:
-        table = table.rename_columns(
-            [*table.column_names[:at], pick(random, ["x", "", "a\0"]), *table.column_names[at + 1 :]]
-        )
+        names = table.column_names
+        names[at] = pick(random, ["x", "", "a\0"])
+        table = table.rename_columns(names)
     elif kind == 2:
-        kinds = [
-            pa.string(),
-            pa.int64(),
-            pa.float64(),
-            pa.int8(),
-            pa.bool_(),
-            pa.binary(),
-            pa.null(),
-            pa.large_string(),
-        ]
-        kinds += [pa.list_(pa.int8()), pa.timestamp("s"), pa.decimal128(5), pa.dictionary(pa.int32(), pa.string())]
+        kinds = [pa.string(), pa.int64(), pa.float64(), pa.int8(), pa.bool_(), pa.binary(), pa.null()]
+        kinds += [pa.large_string(), pa.list_(pa.int8()), pa.timestamp("s"), pa.decimal128(5)]
+        kinds += [pa.dictionary(pa.int32(), pa.string())]
         wanted = pick(random, kinds)
         try:
             table = table.set_column(at, name, column.cast(wanted))

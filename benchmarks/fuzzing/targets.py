@@ -64,12 +64,7 @@ TARGETS: Final = (
     Target("unfinished/best.safetensors", {"model": 0.5, **_RESUMED}, covered=False),
     Target("unfinished/traces.parts/000001.npz", _RESUMED, covered=False, weight=2),
     Target("unfinished/traces.parts/entries.npz", _RESUMED, covered=False, weight=2),
-    Target(
-        "review/review.json",
-        {"data": 1.0, "review": 0.2, "apply": 0.1, "labelgap apply": 0.03},
-        covered=False,
-        weight=8,
-    ),
+    Target("review/review.json", {"data": 1.0, "review": 0.2, "apply": 0.1, "labelgap apply": 0.03}, False, 8),
     Target("review/candidates.parquet", {"review": 1.0}, covered=False),
     Target("review/review.sqlite", _DECIDED, covered=False),
     Target("compare/compare.json", {"comparison": 1.0, "report": 0.02, "labelgap report": 0.005}, weight=8),

@@ -3,7 +3,6 @@
     PYTHONPATH=src python -m benchmarks.loss_kernels                       # an NVIDIA GPU: checks, then measures
     PYTHONPATH=src python -m benchmarks.loss_kernels --network             # and a step of ResNet-50, 448 px, batch 16
     TRITON_INTERPRET=1 PYTHONPATH=src python -m benchmarks.loss_kernels    # no GPU: checks in Triton's interpreter
-    PYTHONPATH=src python -m benchmarks.loss_kernels --compile 90          # no GPU: compiles for compute capability 9.0
 
 Values and gradients are compared with the losses without kernels, in float32: all label states, ties, first to last
 epoch. Times are

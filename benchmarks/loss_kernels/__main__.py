@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from unittest.mock import patch
 
 try:
     import triton
@@ -18,11 +16,9 @@ except ImportError:
 
 import benchmarks.loss_kernels
 import torch
+from benchmarks.harness import parse_arguments
 from benchmarks.loss_kernels import measure
-from benchmarks.loss_kernels.checks import METHODS, TOLERANCE, as_kernel, check, make_logits, make_loss
-from benchmarks.loss_kernels.compilation import compile_for
-
-from labelgap.losses.kernels import triton_kernels
+from benchmarks.loss_kernels.checks import METHODS, TOLERANCE, check
 
 COMPARED = ["an", "an-ls", "bce", "wan", "em", "focal", "hill", "splc", "asl", "gr", "ll-r", "ll-ct", "csl"]
 """What is measured; the other methods have the kernel of one of these."""
@@ -31,11 +27,11 @@ IN_ENGINE = ["an", "em", "asl", "gr", "ll-r", "csl"]
 LEAST_SAVING = 0.01
 
 
-def run_checks(methods: list[str], device: str) -> bool:
+def run_checks(device: str) -> bool:
     """Print the worst error of every method; return whether all are within the tolerance."""
     print(f"{'method':9}{'cases':>7}{'loss':>10}{'slope':>10}{'of float64':>12}{'left out':>10}")
     accepted = True
-    for name, errors in check(methods, device):
+    for name, errors in check(METHODS, device):
         mark = "" if errors.accepted else f"   more than {TOLERANCE:g}"
         accepted &= errors.accepted
         print(
@@ -44,28 +40,6 @@ def run_checks(methods: list[str], device: str) -> bool:
             flush=True,
         )
     return accepted
-
-
-def compile_all(methods: list[str], capability: int) -> None:
-    """Print what every kernel becomes; no GPU is needed."""
-    shape, seen = (64, 1000), set()
-
-    def compiled(method: str, *arguments: object, warps: int, **constants: object) -> None:
-        found = compile_for(capability, *arguments, warps=warps, **constants)  # type: ignore[arg-type]
-        entries = int(str(constants.get("BLOCK", 32 * warps))) / (32 * warps)
-        line = (
-            f"{found.name:16}{found.registers:4} registers, {found.spilled} bytes spilled, "
-            f"{found.instructions / entries:6.1f} instructions an entry of a thread"
-        )
-        if (method, line) not in seen:
-            seen.add((method, line))
-            print(f"{method:9}{line}", flush=True)
-
-    labels = torch.full(shape, -1, dtype=torch.int8)
-    for method in methods or COMPARED:
-        kernel = as_kernel(make_loss(method, shape[1], "cpu", 5))
-        with patch.object(triton_kernels, "launch", partial(compiled, method)):
-            torch.autograd.backward(kernel(make_logits(shape, "cpu").requires_grad_(), labels))
 
 
 def run_measurements(methods: list[str], network: bool) -> list[str]:
@@ -138,25 +112,14 @@ def attempt(name: str, work: Callable[[], None]) -> None:
 
 def main() -> None:
     """Check, and measure where there is a GPU."""
-    parser = argparse.ArgumentParser(
-        description=benchmarks.loss_kernels.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--methods", default="", help="names, with commas between them; all when not given")
-    parser.add_argument("--network", action="store_true", help="measure a step of ResNet-50 as well")
-    parser.add_argument("--compile", type=int, metavar="CAPABILITY", help="only compile, say for 90; needs no GPU")
-    arguments = parser.parse_args()
-    methods = [name for name in arguments.methods.split(",") if name]
-    if unknown := set(methods) - set(METHODS):
-        parser.error(f"no kernel for {', '.join(sorted(unknown))}; there is one for {', '.join(METHODS)}")
-    if arguments.compile:
-        return compile_all(methods, arguments.compile)
+    arguments = parse_arguments(benchmarks.loss_kernels.__doc__ or "", network=False)
     started, cuda = time.perf_counter(), torch.cuda.is_available()
     if not cuda and os.environ.get("TRITON_INTERPRET") != "1":
-        parser.error("there is no GPU: set TRITON_INTERPRET=1 to check without one, or give --compile 90")
+        sys.exit("there is no GPU: set TRITON_INTERPRET=1 to check without one")
     device = torch.cuda.get_device_name() if cuda else "interpreted"
     print(f"torch {torch.__version__}, Triton {triton.__version__}, {device}")
-    accepted = run_checks(methods, "cuda" if cuda else "cpu")
-    ratios = run_measurements(methods or COMPARED, arguments.network) if cuda else []
+    accepted = run_checks("cuda" if cuda else "cpu")
+    ratios = run_measurements(COMPARED, arguments.network) if cuda else []
     print("\n".join(["", *ratios, f"{time.perf_counter() - started:.0f} s"]))
     sys.exit(not accepted)
 

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from benchmarks.bare_loop import Settings, bare_graph_speed
 from benchmarks.loss_kernels.checks import Function, make_loss, without_kernel
-from benchmarks.losses import REPLAYS, Step, extra_mebibytes, replay_ms, some_labels, some_logits
+from benchmarks.losses import Step, extra_mebibytes, fastest_replay, replay_ms, some_labels, some_logits
 from torch import Tensor
 
 import labelgap as lg
@@ -100,16 +100,7 @@ def engine_ms(method: str, features: Tensor, table: lg.LabelTable, kernels: bool
         engine.train_epoch(EPOCH)
     step = engine.graphed_step
     assert step is not None and step.graph is not None, step and step.disabled
-    best = float("inf")
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        for _ in range(REPLAYS):
-            step.graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        best = min(best, start.elapsed_time(end) / REPLAYS)
-    return best
+    return fastest_replay(step.graph)
 
 
 def network_step_ms() -> float:

@@ -1,4 +1,4 @@
-"""Ranking in blocks: the same as all at once, in memory that does not grow with images × classes."""
+"""Ranking in blocks: the same as all at once and as a full sort, in bounded memory; and the draw of random labels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labelgap.audit import scorers as scorers_module
 from labelgap.audit.calibration import count_unknown, sample_scores
-from labelgap.audit.candidates import CandidateLimits, rank_candidates
+from labelgap.audit.candidates import CandidateLimits, TopCandidates, draw_unknown, nth_unknown, rank_candidates
 from labelgap.audit.scorers import HeadScorer, StoredScorer
+from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 
@@ -139,7 +142,7 @@ class Stream:
 
 
 def test_memory_does_not_grow_with_images_times_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, classes = 40_000, 500
+    images, classes = 20_000, 500
     monkeypatch.setattr(scorers_module, "BLOCK_SIZE", 1 << 18)
     random = np.random.default_rng(0)
     stream = Stream(
@@ -151,15 +154,15 @@ def test_memory_does_not_grow_with_images_times_classes(monkeypatch: pytest.Monk
     tracemalloc.start()
     try:
         ranking = rank_candidates(
-            {"train": table}, [stream], CandidateLimits(per_class=400, limit=20_000), max_sampled=400_000
+            {"train": table}, [stream], CandidateLimits(per_class=200, limit=10_000), max_sampled=200_000
         )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert stream.asked == 3 * images  # to calibrate, to count, to rank
-    assert len(ranking.missing) == 20_000 and len(ranking.random) == 2_000
-    assert np.bincount(ranking.missing.columns, minlength=classes).min() >= 20
-    assert peak < 50e6, f"{peak / 1e6:.0f} MB, where all scores would take {4 * images * classes / 1e6:.0f} MB"
+    assert len(ranking.missing) == 10_000 and len(ranking.random) == 1_000
+    assert np.bincount(ranking.missing.columns, minlength=classes).min() >= 10
+    assert peak < 30e6, f"{peak / 1e6:.0f} MB, where all scores would take {4 * images * classes / 1e6:.0f} MB"
 
 
 def test_a_review_of_the_most_probable_labels_does_not_hide_the_others() -> None:
@@ -177,3 +180,95 @@ def test_a_review_of_the_most_probable_labels_does_not_hide_the_others() -> None
     told = rank_candidates(tables, scorers, reviewed=reviewed).estimate
     assert blind is not None and told is not None
     assert blind.missing < left / 2 < told.missing < 2 * left
+
+
+def table(seed: int, rows: int, classes: int) -> LabelTable:
+    return LabelTable.from_dense(np.random.default_rng(seed).integers(-1, 2, size=(rows, classes)))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 7))
+def test_the_jth_unknown_label_of_a_row_is_found(seed: int, rows: int, classes: int) -> None:
+    made = table(seed, rows, classes)
+    row, column = np.nonzero(made.to_dense() == UNKNOWN)
+    place = np.array([int((row[:at] == row[at]).sum()) for at in range(len(row))], dtype=np.int64)
+    assert nth_unknown(made, row, place).tolist() == column.tolist()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 999), st.integers(0, 60))
+def test_what_is_drawn_is_unknown_and_nothing_is_drawn_twice(seed: int, count: int) -> None:
+    tables = [table(seed, 7, 5), table(seed + 1, 3, 5)]
+    dense = np.concatenate([each.to_dense() for each in tables])
+    rows, columns = draw_unknown(tables, count, seed)
+    assert (dense[rows, columns] == UNKNOWN).all()
+    assert len(rows) == len(set(zip(rows.tolist(), columns.tolist(), strict=True)))
+    assert len(rows) == min(count, int((dense == UNKNOWN).sum()))
+
+
+def test_every_unknown_label_is_as_likely_as_any_other() -> None:
+    made = table(3, 30, 6)
+    places = np.flatnonzero(made.to_dense() == UNKNOWN)
+    count = np.zeros(180)
+    for seed in range(3000):
+        rows, columns = draw_unknown([made], 8, seed)
+        count[rows * 6 + columns] += 1
+    expected = 3000 * 8 / len(places)
+    chi = ((count[places] - expected) ** 2 / expected).sum() / (len(places) - 1)
+    assert 0.6 < chi < 1.4 and count.sum() == 24_000
+
+
+def test_few_of_very_many_are_drawn_without_laying_them_out() -> None:
+    large = LabelTable.from_entries([0, 5], [1, 2], [1, 1], [str(k) for k in range(5000)], 100_000)
+    rows, columns = draw_unknown([large], 1000, seed=1)
+    assert len(set((rows * 5000 + columns).tolist())) == 1000
+    assert rows.max() > 90_000 and columns.max() > 4900
+
+
+def reference(keys: NDArray[np.float32], per_class: int, limit: int) -> list[tuple[int, int]]:
+    """A full sort in Python: the guaranteed share of each class, then the best of the others."""
+    guaranteed = min(limit // (2 * keys.shape[1]), per_class)
+    first, others = [], []
+    for column in range(keys.shape[1]):
+        entries = [(-float(keys[row, column]), row, column) for row in range(len(keys)) if keys[row, column] > -np.inf]
+        entries.sort()
+        first += entries[:guaranteed]
+        others += entries[guaranteed:per_class]
+    kept = sorted([*first, *sorted(others)[: limit - len(first)]])
+    return [(row, column) for _, row, column in kept]
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 60),
+    st.integers(1, 5),
+    st.integers(1, 12),
+    st.integers(1, 40),
+    st.integers(1, 9),
+)
+def test_blocks_give_what_a_full_sort_gives(
+    seed: int, rows: int, classes: int, per_class: int, limit: int, step: int
+) -> None:
+    random = np.random.default_rng(seed)
+    keys = random.integers(0, 9, size=(rows, classes)).astype(np.float32)  # many ties
+    keys[random.random(keys.shape) < 0.2] = -np.inf
+    top = TopCandidates(classes, per_class, limit)
+    for start in range(0, rows, step):
+        top.update(keys[start : start + step], start)
+    ranked = top.ranked()
+    assert list(zip(ranked.rows.tolist(), ranked.columns.tolist(), strict=True)) == reference(keys, per_class, limit)
+    assert np.array_equal(ranked.scores, keys[ranked.rows, ranked.columns])
+
+
+def test_at_most_twice_the_limit_is_held() -> None:
+    top = TopCandidates(classes=3, per_class=50, limit=60)
+    random = np.random.default_rng(0)
+    for start in range(0, 10_000, 100):
+        top.update(random.normal(size=(100, 3)).astype(np.float32), start)
+        assert top._size <= 2 * 60
+
+
+def test_limits_below_one_are_refused() -> None:
+    with pytest.raises(InputError, match="at least one"):
+        TopCandidates(classes=2, per_class=0, limit=5)

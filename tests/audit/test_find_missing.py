@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,6 @@ def test_complete_labels_leave_only_what_looks_wrong(tmp_path: Path) -> None:
 
 
 def test_data_without_a_recipe_are_passed_as_an_argument(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     data = replace(lg.load("features", write(tmp_path)), recipe={})
     made = train(tmp_path, data)
     with pytest.raises(InputError, match="made by hand"):

@@ -64,7 +64,8 @@ def check_command(command: str, titles: set[str]) -> None:
         assert words[1] in titles | WRITTEN or script.is_file(), f"there is no {words[1]}"
         if script.is_file():
             source = script.read_text(encoding="utf-8")
-            missing = [word for word in words[2:] if word.startswith("--") and f'"{word}"' not in source]
+            given = {word: word[2:].replace("-", "_") for word in words[2:] if word.startswith("--")}
+            missing = [word for word, name in given.items() if not re.search(rf'\b{name}["=]', source)]
             assert not missing, f"{words[1]} has no {missing}"
     elif words[:2] == ["pip", "install"]:
         named = {extra for extras in re.findall(r"labelgap\[(.+)\]", words[2]) for extra in extras.split(",")}

@@ -138,7 +138,7 @@ def test_f1_against_the_truth_stays_near_the_best_however_few_absents_are_known(
     assert set(found.marks) == {"measured" if absents >= 10 else "estimated"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), absents=st.sampled_from([0, 1, 2, 5, 10, 50]), data=st.data())
 def test_one_more_label_never_moves_a_threshold_by_much(seed: int, absents: int, data: st.DataObject) -> None:
     """A twentieth of the images of the split at most, of a model that ranks."""
@@ -200,9 +200,10 @@ def test_pieces_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(choose_thresholds(scores, labels).values, whole.values, rtol=1e-6)
 
 
-def test_many_images_without_a_complete_class_have_thresholds() -> None:
-    scores, labels = (np.repeat(each, 110, axis=0) for each in draw(3))
-    assert len(scores) > RANKINGS.LONG_RANKING and not (labels != UNKNOWN).all(axis=0).any()
+def test_many_images_without_a_complete_class_have_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, labels = draw(3)
+    monkeypatch.setattr(RANKINGS, "LONG_RANKING", len(scores))
+    assert not (labels != UNKNOWN).all(axis=0).any()
     np.testing.assert_allclose(choose_thresholds(scores, labels).values, reference(scores, labels)[0], rtol=1e-9)
 
 
@@ -224,9 +225,6 @@ def test_thresholds_cannot_be_changed_and_leave_the_array_they_were_made_of_alon
         found.marks = ()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("scores", "message"), [([[3.0]], "give the sigmoid"), ([[math.nan]], "must be finite"), ([[0.1, 0.2]], "labels")]
-)
-def test_what_cannot_be_used_is_refused(scores: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        choose_thresholds(scores, [[1]])
+def test_logits_are_refused() -> None:
+    with pytest.raises(InputError, match="give the sigmoid"):
+        choose_thresholds([[3.0]], [[1]])

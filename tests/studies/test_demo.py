@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -57,29 +59,21 @@ def expected_found(run: Run) -> FoundLabels:
     return FoundLabels(len(unknown), len(missing), len(set(missing) & set(unknown[: len(missing)])))
 
 
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    remaining = iter(range(steps))
-
-    def advance(self: Reporter, *_: object, **__: object) -> None:
-        if next(remaining, None) is None:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Reporter, "move_to", advance)
-
-
-def test_ctrl_c_ends_the_study_with_the_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_after(monkeypatch, 3)
-    study = run_demo(tmp_path / "demo", epochs=2, device="cpu", processes=1, sizes=SIZES)
+@pytest.mark.parametrize("steps", [3, 0])
+def test_ctrl_c_ends_the_study_with_the_runs_that_have_an_epoch(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reporter, "move_to", Mock(side_effect=[*[None] * steps, *[KeyboardInterrupt] * 9]))
+    asked = partial(run_demo, tmp_path / "demo", epochs=2, device="cpu", processes=1, sizes=SIZES)
+    if not steps:
+        with pytest.raises(KeyboardInterrupt):
+            asked()
+        assert not (tmp_path / "demo" / "study.json").exists()
+        return
+    study = asked()
     assert [member.label for member in study.members] == ["all labels", "an"]
     assert [run.metrics["interrupted"] for _, run in study.runs] == [False, True]
     assert write_report(open_study(tmp_path / "demo")).exists()
-
-
-def test_ctrl_c_before_the_first_epoch_leaves_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_after(monkeypatch, 0)
-    with pytest.raises(KeyboardInterrupt):
-        run_demo(tmp_path / "demo", epochs=2, device="cpu", processes=1, sizes=SIZES)
-    assert not (tmp_path / "demo" / "study.json").exists()
 
 
 def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:

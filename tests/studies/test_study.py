@@ -24,13 +24,9 @@ def study(tmp_path: Path) -> Study:
     return made
 
 
-def test_a_study_is_read_back_as_it_was(study: Study) -> None:
-    opened = open_study(study.path)
+def test_a_study_is_read_back_as_it_was_and_a_change_is_noticed(study: Study) -> None:
+    opened, path = open_study(study.path), study.path / "study.json"
     assert opened.members == study.members and opened.title == study.title and len(opened.runs) == 2
-
-
-def test_a_changed_study_is_noticed(study: Study) -> None:
-    path = study.path / "study.json"
     path.write_text(path.read_text(encoding="utf-8").replace("Which", "Whose"), encoding="utf-8")
     with pytest.raises(RunError, match="not as it was written"):
         open_study(study.path)

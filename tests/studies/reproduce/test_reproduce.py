@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -51,14 +50,6 @@ from labelgap.verification import verify_run
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}
 TRAIN = vars(networks)["_train"]
 NETWORK: dict[str, Any] = {"backbone": "tiny-cnn", "size": 16}
-
-
-@pytest.fixture
-def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """``--data`` of a feature file with the full labels of every split."""
-    monkeypatch.chdir(tmp_path)
-    np.savez("vectors.npz", **arrays())  # type: ignore[arg-type]
-    return "voc2012=vectors.npz"
 
 
 @pytest.fixture
@@ -208,10 +199,8 @@ def test_versions_of_a_data_set_that_options_load_live_side_by_side_and_others_a
     monkeypatch.chdir(tmp_path)
     small: dict[str, Any] = {**QUICK, **NETWORK, "seeds": 1, "grid": "preset"}
     nuswide(tmp_path)
-    for table in ("kim-table2", "two-way-nus"):
-        made = reproduce(
-            table, ["nuswide=NUS-WIDE"], cells=["an/end*" if table == "kim-table2" else "softmax"], **small
-        )
+    for table, cell in (("kim-table2", "an/end*"), ("two-way-nus", "softmax")):
+        made = reproduce(table, ["nuswide=NUS-WIDE"], cells=[cell], **small)
     images = {table: found.images for (table, _), found in made.by_name.items()}
     assert images == {"kim-table2": (10, 2, 3), "two-way-nus": (9, 2, 2)}, "without the images that have no label"
     assert len(list(Path("runs/reproduce/runs").iterdir())) == 2 and verify_run("runs/reproduce").intact
@@ -232,13 +221,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     splits["val"] = [f"2009_{number:06d}" for number in range(48)]
     devkit(tmp_path, "2012", splits)
     return "voc2012=VOCdevkit"
-
-
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes are copies of this one, so that nothing is loaded again; their work is pickled all the same."""
-    start = multiprocessing.get_context
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: start("fork"))
 
 
 def test_networks_are_trained_on_photos_and_shared_by_tables(
@@ -314,17 +296,12 @@ def test_a_dry_run_tells_the_cost_and_names_the_weights_that_are_missing(
     asked = ("reproduce", "kim-table2", "--data", photos, "--cells", "an/end-to-end:voc2012", "--seeds", "2", *network)
     assert call(*asked, "--batch-size", "2", "--dry-run") == 0
     said = capsys.readouterr().out
-    assert "2 networks to train: about" in said
-    assert "missing   for 2 networks: the pretrained weights of timm:resnet18" in said and "--weights FILE" in said, (
-        said
-    )
-    assert (
-        call("reproduce", "cole-table1", "--data", photos, "--cells", "an/*", "--seeds", "1", *network, "--dry-run")
-        == 0
-    )
-    assert re.search(
-        r"missing   for \d+ linear heads: the pretrained weights of timm:resnet18", capsys.readouterr().out
-    )
+    assert "2 networks to train: about" in said and "--weights FILE" in said
+    assert "missing   for 2 networks: the pretrained weights of timm:resnet18" in said
+    linear = ("cole-table1", "--data", photos, "--cells", "an/*", "--seeds", "1", *network)
+    assert call("reproduce", *linear, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"missing   for \d+ linear heads: the pretrained weights of timm:resnet18", said)
     assert call(*asked, "--batch-size", "2") == 2 and "weights of timm:resnet18" in capsys.readouterr().err
     assert not Path("runs/reproduce").exists(), "nothing is trained that cannot be finished"
 
@@ -472,9 +449,8 @@ def test_brought_features_are_evaluated_for_transfer(tmp_path: Path, monkeypatch
         stored[f"{split}_labels"] = np.eye(3, dtype=np.int8)[kind]
     np.savez("pets.npz", **stored)  # type: ignore[arg-type]
     made = reproduce("two-way-transfer", ["pets=pets.npz"], device="cpu", quiet=True)
-    chosen, best = (
-        made.by_name["two-way-transfer", f"features/linear-eval:pets:{name}"] for name in ("accuracy", "best_accuracy")
-    )
+    metrics = ("accuracy", "best_accuracy")
+    chosen, best = (made.by_name["two-way-transfer", f"features/linear-eval:pets:{name}"] for name in metrics)
     assert 60 < chosen.mean <= best.mean <= 100 and chosen.settings_tried == 45
 
 

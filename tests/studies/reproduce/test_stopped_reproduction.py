@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -11,13 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import call
 from tests.data.readers.official.test_load_voc import devkit
 from tests.killing import start_forked, wait_forked
-from tests.studies.compare.small_features import arrays
 from tests.waiting import wait_until
 
 from labelgap.core.tensors import read_tensors
@@ -29,14 +26,6 @@ from labelgap.verification import verify_run
 QUICK: dict[str, Any] = {"seeds": 1, "epochs": 1, "grid": "preset", "device": "cpu"}
 OPTIONS = ("--seeds", "1", "--epochs", "1", "--grid", "preset", "--device", "cpu")
 FOLDER = Path("runs/reproduce")
-
-
-@pytest.fixture
-def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """``--data`` of a feature file with the full labels of every split."""
-    monkeypatch.chdir(tmp_path)
-    np.savez("vectors.npz", **arrays())  # type: ignore[arg-type]
-    return "voc2012=vectors.npz"
 
 
 def interrupt(*given: Any, **settings: Any) -> None:
@@ -73,13 +62,11 @@ def wait_for_signals(run: Any, **settings: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("interrupt", [os.kill, os.killpg])
 def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_first_get_a_ctrl_c(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[int, int], None]
+    tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[int, int], None]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     splits = {"train": [f"2008_{number:06d}" for number in range(60)], "val": ["2009_000001", "2009_000002"]}
     devkit(tmp_path, "2012", splits)
-    start = multiprocessing.get_context
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: start("fork"))
     monkeypatch.setattr(networks, "_train", wait_for_signals)
     network: dict[str, Any] = {"backbone": "tiny-cnn", "size": 16, "jobs": 2, "cells": ["an/end*", "wan/end*"]}
     process = start_forked(partial(reproduce, "cole-table1", ["voc2012=VOCdevkit"], **network, **QUICK), Path("screen"))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for a test: Debian's, started as a user without privileges, gone afterwards."""
+"""A database for a test that processes share: Debian's PostgreSQL, as a user without privileges, else SQLite."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.waiting import PATIENCE, reserved_port, wait_until
 
 PASSWORD = "s3cret/@word"
@@ -21,13 +22,14 @@ QUOTED = "s3cret%2F%40word"
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
-    """Yield the URL of a new, empty database; skip the test where there is no server or no driver."""
-    psycopg = pytest.importorskip("psycopg", reason="psycopg, the driver of PostgreSQL, is not installed")
+def shared_database(place: Path) -> Iterator[str]:
+    """Yield the URL of a new, empty database: a file in a folder where there is no PostgreSQL, or no driver of it."""
     folders = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
     programs = next((Path(each).parent for each in folders if each), None)
-    if programs is None:
-        pytest.skip("there is no PostgreSQL on this machine (Debian: apt-get install postgresql)")
+    if programs is None or find_spec("psycopg") is None:
+        yield f"sqlite:///{place / 'shared.sqlite'}"
+        return
+    psycopg = import_module("psycopg")
     folder = Path(tempfile.mkdtemp(prefix="labelgap-postgresql-"))
     user: dict[str, Any] = {}
     if os.getuid() == 0:  # the server refuses to run as root
@@ -40,18 +42,8 @@ def postgresql() -> Iterator[str]:
     data = folder / "data"
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     try:
-        initialize: list[str | Path] = [
-            programs / "initdb",
-            "-D",
-            data,
-            "-U",
-            "ann",
-            "-A",
-            "scram-sha-256",
-            f"--pwfile={secret}",
-            "-N",
-        ]
-        subprocess.run(initialize, check=True, **quiet, **user)
+        initialize: list[str | Path] = ["-D", data, "-U", "ann", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"]
+        subprocess.run([programs / "initdb", *initialize], check=True, **quiet, **user)
         with reserved_port() as port:
             settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
             options = [word for setting in settings for word in ("-c", setting)]
