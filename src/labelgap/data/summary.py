@@ -212,13 +212,16 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
     counts = {name: table.counts() for name, table in tables.items()}
     splits = {name: SplitSummary(len(tables[name]), *counts[name].total, int(flags[name].sum())) for name in tables}
     states = [np.sum([getattr(count, state) for count in counts.values()], axis=0) for state in _STATES]
-    columns = zip(data.classes, *(state.tolist() for state in states), counts["train"].present.tolist(), strict=True)
     classes = tuple(
-        ClassSummary(*column, tuple(name for name in flags if name != "train" and flags[name][number]))
-        for number, column in enumerate(columns)
+        ClassSummary(
+            name,
+            *(int(state[number]) for state in (*states, counts["train"].present)),
+            measurable=tuple(split for split in flags if split != "train" and flags[split][number]),
+        )
+        for number, name in enumerate(data.classes)
     )
     measurable = sum(bool(row.measurable) for row in classes)
-    whole = SplitSummary(len(per_image), *(int(state.sum()) for state in states), measurable)
+    whole = SplitSummary(len(per_image), *(int(state.sum()) for state in states), measurable=measurable)
     can, cannot = describe_capabilities(data, words)
     return DatasetSummary(
         name=data.name,
