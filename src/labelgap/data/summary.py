@@ -212,16 +212,20 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
     counts = {name: table.counts() for name, table in tables.items()}
     splits = {name: SplitSummary(len(tables[name]), *counts[name].total, int(flags[name].sum())) for name in tables}
     states = [np.sum([getattr(count, state) for count in counts.values()], axis=0) for state in _STATES]
+    columns = zip(data.classes, *(state.tolist() for state in (*states, counts["train"].present)), strict=True)
     classes = tuple(
         ClassSummary(
             name,
-            *(int(state[number]) for state in (*states, counts["train"].present)),
-            measurable=tuple(split for split in flags if split != "train" and flags[split][number]),
+            yes,
+            no,
+            blank,
+            trained,
+            tuple(split for split in flags if split != "train" and flags[split][number]),
         )
-        for number, name in enumerate(data.classes)
+        for number, (name, yes, no, blank, trained) in enumerate(columns)
     )
-    measurable = sum(bool(row.measurable) for row in classes)
-    whole = SplitSummary(len(per_image), *(int(state.sum()) for state in states), measurable=measurable)
+    yes, no, blank = (int(state.sum()) for state in states)
+    whole = SplitSummary(len(per_image), yes, no, blank, sum(bool(row.measurable) for row in classes))
     can, cannot = describe_capabilities(data, words)
     return DatasetSummary(
         name=data.name,
