@@ -72,20 +72,13 @@ def test_a_path_that_does_not_exist_is_said_to_be(table: Path, text: str) -> Non
         load(text)
 
 
-def test_an_unknown_option_is_answered_with_the_nearest(table: Path) -> None:
-    with pytest.raises(UnknownNameError, match=r"there is no csv option 'zeroes'\. Did you mean 'zeros'\?"):
+def test_an_unknown_option_and_a_missing_path_are_answered(table: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'zeros'"):
         load("csv", table, zeroes="unknown")
-    with pytest.raises(
-        UnknownNameError, match=r"there is no digits option 'images'\. There is: seed, test, train, val\."
-    ):
+    with pytest.raises(UnknownNameError, match="seed, test, train, val"):
         load("digits", images="photos")
-
-
-def test_data_that_needs_a_path_asks_for_it() -> None:
-    with pytest.raises(InputError, match=r"csv needs a path, to a \.csv file: csv=PATH"):
-        load("csv")
     for text in ("csv", "csv="):
-        with pytest.raises(InputError, match=r"csv needs a path, to a \.csv file: csv=PATH"):
+        with pytest.raises(InputError, match="csv=PATH"):
             load(text)
 
 

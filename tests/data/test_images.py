@@ -39,12 +39,6 @@ def test_select_keeps_the_order_asked_for() -> None:
     assert len(images.select([])) == 0
 
 
-@pytest.mark.parametrize("rows", [[5], [-1], [0.5], ["a"]])
-def test_rows_that_do_not_exist_are_refused(rows: list[object]) -> None:
-    with pytest.raises(InputError, match="row"):
-        ArrayImages(np.zeros((5, 2, 2), np.uint8)).select(np.array(rows))
-
-
 def test_arrays_that_are_no_images_are_refused() -> None:
     for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)):
         with pytest.raises(InputError):
@@ -159,19 +153,16 @@ def test_cmyk_and_one_bit_and_ycbcr_become_rgb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
-def test_sixteen_bit_gray_is_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None:
+def test_samples_of_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None:
     values = np.array([[0, 257, 128 * 257, 65535]], dtype=np.uint16)
     if suffix == "pgm":
         (tmp_path / "a.pgm").write_bytes(b"P5 4 1 65535\n" + values.astype(">u2").tobytes())
     else:
         Image.fromarray(values).save(tmp_path / f"a.{suffix}")
     assert read(tmp_path, f"a.{suffix}")[0, :, 1].tolist() == [0, 1, 128, 255]
-
-
-def test_sixteen_bit_colour_keeps_its_upper_bytes(tmp_path: Path) -> None:
     samples = np.array([[[0, 0x8040, 0xFFFF]]], dtype=">u2")
-    (tmp_path / "a.png").write_bytes(png(1, 1, depth=16, color=2, lines=[samples.tobytes()]))
-    assert read(tmp_path, "a.png")[0, 0].tolist() == [0, 0x80, 0xFF]
+    (tmp_path / "color.png").write_bytes(png(1, 1, depth=16, color=2, lines=[samples.tobytes()]))
+    assert read(tmp_path, "color.png")[0, 0].tolist() == [0, 0x80, 0xFF]
 
 
 @pytest.mark.parametrize(("values", "expected"), [([0, 0.5, 1], 128), ([0, 100, 200], 100), ([0, 32768, 65535], 128)])
@@ -204,21 +195,16 @@ def test_files_that_are_no_whole_image_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("not an image")
     (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "pipe.jpg")  # reading it would never end
     for name, reason in {
         "empty.jpg": "is empty",
         "text.jpg": "is not an image",
         "folder.jpg": "is a folder",
         "none.jpg": "does not exist",
+        "pipe.jpg": "is not an ordinary file",
     }.items():
         with pytest.raises(InputError, match=f"{name} {reason}"):
             read(tmp_path, name)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.png")
-    with pytest.raises(InputError, match="not an ordinary file"):
-        read(tmp_path, "a.png")
 
 
 @pytest.mark.parametrize("name", ["../a.png", "sub/../../a.png", "/etc/a.png", "..", "", " ", "a\0.png"])

@@ -66,9 +66,7 @@ def test_a_registered_name_is_loaded_and_described_like_any_other() -> None:
 def test_a_path_is_recognized_by_a_plugin(tmp_path: Path) -> None:
     file = tmp_path / "count.scenes"
     file.write_text("5")
-    register_dataset(
-        "listed", listed_digits, path_to="a .scenes file", recognizes=lambda path: path.suffix == ".scenes"
-    )
+    register_dataset("listed", listed_digits, path_to="a .scenes file", recognizes=is_scenes_file)
     for data in (load(file), load(f"listed={file}"), load("listed", file)):
         assert len(data.train) == 5
     assert str(load(file).findings[0]) == "recognized as listed: a .scenes file"
@@ -89,20 +87,17 @@ def test_a_layout_lets_the_command_check_a_folder(tmp_path: Path, capsys: pytest
     assert "is not checked further: its data (plain)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["", "two words", "a=b", "9lives"])
-def test_a_name_has_to_fit_the_command_line(name: str) -> None:
-    with pytest.raises(InputError, match="is not a name of a data set"):
-        register_dataset(name, few_digits)
-
-
-def test_a_name_that_is_taken_is_refused() -> None:
-    with pytest.raises(ValueError, match="the data set 'csv' is registered already"):
-        register_dataset("csv", few_digits)
-
-
-def test_what_needs_no_path_cannot_recognize_one() -> None:
-    with pytest.raises(InputError, match="has no parameter 'path'"):
-        register_dataset("few", few_digits, recognizes=lambda path: True)
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        *((name, {}, "is not a name of a data set") for name in ("", "two words", "a=b", "9lives")),
+        ("csv", {}, "the data set 'csv' is registered already"),
+        ("few", {"recognizes": is_scenes_file}, "has no parameter 'path'"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(name: str, options: Any, message: str) -> None:
+    with pytest.raises((InputError, ValueError), match=message):
+        register_dataset(name, few_digits, **options)
 
 
 def test_a_recipe_opens_it_again_where_it_is_registered_and_says_what_is_missing_elsewhere() -> None:

@@ -86,27 +86,38 @@ def test_an_image_is_never_changed(transform: Transform) -> None:
     assert np.array_equal(image, before)
 
 
-@pytest.mark.parametrize(("height", "width", "size"), [(375, 500, 448), (500, 333, 224), (100, 90, 31), (7, 300, 224)])
-def test_resizing_is_within_one_level_of_pillows_bilinear(height: int, width: int, size: int) -> None:
-    image = photo(height, width)
-    expected = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    apart = np.abs(resize(image, size, size).astype(int) - expected)
-    assert apart.max() <= 1 and apart.mean() < (0.3 if height > width else 0.01)
-    grey = np.asarray(Image.fromarray(image[..., 0]).resize((size, size), Image.Resampling.BILINEAR))
-    assert np.abs(resize(image[..., :1], size, size)[0].astype(int) - grey).max() <= 1
+FILTERS = {"bilinear": (Image.Resampling.BILINEAR, 1), "bicubic": (Image.Resampling.BICUBIC, 2)}
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(375, 500, 224), (500, 333, 224), (100, 90, 31), (7, 300, 224)])
+@pytest.mark.parametrize("interpolation", FILTERS)
+def test_every_transform_resizes_within_one_level_of_pillow_or_two(
+    interpolation: Interpolation, height: int, width: int, size: int
+) -> None:
+    image, (how, levels) = photo(height, width), FILTERS[interpolation]
+    for channels in (3, 1):
+        shown = Image.fromarray(image if channels == 3 else image[..., 0])
+        expected = np.asarray(shown.resize((size, size), how)).reshape(size, size, channels)
+        made = Resize(size, None, interpolation)(image[..., :channels], 0, 1)
+        apart = np.abs(made.astype(int) - expected.transpose(2, 0, 1))
+        assert apart.max() <= levels and apart.mean() < (0.3 if height > width else 0.01)
+    image = photo(51, 77)
+    middle = Image.fromarray(image).resize((20 * 77 // 51, 20), how).crop((7, 2, 7 + 16, 2 + 16))  # as torchvision
+    made = CenterCrop(16, 20, interpolation)(image, 0, 1)
+    assert np.abs(made.astype(int) - np.asarray(middle).transpose(2, 0, 1)).max() <= levels
 
 
 def test_a_random_part_keeps_its_share_and_shape_and_stays_inside() -> None:
     shares = []
     for height, width in ((375, 500), (500, 375), (50, 400), (3, 3), (1, 1000), (1, 1)):
-        for row in range(200):
+        for row in range(60):
             top, left, tall, wide = random_crop_box(height, width, CounterRNG(0, 1, row))
             assert top >= 0 and left >= 0 and tall >= 1 and wide >= 1
             assert top + tall <= height and left + wide <= width
             if min(height, width) > 300:
                 shares.append(tall * wide / (height * width))
                 assert 0.07 < shares[-1] <= 1 and 0.73 < wide / tall < 1.36
-    assert min(shares) < 0.12 and max(shares) > 0.9
+    assert min(shares) < 0.15 and max(shares) > 0.85
 
 
 def test_a_shape_that_never_fits_gives_the_largest_part_in_the_middle() -> None:
@@ -147,19 +158,15 @@ def test_light_and_colours_change_as_the_formulas_say() -> None:
         assert np.abs(RandomResizedCrop(24, 11)(image, row, 2) - expected).max() < 5
 
 
-def test_the_middle_is_cut_as_torchvision_cuts_it() -> None:
-    image = photo(51, 77)
-    resized_whole = Image.fromarray(image).resize((20 * 77 // 51, 20), Image.Resampling.BILINEAR)
-    expected = np.asarray(resized_whole.crop((7, 2, 7 + 16, 2 + 16))).transpose(2, 0, 1)
-    assert np.abs(CenterCrop(16, 20)(image, 0, 1).astype(int) - expected).max() <= 1
-
-
 def test_senseless_arguments_are_refused() -> None:
     for wrong in (lambda: Resize(0), lambda: RandomResizedCrop(jitter=2), lambda: RandomResizedCrop(lighting=-1)):
         with pytest.raises(InputError):
             wrong()
     with pytest.raises(InputError, match="does not fit"):
         CenterCrop(224, 200)
+    for make in (Resize, RandomResizedCrop, CenterCrop):
+        with pytest.raises(UnknownNameError, match="bicubic"):
+            make(interpolation="bicubc")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="uint8"):
         resize(np.zeros((3, 3, 3), dtype=np.float32), 2, 2)
 
@@ -173,34 +180,3 @@ def test_parts_of_images_are_not_mirrored_where_that_shows_something_else() -> N
         assert np.array_equal(free, kept) or np.array_equal(free[:, :, ::-1], kept)
         changed += not np.array_equal(free, kept)
     assert 0 < changed < 12
-
-
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90), (7, 300)])
-@pytest.mark.parametrize("size", [448, 224, 31])
-def test_bicubic_is_within_two_levels_of_pillows(height: int, width: int, size: int) -> None:
-    image = photo(height, width)
-    for channels in (3, 1):
-        shown = Image.fromarray(image if channels == 3 else image[..., 0])
-        expected = np.asarray(shown.resize((size, size), Image.Resampling.BICUBIC)).reshape(size, size, channels)
-        made = resize(image[..., :channels], size, size, "bicubic")
-        apart = np.abs(made.astype(int) - expected.transpose(2, 0, 1))
-        assert apart.max() <= 2 and apart.mean() < (0.3 if height > width else 0.01)
-
-
-FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
-
-
-@pytest.mark.parametrize("interpolation", FILTERS)
-def test_every_transform_uses_the_filter_that_it_is_given(interpolation: Interpolation) -> None:
-    image = photo(50, 70)
-    shown, how = Image.fromarray(image), FILTERS[interpolation]
-    whole = np.asarray(shown.resize((16, 16), how)).transpose(2, 0, 1)
-    assert np.abs(Resize(16, None, interpolation)(image, 0, 1).astype(int) - whole).max() <= 2
-    middle = np.asarray(shown.resize((28, 20), how).crop((6, 2, 22, 18))).transpose(2, 0, 1)
-    assert np.abs(CenterCrop(16, 20, interpolation)(image, 0, 1).astype(int) - middle).max() <= 2
-
-
-def test_an_unknown_filter_is_refused() -> None:
-    for make in (Resize, RandomResizedCrop, CenterCrop):
-        with pytest.raises(UnknownNameError, match="bicubic"):
-            make(interpolation="bicubc")  # type: ignore[arg-type]

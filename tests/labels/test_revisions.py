@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -94,21 +93,6 @@ def test_any_revisions_give_what_a_dictionary_of_labels_gives(flat: list[int], d
     found = observed.revised(Revisions(revisions))
     assert (found.to_dense() == expected).all()
     assert found == LabelTable.from_dense(expected)
-
-
-def test_few_revisions_of_millions_of_labels_are_quick() -> None:
-    count = 2_000_000
-    places = np.arange(count) * 3
-    observed = LabelTable.from_entries(
-        places // 60, places % 60, (places % 2).astype(np.int8), [str(number) for number in range(60)], count // 20
-    )
-    revisions = Revisions([person("7", "3", UNKNOWN), person("9", "0", PRESENT), model("9", "1", PRESENT)])
-    began = time.process_time()
-    found = observed.revised(revisions)
-    assert time.process_time() - began < 1.0
-    assert len(found.values) == count
-    assert found.batch([7])[0, 3] == UNKNOWN
-    assert found.batch([9])[0, :2].tolist() == [PRESENT, PRESENT]
 
 
 def several() -> Revisions:

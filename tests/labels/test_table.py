@@ -5,6 +5,7 @@ import itertools
 import math
 import pickle
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -102,32 +103,33 @@ def test_names_are_numbers_where_none_are_given_and_texts_always() -> None:
     assert all(type(name) is str for name in (*named.classes, *named.images))
 
 
-@pytest.mark.parametrize("dense", [[1, 0], 1, [[[1]]], []])
-def test_labels_that_are_no_matrix_are_refused(dense: Any) -> None:
-    with pytest.raises(InputError, match="labels must be a matrix, a row per image and a column per class"):
-        LabelTable.from_dense(dense)
-
-
-def test_names_that_do_not_fit_the_labels_are_refused() -> None:
-    with pytest.raises(InputError, match="1 class names were given for 2 columns"):
-        LabelTable.from_dense([[1, 0]], classes=["a"])
-    with pytest.raises(InputError, match="2 image names were given for 1 rows"):
-        LabelTable.from_dense([[1, 0]], images=["a", "b"])
-    with pytest.raises(InputError, match="class names come as a list; 'ab' is a single text"):
-        LabelTable.from_dense([[1, 0]], classes="ab")
-
-
-def test_a_class_or_an_image_twice_is_refused() -> None:
-    with pytest.raises(InputError, match="the class 'cat' is listed twice"):
-        LabelTable.from_dense([[1, 0, 1]], classes=["dog", "cat", "cat"])
-    with pytest.raises(InputError, match=r"the image 'a\.jpg' is listed twice"):
-        LabelTable.from_dense([[1], [0]], images=["a.jpg", "a.jpg"])
-    with pytest.raises(InputError, match=r"the image 'a\.jpg' is listed twice"):
-        small().select([0, 1, 0])
-    with pytest.raises(InputError, match=r"the image 'a\.jpg' is listed twice"):
-        LabelTable.concatenate([small(), small()])
-    with pytest.raises(InputError, match="the class 'cat' is listed twice"):
-        LabelTable.from_entries([0], [0], [1], ["cat", "cat"], 1)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *(
+            (lambda dense=dense: LabelTable.from_dense(dense), "labels must be a matrix")
+            for dense in ([1, 0], 1, [[[1]]])
+        ),
+        (lambda: LabelTable.from_dense([[1, 0]], classes=["a"]), "1 class names were given for 2 columns"),
+        (lambda: LabelTable.from_dense([[1, 0]], images=["a", "b"]), "2 image names were given for 1 rows"),
+        (lambda: LabelTable.from_dense([[1, 0]], classes="ab"), "'ab' is a single text"),
+        (lambda: LabelTable.from_dense([[1, 0, 1]], classes=["dog", "cat", "cat"]), "'cat' is listed twice"),
+        (lambda: LabelTable.from_dense([[1], [0]], images=["a.jpg", "a.jpg"]), r"'a\.jpg' is listed twice"),
+        (lambda: small().select([0, 1, 0]), r"'a\.jpg' is listed twice"),
+        (lambda: LabelTable.concatenate([small(), small()]), r"'a\.jpg' is listed twice"),
+        (lambda: LabelTable.concatenate([small(), LabelTable.from_dense([[1]])]), "only tables of the same classes"),
+        (lambda: LabelTable.concatenate([]), "only tables of the same classes"),
+        (lambda: LabelTable(np.array([0, 2]), np.array([0], np.int32), np.array([1], np.int8), ["a"]), "the starts"),
+        (lambda: small().codes_at([2], [0]), "row 2 is outside"),
+        (lambda: small().codes_at([1], [-1]), "class number -1 is outside"),
+        (lambda: small().codes_at([0, 0], [0]), "2 rows and 1 class numbers"),
+        (lambda: hash(small()), "unhashable"),
+        (lambda: np.asarray(small(), copy=False), "is a copy"),
+    ],
+)
+def test_what_makes_no_table_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises((InputError, TypeError, ValueError), match=message):
+        make()
 
 
 @pytest.mark.parametrize(
@@ -165,13 +167,6 @@ def test_rows_that_are_not_there_are_refused(rows: Any, message: str) -> None:
         small().select(rows)
 
 
-def test_tables_of_other_classes_or_none_at_all_are_not_put_together() -> None:
-    other = LabelTable.from_dense([[1, 0, 1]], classes=["dog", "cat", "owl"], images=["c.jpg"])
-    for tables in ([small(), other], []):
-        with pytest.raises(InputError, match="only tables of the same classes"):
-            LabelTable.concatenate(tables)
-
-
 def test_an_empty_table_can_be_used_like_any_other() -> None:
     empty = LabelTable.from_dense(np.zeros((0, 3)))
     assert empty.shape == (0, 3)
@@ -190,11 +185,6 @@ def test_a_table_in_which_nothing_is_known_can_be_used_like_any_other() -> None:
     assert (blank.batch([1, 0]) == UNKNOWN).all()
     assert blank.observe("all", "all") == blank.drop(1.0) == blank
     assert not blank.complete
-
-
-def test_arrays_that_contradict_one_another_are_refused() -> None:
-    with pytest.raises(InputError, match="not as many as the starts"):
-        LabelTable(np.array([0, 2]), np.array([0], np.int32), np.array([1], np.int8), ["a"])
 
 
 def test_a_table_cannot_be_written_to() -> None:
@@ -223,8 +213,6 @@ def test_tables_are_equal_when_labels_and_names_are() -> None:
     assert small() != LabelTable.from_dense(dense, ["cat", "dog", "owl"], ["a.jpg", "c.jpg"])
     assert small() != LabelTable.from_dense(-abs(dense), ["cat", "dog", "owl"], ["a.jpg", "b.jpg"])
     assert small() != dense.tolist()
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(small())
 
 
 @FEW
@@ -240,16 +228,6 @@ def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
     assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
     starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
     assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
-
-
-def test_places_outside_the_table_are_refused() -> None:
-    table = LabelTable.from_dense([[1, 0]])
-    with pytest.raises(InputError, match="row 1 is outside"):
-        table.codes_at([1], [0])
-    with pytest.raises(InputError, match="class number -1 is outside"):
-        table.codes_at([0], [-1])
-    with pytest.raises(InputError, match="2 rows and 1 class numbers"):
-        table.codes_at([0, 0], [0])
 
 
 def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:

@@ -358,9 +358,9 @@ class _Cleaner:
         present: Counter[str] = Counter(dict.fromkeys(self.source.classes or (), 0))
         first_lines: dict[str, int] = {}
         for row in rows:
-            for name, state, _ in layout.statements(row.cells):
-                present[name] += state == PRESENT
-                first_lines.setdefault(name, row.line)
+            for said in layout.statements(row.cells):
+                present[said.name] += said.code == PRESENT
+                first_lines.setdefault(said.name, row.line)
         self._rename(present, first_lines)
         for name in self.names.values():
             if layout.notation.names(name) != [name]:
@@ -413,13 +413,13 @@ class _Cleaner:
         """Add the known labels to a row; what is no state, or contradicts itself, becomes unknown."""
         conflict = "is present in one of its columns and absent in another"
         conflict = "is both under present and under absent" if self.columns.lists else conflict
-        for written, code, number in layout.statements(row.cells):
-            name = self.names.get(written, written)
-            if code is None:
-                where = truncate_text(self.header[number])
-                text = f"'{truncate_text(str(row.cells[number]))}' under {where} is no state: unknown now"
+        for said in layout.statements(row.cells):
+            name = self.names.get(said.name, said.name)
+            if said.code is None:
+                where = truncate_text(self.header[said.number])
+                text = f"'{truncate_text(said.text)}' under {where} is no state: unknown now"
                 self._change(row.line, "unknown", text)
-            elif code != UNKNOWN and not row.add_label(name, code):
+            elif said.code != UNKNOWN and not row.add_label(name, said.code):
                 self._change(row.line, "unknown", f"'{truncate_text(name)}' {conflict}: unknown now")
 
     def _mend(self, row: _TableRow, layout: WideLayout | ListLayout) -> None:

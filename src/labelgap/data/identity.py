@@ -223,10 +223,9 @@ def _content_digests(images: ImageSource) -> NDArray[np.uint64]:
             with suppress(InputError):
                 sizes[row] = images.encoded_size(row)
         return sizes
-    if isinstance(images, FeatureVectors):
-        return _digests(np.ascontiguousarray(row).data for row in images.vectors)
-    if isinstance(images, ArrayImages):
-        return _digests(np.ascontiguousarray(row).data for row in images.array)
+    if isinstance(images, FeatureVectors | ArrayImages):
+        rows = images.vectors if isinstance(images, FeatureVectors) else images.array
+        return _digests(np.ascontiguousarray(row).data for row in rows)
     return np.repeat(_digests([images.fingerprint().encode()]), len(images))
 
 

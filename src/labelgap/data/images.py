@@ -210,10 +210,8 @@ class FileImages(StoredImages):
 
     def __init__(self, root: str | os.PathLike[str], names: Sequence[str], files: Sequence[str] | None = None) -> None:
         self.root = Path(root).absolute()
-        self.names = tuple(names)
-        self.files: tuple[str, ...] = self.names if files is None else tuple(files)
-        if len(self.files) != len(self.names):
-            raise InputError(f"{len(self.names)} names were given for {len(self.files)} files.")
+        self.files = tuple(names if files is None else files)
+        self.set_names(names, len(self.files), "files")
         for name in self.files:
             _check_below(self.root, name)
 

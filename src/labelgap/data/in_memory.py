@@ -117,20 +117,16 @@ def _from_values(values: NDArray[Any] | Tensor) -> ImageSource:
 
 def _check_values(image: NDArray[Any] | Tensor, name: str) -> None:
     """Reject a wrong shape, a wrong type, and values that do not lie in 0 … 1."""
-    shape = tuple(image.shape)
+    shape, dtype = tuple(image.shape), str(image.dtype).removeprefix("torch.")
     if isinstance(image, Tensor):
-        valid, expected = len(shape) == 3 and shape[0] in (1, 3), "(C, H, W) with C 1 or 3, or (N, C, H, W)"
-        floating, dtype = image.is_floating_point(), str(image.dtype).removeprefix("torch.")
+        container, expected, channels = "a tensor", "(C, H, W) with C 1 or 3, or (N, C, H, W)", shape[:1]
     else:
-        valid = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
-        expected = "(H, W), (H, W, 3) or (N, H, W, 3)"
-        floating, dtype = image.dtype.kind == "f", str(image.dtype)
-    container = "a tensor" if isinstance(image, Tensor) else "an array"
-    if not valid or 0 in shape:
+        container, expected, channels = "an array", "(H, W), (H, W, 3) or (N, H, W, 3)", shape[2:] or (1,)
+    if len(shape) not in ((3,) if isinstance(image, Tensor) else (2, 3)) or channels not in ((1,), (3,)) or 0 in shape:
         raise InputError(f"{name} is {container} of shape {shape}: images are {expected}.")
     if dtype == "uint8":
         return
-    if not floating:
+    if "float" not in dtype:
         raise InputError(f"{name} is {container} of {dtype}: images are uint8 (0…255), or floats from 0 to 1.")
     low, high = float(image.min()), float(image.max())
     if not (low >= 0 and high <= 1):

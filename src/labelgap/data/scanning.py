@@ -310,7 +310,6 @@ def _close(
 MAX_QUICK_FILES: Final = 200_000
 """Files that are looked at without being asked to: of more, reading two parts of each takes minutes."""
 
-_CHUNK: Final = 256
 _TAIL: Final = 32
 
 T = TypeVar("T")
@@ -324,15 +323,12 @@ def find_unreadable(images: StoredImages, advance: Advance = lambda images: None
     """
     if decode or not isinstance(images, FileImages):
         return scan_images(images, advance).unreadable
-    rows = np.arange(len(images))
-    chunks = [rows[start : start + _CHUNK].tolist() for start in range(0, len(rows), _CHUNK)]
     suspects: list[int] = []
     with ThreadPoolExecutor(cpu_count()) as threads:
-        for chunk, sound in zip(
-            chunks, threads.map(lambda part: [_has_both_ends(images.path(row)) for row in part], chunks), strict=True
-        ):
-            suspects += [row for row, each in zip(chunk, sound, strict=True) if not each]
-            advance(len(chunk))
+        sound = threads.map(lambda row: _has_both_ends(images.path(row)), range(len(images)))
+        for row, each in enumerate(sound):
+            suspects += [] if each else [row]
+            advance(1)
     unreadable = scan_images(images.select(suspects)).unreadable
     return {suspects[number]: reason for number, reason in unreadable.items()}
 

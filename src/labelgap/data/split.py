@@ -40,10 +40,8 @@ def hold_out_val(data: Dataset) -> Dataset:
     Copies of an image and images of one group stay together. Data that were not read from a table or a folder of one's
     own, or have a val, stay as they are.
     """
-    if data.val is not None or not any(isinstance(finding, NoSplit | NoValRows) for finding in data.findings):
-        return data
-    train = data.train
-    if len(train) < 2:
+    train, unsplit = data.train, any(isinstance(finding, NoSplit | NoValRows) for finding in data.findings)
+    if data.val is not None or not unsplit or len(train) < 2:
         return data
     seed = int(data.recipe.get("options", {}).get("seed") or 0)
     kept, held = hash_split(train.labels, 1, seed, train.groups)

@@ -7,7 +7,7 @@ A class can be measured on a split only where its known labels support an accura
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -23,6 +23,7 @@ from labelgap.metrics.validation import supports_accuracy
 _PURPOSES = {"val": "choose epochs and thresholds by accuracy", "test": "measure accuracy"}
 _FEW_CLASSES = "choose thresholds by accuracy"
 _RANDOM_SAMPLE = 300
+_STATES: Final = ("present", "absent", "unknown")
 
 
 def measurable_classes(split: Split) -> NDArray[np.bool_]:
@@ -204,19 +205,27 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
     """
     own = data.recipe.get("name") in OWN_FORMATS
     words = ("photo", "tag") if own else ("image", "class")
-    tables = [split.labels for split in data.splits]
-    present = [np.bincount(table.rows[table.values == PRESENT], minlength=len(table)) for table in tables]
+    tables = {split.name: split.labels for split in data.splits}
+    present = [np.bincount(table.rows[table.values == PRESENT], minlength=len(table)) for table in tables.values()]
     per_image = np.concatenate(present)
-    classes = _classes(data)
-    splits = {
-        split.name: SplitSummary(len(split), *split.labels.counts().total, int(measurable_classes(split).sum()))
-        for split in data.splits
-    }
-    images, present_labels, absent, unknown = (
-        sum(getattr(split, name) for split in splits.values()) for name in ("images", "present", "absent", "unknown")
+    flags = {split.name: measurable_classes(split) for split in data.splits}
+    counts = {name: table.counts() for name, table in tables.items()}
+    splits = {name: SplitSummary(len(tables[name]), *counts[name].total, int(flags[name].sum())) for name in tables}
+    states = [np.sum([getattr(count, state) for count in counts.values()], axis=0) for state in _STATES]
+    columns = zip(data.classes, *(state.tolist() for state in (*states, counts["train"].present)), strict=True)
+    classes = tuple(
+        ClassSummary(
+            name,
+            yes,
+            no,
+            blank,
+            trained,
+            tuple(split for split in flags if split != "train" and flags[split][number]),
+        )
+        for number, (name, yes, no, blank, trained) in enumerate(columns)
     )
-    measurable = sum(bool(row.measurable) for row in classes)
-    whole = SplitSummary(images, present_labels, absent, unknown, measurable)
+    yes, no, blank = (int(state.sum()) for state in states)
+    whole = SplitSummary(len(per_image), yes, no, blank, sum(bool(row.measurable) for row in classes))
     can, cannot = describe_capabilities(data, words)
     return DatasetSummary(
         name=data.name,
@@ -228,47 +237,30 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         present_per_image=float(per_image.mean()) if len(per_image) else 0.0,
         most_present=int(per_image.max(initial=0)),
         findings=data.findings,
-        warnings=tuple(_warnings(data, *words)),
+        warnings=tuple(_warnings(data, classes, *words)),
         can=can,
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
     )
 
 
-def _classes(data: Dataset) -> tuple[ClassSummary, ...]:
-    counts = [split.labels.counts() for split in data.splits]
-    present, absent, unknown = (
-        np.sum([getattr(count, state) for count in counts], axis=0).tolist()
-        for state in ("present", "absent", "unknown")
-    )
-    in_train = counts[0].present.tolist()
-    flags = {split.name: measurable_classes(split) for split in data.splits if split.name != "train"}
-    return tuple(
-        ClassSummary(
-            name, present[k], absent[k], unknown[k], in_train[k], tuple(split for split in flags if flags[split][k])
-        )
-        for k, name in enumerate(data.classes)
-    )
-
-
-def _warnings(data: Dataset, image_word: str, class_word: str) -> Iterator[LabelWarning]:
-    counts = [split.labels.counts() for split in data.splits]
-    present = np.sum([count.present for count in counts], axis=0)
-    affected: dict[Any, NDArray[np.bool_]] = {
-        "never_present": present == 0,
-        "few_present": (present > 0) & (present < RARE_BELOW),
-        "not_in_train": (present > 0) & (counts[0].present == 0),
+def _warnings(
+    data: Dataset, classes: Sequence[ClassSummary], image_word: str, class_word: str
+) -> Iterator[LabelWarning]:
+    affected: dict[Any, list[str]] = {
+        "never_present": [each.name for each in classes if not each.present],
+        "few_present": [each.name for each in classes if 0 < each.present < RARE_BELOW],
+        "not_in_train": [each.name for each in classes if each.present and not each.present_in_train],
     }
-    for kind, flags in affected.items():
-        if flags.any():
-            names = tuple(data.classes[column] for column in np.flatnonzero(flags))
-            yield LabelWarning(kind, class_word, len(names), names)
+    for kind, names in affected.items():
+        if names:
+            yield LabelWarning(kind, class_word, len(names), tuple(names))
     if unlabeled := sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits):
         yield LabelWarning("no_label", image_word, unlabeled)
-    if not any(count.unknown.any() for count in counts):
+    if not any(each.unknown for each in classes):
         options = data.recipe.get("options", {})
         zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in options
-        zeros = zeros and any(count.absent.any() for count in counts)
+        zeros = zeros and any(each.absent for each in classes)
         hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros else ""
         yield LabelWarning("all_known", image_word, sum(map(len, data.splits)), hint=hint)
 

@@ -1,7 +1,7 @@
 """Labels in three states: present, absent, unknown.
 
 ``LabelTable`` holds the observed labels of all images; ``Revisions`` hold what models and people say beyond them.
-``masking`` and ``gaps`` draw a partial table from a full one, and ``io`` reads and writes files.
+``masking`` draws a partial table from a full one, and ``io`` reads and writes files.
 """
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes

@@ -66,7 +66,7 @@ def test_mutated_files_raise_nothing_but_errors_that_name_them_and_are_closed(
     path = tmp_path / "photo.jpg"
     before, outcomes = open_files(), set()
     for number, content in enumerate(samples()):
-        for damaged in mutations(content, 40, seed=number):
+        for damaged in mutations(content, 20, seed=number):
             path.write_bytes(damaged)
             try:
                 assert decode(path, 16).shape[2] == 3

@@ -8,7 +8,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.formats import read_csv
-from labelgap.labels.io.table_file import MAX_PROBLEMS, SPLITS, TableFile, TableOptions
+from labelgap.labels.io.table_file import MAX_PROBLEMS, TableFile, TableOptions
 
 
 @pytest.fixture
@@ -151,34 +151,30 @@ def test_a_header_that_cannot_be_told_apart_is_a_problem_of_its_line(csv: Path, 
     assert problems(csv, f"\n{header}\na.jpg,1,1,1\n")[0] == (2, message)
 
 
-NEVER_CLOSED = "a quote is opened here and never closed; what follows was not read"
-
-
 def test_problems_come_with_a_note_of_names_that_may_be_one_class(csv: Path) -> None:
     with pytest.raises(ProblemsError) as caught:
         read(csv, "image,cat,Cat\na.jpg,1,x1\n")
     assert "'Cat'" in caught.value.__notes__[0]
 
 
-def test_a_quote_that_is_never_closed_is_told_where_it_opens(csv: Path) -> None:
-    assert problems(csv, 'image,cat\na.jpg,1\n"b.jpg,1\nc.jpg,0\n') == [(3, NEVER_CLOSED)]
-    assert problems(csv, 'image,cat,dog\n"a.jpg","\n\n","0\n1\n') == [(4, NEVER_CLOSED)]
-    assert problems(csv, 'image,cat\na.jpg,"1""\nc.jpg,""\n') == [(2, NEVER_CLOSED)]
-    assert problems(csv, '"image,cat\na.jpg,1\n') == [(1, NEVER_CLOSED)]
-
-
-def test_nothing_is_read_after_a_quote_that_is_never_closed(csv: Path) -> None:
-    rows = "".join(f"{number}.jpg,what\n" for number in range(30_000))
-    assert problems(csv, f'image,cat\na.jpg,1\n"b.jpg,1\n{rows}') == [(3, NEVER_CLOSED)]
-
-
-def test_a_quote_that_a_later_cell_closes_is_told_where_it_opens(csv: Path) -> None:
-    ((line, message),) = problems(csv, 'image,cat\n"a.jpg","1\n"b.jpg","0"\n"c.jpg","1"\n')
-    assert line == 2 and message.endswith("is the quote closed that is opened in line 2?")
-
-
-def test_a_cell_without_end_is_told(csv: Path) -> None:
-    assert problems(csv, f"image,cat\n{'a' * 200_000},1\n") == [(2, "a cell has more than 131,072 characters")]
+@pytest.mark.parametrize(
+    ("text", "line", "named"),
+    [
+        ('image,cat\na.jpg,1\n"b.jpg,1\nc.jpg,0\n', 3, "never closed"),
+        ('image,cat,dog\n"a.jpg","\n\n","0\n1\n', 4, "never closed"),
+        ('image,cat\na.jpg,"1""\nc.jpg,""\n', 2, "never closed"),
+        ('"image,cat\na.jpg,1\n', 1, "never closed"),
+        ('image,cat\na.jpg,1\n"b.jpg,1\n' + "c.jpg,what\n" * 30_000, 3, "never closed"),
+        ('image,cat\n"a.jpg","1\n"b.jpg","0"\n"c.jpg","1"\n', 2, "opened in line 2"),
+        (f"image,cat\n{'a' * 200_000},1\n", 2, "131,072"),
+        (f"image,cat\n{'a/' * 5_000},1\n", 2, "10,000"),
+    ],
+)
+def test_a_quote_or_a_cell_without_end_is_one_problem_where_it_begins(
+    csv: Path, text: str, line: int, named: str
+) -> None:
+    ((found, message),) = problems(csv, text)
+    assert found == line and named in message
 
 
 def test_a_file_of_problems_is_read_until_there_are_too_many(csv: Path) -> None:
@@ -195,11 +191,6 @@ def test_a_line_break_or_a_nul_in_the_name_of_an_image_is_refused(csv: Path, nam
     assert line == 70_003 and message == f"{name!r}: the name of an image has a line break or a NUL"
     with pytest.raises(InputError, match="a CSV cannot hold this image"):
         LabelTable.from_dense([[1]], ["cat"], [name]).to_csv(csv)
-
-
-def test_a_name_of_an_image_without_end_is_refused(csv: Path) -> None:
-    ((_, message),) = problems(csv, f"image,cat\n{'a/' * 5_000},1\n")
-    assert message.endswith("the name of an image has 10,000 characters")
 
 
 def test_names_that_begin_as_formulas_are_written_with_an_apostrophe_and_read_without(csv: Path) -> None:
@@ -270,8 +261,6 @@ def test_other_names_are_classes_beside_the_real_columns_and_where_renamed(csv: 
     assert read(csv, "image,split,path,subset\na.jpg,train,1,0\n").table.classes == ("path", "subset")
     csv.write_text("image,subset\na.jpg,1\n")
     assert read_csv(csv, TableOptions(rename={"subset": "Subset"})).table.classes == ("Subset",)
-    with pytest.raises(InputError, match="a CSV cannot hold the class 'subset'"):
-        LabelTable.from_dense([[1]], ["subset"], ["a.jpg"]).to_csv(csv)
 
 
 def test_an_option_of_the_other_form_is_refused_with_the_right_one(csv: Path) -> None:
@@ -302,25 +291,14 @@ def test_a_written_table_is_plain_to_read(csv: Path) -> None:
     assert file.splits == ("train", "val")
 
 
-@pytest.mark.parametrize("name", [" cat", "cat\n", "", "\u3000"])
+@pytest.mark.parametrize("name", [" cat", "cat\n", "", "\u3000", "image", "Split", "group", "PRESENT", "subset"])
 def test_a_name_that_would_be_read_differently_is_not_written(csv: Path, name: str) -> None:
-    for table in (LabelTable.from_dense([[1]], classes=[name]), LabelTable.from_dense([[1]], images=[name])):
-        with pytest.raises(InputError, match=r"a CSV cannot hold the (class|image) .* Use Parquet"):
-            table.to_csv(csv)
-    assert not csv.exists()
-
-
-@pytest.mark.parametrize("name", ["image", "Split", "group", "PRESENT"])
-def test_a_class_called_like_a_column_with_a_meaning_is_not_written(csv: Path, name: str) -> None:
-    with pytest.raises(InputError, match=f"a CSV cannot hold the class '{name}': that column means something else"):
+    with pytest.raises(InputError, match="a CSV cannot hold the class"):
         LabelTable.from_dense([[1]], classes=[name]).to_csv(csv)
-
-
-def test_splits_that_do_not_fit_are_not_written(csv: Path) -> None:
-    table = LabelTable.from_dense([[1], [0]])
-    with pytest.raises(InputError, match="3 splits were given for 2 images"):
-        table.to_csv(csv, splits=["train"] * 3)
-    with pytest.raises(InputError, match=r"there is no split 'trian'\. Did you mean 'train'\?"):
-        table.to_csv(csv, splits=["val", "trian"])
-    assert SPLITS == ("train", "val", "test")
+    if name != name.strip() or not name:
+        with pytest.raises(InputError, match="a CSV cannot hold the image"):
+            LabelTable.from_dense([[1]], images=[name]).to_csv(csv)
+    for splits, named in ((["train"] * 3, "3 splits"), (["val", "trian"], "'trian'")):
+        with pytest.raises(InputError, match=named):
+            LabelTable.from_dense([[1], [0]]).to_csv(csv, splits=splits)
     assert not csv.exists()

@@ -230,8 +230,7 @@ def typed_cell(cell: Cell, kind: pa.DataType) -> Any:
 
 def _opened(path: Path) -> pa.Table:
     with open_parquet(path) as opened:
-        groups = [opened.read_row_group(number) for number in range(opened.num_row_groups)]
-        file = pa.concat_tables(groups) if groups else opened.read()
+        file = _whole(opened)
         file.validate(full=True)
     missing = [name for name in ("image", "present") if name not in file.schema.names]
     if missing:
@@ -240,6 +239,12 @@ def _opened(path: Path) -> pa.Table:
     if unnamed >= 0:
         raise InputError(f"{path}, row {unnamed}: no image is named.")
     return file
+
+
+def _whole(file: pq.ParquetFile) -> pa.Table:
+    """Read a file by its row groups: dictionaries inside of lists cannot be read over several."""
+    groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+    return pa.concat_tables(groups) if groups else file.read()
 
 
 def stored_classes(metadata: Any, path: Path) -> list[str] | None:
@@ -384,8 +389,7 @@ class RawTable:
 
     def _edited(self, columns: Sequence[OutputColumn], edit: EditRow, classes: Sequence[str] | None) -> pa.Table:
         with open_parquet(self.path) as file:
-            stored = [file.read_row_group(number) for number in range(file.num_row_groups)]
-            table = (pa.concat_tables(stored) if stored else file.read()).cast(pq.read_schema(self.path))
+            table = _whole(file).cast(pq.read_schema(self.path))
         rows = [*self.rows()][1:]
         edited = [(number - 1, cells, after) for number, cells in rows if (after := edit(number, [*cells])) is not None]
         arrays, schema_fields = [], []

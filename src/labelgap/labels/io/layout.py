@@ -10,8 +10,9 @@ import ast
 import json
 import re
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -180,8 +181,14 @@ def _parse_bracketed(cell: str) -> list[str] | None:
         return None
 
 
-Statement = tuple[str, int | None, int]
-"""A class as it is written, its state (None for a cell that is none), and the column that says it."""
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: a layout has each once
+class Statement:
+    """A class as it is written, its state (None for a cell that is none), and the column and the text that say it."""
+
+    name: str
+    code: int | None
+    number: int
+    text: str
 
 
 class WideLayout:
@@ -196,6 +203,7 @@ class WideLayout:
 
     def __init__(self, columns: Mapping[int, str], parser: CellParser) -> None:
         self.columns, self.parser = columns, parser
+        self._statements: defaultdict[int, dict[str, Statement]] = defaultdict(dict)
         self.sources: dict[str, list[int]] = {}
         self.cells: dict[int, Counter[str]] = {}
         self.spelling: dict[int, str] = {}
@@ -214,11 +222,18 @@ class WideLayout:
             name = self.columns[number]
             self.sources.setdefault(names.get(name, name), []).append(number)
 
-    def statements(self, cells: Sequence[Cell]) -> Iterator[Statement]:
-        """Yield what a row says, in every cell that is not blank."""
+    def statements(self, cells: Sequence[Cell]) -> list[Statement]:
+        """Return what a row says, in every cell that is not blank."""
+        found = []
         for number, name in self.columns.items():
             if cell := cells[number]:
-                yield name, self.parser.code(cell), number
+                known = self._statements[number]
+                try:
+                    found.append(known[cell])  # type: ignore[index]
+                except (KeyError, TypeError):  # a new cell, or a list
+                    code, text = self.parser.code(cell), str(cell)
+                    found.append(known.setdefault(text, Statement(name, code, number, text)))
+        return found
 
     def set_label(self, cells: list[Cell], name: str, state: int) -> None:
         """Write a state into the columns of a class that say something, or into the first."""
@@ -233,13 +248,19 @@ class ListLayout:
 
     def __init__(self, states: Mapping[int, int], rows: Iterable[Sequence[Cell]], separator: str | None) -> None:
         self.states = dict(states)
+        self._statements: defaultdict[int, dict[str, Statement]] = defaultdict(dict)
         self.notation = TagLists(separator, (row[number] for row in rows for number in states))
 
-    def statements(self, cells: Sequence[Cell]) -> Iterator[Statement]:
-        """Yield what a row says, in every name of a list."""
+    def statements(self, cells: Sequence[Cell]) -> list[Statement]:
+        """Return what a row says, in every name of a list."""
+        found = []
         for number, state in self.states.items():
+            known = self._statements[number]
             for name in self.notation.names(cells[number]):
-                yield name, state, number
+                if (said := known.get(name)) is None:
+                    said = known[name] = Statement(name, state, number, name)
+                found.append(said)
+        return found
 
     def set_label(self, cells: list[Cell], name: str, state: int, names: Mapping[str, str]) -> None:
         """Write a class into the list of its state, and into no other, by whatever of its ``names`` it is there."""

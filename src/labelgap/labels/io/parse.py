@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError, nearest
 from labelgap.core.findings import Finding, Note
@@ -28,6 +29,7 @@ from labelgap.labels.io.layout import (
     Cell,
     CellParser,
     ListLayout,
+    Statement,
     WideLayout,
     blanks_between_tags,
     parse_state,
@@ -461,61 +463,61 @@ class _RowParser:
             yield line, cells
 
     def parse(self, rows: Iterable[Row], layout: WideLayout | ListLayout, stored: Sequence[str] | None) -> LabelTable:
-        """Collect the labels of checked rows; ``stored`` are the names of all classes, where the file has these."""
-        columns: dict[str, int] = {}  # of the table, by the final name of a class
+        """Collect the labels of checked rows; ``stored`` are the names of all classes, where the file has these.
+
+        Rows repeat a few statements: these are numbered, and each is looked at once.
+        """
+        said: defaultdict[Statement, int] = defaultdict(count().__next__)
+        numbers, ends = array("i"), array("q", [0])
+        for _, cells in rows:
+            numbers.extend(map(said.__getitem__, layout.statements(cells)))
+            ends.append(len(numbers))
+        statements, entries = [*said], np.asarray(numbers)
         wide = layout.columns if isinstance(layout, WideLayout) else {}
-        for name in stored or wide.values():
-            self.index[name] = columns.setdefault(self.names.get(name, name), len(columns))
-        ends, numbers, values, most = array("q", [0]), array("i"), array("b"), 0
-        filled, bad = [0] * len(self.columns.header), Counter[int]()
-        invalid: dict[int, list[tuple[int, Cell]]] = {}
-        for line, cells in rows:
-            labels: dict[int, int] = {}
-            for name, code, number in layout.statements(cells):
-                filled[number] += 1
-                if code is None:
-                    bad[number] += 1
-                    if bad[number] <= MAX_PROBLEMS:
-                        invalid.setdefault(number, []).append((line, cells[number]))
-                    continue
-                if code == UNCERTAIN:
-                    self.uncertain += 1
-                    code = UNKNOWN if self.options.minus_one is None else self.options.minus_one
-                if code == UNKNOWN:
-                    continue
-                if (column := self.index.get(name)) is None:
-                    if stored is not None:
-                        raise UnknownNameError("class", name, stored)
-                    column = self.index[name] = columns.setdefault(self.names.get(name, name), len(columns))
-                if labels.setdefault(column, code) != code:
-                    again = [each for each, *_ in layout.statements(cells)].count(name) > 1
-                    both = "present under one of its names and absent under another"
-                    both = "both under present and under absent" if again else both
-                    if not (again and wide):  # the header's problem says it
-                        self.problems.add(line, f"'{truncate_text(self.names.get(name, name))}' is {both}")
-            numbers.extend(labels)
-            values.extend(labels.values())
-            ends.append(len(values))
-            most = max(most, len(labels))
-        for number, found in invalid.items():
-            self.report_invalid_cells(wide[number], found, bad[number], filled[number])
-        names = [*columns]
+        self.report_invalid_cells(statements, entries, ends, wide)
+        codes = [self.options.minus_one if each.code == UNCERTAIN else each.code for each in statements]
+        self.uncertain = int(np.isin(entries, [said[each] for each in statements if each.code == UNCERTAIN]).sum())
+        listed = [each.name for each, code in zip(statements, codes, strict=True) if code in (PRESENT, ABSENT)]
+        if stored is not None and (unknown := {*listed}.difference(stored)):
+            raise UnknownNameError("class", min(unknown), stored)
+        written = dict.fromkeys(stored or wide.values() or listed)
+        classes = [*dict.fromkeys(self.names.get(name, name) for name in written)]
+        if not wide and (stored is None or self.names.keys() & {*stored}):
+            classes.sort()
+        number = {name: column for column, name in enumerate(classes)}
+        self.index = {name: number[self.names.get(name, name)] for name in written}
+        # a label as one whole number: its row, its column, its state
+        terms = np.array(
+            [
+                2 * self.index[each.name] + code if code in (PRESENT, ABSENT) else -1
+                for each, code in zip(statements, codes, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        labels = np.repeat(np.arange(len(ends) - 1) * 2 * len(classes), np.diff(ends))
+        labels += terms[entries]
+        labels = labels[terms[entries] >= 0]
+        labels.sort(kind="stable")  # nearly sorted already
+        labels = labels[np.append(labels[:1] >= 0, labels[1:] > labels[:-1])]
+        places, values = labels // 2, (labels % 2).astype(np.int8)
+        for place in places[1:][places[1:] == places[:-1]].tolist():
+            row, column = divmod(place, len(classes))
+            of_label = [n for n in numbers[ends[row] : ends[row + 1]] if terms[n] // 2 == column]
+            again = len({statements[n].name for n in of_label}) < len(of_label)
+            both = "present under one of its names and absent under another"
+            both = "both under present and under absent" if again else both
+            if not (again and wide):  # the header's problem says it
+                self.problems.add(self.lines[row], f"'{truncate_text(classes[column])}' is {both}")
+        starts = np.searchsorted(places, np.arange(len(ends)) * len(classes))
+        columns = (places % max(len(classes), 1)).astype(np.int32)
         self.report_repeated(
-            lambda row: {names[numbers[at]]: values[at] for at in range(ends[row], ends[row + 1])},
-            row_per_tag=not wide and most == 1,
+            lambda row: {
+                classes[terms[n] // 2]: terms[n] % 2 for n in numbers[ends[row] : ends[row + 1]] if terms[n] >= 0
+            },
+            row_per_tag=not wide and np.diff(starts).max(initial=0) == 1,
         )
-        self.refuse_problems(dict(zip(names, np.bincount(numbers, minlength=len(names)).tolist(), strict=True)))
-        keep_order = wide or (stored is not None and not self.names.keys() & {*stored})
-        classes = names if keep_order else sorted(names)
-        place = {name: column for column, name in enumerate(classes)}
-        order = np.array([place[name] for name in names], dtype=np.int64)
-        table = LabelTable.from_entries(
-            np.repeat(np.arange(len(ends) - 1), np.diff(ends)),
-            order[np.asarray(numbers)],
-            values,
-            classes,
-            [*self.images],
-        )
+        self.refuse_problems(dict(zip(classes, np.bincount(columns, minlength=len(classes)).tolist(), strict=True)))
+        table = LabelTable(starts, columns, values, classes, [*self.images])
         return table.with_unknown_absent() if self.options.unlisted == "absent" else table
 
     def report_repeated(self, labels: Callable[[int], Mapping[str, int]], row_per_tag: bool) -> None:
@@ -545,14 +547,35 @@ class _RowParser:
         if not self.images:
             raise InputError(f"{self.problems.path} has a header and no rows: there is no image to learn from.")
 
-    def report_invalid_cells(self, name: str, bad: list[tuple[int, Cell]], count: int, filled: int) -> None:
+    def report_invalid_cells(
+        self,
+        statements: Sequence[Statement],
+        entries: NDArray[np.int32],
+        ends: Sequence[int],
+        wide: Mapping[int, str],
+    ) -> None:
+        """Report cells that are no state, of every column that has some; ``ends`` are where rows end in entries."""
+        bad = np.array([each.code is None for each in statements], dtype=bool)
+        if not bad.any():
+            return
+        number = np.array([each.number for each in statements])[entries]
+        filled = np.bincount(number).tolist()
+        places = np.flatnonzero(bad[entries])
+        places = places[np.argsort(number[places], kind="stable")]
+        for group in np.split(places, np.flatnonzero(np.diff(number[places])) + 1):
+            column, rows = int(number[group[0]]), np.searchsorted(ends, group[:MAX_PROBLEMS], side="right") - 1
+            texts = [statements[entry].text for entry in entries[group[:MAX_PROBLEMS]]]
+            cells = list(zip(map(self.lines.__getitem__, rows), texts, strict=True))
+            self.report_invalid_column(wide[column], cells, len(group), filled[column])
+
+    def report_invalid_column(self, name: str, bad: list[tuple[int, str]], count: int, filled: int) -> None:
         """Report cells that are no state: each of them, or the column where most of its cells are."""
         if self.columns.image_names is None and count == filled:  # it may be the one that names the images
             return
         if not is_no_class(count, filled):
             for line, cell in bad:
-                hint = _MINUS_ONE if str(cell) == "-1" else ""
-                text = f"'{truncate_text(str(cell))}' under {truncate_text(name)}: {_CELL_FORMAT}{hint}"
+                hint = _MINUS_ONE if cell == "-1" else ""
+                text = f"'{truncate_text(cell)}' under {truncate_text(name)}: {_CELL_FORMAT}{hint}"
                 self.problems.add(line, text)
             return
         (line, cell), more, ignored = bad[0], count - 1, format_option("ignore-columns", name)
@@ -567,8 +590,8 @@ class _RowParser:
                 "a row per tag? A table has a row per image, with a column per tag. In Python: pandas.read_csv(…)"
                 f".pivot(index='image', columns={name!r}, values=…).to_csv(…)"
             )
-        example = f"'{truncate_text(str(cell))}' in {self.problems.unit} {line} and {more:,} more"
+        example = f"'{truncate_text(cell)}' in {self.problems.unit} {line} and {more:,} more"
         text = f"the column '{truncate_text(name)}' does not look like a tag ({example}): {hint}"
-        if all(str(cell) == "-1" for _, cell in bad):
+        if all(cell == "-1" for _, cell in bad):
             text = f"{example} under {truncate_text(name)}: {_CELL_FORMAT}{_MINUS_ONE}"
         self.problems.add(self.columns.line, text)
