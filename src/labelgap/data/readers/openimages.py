@@ -334,7 +334,7 @@ class CsvColumns:
             table = self._parse(names, "utf8")
         except pa.ArrowInvalid:  # pyarrow prints a traceback where it cannot decode a bad row: none is not Latin-1
             table = self._parse(names, "latin-1", self._skip)
-        table = table.unify_dictionaries().combine_chunks()
+        table = table.combine_chunks()  # one dictionary for each column
         for line, cells in self._records() if self._invalid_rows else ():
             if len(cells) not in (0, self._width):
                 hint = ": is the file truncated?" if len(cells) < self._width else ""
@@ -446,6 +446,12 @@ class SplitLabels:
         return replace(self, ids=images, places=np.searchsorted(images, self.ids)[rows] * classes + columns)
 
 
+def sorted_unique(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Sort numbers in place, and return those that differ; ``np.unique`` hashes, and takes five times as long."""
+    numbers.sort()
+    return numbers[np.append(True, numbers[1:] != numbers[:-1])] if len(numbers) else numbers
+
+
 class _Rows(NamedTuple):
     """The rows of a file that are about classes in use: image ids, and the number of the id and the label of a row.
 
@@ -462,9 +468,7 @@ class _Rows(NamedTuple):
 
     def keys(self, images: NDArray[np.uint64], classes: int) -> NDArray[np.int64]:
         """Return the different values of 2 · (row · K + class number) + value, ascending."""
-        keys = np.searchsorted(images, self.ids)[self.images] * (2 * classes) + self.labels
-        keys.sort()  # np.unique takes five times as long: it hashes
-        return keys[np.diff(keys, prepend=-1) > 0]
+        return sorted_unique(np.searchsorted(images, self.ids)[self.images] * (2 * classes) + self.labels)
 
 
 def read_labels(
@@ -481,21 +485,22 @@ def read_labels(
     """
     rows = _read_rows(human, root, classes, listed, None, problems)
     given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
-    images = np.unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))
+    images = sorted_unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))
     keys, count, added = rows.keys(images, len(classes.ids)), len(classes.ids), 0
     repeated, values, places = len(rows.labels) - len(keys), (keys & 1).astype(np.int8), keys >> 1
     twice, verified = np.flatnonzero(places[1:] == places[:-1]), places
     if len(twice):
         places, values = (np.delete(each, np.concatenate([twice, twice + 1])) for each in (places, values))
     if given is not None:
-        more = np.setdiff1d(given.keys(images, count) >> 1, verified)
+        more = np.setdiff1d(given.keys(images, count) >> 1, verified, assume_unique=True)
         added = len(more)
         places, values = np.append(places, more), np.append(values, np.full(added, PRESENT, dtype=np.int8))
         order = np.argsort(places)
         places, values = places[order], values[order]
     if len(twice):  # an image may have no other label
-        labeled, row = np.unique(places // count, return_inverse=True)
-        images, places = images[labeled], row * count + places % count
+        rows_of, columns = np.divmod(places, count)
+        labeled = np.bincount(rows_of, minlength=len(images)) > 0
+        images, places = images[labeled], (np.cumsum(labeled) - 1)[rows_of] * count + columns
     return SplitLabels(images, places, values, rows.left_out, repeated, len(twice), added)
 
 
