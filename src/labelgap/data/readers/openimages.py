@@ -267,7 +267,7 @@ class CsvColumns:
     """Columns of a CSV with a header: its different words, and the number of the word of every row.
 
     Blank rows are left out; rows with another number of cells than the header are problems, and left out too.
-    ``multiline`` says whether cells may have line breaks. Messages name the file relative to ``root``.
+    Messages name the file relative to ``root``.
     """
 
     def __init__(
@@ -276,11 +276,9 @@ class CsvColumns:
         root: Path,
         columns: Sequence[str],
         problems: ProblemList,
-        *,
         optional: str = "",
-        multiline: bool = False,
     ) -> None:
-        self._path, self._problems, self._multiline = path, problems, multiline
+        self._path, self._problems = path, problems
         self._name = path.relative_to(root).as_posix()
         self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
         self._invalid_rows = False
@@ -308,6 +306,10 @@ class CsvColumns:
         for row in np.flatnonzero(~rows).tolist():
             self.report(row, message.format(self.text(column, row)))
         return rows
+
+    def equals(self, column: str, text: str) -> NDArray[np.bool_]:
+        """Return which rows have a text."""
+        return np.array([word == text.encode() for word in self.words[column]], dtype=bool)[self.numbers[column]]
 
     def text(self, column: str, row: int) -> str:
         """Return a cell for a message."""
@@ -360,7 +362,7 @@ class CsvColumns:
             file,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
             parse_options=arrow_csv.ParseOptions(
-                invalid_row_handler=on_invalid, ignore_empty_lines=False, newlines_in_values=self._multiline
+                invalid_row_handler=on_invalid, ignore_empty_lines=False, newlines_in_values=True
             ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=list(columns), column_types=dict.fromkeys(columns, _WORD)
@@ -376,9 +378,9 @@ class CsvColumns:
         first = 1
         with self._path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
             reader = csv.reader(file)
-            for cells in reader if self._multiline else (next(csv.reader([line]), []) for line in file):
+            for cells in reader:
                 yield first, cells
-                first = reader.line_num + 1 if self._multiline else first + 1
+                first = reader.line_num + 1
 
     @cached_property
     def _lines(self) -> array[int]:
@@ -545,12 +547,10 @@ def _class_numbers(file: CsvColumns, classes: ClassList) -> NDArray[np.int32]:
 
 def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
     """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
-    file = CsvColumns(path, root, ("ImageID",), problems, optional="Subset", multiline=True)
+    file = CsvColumns(path, root, ("ImageID",), problems, optional="Subset")
     ids, good = read_ids(file)
     if "Subset" in file.words:
-        good &= np.array([word == official.encode() for word in file.words["Subset"]], dtype=bool)[
-            file.numbers["Subset"]
-        ]
+        good &= file.equals("Subset", official)
     rows = np.flatnonzero(good)
     images, first = np.unique(file.numbers["ImageID"][rows], return_index=True)
     if len(images) < len(rows):
@@ -595,10 +595,7 @@ def read_boxes(
     image, kind = row_of[file.numbers["ImageID"][used]], number[used].astype(np.int64)
     order = np.lexsort((kind, image))
     used, image, kind = used[order], image[order], kind[order]
-    group = np.zeros(len(used), dtype=bool)
-    if "IsGroupOf" in file.words:
-        words = np.array([word == b"1" for word in file.words["IsGroupOf"]], dtype=bool)
-        group = words[file.numbers["IsGroupOf"][used]]
+    group = file.equals("IsGroupOf", "1")[used] if "IsGroupOf" in file.words else np.zeros(len(used), dtype=bool)
     return Boxes(image, kind, _pixels(edges[used], image, images), group)
 
 
