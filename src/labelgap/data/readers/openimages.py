@@ -470,7 +470,9 @@ class _Rows(NamedTuple):
 
     def keys(self, images: NDArray[np.uint64], classes: int) -> NDArray[np.int64]:
         """Return the different values of 2 · (row · K + class number) + value, ascending."""
-        return sorted_unique(np.searchsorted(images, self.ids)[self.images] * (2 * classes) + self.labels)
+        keys = (np.searchsorted(images, self.ids) * (2 * classes))[self.images]
+        keys += self.labels
+        return sorted_unique(keys)
 
 
 def read_labels(
@@ -488,8 +490,9 @@ def read_labels(
     rows = _read_rows(human, root, classes, listed, None, problems)
     given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
     images = sorted_unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))
-    keys, count, added = rows.keys(images, len(classes.ids)), len(classes.ids), 0
-    repeated, values, places = len(rows.labels) - len(keys), (keys & 1).astype(np.int8), keys >> 1
+    places, count, added = rows.keys(images, len(classes.ids)), len(classes.ids), 0
+    repeated, values = len(rows.labels) - len(places), (places & 1).astype(np.int8)
+    places >>= 1
     twice, verified = np.flatnonzero(places[1:] == places[:-1]), places
     if len(twice):
         places, values = (np.delete(each, np.concatenate([twice, twice + 1])) for each in (places, values))
@@ -500,9 +503,9 @@ def read_labels(
         order = np.argsort(places)
         places, values = places[order], values[order]
     if len(twice):  # an image may have no other label
-        rows_of, columns = np.divmod(places, count)
-        labeled = np.bincount(rows_of, minlength=len(images)) > 0
-        images, places = images[labeled], (np.cumsum(labeled) - 1)[rows_of] * count + columns
+        row = places // count
+        labeled = np.bincount(row, minlength=len(images)) > 0
+        images, places = images[labeled], places - (np.cumsum(~labeled) * count)[row]
     return SplitLabels(images, places, values, rows.left_out, repeated, len(twice), added)
 
 
