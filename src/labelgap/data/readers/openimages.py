@@ -495,7 +495,8 @@ def read_labels(
     places >>= 1
     twice, verified = np.flatnonzero(places[1:] == places[:-1]), places
     if len(twice):
-        places, values = (np.delete(each, np.concatenate([twice, twice + 1])) for each in (places, values))
+        lost = np.concatenate([twice, twice + 1])
+        places, values = np.delete(places, lost), np.delete(values, lost)
     if given is not None:
         more = np.setdiff1d(given.keys(images, count) >> 1, verified, assume_unique=True)
         added = len(more)
