@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import call
 from tests.data.readers.refused import places, refused
 from tests.data.sentences import sentences
 
@@ -159,21 +157,3 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     for path in (folder, folder / "emotions.xml", folder / "none.arff"):
         with pytest.raises(InputError, match=path.name):
             load("arff", path)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_commands_train_a_linear_head_on_it(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    names = "".join(f"@attribute f{n} numeric\n" for n in range(4)) + "".join(
-        f"@attribute y{n} {{0,1}}\n" for n in range(3)
-    )
-    for split in ("train", "test"):
-        values = random.normal(size=(30, 4))
-        rows = [[*map("{:.4f}".format, row), *(row[:3] > 0).astype(int)] for row in values]
-        text = "".join(",".join(map(str, row)) + "\n" for row in rows)
-        (tmp_path / f"toy-{split}.arff").write_text(f"@relation 'toy: -C -3'\n{names}@data\n{text}")
-    run = tmp_path / "run"
-    assert call("train", str(tmp_path), "--method", "an", "--epochs", "1", "--out", str(run)) == 0
-    assert json.loads((run / "config.json").read_text())["backbone"] == "features"
-    assert call("predict", str(run), str(tmp_path / "toy-test.arff"), "--out", str(tmp_path / "scores.csv")) == 0
-    assert (tmp_path / "scores.csv").read_text().splitlines()[1].startswith('"toy-test.arff:10",')

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
@@ -74,25 +73,12 @@ def test_labels_and_pixels_of_every_row_belong_together(tmp_path: Path) -> None:
     assert everything(load_csv(str(apart), str(tmp_path))) == everything(data)
 
 
-def test_lists_of_tags_are_read_too(tmp_path: Path) -> None:
-    table = album(tmp_path, "image,split,present,absent\na.png,train,cat;dog,\nb.png,train,,owl\nc.png,val,owl,\n")
-    data = load_csv(table)
-    assert data.classes == ("cat", "dog", "owl")
-    assert data.train.labels.to_dense().tolist() == [[1, 1, UNKNOWN], [UNKNOWN, UNKNOWN, 0]]
-    assert load_csv(table, unlisted="absent").train.labels.complete
-
-
 @pytest.mark.parametrize("rows", [1, 10])
 def test_without_a_split_column_every_image_is_train(tmp_path: Path, rows: int) -> None:
     data = load_csv(album(tmp_path, wide(rows)))
     assert [len(split) for split in data.splits] == [rows] and is_unsplit(data) and NoSplit(rows) in data.findings
     counts = load_csv(tmp_path / "tags.csv", zeros="unknown").train.labels.counts().total
     assert counts == (rows, 0, rows)
-
-
-def test_a_table_without_a_blank_asks_whether_zeros_are_known(tmp_path: Path) -> None:
-    data = load_csv(album(tmp_path, "image,cat\na.png,1\nb.png,0\nc.png,1\n"))
-    assert any("--zeros unknown" in rule for rule in sentences(data))
 
 
 def test_a_tenth_of_train_becomes_val_where_a_network_is_trained(tmp_path: Path) -> None:
@@ -143,14 +129,6 @@ def test_a_table_of_test_that_does_not_fit_is_refused(tmp_path: Path, text: str,
         load_csv(table, test=tmp_path / "test.csv")
     with pytest.raises(InputError):
         load_csv(album(tmp_path, wide(4, ["train", "train", "val", "test"])), test=tmp_path / "test.csv")
-
-
-@pytest.mark.parametrize("name", ["../secret.png", "photos/../../secret.png", ".."])
-def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    draw(tmp_path / "secret.png")
-    (tmp_path / "album" / "photos").mkdir(parents=True)
-    table = album(tmp_path / "album", f"image,cat\na.png,1\n{name},0\n", ["a.png"])
-    assert problems(table) == [(3, f"{name} lies outside of the image folder {tmp_path / 'album'}")]
 
 
 def test_whole_paths_detours_and_links_are_taken_inside_of_the_folder_only(tmp_path: Path) -> None:
@@ -206,20 +184,6 @@ def test_every_problem_of_the_table_and_of_the_images_is_told_at_once(tmp_path: 
     assert all(message.startswith(start) for (_, message), (_, start) in zip(found, expected, strict=True))
 
 
-def test_the_message_is_the_one_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tags.csv").write_text(wide(12))
-    for row in range(10):
-        draw(tmp_path / "photos" / f"{row:03d}.png", (1, 1))
-    with pytest.raises(ProblemsError) as caught:
-        load_csv("tags.csv", "photos")
-    assert str(caught.value).splitlines() == [
-        "tags.csv cannot be used yet: 2 problems, nothing was trained",
-        f"  line 12  {Path('photos') / '010.png'} does not exist",
-        f"  line 13  {Path('photos') / '011.png'} does not exist",
-    ]
-
-
 def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tmp_path: Path) -> None:
     table = album(tmp_path, wide(3))
     (tmp_path / "empty").mkdir()
@@ -234,16 +198,10 @@ def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tm
 @pytest.mark.parametrize(
     ("text", "options", "named"),
     [
-        ("", {}, "tags.csv"),
-        ("image,cat\n", {}, "tags.csv"),
         ("image,cat\na.png,\n", {}, "tags.csv"),
         ("image,split,cat\na.png,train,\nb.png,train,\nc.png,test,1\n", {}, "tags.csv"),
         ("image,split,cat\na.png,val,1\nb.png,test,1\n", {}, "0 train, 1 val, 1 test"),
-        ("photo file,cat\na.png,1\n", {}, "'image'"),
-        ("image\na.png\n", {}, "tags.csv"),
         ("image,cat\na.png,1\n", {"zeros": "missing"}, "zeros='missing'"),
-        ("image,cat\na.png,1\n", {"unlisted": "absent"}, "--unlisted"),
-        ("image,present\na.png,cat\n", {"zeros": "unknown"}, "--zeros"),
     ],
 )
 def test_a_table_that_cannot_be_understood_is_refused(

@@ -87,16 +87,10 @@ def test_columns_that_no_table_of_tags_has_are_one_problem_each_and_can_be_left_
 
 
 def test_what_is_no_table_of_tags_is_refused(tmp_path: Path) -> None:
-    path = album(tmp_path, {"image": ["a.png"], "cat": [1]})
-    whole = path.read_bytes()
-    for content in (b"image,cat\n", whole[:-30] + b"PAR1"):
-        path.write_bytes(content)
-        with pytest.raises(InputError, match=r"tags\.parquet"):
-            load("parquet", path)
-    for columns, named in (({"photo file": ["a.png"], "cat": [1]}, "'image'"), ({"image": [{"bytes": b""}]}, "image")):
-        pq.write_table(pa.table(columns), path)
-        with pytest.raises(InputError, match=named):
-            load("parquet", path)
+    path = tmp_path / "tags.parquet"
+    pq.write_table(pa.table({"image": [{"bytes": b""}]}), path)
+    with pytest.raises(InputError, match="image"):
+        load("parquet", path)
     pq.write_table(pa.table({"image": [{"bytes": b"", "path": "a.png"}], "cat": [1]}), path)
     with pytest.raises(InputError, match=f"huggingface: {tmp_path}"):
         load("parquet", path)

@@ -267,7 +267,7 @@ class CsvColumns:
     """Columns of a CSV with a header: its different words, and the number of the word of every row.
 
     Blank rows are left out; rows with another number of cells than the header are problems, and left out too.
-    ``multiline`` says whether cells may have line breaks. Messages name the file relative to ``root``.
+    Messages name the file relative to ``root``.
     """
 
     def __init__(
@@ -276,11 +276,9 @@ class CsvColumns:
         root: Path,
         columns: Sequence[str],
         problems: ProblemList,
-        *,
         optional: str = "",
-        multiline: bool = False,
     ) -> None:
-        self._path, self._problems, self._multiline = path, problems, multiline
+        self._path, self._problems = path, problems
         self._name = path.relative_to(root).as_posix()
         self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
         self._invalid_rows = False
@@ -309,6 +307,10 @@ class CsvColumns:
             self.report(row, message.format(self.text(column, row)))
         return rows
 
+    def equals(self, column: str, text: str) -> NDArray[np.bool_]:
+        """Return which rows have a text."""
+        return np.array([word == text.encode() for word in self.words[column]], dtype=bool)[self.numbers[column]]
+
     def text(self, column: str, row: int) -> str:
         """Return a cell for a message."""
         return truncate_text(self.words[column][self.numbers[column][row]].decode("utf-8", "replace"))
@@ -334,7 +336,7 @@ class CsvColumns:
             table = self._parse(names, "utf8")
         except pa.ArrowInvalid:  # pyarrow prints a traceback where it cannot decode a bad row: none is not Latin-1
             table = self._parse(names, "latin-1", self._skip)
-        table = table.unify_dictionaries().combine_chunks()
+        table = table.combine_chunks()  # one dictionary for each column
         for line, cells in self._records() if self._invalid_rows else ():
             if len(cells) not in (0, self._width):
                 hint = ": is the file truncated?" if len(cells) < self._width else ""
@@ -360,7 +362,7 @@ class CsvColumns:
             file,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
             parse_options=arrow_csv.ParseOptions(
-                invalid_row_handler=on_invalid, ignore_empty_lines=False, newlines_in_values=self._multiline
+                invalid_row_handler=on_invalid, ignore_empty_lines=False, newlines_in_values=True
             ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=list(columns), column_types=dict.fromkeys(columns, _WORD)
@@ -376,9 +378,9 @@ class CsvColumns:
         first = 1
         with self._path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
             reader = csv.reader(file)
-            for cells in reader if self._multiline else (next(csv.reader([line]), []) for line in file):
+            for cells in reader:
                 yield first, cells
-                first = reader.line_num + 1 if self._multiline else first + 1
+                first = reader.line_num + 1
 
     @cached_property
     def _lines(self) -> array[int]:
@@ -446,6 +448,12 @@ class SplitLabels:
         return replace(self, ids=images, places=np.searchsorted(images, self.ids)[rows] * classes + columns)
 
 
+def sorted_unique(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Sort numbers in place, and return those that differ; ``np.unique`` hashes, and takes five times as long."""
+    numbers.sort()
+    return numbers[np.append(True, numbers[1:] != numbers[:-1])] if len(numbers) else numbers
+
+
 class _Rows(NamedTuple):
     """The rows of a file that are about classes in use: image ids, and the number of the id and the label of a row.
 
@@ -462,9 +470,9 @@ class _Rows(NamedTuple):
 
     def keys(self, images: NDArray[np.uint64], classes: int) -> NDArray[np.int64]:
         """Return the different values of 2 · (row · K + class number) + value, ascending."""
-        keys = np.searchsorted(images, self.ids)[self.images] * (2 * classes) + self.labels
-        keys.sort()  # np.unique takes five times as long: it hashes
-        return keys[np.diff(keys, prepend=-1) > 0]
+        keys = (np.searchsorted(images, self.ids) * (2 * classes))[self.images]
+        keys += self.labels
+        return sorted_unique(keys)
 
 
 def read_labels(
@@ -481,21 +489,24 @@ def read_labels(
     """
     rows = _read_rows(human, root, classes, listed, None, problems)
     given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
-    images = np.unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))
-    keys, count, added = rows.keys(images, len(classes.ids)), len(classes.ids), 0
-    repeated, values, places = len(rows.labels) - len(keys), (keys & 1).astype(np.int8), keys >> 1
+    images = sorted_unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))
+    places, count, added = rows.keys(images, len(classes.ids)), len(classes.ids), 0
+    repeated, values = len(rows.labels) - len(places), (places & 1).astype(np.int8)
+    places >>= 1
     twice, verified = np.flatnonzero(places[1:] == places[:-1]), places
     if len(twice):
-        places, values = (np.delete(each, np.concatenate([twice, twice + 1])) for each in (places, values))
+        lost = np.concatenate([twice, twice + 1])
+        places, values = np.delete(places, lost), np.delete(values, lost)
     if given is not None:
-        more = np.setdiff1d(given.keys(images, count) >> 1, verified)
+        more = np.setdiff1d(given.keys(images, count) >> 1, verified, assume_unique=True)
         added = len(more)
         places, values = np.append(places, more), np.append(values, np.full(added, PRESENT, dtype=np.int8))
         order = np.argsort(places)
         places, values = places[order], values[order]
     if len(twice):  # an image may have no other label
-        labeled, row = np.unique(places // count, return_inverse=True)
-        images, places = images[labeled], row * count + places % count
+        row = places // count
+        labeled = np.bincount(row, minlength=len(images)) > 0
+        images, places = images[labeled], places - (np.cumsum(~labeled) * count)[row]
     return SplitLabels(images, places, values, rows.left_out, repeated, len(twice), added)
 
 
@@ -540,12 +551,10 @@ def _class_numbers(file: CsvColumns, classes: ClassList) -> NDArray[np.int32]:
 
 def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
     """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
-    file = CsvColumns(path, root, ("ImageID",), problems, optional="Subset", multiline=True)
+    file = CsvColumns(path, root, ("ImageID",), problems, optional="Subset")
     ids, good = read_ids(file)
     if "Subset" in file.words:
-        good &= np.array([word == official.encode() for word in file.words["Subset"]], dtype=bool)[
-            file.numbers["Subset"]
-        ]
+        good &= file.equals("Subset", official)
     rows = np.flatnonzero(good)
     images, first = np.unique(file.numbers["ImageID"][rows], return_index=True)
     if len(images) < len(rows):
@@ -590,10 +599,7 @@ def read_boxes(
     image, kind = row_of[file.numbers["ImageID"][used]], number[used].astype(np.int64)
     order = np.lexsort((kind, image))
     used, image, kind = used[order], image[order], kind[order]
-    group = np.zeros(len(used), dtype=bool)
-    if "IsGroupOf" in file.words:
-        words = np.array([word == b"1" for word in file.words["IsGroupOf"]], dtype=bool)
-        group = words[file.numbers["IsGroupOf"][used]]
+    group = file.equals("IsGroupOf", "1")[used] if "IsGroupOf" in file.words else np.zeros(len(used), dtype=bool)
     return Boxes(image, kind, _pixels(edges[used], image, images), group)
 
 

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -565,6 +565,7 @@ class ShardImages(DigestedImages):
 
 
 _REQUESTS_AT_ONCE: Final = 16
+T = TypeVar("T", ShardEntry, Path)
 
 
 def is_shard_folder(path: Path) -> bool:
@@ -677,20 +678,20 @@ def _check_files(folder: Path, entries: Sequence[ShardEntry]) -> dict[str, str]:
     return broken
 
 
-def _checked(
-    entries: Sequence[ShardEntry], check: Callable[[int, ShardEntry], str | None], threads: int
-) -> dict[str, str]:
-    def problem(number: int, entry: ShardEntry) -> str | None:
+def _checked(shards: Sequence[T], check: Callable[[int, T], str | None], threads: int) -> dict[str, str]:
+    """Return name → problem of the shards, by their entries or files, for which there is one."""
+
+    def problem(number: int, shard: T) -> str | None:
         try:
-            return check(number, entry)
+            return check(number, shard)
         except InputError as error:
             return str(error).rstrip(".")
         except OSError as error:
             return f"{error.filename} cannot be read ({(error.strerror or str(error)).lower()})"
 
     with ThreadPoolExecutor(threads) as pool:
-        found = zip(entries, pool.map(problem, range(len(entries)), entries), strict=True)
-        return {entry.name: reason for entry, reason in found if reason is not None}
+        found = zip(shards, pool.map(problem, range(len(shards)), shards), strict=True)
+        return {shard.name: reason for shard, reason in found if reason is not None}
 
 
 def _truncated(place: str, size: int, entry: ShardEntry) -> str:
@@ -718,16 +719,13 @@ def _index_tars(folder: Path) -> tuple[ShardIndex, ImageRows, dict[str, str]]:
     with suppress(LabelGapError):
         return (*read_index(cached), {})
 
-    def scan(path: Path) -> ShardContent | str:
-        try:
-            return scan_shard(path)
-        except InputError as error:
-            return str(error).rstrip(".")
+    found = dict[int, ShardContent]()
 
-    with ThreadPoolExecutor(cpu_count()) as pool:
-        found = list(pool.map(scan, paths))
-    broken = {path.name: each for path, each in zip(paths, found, strict=True) if isinstance(each, str)}
-    contents = [each for each in found if isinstance(each, ShardContent)]
+    def scan(number: int, path: Path) -> None:
+        found[number] = scan_shard(path)
+
+    broken = _checked(paths, scan, cpu_count())
+    contents = [found[number] for number in sorted(found)]
     classes, rows = join_contents(contents)
     entries = tuple(content.entry for content in contents)
     has_splits = any(row[1] for content in contents for row in content.rows)

@@ -10,13 +10,9 @@ from labelgap.data.readers.digits import (
     SIDE,
     Scenes,
     digit_scenes,
-    ink_box,
     make_scenes,
-    random_windows,
-    render_digits,
     sklearn_digits,
     split_digits,
-    stroke_masks,
 )
 
 PINNED = "417e4bc646c36e9eb4c666ca1b6f1c6c"
@@ -87,29 +83,3 @@ def test_the_pixels_are_the_same_on_every_machine() -> None:
 def test_scenes_can_be_made_of_one_digit_only() -> None:
     scenes = make_scenes(np.array([11]), 6, (1, 2))
     assert {*scenes.digits.tolist()} == {11} and scenes.labels.sum() == 6
-
-
-def test_drawing_is_the_same_alone_and_in_a_batch_and_a_low_threshold_draws_more_ink() -> None:
-    cells, _ = sklearn_digits()
-    thresholds = np.arange(24, 36)
-    together = render_digits(cells[:12], 23, 3, thresholds)
-    alone = [render_digits(cells[i : i + 1], 23, 3, thresholds[i : i + 1])[0] for i in range(12)]
-    assert np.array_equal(together, np.stack(alone))
-    ink = [render_digits(cells, 16, 0, np.full(len(cells), threshold)) for threshold in (24, 34)]
-    assert ink[0].sum(dtype=np.int64) > ink[1].sum(dtype=np.int64) and ink_box(ink[1])[1].all()
-
-
-def test_ink_stays_off_the_rim_of_the_drawing_at_every_turn() -> None:
-    cells, _ = sklearn_digits()
-    for size in (16, 21, 28):
-        for turn in (-5, 0, 5):
-            ink = render_digits(cells, size, turn, np.full(len(cells), 24))
-            rim = np.concatenate([ink[:, 0], ink[:, -1], ink[:, :, 0], ink[:, :, -1]], axis=1)
-            assert (rim >= 128).mean() < 0.005
-
-
-def test_windows_of_strokes_are_cut_from_the_bank() -> None:
-    bank = stroke_masks(np.random.default_rng(0), 4)
-    taken = random_windows(np.random.default_rng(1), bank, 10, SIDE)
-    assert taken.shape == (10, SIDE, SIDE) and taken.max() == 255
-    assert {*np.unique(taken).tolist()} <= {*np.unique(bank).tolist()}

@@ -15,8 +15,7 @@ from labelgap.core.errors import InputError
 from labelgap.data import Dataset, load, load_from_recipe
 from labelgap.data.images import shuffle_rows
 from labelgap.data.loader import ImageLoader
-from labelgap.data.readers import shards as location
-from labelgap.data.readers import shards as shard_images
+from labelgap.data.readers import shards
 from labelgap.data.transforms import Resize
 
 
@@ -24,7 +23,7 @@ from labelgap.data.transforms import Resize
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShardServer]:
     """Ten train images and four val images in shards of two, with nothing in the cache."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(location, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(shards, "PAUSE_SECONDS", 0.01)
     write_sample(tmp_path / "photos", tmp_path / "shards")
     with serve(tmp_path / "shards") as served:
         yield served
@@ -44,9 +43,8 @@ def read(data: Dataset, workers: int = 0) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize(("ranges", "workers"), [(True, 2), (False, 0)])
-def test_each_shard_is_copied_once_and_each_image_read_once(server: ShardServer, workers: int, ranges: bool) -> None:
-    server.ranges = ranges
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_shard_is_copied_once_and_each_image_read_once(server: ShardServer, workers: int) -> None:
     data, local = load(server.url), load("shards", server.folder)
     assert data.recipe["path"] == server.url and load_from_recipe(data.recipe).classes == data.classes
     assert [split.labels for split in data.splits] == [split.labels for split in local.splits]
@@ -100,7 +98,7 @@ def test_the_cache_is_bounded_and_an_epoch_needs_each_shard_for_a_short_time(
     server: ShardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE_LIMIT", "40000")  # three shards of 10,240 bytes
-    monkeypatch.setattr(shard_images, "WINDOW", 1)
+    monkeypatch.setattr(shards, "WINDOW", 1)
     data = load("shards", server.url)
     orders = [shuffle_rows(data.train.images, np.random.default_rng(seed)) for seed in range(2)]
     assert (
@@ -115,11 +113,3 @@ def test_the_cache_is_bounded_and_an_epoch_needs_each_shard_for_a_short_time(
     other = server.folder.parent / "cache" / "shards" / f".{'a' * 32}-{'b' * 16}.partial.tar"
     other.touch()  # another process is copying it
     assert sorted(read(data)) == list(range(10)) and len(cached(server)) <= 2 and other.exists()
-
-
-@pytest.mark.parametrize(
-    "text", ["https://example.org/a.tar.gz", "github://a:b@main/", "csv=https://example.org/a.csv", "ftp://a/b"]
-)
-def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="Copy it here"):
-        load(text)
