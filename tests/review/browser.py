@@ -46,9 +46,12 @@ def all_data(page: Any, name: str) -> list[str]:
 
 
 def misplaced(page: Any, *parts: str) -> list[Any]:
-    """Buttons that are outside the window or cover another one, and whether the page is too wide."""
-    found = [page.evaluate(MISPLACED, part)[1:] for part in parts]
-    return [each for each in found if each != [[], [], False]]
+    """Buttons that are outside the window or cover another one, and whether the page is too wide, in every size."""
+    found = []
+    for width, height in SIZES.values():
+        page.set_viewport_size({"width": width, "height": height})
+        found += [(width, part, *page.evaluate(MISPLACED, part)) for part in parts]
+    return [each for each in found if each[3:] != ([], [], False)]
 
 
 def states(page: Any, count: int) -> list[str]:

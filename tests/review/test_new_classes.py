@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.preloaded_worker import preload_workers
 from tests.review.samples import COPY, is_bright, make_photos
 from tests.waiting import PATIENCE, wait_until
 
@@ -117,10 +116,7 @@ def test_an_answer_counts_for_the_copies_of_an_image_and_reaches_the_table(revie
     assert (lines["image"], lines[COPY], lines["00.png"], lines["01.png"]) == ("bright", "1", "1", "")
 
 
-def test_similar_images_come_first_and_a_ranking_follows_the_examples(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    preload_workers(monkeypatch)
+def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Review) -> None:
     review.start_ranking()
     number = add(review)
     similarity = review.similar
