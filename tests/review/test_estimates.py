@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
-from tests.review.samples import likely_rows, write_candidates
+from tests.review.samples import decide, likely_rows, write_candidates
 
 import labelgap as lg
 from labelgap.audit.candidates import MissingEstimate
@@ -258,7 +258,7 @@ def digits() -> Dataset:
     return lg.load("digits", train=96, val=40, test=40)
 
 
-def decide(review: Review, numbers: list[int]) -> NDArray[np.int8]:
+def decide_truly(review: Review, numbers: list[int]) -> NDArray[np.int8]:
     """Answer with the truth, and return it."""
     truth = digits().train.truth
     assert truth is not None
@@ -278,7 +278,7 @@ def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(fo
         shown, (in_sample, ranked) = review.candidates.positions.shown, review.candidates.positions
         listed = review.candidates.listed(3)
         assert (np.diff(shown[listed]) >= 0).all()
-        truth = decide(review, listed[:20].tolist())
+        truth = decide_truly(review, listed[:20].tolist())
         made, end = review.estimate(3), shown[listed[20]]
         expected = (in_sample[listed] < end) & (in_sample[listed] < ranked[listed])
         assert made is not None and made.reviewed == expected.sum() >= 1
@@ -292,7 +292,7 @@ def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(fo
 def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
     with opened(folder, share=0.8, sample=0.5) as review:
         for number in range(10):
-            truth = decide(review, review.candidates.listed(number).tolist())
+            truth = decide_truly(review, review.candidates.listed(number).tolist())
         made = review.estimate()
         missing = int((truth == PRESENT).sum() - (digits().train.labels.values == PRESENT).sum())
         assert made is not None and made.classes >= 5
@@ -319,11 +319,7 @@ def test_a_random_slot_counts_once_all_earlier_labels_of_the_draw_are_decided(fo
         drawn = feed.numbers[rank[feed.numbers] > 0]
 
         def answer(numbers: list[int], asked: str) -> list[int]:
-            made = [
-                review.decision(number, PRESENT, f"{asked}-{number:06d}", 0, asked, feed.ranking) for number in numbers
-            ]
-            review.store.append(made, reviewer="anna", client="window-1")
-            review.current.refresh()
+            decide(review, numbers, PRESENT, asked, ranking=feed.ranking)
             random = order_decisions(review.current, review.copies.shown)[2]
             return np.flatnonzero(random).tolist()
 

@@ -20,7 +20,7 @@ import pytest
 from benchmarks.simulated_people import Plan, Work, simulate
 from PIL import Image
 from tests.review.http_client import ReviewClient, running
-from tests.review.samples import likely_rows, write_candidates
+from tests.review.samples import decide, likely_rows, write_candidates
 from tests.review.test_connections import ATTACKS, STALLED, stalled
 from tests.waiting import PATIENCE, has_ended, wait_until
 
@@ -145,12 +145,6 @@ def ranked(folder: Path) -> Iterator[tuple[Review, LiveRankings]]:
         yield review, review.rankings
 
 
-def decide(review: Review, class_number: int, count: int, value: int) -> None:
-    numbers = class_feed(review, class_number).numbers[:count].tolist()
-    made = [review.decision(number, value, f"request-{class_number}-{number}", 0) for number in numbers]
-    review.store.append(made, reviewer="anna", client="window-1")
-
-
 def learned(review: Review, decisions: int) -> bool:
     ranking = review.ranking()
     return ranking is not None and ranking.decisions >= decisions
@@ -158,7 +152,7 @@ def learned(review: Review, decisions: int) -> bool:
 
 def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_restart(folder: Path) -> None:
     with ranked(folder) as (review, rankings):
-        decide(review, 3, EVERY, ABSENT)
+        decide(review, class_feed(review, 3).numbers[:EVERY], ABSENT)
         wait_until(lambda: learned(review, EVERY))
         first = review.ranking()
         assert first is not None and class_feed(review, 3).ranking == first.number
@@ -169,7 +163,7 @@ def test_rankings_follow_the_decisions_survive_a_kill_and_are_the_same_after_a_r
         worker = rankings.worker.process.pid
         assert worker is not None
         os.kill(worker, signal.SIGKILL)
-        decide(review, 5, EVERY, PRESENT)
+        decide(review, class_feed(review, 5).numbers[:EVERY])
         wait_until(lambda: learned(review, 2 * EVERY))
         assert rankings.worker.process.pid != worker and not rankings.problem
         newest = review.ranking()
