@@ -24,14 +24,16 @@ MISPLACED = """(within) => {
 """How many buttons there are, which lie outside the window, which overlap, and whether the page is too wide."""
 
 
-POLLS = "const real = setTimeout; window.setTimeout = (call, time) => real(call, time === 3000 ? 400 : time);"
-"""Has a page poll seven times as often as it would: tests wait for what a poll brings."""
+IMPATIENT = (
+    "const later = setTimeout; setTimeout = (f, time) => later(f, time % 1000 || time > 4000 ? time : time / 8);"
+)
+"""Has a page poll, and try again, eight times as often as it would; messages stay as long as ever."""
 
 
 def opened(chromium: Any, address: str, size: str = "desktop") -> Any:
     """Open a page; whatever its console says is an error."""
     page = new_page(chromium, *SIZES[size])
-    page.add_init_script(POLLS)
+    page.add_init_script(IMPATIENT)
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda message: page.errors.append(message.text) if "Content Security" in message.text else 0)

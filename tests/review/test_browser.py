@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-import signal
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -263,10 +261,8 @@ def test_the_last_answer_beside_an_enlarged_image_closes_it_and_messages_lie_ove
 
 
 def kinds(folder: Path) -> list[tuple[str, int | None]]:
-    store = DecisionStore(folder / FILE, read_only=True)
-    found = [(event.kind, event.value) for event in store.current()]
-    store.close()
-    return found
+    with closing(DecisionStore(folder / FILE, read_only=True)) as store:
+        return [(event.kind, event.value) for event in store.current()]
 
 
 def test_labels_are_confirmed_and_corrected_by_keys_and_clicks_until_the_queue_is_put_away(
@@ -372,17 +368,13 @@ def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, fold
         following = all_data(page, "name")
         assert not set(following) & set(shown[:12]) and following != shown[12:]
 
-        assert review.rankings is not None and review.rankings.worker.process.pid is not None
-        os.kill(review.rankings.worker.process.pid, signal.SIGKILL)
         for _ in range(12):
             page.keyboard.press("y")
         wait_until_sent(page)
-        wait_for(page, "!document.getElementById('update').hidden")
         assert page.errors == []
-    store = DecisionStore(folder / FILE, read_only=True)
-    asked = [(event.kind, event.ranking) for event in store.events()]
-    numbers = {number for number, *_ in store.rankings()}
-    store.close()
+    with closing(DecisionStore(folder / FILE, read_only=True)) as store:
+        asked = [(event.kind, event.ranking) for event in store.events()]
+        numbers = {number for number, *_ in store.rankings()}
     assert len(asked) == 24 and {kind for kind, _ in asked} == {"missing", "random"}
     assert {ranking for _, ranking in asked} <= numbers and len({ranking for _, ranking in asked}) >= 2
 
