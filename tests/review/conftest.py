@@ -21,7 +21,8 @@ from labelgap.review import Review, create_random_review, open_review_folder
 
 @pytest.fixture(autouse=True)
 def preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reviews in this process rank in copies of a process that has imported everything."""
+    """Reviews in this process rank soon, in copies of a process that has imported everything."""
+    monkeypatch.setattr("labelgap.review.live.IDLE_SECONDS", 0.5)
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKSERVER)
     monkeypatch.setattr("labelgap.review.live.run_worker", Worker())
 

@@ -47,11 +47,16 @@ def write_candidates(path: Path, rows: Sequence[Row], data: Dataset, split: str 
         "unknown_per_class": dict(zip(data.classes, unknown.tolist(), strict=True)),
         "method": "an",
     }
+    with replacing(path.parent, [path.name]):
+        write_rows(path, rows, about)
+
+
+def write_rows(path: Path, rows: Sequence[Row], about: object) -> Path:
     columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in SCHEMA]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     table = pa.table(arrays, schema=SCHEMA).replace_schema_metadata({b"labelgap": json.dumps(about).encode()})
-    with replacing(path.parent, [path.name]):
-        pq.write_table(table, path)
+    pq.write_table(table, path)
+    return path
 
 
 def likely_rows(
