@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
+from html import unescape
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -103,6 +104,16 @@ class ReviewClient:
     def decide(self, identity: str, value: int, base_version: int = 0, **more: Any) -> HttpResponse:
         action = {"request_id": uuid.uuid4().hex, "id": identity, "value": value, "base_version": base_version}
         return self.send([{**action, **more}])
+
+
+def tiles(page: str) -> list[dict[str, str]]:
+    """What each entry of a page has as data."""
+    found = re.findall(r'<li class="entry[^>]*>', page)
+    return [{name: unescape(value) for name, value in re.findall(r'data-([\w-]+)="([^"]*)"', tag)} for tag in found]
+
+
+def ids(page: str) -> list[str]:
+    return [tile["id"] for tile in tiles(page)]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.http_client import ReviewClient, run_server
+from tests.review.http_client import ReviewClient, ids, run_server
 from tests.review.samples import decide, event, suggest_wrong
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -140,7 +140,7 @@ def suggested(folder: Path) -> Iterator[Review]:
 
 
 def rows(review: Review, page: str) -> list[int]:
-    found = [review.candidates.index(identity) for identity in re.findall(r'id="e([0-9a-f]{16})"', page)]
+    found = [review.candidates.index(identity) for identity in ids(page)]
     return [number for number in found if number is not None]
 
 

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from html import unescape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
-from tests.review.http_client import HttpResponse, ReviewClient, run_server
+from tests.review.http_client import HttpResponse, ReviewClient, ids, run_server, tiles
 from tests.review.samples import event
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -301,15 +300,6 @@ def doubled(review: Review) -> Iterator[ReviewClient]:
     """A server that asks a second person about everything."""
     with run_server(review, double=1.0) as made:
         yield made
-
-
-def tiles(page: str) -> list[dict[str, str]]:
-    found = re.findall(r'<li class="entry[^>]*>', page)
-    return [{name: unescape(value) for name, value in re.findall(r'data-([\w-]+)="([^"]*)"', tag)} for tag in found]
-
-
-def ids(page: str) -> list[str]:
-    return [tile["id"] for tile in tiles(page)]
 
 
 def lease_of(page: str) -> str:
