@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -12,11 +13,18 @@ from typing import Any
 
 import pytest
 from tests.browsers import close_windows, start_browser
-from tests.review.http_client import ReviewClient, run_server
-from tests.review.preloaded_worker import preload_workers
+from tests.review.http_client import FORKSERVER, ReviewClient, Worker, run_server
 from tests.review.samples import make_album, make_photos, make_run
 
 from labelgap.review import Review, create_random_review, open_review_folder
+
+
+@pytest.fixture(autouse=True)
+def preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reviews in this process rank soon, in copies of a process that has imported everything."""
+    monkeypatch.setattr("labelgap.review.live.IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKSERVER)
+    monkeypatch.setattr("labelgap.review.live.run_worker", Worker())
 
 
 @pytest.fixture(scope="session")
@@ -60,13 +68,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     with closing(Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))) as opened:
         yield opened
-
-
-@pytest.fixture
-def preloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The run, of which reviews in this process rank in copies of a process that has imported everything."""
-    preload_workers(monkeypatch)
-    return folder
 
 
 @pytest.fixture

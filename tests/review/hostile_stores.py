@@ -6,7 +6,9 @@ import sqlite3
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
@@ -16,25 +18,27 @@ INSERT = (
     "VALUES ('{time}', {reviewer}, {image}, 'train', 'dog', {value}, '{kind}', 1, {base}, 'c', 'r-{number}')"
 )
 TIME = "2026-01-01T00:00:00.000000+00:00"
-WHOLE = {
-    "time": TIME,
-    "reviewer": "'eve'",
-    "image": "'a.jpg'",
-    "value": "1",
-    "kind": "missing",
-    "base": "0",
-}
+WHOLE = {"time": TIME, "reviewer": "'eve'", "image": "'a.jpg'", "value": "1", "kind": "missing", "base": "0"}
 
 
 def make_store(path: Path, decided: int = 30) -> Path:
     """A store with decisions and an undo, closed."""
-    with closing(DecisionStore(path)) as store:
-        for number in range(decided):
-            key = LabelKey("train", f"{number}.jpg", "dog" if number % 3 else "cat")
-            value = PRESENT if number % 2 else ABSENT
-            store.append([Decision(key, value, uuid.uuid4().hex, 0, "missing", 0.5)], reviewer="anna", client="w-1")
-        store.append([Undo(3, "undo-0001")], reviewer="ben", client="w-2")
+    path.write_bytes(_store(decided))
     return path
+
+
+@cache
+def _store(decided: int) -> bytes:
+    with TemporaryDirectory() as folder:
+        with closing(DecisionStore(Path(folder) / "store")) as store:
+            made = []
+            for number in range(decided):
+                key = LabelKey("train", f"{number}.jpg", "dog" if number % 3 else "cat")
+                value = PRESENT if number % 2 else ABSENT
+                made.append(Decision(key, value, uuid.uuid4().hex, 0, "missing", 0.5))
+            store.append(made, reviewer="anna", client="w-1")
+            store.append([Undo(3, "undo-0001")], reviewer="ben", client="w-2")
+        return store.path.read_bytes()
 
 
 def insert(**changed: str) -> Callable[[sqlite3.Connection], None]:

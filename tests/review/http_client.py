@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
+from html import unescape
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.cli.conftest import call
 from tests.waiting import PATIENCE, wait_until
 
 from labelgap.review import Review
+from labelgap.review.live import RankingJob, run_worker
 from labelgap.review.server import create_server
 
 
@@ -99,6 +106,16 @@ class ReviewClient:
         return self.send([{**action, **more}])
 
 
+def tiles(page: str) -> list[dict[str, str]]:
+    """What each entry of a page has as data."""
+    found = re.findall(r'<li class="entry[^>]*>', page)
+    return [{name: unescape(value) for name, value in re.findall(r'data-([\w-]+)="([^"]*)"', tag)} for tag in found]
+
+
+def ids(page: str) -> list[str]:
+    return [tile["id"] for tile in tiles(page)]
+
+
 @contextmanager
 def run_server(review: Review, **options: Any) -> Iterator[ReviewClient]:
     """Serve a review from a thread."""
@@ -118,7 +135,7 @@ def run_server(review: Review, **options: Any) -> Iterator[ReviewClient]:
 class Command:
     """``labelgap review``, running."""
 
-    process: subprocess.Popen[str]
+    process: BaseProcess
     client: ReviewClient
     farewell: str = ""
 
@@ -126,32 +143,57 @@ class Command:
     def address(self) -> str:
         return self.client.address
 
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
 
 @contextmanager
 def running(folder: Path, *options: str, port: str = "0", files: int = 1024) -> Iterator[Command]:
     """The command in a process of its own, which may open so many files, until the block ends."""
-    words = [sys.executable, "-m", "labelgap", "review", str(folder), "--no-browser", "--reviewer", "anna"]
-    process = subprocess.Popen(
-        [*words, "--port", port, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        bufsize=1,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
-    )
+    words = ("review", str(folder), "--no-browser", "--reviewer", "anna", "--port", port, *options)
+    log = folder.with_name(f"{uuid.uuid4().hex}.log")
+    process = FORKSERVER.Process(target=_call, args=(words, log, dict(os.environ), files))
+    process.start()
+    found: list[str] = []
+
+    def is_ready() -> bool:
+        found[:] = re.findall(r"(http://127\.0\.0\.1:\d+)/\n", log.read_text() if log.exists() else "")
+        return bool(found) or not process.is_alive()
+
     try:
-        assert process.stdout is not None
-        output = ""
-        for line in process.stdout:
-            output += line
-            if found := re.search(r"(http://127\.0\.0\.1:\d+)/\n", line):
-                yield (command := Command(process, ReviewClient(found[1])))
-                break
-        else:
-            raise AssertionError(f"the server did not start: {output}")
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        command.farewell, _ = process.communicate(timeout=PATIENCE)
+        wait_until(is_ready)
+        assert found, f"the server did not start: {log.read_text()}"
+        yield (command := Command(process, ReviewClient(found[0])))
+        if process.is_alive():
+            os.kill(command.pid, signal.SIGINT)
+        process.join(PATIENCE)
+        command.farewell = log.read_text()
     finally:
         process.kill()
-        process.communicate()
+        process.join()
+
+
+FORKSERVER = get_context("forkserver")
+"""Its processes are copies of one that has imported everything: to start Python anew takes seconds."""
+
+
+def _call(words: tuple[str, ...], log: Path, environment: dict[str, str], files: int) -> None:
+    os.environ.update(environment)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    with log.open("w", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+        code = call(*words)
+    sys.exit(code)
+
+
+class Worker:
+    """What ranks in a process of ``FORKSERVER``, with the environment that this process has when it is started."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (_run_worker, dict(os.environ))
+
+
+def _run_worker(environment: dict[str, str], connection: Connection, job: RankingJob) -> None:
+    os.environ.update(environment)
+    run_worker(connection, job)

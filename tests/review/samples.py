@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,9 @@ import labelgap as lg
 from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import Review
 from labelgap.review.database import FILE, create_database
+from labelgap.review.store import SECOND, DecisionEvent, LabelKey
 
 Row = tuple[str, str, str, float, str, int, int, int]
 SCHEMA = pa.schema(
@@ -43,11 +47,16 @@ def write_candidates(path: Path, rows: Sequence[Row], data: Dataset, split: str 
         "unknown_per_class": dict(zip(data.classes, unknown.tolist(), strict=True)),
         "method": "an",
     }
+    with replacing(path.parent, [path.name]):
+        write_rows(path, rows, about)
+
+
+def write_rows(path: Path, rows: Sequence[Row], about: object) -> Path:
     columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in SCHEMA]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     table = pa.table(arrays, schema=SCHEMA).replace_schema_metadata({b"labelgap": json.dumps(about).encode()})
-    with replacing(path.parent, [path.name]):
-        pq.write_table(table, path)
+    pq.write_table(table, path)
+    return path
 
 
 def likely_rows(
@@ -114,14 +123,52 @@ def make_photos(place: Path) -> Dataset:
     return lg.load("csv", place / "tags.csv", images=place / "photos", duplicates="off")
 
 
-IMAGES = 80
+def decide(
+    review: Review,
+    numbers: Iterable[int],
+    value: int = PRESENT,
+    asked: str | None = None,
+    by: str = "anna",
+    **more: int,
+) -> str:
+    """Have a person give one answer about candidates, and return the id of the last request."""
+    versions, request = review.current.version, ""
+    made = [
+        review.decision(int(number), value, request := uuid.uuid4().hex, int(versions[number]), asked, **more)
+        for number in numbers
+    ]
+    review.store.append(made, reviewer=by, client=f"{by}-window")
+    review.current.refresh()
+    return request
+
+
+def event(
+    number: int,
+    value: int | None = PRESENT,
+    by: str = "anna",
+    kind: str = "missing",
+    *,
+    undoes: int | None = None,
+    accepted: bool | None = None,
+    class_name: str = "dog",
+    seconds: float | None = None,
+    request: str = "",
+) -> DecisionEvent:
+    """Make an event about a class of one image, so many seconds after the year began."""
+    accepted, key = (kind != SECOND) if accepted is None else accepted, LabelKey("train", "a.jpg", class_name)
+    time = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number if seconds is None else seconds)
+    request = request or f"request-{number}"
+    return DecisionEvent(number, time, by, key, value, kind, 0.5, undoes, accepted, by, request, 0, 0)
+
+
+IMAGES = 48
 COPY = "copy.png"
 """A copy of the first image."""
 
 
 def is_bright(name: str) -> bool:
-    """Every fifth image is."""
-    return name == COPY or int(Path(name).stem) % 5 == 0
+    """Every fourth image is."""
+    return name == COPY or int(Path(name).stem) % 4 == 0
 
 
 def make_album(place: Path) -> Path:

@@ -38,20 +38,26 @@ def drawn(data: Dataset, tmp_path: Path) -> ReviewFolder:
     return create_random_review(data, "train", 5, 0, tmp_path / "review")
 
 
-def decide(folder: Path, *said: tuple[str, str, str, int]) -> None:
-    store = DecisionStore(folder / FILE)
-    made = [Decision(LabelKey(split, image, name), value, uuid.uuid4().hex) for split, image, name, value in said]
-    store.append(made, reviewer="anna", client="window-1")
-    store.close()
+Said = tuple[str, str, int]
+
+
+def decide(folder: ReviewFolder, *said: Said, classes: Sequence[str] = ()) -> None:
+    """Add classes, and decide labels: image, class and value of each."""
+    splits = {name: split.name for split in folder.data.splits for name in split.labels.images}
+    with closing(DecisionStore(folder.path / FILE)) as store:
+        for name in classes:
+            store.add_class(name, "anna")
+        made = [Decision(LabelKey(splits[image], image, tag), value, uuid.uuid4().hex) for image, tag, value in said]
+        store.append(made, reviewer="anna", client="window-1")
 
 
 SAID = (
-    ("train", "0.jpg", "dog", PRESENT),
-    ("train", "0.jpg", "owl", ABSENT),
-    ("train", "1.jpg", "owl", PRESENT),  # was absent
-    ("train", "2.jpg", "cat", UNKNOWN),  # was absent, and nobody can tell
-    ("train", "2.jpg", "dog", UNKNOWN),  # was unknown, and stays it
-    ("val", "6.jpg", "cat", PRESENT),
+    ("0.jpg", "dog", PRESENT),
+    ("0.jpg", "owl", ABSENT),
+    ("1.jpg", "owl", PRESENT),  # was absent
+    ("2.jpg", "cat", UNKNOWN),  # was absent, and nobody can tell
+    ("2.jpg", "dog", UNKNOWN),  # was unknown, and stays it
+    ("6.jpg", "cat", PRESENT),
 )
 EXPECTED = """image,split,cat,dog,owl
 0.jpg,train,1,1,0
@@ -68,7 +74,7 @@ EXPECTED = """image,split,cat,dog,owl
 def test_decisions_become_cells_all_else_stays_and_beside_it_stands_who_said_what(
     drawn: ReviewFolder, tmp_path: Path
 ) -> None:
-    decide(drawn.path, *SAID)
+    decide(drawn, *SAID)
     written = apply_decisions(drawn, tmp_path / "better.csv")
     assert (tmp_path / "better.csv").read_text() == EXPECTED and (tmp_path / "tags.csv").read_text() == TAGS
     assert written.changed == {"review": 5} and written.decided == 6
@@ -99,8 +105,7 @@ def test_lists_stay_lists_in_their_own_order_and_the_printed_command_reads_them(
     folder = create_random_review(lists, "train", 9, 0, tmp_path / "lists-review")
     assert apply_decisions(folder, tmp_path / "same.csv").path.read_text() == LISTS
     said = [("1.jpg", "cat", PRESENT), ("1.jpg", "dog", ABSENT), ("0.jpg", "dog", ABSENT)]
-    names = {name: split.name for split in lists.splits for name in split.labels.images}
-    decide(folder.path, *((names[image], image, tag, value) for image, tag, value in said))
+    decide(folder, *said)
     written = apply_decisions(folder, tmp_path / "better.csv")
     assert written.path.read_text() == NEW_LISTS
     assert written.own_format is not None and written.own_format.absent_added
@@ -115,7 +120,7 @@ def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_
     for zeros in ("absent", "unknown"):
         split = lg.load("csv", tmp_path / "a.csv", **others, zeros=zeros, duplicates="off")
         folder = create_random_review(split, "train", 9, 0, tmp_path / zeros)
-        decide(folder.path, ("train", "0.jpg", "dog", ABSENT), ("val", "5.jpg", "dog", PRESENT))
+        decide(folder, ("0.jpg", "dog", ABSENT), ("5.jpg", "dog", PRESENT))
         written = apply_decisions(folder, tmp_path / f"{zeros}-better.csv")
         cell = "" if zeros == "unknown" else "0"
         assert written.path.read_text() == f"image,cat,dog\n0.jpg,1,0\n1.jpg,{cell},1\n"
@@ -128,8 +133,8 @@ def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_
 
 def test_several_reviews_are_merged_and_of_two_answers_the_newer_counts(data: Dataset, tmp_path: Path) -> None:
     first, second = (create_random_review(data, "train", 5, seed, tmp_path / f"review-{seed}") for seed in range(2))
-    decide(first.path, ("train", "0.jpg", "dog", PRESENT), ("train", "3.jpg", "cat", ABSENT))
-    decide(second.path, ("train", "0.jpg", "dog", ABSENT), ("train", "3.jpg", "cat", ABSENT), SAID[1])
+    decide(first, ("0.jpg", "dog", PRESENT), ("3.jpg", "cat", ABSENT))
+    decide(second, ("0.jpg", "dog", ABSENT), ("3.jpg", "cat", ABSENT), SAID[1])
     for order in ([first, second], [second, first]):
         written = apply_decisions(order, tmp_path / "better.csv", force=True)
         text = written.path.read_text()
@@ -140,11 +145,11 @@ def test_several_reviews_are_merged_and_of_two_answers_the_newer_counts(data: Da
 
 
 def test_the_next_table_remembers_what_people_decided_for_this_one(drawn: ReviewFolder, tmp_path: Path) -> None:
-    decide(drawn.path, ("train", "0.jpg", "cat", PRESENT), ("train", "0.jpg", "dog", PRESENT))
+    decide(drawn, ("0.jpg", "cat", PRESENT), ("0.jpg", "dog", PRESENT))
     apply_decisions(drawn, tmp_path / "better.csv")
     better = lg.load("csv", tmp_path / "better.csv", images=tmp_path / "photos", duplicates="off")
     again = create_random_review(better, "train", 5, 0, tmp_path / "again")
-    decide(again.path, ("train", "0.jpg", "dog", ABSENT), ("train", "4.jpg", "owl", ABSENT))
+    decide(again, ("0.jpg", "dog", ABSENT), ("4.jpg", "owl", ABSENT))
     entries = read_provenance(apply_decisions(again, tmp_path / "best.csv").provenance)
     told = [(entry.revision.image, entry.revision.class_name, entry.revision.value) for entry in entries]
     assert told == [("0.jpg", "dog", ABSENT), ("4.jpg", "owl", ABSENT), ("0.jpg", "cat", PRESENT)]
@@ -184,7 +189,7 @@ def run(data: Dataset, tmp_path: Path) -> ReviewFolder:
 def test_a_models_revisions_come_in_only_when_named_and_never_before_a_persons(
     run: ReviewFolder, tmp_path: Path
 ) -> None:
-    decide(run.path, ("train", "0.jpg", "dog", ABSENT))
+    decide(run, ("0.jpg", "dog", ABSENT))
     apply_decisions(run, tmp_path / "people.csv")
     assert "0.jpg,train,1,0," in (tmp_path / "people.csv").read_text()
     assert "3.jpg,train,,,1" in (tmp_path / "people.csv").read_text()
@@ -222,8 +227,7 @@ def test_the_data_themselves_and_other_files_are_never_overwritten(drawn: Review
         apply_decisions(drawn, tmp_path / "other.txt")
 
 
-Added = tuple[str, str, int]
-ADDED: list[Added] = [
+ADDED: list[Said] = [
     ("1.jpg", "zebra", PRESENT),
     ("0.jpg", "zebra", ABSENT),
     ("3.jpg", "zebra", UNKNOWN),
@@ -236,20 +240,10 @@ def loaded(path: Path, **options: Any) -> Dataset:
     return lg.load(path.suffix[1:], path, images=path.parent / "photos", duplicates="off", **options)
 
 
-def decide_added(folder: ReviewFolder, data: Dataset, said: Sequence[Added], classes: Sequence[str]) -> None:
-    """Add classes, and decide labels."""
-    splits = {name: split.name for split in data.splits for name in split.labels.images}
-    with closing(DecisionStore(folder.path / FILE)) as store:
-        for name in classes:
-            store.add_class(name, "anna")
-        made = [Decision(LabelKey(splits[image], image, tag), value, uuid.uuid4().hex) for image, tag, value in said]
-        store.append(made, reviewer="anna", client="window-1")
-
-
-def reviewed(data: Dataset, out: Path, said: Sequence[Added], classes: Sequence[str] = ("zebra",)) -> ReviewFolder:
+def reviewed(data: Dataset, out: Path, said: Sequence[Said], classes: Sequence[str] = ("zebra",)) -> ReviewFolder:
     """A review of all images with classes added and labels decided."""
     folder = create_random_review(data, "train", 9, 0, out)
-    decide_added(folder, data, said, classes)
+    decide(folder, *said, classes=classes)
     return folder
 
 
@@ -293,7 +287,7 @@ def test_tables_of_every_layout_get_the_class_and_are_read_back(data: Dataset, t
     before = loaded(path, **options)
     (tmp_path / "run").mkdir()
     folder = ReviewFolder(tmp_path / "run", before.classes, before.recipe, source=str(path))
-    decide_added(folder, before, ADDED[:2], ["zebra"])
+    decide(folder, *ADDED[:2], classes=["zebra"])
     written = apply_decisions(folder, tmp_path / f"better{path.suffix}")
     back = loaded(written.path)
     assert back.classes == ("cat", "dog", "zebra") and written.added == ("zebra",)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.http_client import run_server
+from tests.review.http_client import run_server, tiles
 from tests.review.samples import TAGS, make_photos
 
 import labelgap as lg
@@ -30,13 +30,12 @@ def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
         shutil.copy(tmp_path / "photos" / "0.jpg", tmp_path / "photos" / name)
     (tmp_path / "tags.csv").write_text(TAGS + ROWS)
     data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="exact")
-    opened = Review(create_random_review(data, "train", 99, 0, tmp_path / "review"))
-    yield opened
-    opened.close()
+    with closing(Review(create_random_review(data, "train", 99, 0, tmp_path / "review"))) as opened:
+        yield opened
 
 
 def asked(page: str) -> list[tuple[str, str]]:
-    return re.findall(r'data-id="([0-9a-f]{16})"[^>]*data-name="([^"]+)"', page)
+    return [(tile["id"], tile["name"]) for tile in tiles(page)]
 
 
 def test_one_answer_for_all_copies(review: Review, tmp_path: Path) -> None:
@@ -91,7 +90,6 @@ def test_a_copy_that_was_decided_alone_leaves_the_question_open(review: Review) 
     (number,) = [number for number in review.listed(1) if review.copies.of(review.candidates.key(int(number)))]
     alone = review.decision(int(number), PRESENT, "request-alone", 0)
     review.store.append([type(alone)(alone.key, PRESENT, "request-alone")], reviewer="anna", client="window-1")
-    again = Review(review.folder)
-    shown = [int(row) for row in again.listed(1) if again.copies.of(again.candidates.key(int(row)))]
-    assert len(shown) == 1 and shown != [int(number)] and not again.current.decided[shown[0]]
-    again.close()
+    with closing(Review(review.folder)) as again:
+        shown = [int(row) for row in again.listed(1) if again.copies.of(again.candidates.key(int(row)))]
+        assert len(shown) == 1 and shown != [int(number)] and not again.current.decided[shown[0]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
-from tests.review.samples import likely_rows, write_candidates
+from tests.review.samples import decide, likely_rows, write_candidates
 
 import labelgap as lg
 from labelgap.audit.candidates import MissingEstimate
@@ -24,6 +24,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.estimates import (
     EXACT,
+    CountedLabels,
     ReviewedLabels,
     ReviewEstimate,
     SampleEstimate,
@@ -95,7 +96,7 @@ class Simulation:
 def test_the_interval_holds_the_truth_as_often_as_it_says(depths: list[int], order: str) -> None:
     random, model = np.random.default_rng(0), order != "no model"
     hits, widths = [], []
-    for _ in range(50):
+    for _ in range(40):
         simulation = Simulation(random)
         made, labels = simulation.review(depths, model=model, learns=order == "learns")
         total = total_of(made)
@@ -154,16 +155,28 @@ def test_as_many_more_random_answers_as_it_says_halve_the_interval() -> None:
     assert 0.35 < (more.high - more.low) / (made.high - made.low) < 0.65
 
 
-def one_class(score: NDArray[np.float64], answers: list[tuple[int, int, bool]]) -> ReviewEstimate:
+Answer = tuple[int, int, bool]
+
+
+def labels_of(score: NDArray[np.float64], answers: list[Answer], model: bool = True) -> ReviewedLabels:
     """Labels of one class: which were answered, in order, with what, and whether as random ones."""
     decided, random = np.zeros((2, len(score)), dtype=np.bool_)
     value, order = np.full(len(score), UNKNOWN, dtype=np.int8), np.zeros(len(score), dtype=np.int64)
     for turn, (row, answer, is_random) in enumerate(answers):
         decided[row], value[row], random[row], order[row] = True, answer, is_random, turn
     column, unknown = np.zeros(len(score), dtype=np.int64), np.array([len(score)])
-    return estimate_review(
-        ReviewedLabels(column, score, decided, value, random, order, unknown, np.array([score.sum()]))
-    )
+    expected = np.array([score.sum()]) if model else None
+    return ReviewedLabels(column, score, decided, value, random, order, unknown, expected)
+
+
+def one_class(score: NDArray[np.float64], answers: list[Answer]) -> ReviewEstimate:
+    return estimate_review(labels_of(score, answers))
+
+
+def counted(total: int, present: int, rows: Iterable[int]) -> CountedLabels:
+    """Count labels of which the first ones are present, by random answers."""
+    asked = [(row, int(row < present), True) for row in rows]
+    return count_random(labels_of(np.full(total, np.nan), asked, model=False), 0)
 
 
 def test_an_early_random_answer_says_little_of_what_is_left_once_the_labels_like_it_are_decided() -> None:
@@ -196,17 +209,6 @@ def test_where_counting_is_narrower_its_interval_is_used() -> None:
     assert "counted from 50 random" in describe_estimate(made, "dog")
 
 
-def counted(truth: NDArray[np.bool_], asked: list[tuple[int, bool]]) -> ReviewedLabels:
-    """One class: which labels were asked, in order, and whether as random ones."""
-    decided, random = np.zeros((2, len(truth)), dtype=np.bool_)
-    order = np.zeros(len(truth), dtype=np.int64)
-    for turn, (row, is_random) in enumerate(asked):
-        decided[row], random[row], order[row] = True, is_random, turn
-    value = np.where(decided, truth, UNKNOWN).astype(np.int8)
-    column, scores = np.zeros(len(truth), dtype=np.int64), np.full(len(truth), np.nan)
-    return ReviewedLabels(column, scores, decided, value, random, order, np.array([len(truth)]))
-
-
 def reference(total: int, drawn: int, present: int) -> tuple[int, int]:
     """How many of the labels that were not drawn may be present: both hypergeometric tails are 2.5 % or more."""
     possible = [
@@ -221,8 +223,7 @@ def reference(total: int, drawn: int, present: int) -> tuple[int, int]:
     ("total", "drawn", "present"), [(30, 10, 0), (30, 29, 3), (50, 20, 20), (400, 40, 7), (90, 1, 1)]
 )
 def test_without_ranked_answers_the_interval_is_the_hypergeometric_one(total: int, drawn: int, present: int) -> None:
-    asked = np.random.default_rng(0).permutation(drawn).tolist()
-    made = count_random(counted(np.arange(total) < present, [(row, True) for row in asked]), 0)
+    made = counted(total, present, np.random.default_rng(0).permutation(drawn).tolist())
     assert (made.low, made.high) == reference(total, drawn, present)
     assert made.low <= made.estimate <= made.high
     assert made.estimate == pytest.approx((total - drawn) * present / drawn, abs=1e-5)
@@ -230,13 +231,13 @@ def test_without_ranked_answers_the_interval_is_the_hypergeometric_one(total: in
 
 def test_many_answers_give_nearly_the_exact_interval() -> None:
     drawn, present, total = 6 * EXACT, 30, 3000
-    made = count_random(counted(np.arange(total) < present, [(row, True) for row in range(drawn)]), 0)
+    made = counted(total, present, range(drawn))
     low, high = reference(total, drawn, present)
     assert made.low == pytest.approx(low, rel=0.05) and made.high == pytest.approx(high, rel=0.05)
 
 
 def test_without_random_answers_everything_is_possible() -> None:
-    made = count_random(counted(np.arange(10) < 5, [(0, False)]), 0)
+    made = count_random(labels_of(np.full(10, np.nan), [(0, PRESENT, False)], model=False), 0)
     assert (made.low, made.high) == (0, 9)
 
 
@@ -258,7 +259,7 @@ def digits() -> Dataset:
     return lg.load("digits", train=96, val=40, test=40)
 
 
-def decide(review: Review, numbers: list[int]) -> NDArray[np.int8]:
+def decide_truly(review: Review, numbers: list[int]) -> NDArray[np.int8]:
     """Answer with the truth, and return it."""
     truth = digits().train.truth
     assert truth is not None
@@ -278,7 +279,7 @@ def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(fo
         shown, (in_sample, ranked) = review.candidates.positions.shown, review.candidates.positions
         listed = review.candidates.listed(3)
         assert (np.diff(shown[listed]) >= 0).all()
-        truth = decide(review, listed[:20].tolist())
+        truth = decide_truly(review, listed[:20].tolist())
         made, end = review.estimate(3), shown[listed[20]]
         expected = (in_sample[listed] < end) & (in_sample[listed] < ranked[listed])
         assert made is not None and made.reviewed == expected.sum() >= 1
@@ -292,7 +293,7 @@ def test_a_random_label_that_is_ranked_too_counts_only_when_its_turn_has_come(fo
 def test_a_whole_review_finds_about_as_many_as_there_are(folder: Path) -> None:
     with opened(folder, share=0.8, sample=0.5) as review:
         for number in range(10):
-            truth = decide(review, review.candidates.listed(number).tolist())
+            truth = decide_truly(review, review.candidates.listed(number).tolist())
         made = review.estimate()
         missing = int((truth == PRESENT).sum() - (digits().train.labels.values == PRESENT).sum())
         assert made is not None and made.classes >= 5
@@ -319,11 +320,7 @@ def test_a_random_slot_counts_once_all_earlier_labels_of_the_draw_are_decided(fo
         drawn = feed.numbers[rank[feed.numbers] > 0]
 
         def answer(numbers: list[int], asked: str) -> list[int]:
-            made = [
-                review.decision(number, PRESENT, f"{asked}-{number:06d}", 0, asked, feed.ranking) for number in numbers
-            ]
-            review.store.append(made, reviewer="anna", client="window-1")
-            review.current.refresh()
+            decide(review, numbers, PRESENT, asked, ranking=feed.ranking)
             random = order_decisions(review.current, review.copies.shown)[2]
             return np.flatnonzero(random).tolist()
 

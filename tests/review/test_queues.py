@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.http_client import ReviewClient, run_server
-from tests.review.samples import suggest_wrong
+from tests.review.http_client import ReviewClient, ids, run_server
+from tests.review.samples import decide, event, suggest_wrong
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
@@ -30,47 +29,20 @@ from labelgap.review.queues import (
     next_minutes,
     plan_context,
 )
-from labelgap.review.store import ASKED, DecisionEvent, LabelKey, copy_request
+from labelgap.review.store import ASKED, copy_request
 from labelgap.review.team import PAUSE
 from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 CLASSES = {"cat": 0, "dog": 1, "owl": 2}
-
-
-def answer(
-    seconds: float,
-    name: str = "cat",
-    by: str = "anna",
-    *,
-    value: int | None = PRESENT,
-    request: str = "request-1",
-    undoes: int | None = None,
-) -> DecisionEvent:
-    made = {
-        "id": 1,
-        "time": START + timedelta(seconds=seconds),
-        "reviewer": by,
-        "key": LabelKey("train", "a.jpg", name),
-        "value": value,
-        "kind": "missing",
-        "score": None,
-        "undoes": undoes,
-        "accepted": True,
-        "client": "window-1",
-        "request_id": request,
-        "place": 0,
-        "ranking": 0,
-    }
-    return DecisionEvent(**{name: made[name] for name in DecisionEvent.__dataclass_fields__})  # type: ignore[arg-type]
 
 
 def test_speed_leaves_pauses_and_other_people_out_and_classes_lean_on_their_person() -> None:
     times = [0, 1, 2, 3, 3 + PAUSE + 1, 3 + PAUSE + 11]
     names = ["cat", "cat", "cat", "cat", "dog", "dog"]
-    events = [answer(time, name) for time, name in zip(times, names, strict=True)]
-    noise = [answer(1.5, by="ben"), answer(2.5, request=copy_request("x", 1)), answer(2.6, value=None, undoes=3)]
-    speed = answer_speed(sorted([*events, *noise], key=lambda event: event.time), "anna", CLASSES)
+    events = [event(1, class_name=name, seconds=time) for time, name in zip(times, names, strict=True)]
+    noise = [event(1, seconds=1.5, by="ben"), event(1, seconds=2.5, request=copy_request("x", 1))]
+    noise += [event(1, None, seconds=2.6, undoes=3)]
+    speed = answer_speed(sorted([*events, *noise], key=lambda each: each.time), "anna", CLASSES)
     mean = (3 + 10 + PRIOR_ANSWERS * USUAL_SECONDS) / (4 + PRIOR_ANSWERS)
     assert speed.answers == 4 and speed.seconds == pytest.approx(mean)
     expected = [(3 + PRIOR_ANSWERS * mean) / (3 + PRIOR_ANSWERS), (10 + PRIOR_ANSWERS * mean) / (1 + PRIOR_ANSWERS)]
@@ -104,21 +76,13 @@ def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def answer_as(review: Review, number: int, value: int, asked: str | None = None) -> None:
-    decision = review.decision(
-        number, value, f"request-{number}-{value}", int(review.current.version[number]), asked, 7
-    )
-    review.store.append([decision], reviewer="anna", client="window-1")
-    review.current.refresh()
-
-
 def test_the_feed_holds_what_is_open_and_the_first_open_label_of_the_draw(review: Review) -> None:
     feed, columns = class_feed(review, 3), review.candidates.columns
     random = feed.numbers[feed.asked == ASKED.index("random")]
     assert (np.diff(columns.random_rank[random]) > 0).all() and set(feed.numbers) == set(review.listed(3))
     first, ranked = int(random[0]), int(feed.numbers[feed.asked == ASKED.index("missing")][0])
-    answer_as(review, first, ABSENT, "random")
-    answer_as(review, ranked, PRESENT, "missing")
+    decide(review, [first], ABSENT, "random", ranking=7)
+    decide(review, [ranked], PRESENT, "missing")
     after = class_feed(review, 3)
     assert not {first, ranked} & set(after.numbers.tolist()) and len(after) == len(feed) - 2
     assert decided_rows(review, 3).tolist() == [ranked, first]
@@ -129,7 +93,7 @@ def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(
     review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, columns = class_feed(review, 3), review.candidates.columns
-    answer_as(review, int(before.numbers[0]), PRESENT)
+    decide(review, before.numbers[:1])
     before = class_feed(review, 3)
     position = np.full(len(columns.ids), np.iinfo(np.int32).max, np.int32)
     worst_first = before.numbers[::-1]
@@ -158,34 +122,25 @@ def test_a_decision_keeps_what_it_was_asked_as_and_a_page_cannot_claim_more(revi
     assert kinds == ["missing", "other", "classifier", "other"]
     kinds = [review.decision(drawn, 1, "r", 0, asked).kind for asked in (None, "random", "missing", "second", "other")]
     assert kinds == ["random", "random", "other", "other", "other"], "random only in a random slot"
-    answer_as(review, drawn, PRESENT, "random")
+    decide(review, [drawn], PRESENT, "random")
     assert review.decision(drawn, ABSENT, "again", 1, "other").kind == "random"
 
 
 def test_answers_on_the_page_of_an_image_are_not_those_of_a_list_that_never_changed(review: Review) -> None:
-    for number in class_feed(review, 3).numbers[:30].tolist():  # the first of the audit's list, random ones among them
-        decision = review.decision(number, ABSENT, f"request-{number}", 0, "other")
-        assert decision.ranking == review.audit_ranking > 0
-        review.store.append([decision], reviewer="anna", client="window-1")
+    decide(review, class_feed(review, 3).numbers[:30], ABSENT, "other")  # of the audit's list, random ones among them
+    assert {each.ranking for each in review.store.events()} == {review.audit_ranking} != {0}
     assert review.progress().decided == 30 and review.estimate(3) is None, "there is no random answer"
 
 
 @pytest.fixture
 def suggested(folder: Path) -> Iterator[Review]:
     suggest_wrong(folder, 40)
-    opened = Review(open_review_folder(folder))
-    yield opened
-    opened.close()
-
-
-def decide(review: Review, number: int, value: int, asked: str, by: str = "anna") -> None:
-    made = review.decision(number, value, uuid.uuid4().hex, 0, asked)
-    review.store.append([made], reviewer=by, client=f"{by}-window")
-    review.current.refresh()
+    with closing(Review(open_review_folder(folder))) as opened:
+        yield opened
 
 
 def rows(review: Review, page: str) -> list[int]:
-    found = [review.candidates.index(identity) for identity in re.findall(r'id="e([0-9a-f]{16})"', page)]
+    found = [review.candidates.index(identity) for identity in ids(page)]
     return [number for number in found if number is not None]
 
 
@@ -200,8 +155,8 @@ def test_labels_that_look_wrong_are_one_queue_with_class_and_label_on_each(sugge
         assert captions == [(text, str(columns.class_number[n])) for text, n in zip(expected, shown, strict=True)]
         assert page.count('data-answer="right"') == 41 and page.count('data-asked="wrong"') == 40
         first = shown[0]
-        decide(suggested, first, ABSENT if columns.observed[first] == PRESENT else PRESENT, "wrong")
-        decide(suggested, shown[1], UNKNOWN, "wrong")
+        decide(suggested, [first], ABSENT if columns.observed[first] == PRESENT else PRESENT, "wrong")
+        decide(suggested, [shown[1]], UNKNOWN, "wrong")
         again = client.request("/wrong").text
         assert rows(suggested, again) == shown[2:] and "2 answered, 1 wrong. About" in again
         assert rows(suggested, client.request("/wrong?show=decided").text) == [shown[1], first]
@@ -214,7 +169,7 @@ def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: R
         queue = wrong_queue(suggested)
         assert queue is not None
         for number in queue.asked[: MIN_ANSWERS + 15].tolist():
-            decide(suggested, number, int(columns.observed[number]), "wrong")
+            decide(suggested, [number], int(columns.observed[number]), "wrong")
             queue = wrong_queue(suggested)
             assert queue is not None
             if queue.total.put_away:
@@ -227,7 +182,7 @@ def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: R
         away = rows(suggested, client.request("/wrong?show=away").text)
         assert len(away) == queue.total.left and not suggested.current.decided[away].any()
         for number in away[:8]:  # it was wrong after all
-            decide(suggested, number, ABSENT if columns.observed[number] == PRESENT else PRESENT, "wrong")
+            decide(suggested, [number], ABSENT if columns.observed[number] == PRESENT else PRESENT, "wrong")
         assert "Confirm or correct" in client.request("/").text
 
 
@@ -241,7 +196,7 @@ def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: 
         distance = np.abs(columns.score[members] - 0.5)
         assert abs(columns.score[number] - 0.5) == pytest.approx(distance.min())
     assert re.findall(r'class="caption"><b>(\d)</b>\?', page) == [str(columns.class_number[n]) for n in shown]
-    decide(review, shown[0], PRESENT, "classifier")
+    decide(review, [shown[0]], PRESENT, "classifier")
     assert review.store.current()[-1].kind == "classifier"
     assert shown[0] not in rows(review, client.request("/ask/classifier?size=240").text)
     assert "similar images" not in page and "similar images" in client.request("/class/3").text
@@ -278,7 +233,7 @@ def test_measuring_follows_the_draw_of_every_class(review: Review, client: Revie
     size = np.bincount(columns.class_number[shown])
     half = np.bincount(columns.class_number[shown[: len(shown) // 2]], minlength=10)
     assert np.abs(half - size / 2).max() <= 1, "all classes are equally far at any time"
-    decide(review, shown[0], ABSENT, "random")
+    decide(review, [shown[0]], ABSENT, "random")
     assert review.store.current()[-1].kind == "random"
     assert aim_feed(review, "random").numbers.tolist() == shown[1:]
 
@@ -288,8 +243,7 @@ def test_the_plan_is_that_of_the_person_who_asks(review: Review, client: ReviewC
     plan = plan_context(review, "anna")
     assert "a usual speed, 30 a minute" in text and f"About {plan['finds']} found with {plan['answers']}" in text
     assert 0 < plan["finds"] <= plan["answers"] <= 10 * 30
-    for number in range(30):
-        decide(review, number, ABSENT, "missing", by="ben")
+    decide(review, range(30), ABSENT, "missing", by="ben")
     own = plan_context(review, "ben")
     assert own["is_own"] and own["per_minute"] > 60 > plan["per_minute"], "thirty answers in a moment"
     assert "your speed" in client.request("/plan?reviewer=ben").text
@@ -304,8 +258,7 @@ def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: R
     assert order() == np.argsort(-rates, kind="stable").tolist()
     first = order()[0]
     assert plan_context(review, "reviewer")["steps"][0]["number"] == first, "the plan starts with the same class"
-    for number in np.flatnonzero(review.candidates.columns.class_number == first)[:40].tolist():
-        decide(review, number, ABSENT, "missing")
+    decide(review, np.flatnonzero(review.candidates.columns.class_number == first)[:40], ABSENT, "missing")
     overview = client.request("/").text
     assert order()[0] != first and f'href="/class/{order()[0]}">Start with' in overview
     planned = [step["number"] for step in plan_context(review, "reviewer")["steps"]]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from tests.review.samples import SCHEMA, Row
+from tests.review.samples import Row, write_rows
 
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
@@ -16,12 +13,8 @@ from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
 ABOUT = {"format": 1, "runs": ["a"], "data": {}, "unknown_total": 10, "unknown_per_class": {}, "method": "an"}
 
 
-def write(path: Path, rows: list[Row], about: object = ABOUT) -> Path:
-    columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in SCHEMA]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-    table = pa.table(arrays, schema=SCHEMA).replace_schema_metadata({b"labelgap": json.dumps(about).encode()})
-    pq.write_table(table, path)
-    return path
+def write(path: Path, rows: list[Row]) -> Path:
+    return write_rows(path, rows, ABOUT)
 
 
 def ranked(count: int, kind: str = "missing", name: str = "dog", start: int = 0) -> list[Row]:

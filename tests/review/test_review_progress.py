@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-import uuid
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.review.samples import decide
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING, WRONG
 from labelgap.review.queues import STEP, USUAL_SECONDS, class_rates
-from labelgap.review.store import Decision, Undo
+from labelgap.review.store import Undo
 from labelgap.review.views import grid_context, image_context, overview_context
-
-
-def decide(review: Review, number: int, value: int, by: str = "anna") -> str:
-    request = uuid.uuid4().hex
-    made = Decision(review.candidates.key(number), value, request)
-    review.store.append([made], reviewer=by, client=f"{by}-window")
-    return request
 
 
 def test_it_follows_decisions_and_undos_as_they_come(review: Review) -> None:
     current = review.current
-    first = decide(review, 5, PRESENT)
-    decide(review, 7, UNKNOWN, by="ben")
-    current.refresh()
+    first = decide(review, [5])
+    decide(review, [7], UNKNOWN, by="ben")
     assert current.decided.sum() == 2 and current.value[5] == PRESENT and current.version[5] == 1
     assert current.reviewers[current.reviewer[7]] == "ben"
     review.store.append([Undo(first, "undo-0001")], reviewer="anna", client="anna-window")
     current.refresh()
     assert not current.decided[5] and current.version[5] == 0 and current.last_event[5] == 3 == current.last_id
-    again = Review(review.folder)
-    assert np.array_equal(again.current.decided, current.decided)
-    assert np.array_equal(again.current.version, current.version)
-    assert np.array_equal(again.current.last_event, current.last_event)
-    again.close()
+    with closing(Review(review.folder)) as again:
+        for name in ("decided", "version", "last_event"):
+            assert np.array_equal(getattr(again.current, name), getattr(current, name))
 
 
 def test_found_is_a_missing_label_that_is_there_or_a_wrong_one_that_was_corrected(review: Review) -> None:
     kinds, observed = review.candidates.columns.kind, review.candidates.columns.observed
     missing, other = np.flatnonzero(kinds != WRONG)[:2].tolist()
     wrong, right, difficult = np.flatnonzero(kinds == WRONG)[:3].tolist()
-    decide(review, missing, PRESENT)
-    decide(review, other, ABSENT)
-    decide(review, wrong, ABSENT if observed[wrong] == PRESENT else PRESENT)
-    decide(review, right, int(observed[right]))
-    decide(review, difficult, UNKNOWN)
+    decide(review, [missing], PRESENT)
+    decide(review, [other], ABSENT)
+    decide(review, [wrong], ABSENT if observed[wrong] == PRESENT else PRESENT)
+    decide(review, [right], int(observed[right]))
+    decide(review, [difficult], UNKNOWN)
     progress = review.progress()
     assert (progress.decided, progress.found, progress.wrong_decided, progress.corrected) == (2, 1, 3, 1)
     assert progress.total + progress.wrong == len(review.candidates)
@@ -79,27 +70,24 @@ def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
     before, after = rate(first), dict[int, float]()
     expected = float(following.sum()) / (STEP * USUAL_SECONDS / 60)
     assert before == pytest.approx(expected, rel=1e-5), "without answers the scores alone count"
-    for number in review.candidates.listed(first)[:8].tolist():
-        decide(review, number, ABSENT)
+    decide(review, review.candidates.listed(first)[:8], ABSENT)
     assert rate(first) < before / 2
     for value in (ABSENT, PRESENT):  # of the same candidates, so that the next page is the same
-        for number in review.candidates.listed(last)[:8].tolist():
-            decide(review, number, value)
+        decide(review, review.candidates.listed(last)[:8], value)
         after[value] = rate(last)
     assert after[PRESENT] > 1.3 * after[ABSENT]
     assert order().index(first) > 3 and overview_context(review, "ben")["next"].number == order()[0]
-    decide(review, int(review.candidates.listed(first)[8]), UNKNOWN)
+    decide(review, review.candidates.listed(first)[8:9], UNKNOWN)
     better = grid_context(review, first, "ben", wrong=False, decided=False, page=1, size=60)["better"]
     assert better is None, "nine answers are too few to give a class up"
-    decide(review, int(review.candidates.listed(first)[9]), ABSENT)
+    decide(review, review.candidates.listed(first)[9:10], ABSENT)
     better = grid_context(review, first, "ben", wrong=False, decided=False, page=1, size=60)["better"]
     assert better is not None and better["rate"] >= 2 * better["here"]
     review.close()
 
 
 def test_speed_is_over_the_last_minutes_and_leaves_pauses_out(review: Review) -> None:
-    for number in range(31):
-        decide(review, number, PRESENT)
+    decide(review, range(31))
     current = review.current
     now = datetime.now(UTC)
     assert current.per_minute("anna", now) is None, "a moment says nothing"
@@ -118,15 +106,12 @@ def test_one_image_at_a_time_continues_with_the_first_that_is_open(review: Revie
     first, second, third, *_ = review.image_order.tolist()
     addresses = [f"{int(review.candidates.columns.image_ids[image]):016x}" for image in (first, second, third)]
     assert overview_context(review, "anna")["first_image"] == addresses[0]
-    for number in [*review.of_image(first)[:-1], *review.of_image(second)]:
-        decide(review, int(number), ABSENT)
-    review.current.refresh()
+    decide(review, [*review.of_image(first)[:-1], *review.of_image(second)], ABSENT)
     assert overview_context(review, "anna")["first_image"] == addresses[0], "a label of it is open"
     assert image_context(review, first)["next"] == addresses[2], "the second is done"
     held = review.of_image(third)
     assert image_context(review, first, held)["next"] not in addresses, "somebody else looks at the third"
-    decide(review, int(review.of_image(first)[-1]), ABSENT)
-    review.current.refresh()
+    decide(review, review.of_image(first)[-1:], ABSENT)
     assert overview_context(review, "anna")["first_image"] == addresses[2]
     last = image_context(review, int(review.image_order[-1]))
     assert last["next"] == "" and image_context(review, first)["previous"] == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import socket
 import sqlite3
 import uuid
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.review.http_client import ReviewClient, run_server
+from tests.review.http_client import ReviewClient, ids, run_server
 from tests.review.samples import make_photos
 from tests.waiting import PATIENCE
 
@@ -25,10 +26,6 @@ from labelgap.review import Review, create_random_review, decisions, open_review
 from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
 from labelgap.review.store import Decision, DecisionStore
-
-
-def ids(page: str) -> list[str]:
-    return re.findall(r'id="e([0-9a-f]{16})"', page)
 
 
 def test_the_pages_are_there_and_name_what_they_show(client: ReviewClient, review: Review) -> None:
@@ -279,15 +276,11 @@ ADDRESSES = {
 @pytest.fixture(scope="module")
 def fortress(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One server for all attacks, with one decision that must survive them."""
-    import shutil
-
     folder = shutil.copytree(digits_run, tmp_path_factory.mktemp("fortress") / "run")
-    review = Review(open_review_folder(folder))
-    with run_server(review) as client:
+    with closing(Review(open_review_folder(folder))) as review, run_server(review) as client:
         identity = ids(client.request("/class/3").text)[0]
         assert client.decide(identity, ABSENT).status == 200
         yield client, identity, folder
-    review.close()
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
 import uuid
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.review.hostile_stores import HOSTILE, make_hostile_store, make_store
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import database
 from labelgap.review.database import FILE, recover_events
 from labelgap.review.store import (
     SECOND,
@@ -48,8 +50,9 @@ def tell(store: DecisionStore, *actions: Decision | Undo, by: str = "anna") -> l
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DecisionStore:
-    return DecisionStore(tmp_path / FILE)
+def store(tmp_path: Path) -> Iterator[DecisionStore]:
+    with closing(DecisionStore(tmp_path / FILE)) as made:
+        yield made
 
 
 def values(store: DecisionStore) -> dict[LabelKey, int | None]:
@@ -61,7 +64,6 @@ def test_the_last_decision_stands_and_all_are_kept(store: DecisionStore) -> None
     tell(store, said(DOG, ABSENT))
     assert values(store) == {DOG: ABSENT, CAT: ABSENT, OWL: UNKNOWN}
     assert [event.value for event in store.events()] == [PRESENT, ABSENT, UNKNOWN, ABSENT]
-    store.close()
 
 
 def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionStore) -> None:
@@ -77,7 +79,6 @@ def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionSt
     (nothing,) = tell(store, Undo("nobody-said", "undo-0004"))
     (undo_of_undo,) = tell(store, Undo(3, "undo-0005"))
     assert nothing.status == undo_of_undo.status == "nothing_to_undo" and len(store.events()) == 4
-    store.close()
 
 
 def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: DecisionStore) -> None:
@@ -91,7 +92,6 @@ def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Deci
     assert meant.status == "accepted" and values(store) == {DOG: ABSENT} and len(store.events()) == 3
     (stale,) = tell(store, said(DOG, UNKNOWN, base_version=1))
     assert stale.status == "conflict" and values(store) == {DOG: ABSENT}
-    store.close()
 
 
 def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: DecisionStore) -> None:
@@ -100,14 +100,12 @@ def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: Dec
     (changes,) = tell(store, said(CAT, PRESENT), by="ben")
     (mind,) = tell(store, said(CAT, ABSENT, base_version=0), by="ben")
     assert agrees.status == changes.status == mind.status == "accepted"
-    store.close()
 
 
 def test_a_batch_is_written_whole_or_not_at_all(store: DecisionStore) -> None:
     with pytest.raises(RunError, match="cannot be used"):
         tell(store, said(DOG, PRESENT), said(CAT, 7))
     assert store.events() == [] and store.last_id() == 0
-    store.close()
 
 
 def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path) -> None:
@@ -118,28 +116,21 @@ def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path)
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert run_forked(decide_until_killed) == -signal.SIGKILL
-    assert len(decisions(tmp_path)) == 20
-    store = DecisionStore(tmp_path / FILE)
-    assert store.last_id() == 20
-    store.close()
+    with closing(DecisionStore(tmp_path / FILE)) as store:
+        assert store.last_id() == len(decisions(tmp_path)) == 20
 
 
 def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
-    stores = [DecisionStore(tmp_path / FILE) for _ in range(3)]
+    with ExitStack() as stack, ThreadPoolExecutor(3) as threads:
+        stores = [stack.enter_context(closing(DecisionStore(tmp_path / FILE))) for _ in range(3)]
 
-    def write(store: DecisionStore, name: str) -> None:
-        for number in range(20):
-            tell(store, said(LabelKey("train", f"{name}-{number}.jpg", "dog"), PRESENT), by=name)
+        def write(at: int) -> None:
+            for number in range(20):
+                tell(stores[at], said(LabelKey("train", f"{at}-{number}.jpg", "dog"), PRESENT), by=f"person-{at}")
 
-    threads = [threading.Thread(target=write, args=(store, f"w{at}")) for at, store in enumerate(stores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(decisions(tmp_path)) == 60
-    assert [event.id for event in stores[0].events()] == list(range(1, 61))
-    for store in stores:
-        store.close()
+        list(threads.map(write, range(3)))
+        assert len(decisions(tmp_path)) == 60
+        assert [event.id for event in stores[0].events()] == list(range(1, 61))
 
 
 def test_decisions_are_revisions_of_a_person(store: DecisionStore) -> None:
@@ -154,33 +145,11 @@ def test_decisions_are_revisions_of_a_person(store: DecisionStore) -> None:
     ]
     assert made[0].time is not None and made[0].time.tzinfo is not None
     assert len(decisions(store.path, "val")) == 1 and len(decisions(store.path.parent / "nowhere")) == 0
-    store.close()
 
 
-FORMAT_1 = """
-CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    time TEXT NOT NULL,
-    reviewer TEXT NOT NULL,
-    image TEXT NOT NULL,
-    split TEXT NOT NULL,
-    class TEXT NOT NULL,
-    value INTEGER CHECK (value IN (1, 0, -1)),
-    kind TEXT NOT NULL,
-    score REAL,
-    undoes INTEGER REFERENCES events (id),
-    accepted INTEGER NOT NULL CHECK (accepted IN (0, 1)),
-    base_version INTEGER NOT NULL,
-    client TEXT NOT NULL,
-    request_id TEXT NOT NULL UNIQUE,
-    CHECK ((value IS NULL) = (undoes IS NOT NULL))
-);
-CREATE INDEX events_by_label ON events (image, class, split);
-CREATE INDEX events_by_undoes ON events (undoes);
-CREATE TRIGGER no_update BEFORE UPDATE ON events BEGIN SELECT RAISE (ABORT, 'events are never changed'); END;
-CREATE TRIGGER no_delete BEFORE DELETE ON events BEGIN SELECT RAISE (ABORT, 'events are never deleted'); END;
-PRAGMA user_version = 1;
+FORMAT_1 = "b73e9781d15d6234"
+"""Of the text of the tables of format 1, which is in files of long ago: it never changes."""
+EVENT = """
 INSERT INTO about VALUES ('id', '0123456789abcdef0123456789abcdef');
 INSERT INTO events (time, reviewer, image, split, class, value, kind, accepted, base_version, client, request_id) VALUES
 ('2026-01-01T00:00:00.000000+00:00', 'anna', 'a.jpg', 'train', 'dog', 1, 'missing', 1, 0, 'window-1', 'request-1');
@@ -192,11 +161,12 @@ def old(tmp_path: Path) -> Path:
     """A store that was written before there were rankings and added classes."""
     path = tmp_path / FILE
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(FORMAT_1)
+        connection.executescript(database._SCHEMA + EVENT)
     return path
 
 
 def test_a_store_of_format_1_is_read_as_it_is_and_upgraded_when_it_is_opened_to_decide(old: Path) -> None:
+    assert hashlib.sha256(database._SCHEMA.encode()).hexdigest()[:16] == FORMAT_1
     before = old.read_bytes()
     assert [revision.value for revision in decisions(old)] == [PRESENT]
     with closing(DecisionStore(old, read_only=True)) as snapshot:

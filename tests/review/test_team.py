@@ -7,17 +7,17 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from html import unescape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from tests.review.http_client import HttpResponse, ReviewClient, run_server
+from sklearn.metrics import cohen_kappa_score
+from tests.review.http_client import HttpResponse, ReviewClient, ids, run_server, tiles
+from tests.review.samples import event
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review
@@ -40,46 +40,23 @@ from labelgap.review.team import (
     opinion_pairs,
 )
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
-KEY = LabelKey("train", "a.jpg", "dog")
-
-
-def event(
-    number: int,
-    value: int | None,
-    by: str = "anna",
-    kind: str = "missing",
-    *,
-    undoes: int | None = None,
-    accepted: bool | None = None,
-    key: LabelKey = KEY,
-) -> DecisionEvent:
-    accepted = (kind != SECOND) if accepted is None else accepted
-    time = START + timedelta(seconds=number)
-    return DecisionEvent(number, time, by, key, value, kind, 0.5, undoes, accepted, by, f"request-{number}", 0, 0)
-
 
 def pair(first: int, second: int, people: str = "ab", class_name: str = "dog") -> OpinionPair:
-    key = LabelKey("train", "a.jpg", class_name)
-    return OpinionPair(event(1, first, people[0], key=key), event(2, second, people[1], SECOND, key=key), None)
-
-
-def reference(first: list[int], second: list[int]) -> float:
-    """κ of two lists of answers, from the formula, with Python's own floats."""
-    count = len(first)
-    observed = sum(a == b for a, b in zip(first, second, strict=True)) / count
-    chance = sum((first.count(value) / count) * (second.count(value) / count) for value in (PRESENT, ABSENT))
-    return (observed - chance) / (1 - chance)
+    events = (
+        event(1, first, people[0], class_name=class_name),
+        event(2, second, people[1], SECOND, class_name=class_name),
+    )
+    return OpinionPair(*events, None)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_kappa_is_that_of_the_formula(seed: int) -> None:
+def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
     random = np.random.default_rng(seed)
     first = random.integers(0, 2, 40).tolist()
     second = np.where(random.random(40) < 0.2, random.integers(0, 2, 40), first).tolist()
     total = measure_agreement(pair(a, b) for a, b in zip(first, second, strict=True)).total
     assert total.kappa is not None and total.interval is not None and total.pairs == 40
-    assert total.kappa == pytest.approx(reference(first, second))
+    assert total.kappa == pytest.approx(cohen_kappa_score(first, second))
     assert total.agreed == sum(a == b for a, b in zip(first, second, strict=True))
     assert total.interval[0] < total.kappa < total.interval[1]
 
@@ -101,23 +78,14 @@ def test_cannot_tell_is_counted_apart() -> None:
 @pytest.mark.parametrize("yes", [0.2, 0.5])
 def test_the_interval_of_kappa_holds_about_as_often_as_it_says(yes: float) -> None:
     error, random = 0.05, np.random.default_rng(0)
-    shares = np.array(
-        [
-            [yes * error**2 + (1 - yes) * (1 - error) ** 2, error * (1 - error)],
-            [error * (1 - error), yes * (1 - error) ** 2 + (1 - yes) * error**2],
-        ]
-    )
-    true = reference_of_shares(shares)
-    held = 0
-    for _ in range(200):
-        low, high = kappa_interval(random.multinomial(50, shares.ravel()).reshape(2, 2))
-        held += low <= true <= high
-    assert held >= 0.9 * 200
-
-
-def reference_of_shares(shares: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    both = np.array(
+        [[(1 - error) ** 2, error * (1 - error)], [error * (1 - error), error**2]]
+    )  # of a label that is absent
+    shares = (1 - yes) * both + yes * both[::-1, ::-1]
     chance = float(shares.sum(0) @ shares.sum(1))
-    return (float(np.trace(shares)) - chance) / (1 - chance)
+    true = (float(np.trace(shares)) - chance) / (1 - chance)
+    drawn = [kappa_interval(each.reshape(2, 2)) for each in random.multinomial(50, shares.ravel(), 200)]
+    assert sum(low <= true <= high for low, high in drawn) >= 0.9 * 200
 
 
 def test_a_later_decision_settles_and_leaves_the_pair_as_it_was() -> None:
@@ -224,30 +192,22 @@ def test_many_threads_compute_it_once_and_nobody_waits_who_need_not() -> None:
         assert go_on.wait(60)
         return "new"
 
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(cache.get("a", 2, slow))) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    assert computing.wait(60)
-    with cache.tolerating(1e-9):
-        assert cache.get("a", 2, lambda: "never") == "old"
-    computing.clear()
-    go_on.set()
-    for thread in threads:
-        thread.join()
-    assert found == ["new"] * 5 and not computing.is_set()
+    with ThreadPoolExecutor(5) as threads:
+        found = threads.map(lambda _: cache.get("a", 2, slow), range(5))
+        assert computing.wait(60)
+        with cache.tolerating(1e-9):
+            assert cache.get("a", 2, lambda: "never") == "old"
+        computing.clear()
+        go_on.set()
+    assert list(found) == ["new"] * 5 and not computing.is_set()
 
 
 ANNA, BEN = Holder("browser-a", "page-1"), Holder("browser-b", "page-1")
 QUEUE = np.arange(100)
 
 
-@dataclass
 class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+    now = 1000.0
 
 
 @pytest.fixture
@@ -257,23 +217,18 @@ def clock() -> Clock:
 
 @pytest.fixture
 def leases(clock: Clock) -> Leases:
-    return Leases(clock)
+    return Leases(lambda: clock.now)
 
 
-def numbers(found: NDArray[np.int64]) -> list[int]:
-    return [int(each) for each in found]
-
-
-def test_the_second_person_is_given_what_follows(leases: Leases) -> None:
-    assert numbers(leases.take(ANNA, QUEUE, 60)) == list(range(60))
-    assert numbers(leases.take(BEN, QUEUE, 60)) == list(range(60, 100)), "all that is left"
-    assert numbers(leases.take(Holder("browser-c", "page-1"), QUEUE, 60)) == []
-    assert numbers(leases.held_by_others(ANNA.browser)) == list(range(60, 100))
-
-
-def test_pages_of_one_browser_do_not_exclude_each_other(leases: Leases) -> None:
-    leases.take(ANNA, QUEUE, 10)
-    assert numbers(leases.take(Holder(ANNA.browser, "page-2"), QUEUE, 10)) == list(range(10))
+def test_the_second_person_is_given_what_follows_and_pages_of_one_browser_do_not_exclude_each_other(
+    leases: Leases,
+) -> None:
+    for page in (Holder(ANNA.browser, "page-2"), ANNA):
+        assert leases.take(page, QUEUE, 60).tolist() == list(range(60))
+    leases.release(Holder(ANNA.browser, "page-2"))
+    assert leases.take(BEN, QUEUE, 60).tolist() == list(range(60, 100)), "all that is left"
+    assert leases.take(Holder("browser-c", "page-1"), QUEUE, 60).tolist() == []
+    assert leases.held_by_others(ANNA.browser).tolist() == list(range(60, 100))
 
 
 def test_a_lease_lasts_as_long_as_its_page_polls(leases: Leases, clock: Clock) -> None:
@@ -289,7 +244,7 @@ def test_a_lease_lasts_as_long_as_its_page_polls(leases: Leases, clock: Clock) -
 def test_a_client_that_only_loads_pages_holds_them_briefly(leases: Leases, clock: Clock) -> None:
     leases.take(ANNA, QUEUE, 10)
     clock.now += UNCONFIRMED_SECONDS
-    assert numbers(leases.take(BEN, QUEUE, 10)) == list(range(10))
+    assert leases.take(BEN, QUEUE, 10).tolist() == list(range(10))
 
 
 def test_others_at_the_same_class_are_named_once_their_page_has_polled(leases: Leases, clock: Clock) -> None:
@@ -312,7 +267,7 @@ def test_a_browser_with_many_pages_loses_its_oldest(leases: Leases, monkeypatch:
     monkeypatch.setattr(module, "_MAX_OF_BROWSER", 25)
     for at in range(5):
         leases.take(Holder("hostile", f"page-{at}"), QUEUE[10 * at :], 10)
-    assert numbers(leases.held_by_others(ANNA.browser)) == list(range(30, 50))
+    assert leases.held_by_others(ANNA.browser).tolist() == list(range(30, 50))
 
 
 def test_many_browsers_cannot_fill_the_memory(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,21 +281,15 @@ def test_many_browsers_cannot_fill_the_memory(leases: Leases, monkeypatch: pytes
 
 
 def test_twenty_threads_that_ask_at_once_are_given_different_candidates(leases: Leases) -> None:
-    queue, given = np.arange(2000), dict[int, list[int]]()
-    together = threading.Barrier(20)
+    queue, together = np.arange(2000), threading.Barrier(20)
 
-    def work(number: int) -> None:
+    def work(number: int) -> Any:
         together.wait()
-        for _ in range(20):
-            given[number] = numbers(leases.take(Holder(f"browser-{number}", "page"), queue, 60))
+        return [leases.take(Holder(f"browser-{number}", "page"), queue, 60).tolist() for _ in range(20)][-1]
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(len(each) for each in given.values()) == [60] * 20
-    assert len({number for each in given.values() for number in each}) == 20 * 60
+    with ThreadPoolExecutor(20) as threads:
+        given = list(threads.map(work, range(20)))
+    assert [len(each) for each in given] == [60] * 20 and len({*chain(*given)}) == 20 * 60
 
 
 CLASS = 3
@@ -351,15 +300,6 @@ def doubled(review: Review) -> Iterator[ReviewClient]:
     """A server that asks a second person about everything."""
     with run_server(review, double=1.0) as made:
         yield made
-
-
-def tiles(page: str) -> list[dict[str, str]]:
-    found = re.findall(r'<li class="entry[^>]*>', page)
-    return [{name: unescape(value) for name, value in re.findall(r'data-([\w-]+)="([^"]*)"', tag)} for tag in found]
-
-
-def ids(page: str) -> list[str]:
-    return [tile["id"] for tile in tiles(page)]
 
 
 def lease_of(page: str) -> str:

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # of scikit-learn
 
 from labelgap.audit.candidates import CandidateList
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
@@ -43,7 +44,6 @@ MAX_CRASHES: Final = 3  # after so many ends of the worker without a ranking the
 RETRY_SECONDS: Final = 5.0  # between two attempts to store a ranking
 AIM_SECONDS: Final = 600.0  # an aim that no page has asked for so long is not ranked
 NICENESS: Final = 10
-_THREAD_SETTINGS: Final = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 _LAST: Final = np.iinfo(np.int32).max
 
@@ -129,8 +129,8 @@ class WorkerFailure(NamedTuple):
 def run_worker(connection: Connection, job: RankingJob) -> None:
     """Load the features, then answer requests until the connection is closed; of several only the newest."""
     _follow_parent()
-
     torch.set_num_threads(1)
+    threadpool_limits(1)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         images, scale = None, None
         while True:
@@ -312,7 +312,6 @@ class WorkerProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         self.process = context.Process(target=run_worker, args=(other, job), name="labelgap-ranking", daemon=True)
-        os.environ.update(dict.fromkeys(_THREAD_SETTINGS, "1"))  # read by a process when it imports numpy
         self.process.start()
         other.close()
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.core.text import pluralize
-from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review.store import SECOND, DecisionEvent, DecisionStore, LabelKey
 
 PAUSE: Final = 60.0  # seconds between two answers; a longer time is a pause and does not count as work
@@ -155,9 +155,8 @@ def measure_agreement(pairs: Iterable[OpinionPair]) -> TeamAgreement:
 
 def _agreement(answers: Sequence[tuple[int, int]]) -> Agreement:
     known = [pair for pair in answers if UNKNOWN not in pair]
-    counts = np.zeros((2, 2), dtype=np.int64)
-    for first, second in known:
-        counts[int(first == PRESENT), int(second == PRESENT)] += 1
+    codes = (ABSENT, PRESENT)
+    counts = np.array([[known.count((first, second)) for second in codes] for first in codes])
     kappa = cohen_kappa(counts)
     interval = None if kappa is None or len(known) < MIN_PAIRS else kappa_interval(counts)
     return Agreement(len(known), int(np.trace(counts)), len(answers) - len(known), kappa, interval)
@@ -358,9 +357,8 @@ class Leases:
         moment are given different candidates. ``place`` is the class that the page is about; see ``people``.
         """
         with self._lock:
-            self._expire()
             self._leases.pop(holder, None)
-            others = self._of_others(holder.browser)
+            others = self.held_by_others(holder.browser)
             limit = len(numbers) if limit is None else limit
             first = numbers[: limit + len(others)]  # at most this many are needed to find as many as the limit
             granted = first[~np.isin(first, others)][:limit]
@@ -388,7 +386,8 @@ class Leases:
         """Return the candidates that other browsers hold."""
         with self._lock:
             self._expire()
-            return self._of_others(browser)
+            held = [lease.numbers for holder, lease in self._leases.items() if holder.browser != browser]
+            return np.concatenate(held) if held else np.empty(0, dtype=np.int64)
 
     def people(self, browser: str, place: int) -> list[str]:
         """Return who else has a page about a class open, by name; a browser is named by its first poll."""
@@ -415,10 +414,6 @@ class Leases:
         now = self._clock()
         for holder in [holder for holder, lease in self._leases.items() if lease.expires <= now]:
             del self._leases[holder]
-
-    def _of_others(self, browser: str) -> NDArray[np.int64]:
-        held = [lease.numbers for holder, lease in self._leases.items() if holder.browser != browser]
-        return np.concatenate(held) if held else np.empty(0, dtype=np.int64)
 
     def _limit(self, newest: Holder) -> None:
         """Drop the oldest leases of a browser that holds too much, and the oldest of all when there are too many."""

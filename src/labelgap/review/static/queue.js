@@ -20,6 +20,7 @@ export class Queue {
     this.prefix = `labelgap/${page.store}/`;
     this.waiting = new Map();
     this.sending = false;
+    this.answers = 0; // how often the server has answered
     this.order = Date.now() * 1000;
     for (const action of this.stored()) this.waiting.set(action.requestId, action);
     window.addEventListener("beforeunload", (event) => {
@@ -120,6 +121,7 @@ export class Queue {
       return false;
     }
     if (answer.results) {
+      this.answers++;
       this.remove(answer.results.map((result) => result.request_id));
       this.onError(null);
       this.onAnswer(answer, batch);

@@ -114,6 +114,7 @@ async function poll() {
     query.set("size", page.size);
     if (page.aim) query.set("aim", page.aim);
   }
+  const { answers } = queue;
   try {
     const response = await fetch(`/api/changes?${query}`, { signal: AbortSignal.timeout(10000) });
     const answer = await response.json();
@@ -121,8 +122,10 @@ async function poll() {
     else if (answer.reload) location.reload();
     else {
       if ((problem === "lost" || problem === "token") && !queue.size) showProblem(null);
-      page.lastId = answer.last_id;
-      if (!page.settling) entries.update(answer.changes);
+      if (answers === queue.answers) { // else this may be older than what is shown: the next poll brings the changes
+        page.lastId = answer.last_id;
+        if (!page.settling) entries.update(answer.changes);
+      }
       showStatus(answer);
       showUpdate(answer.update);
       team.update(answer);
