@@ -70,7 +70,7 @@ def find_missing(
             folds score them.
         per_class: largest number of candidates of a class.
         limit: largest number of candidates in all. Half of it is divided evenly among the classes.
-        seed: of folds, order and random candidates.
+        seed: the seed of folds, order and random candidates.
         data: what the runs were trained on; loaded again by the first run's recipe when None.
         out: a folder, or a file that ends in .parquet; the first run's folder when None.
         zero_shot: a model with a text tower, ``open_clip:MODEL/TAG``, whose scores of the class names are a prior;

@@ -213,8 +213,8 @@ def rank_open(
     Labels that were observed, and decided labels that look wrong, are not learned from.
 
     Args:
-        features: of all images.
-        candidates: of the audit, with its scores: the missing labels, or for "random" the random draw in its order.
+        features: the features of all images.
+        candidates: the candidates of the audit, with its scores: missing labels, or for "random" its draw in order.
         decisions: on candidates of any list.
         classes: K.
         aim: "missing", the most probable first; "classifier", uncertain ones that differ from each other, over all
@@ -222,7 +222,7 @@ def rank_open(
         limit: how many; when None all, or ``DIVERSE_LIMIT`` for the aim "classifier".
     """
     if aim not in AIMS:
-        raise InputError(f"aim {aim!r}: it is {', '.join(AIMS[:-1])} or {AIMS[-1]}.")
+        raise InputError(f"aim {aim!r}: it must be {', '.join(AIMS[:-1])} or {AIMS[-1]}.")
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: at least one candidate.")
     positions = candidates.rows * classes + candidates.columns

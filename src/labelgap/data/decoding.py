@@ -238,7 +238,7 @@ class DecodedImage:
 
     Args:
         source: a loaded Pillow image of any mode, or an array ``(height, width, 3)``.
-        orientation: of EXIF, 1 to 8.
+        orientation: the orientation of EXIF, 1 to 8.
 
     Transparency is composited on white. Samples of 16 bits are divided by 257; those of 32 bits (integer or float) are
     divided by the smallest usual full scale that holds the brightest: 1 or 255 for floats, 65,535, 2³² - 1.

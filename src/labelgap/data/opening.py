@@ -80,7 +80,7 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     test images can be left out, by ``test="none"``: nothing was learned from them.
 
     Args:
-        recipe: as a run stores it; its options other than paths, and its steps, are used.
+        recipe: a recipe as a run stores it; its options other than paths, and its steps, are used.
         text: a path to data of the same kind; or ``name=path``.
         **options: of that data set, instead of those of the recipe; None means not given.
     """

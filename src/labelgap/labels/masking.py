@@ -135,7 +135,7 @@ def drop_mask(
     rounded (a half to the even number).
     """
     if not 0 <= fraction <= 1:
-        raise InputError(f"drop({fraction}): the share of labels to hide lies between 0 and 1.")
+        raise InputError(f"drop({fraction}): the share of labels to hide must lie between 0 and 1.")
     random = numpy_generator(seed, "drop").random(len(columns))
     kept = np.empty(len(columns), dtype=bool)
     if not per_class:
@@ -164,7 +164,7 @@ def paper_split(count: int, fraction: float = 0.2, seed: int = 1200) -> tuple[ND
     """
     if not 0 <= fraction < 1:
         raise InputError(
-            f"a val fraction of {fraction}: it lies between 0 and 1, and 1 would leave nothing to train on."
+            f"a val fraction of {fraction}: it must lie between 0 and 1, and 1 would leave nothing to train on."
         )
     order = random_state(seed).permutation(count).astype(np.int64)
     train = count - round(fraction * count)

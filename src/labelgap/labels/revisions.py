@@ -243,7 +243,7 @@ def _checked(table: pa.Table) -> pa.Table:
     soft = table["target"].is_valid().to_numpy()
     outside = soft & ~((targets >= 0) & (targets <= 1))
     if outside.any():
-        raise InputError(f"a soft target of {targets[outside][0]}: it lies between 0 and 1.")
+        raise InputError(f"a soft target of {targets[outside][0]}: it must lie between 0 and 1.")
     if (soft & (values == UNKNOWN)).any():
         raise InputError("a revision with a soft target says present or absent, not unknown.")
     return table

@@ -113,8 +113,8 @@ class LabelTable(KnownLabels):
         """Create a table from the names of each image's present (and absent) classes.
 
         Args:
-            present: for every image its present classes.
-            absent: for every image its known absent classes.
+            present: the present classes of every image.
+            absent: the known absent classes of every image.
             classes: all names in order; those that occur, sorted, when None.
             images: names of the images.
             unlisted: what a class in neither list is: "unknown" or "absent".
@@ -227,8 +227,8 @@ class LabelTable(KnownLabels):
             positives: how many of every image, "all", or a rule: "random", "rare-overlooked", "small-overlooked",
                 "salient" or "annotators".
             negatives: how many of every image, or "all"; of those that a rule leaves.
-            seed: of the draw.
-            sizes: of the object of every known label, in the order of ``values``; some rules need it.
+            seed: the seed of the draw.
+            sizes: the size of the object of every known label, in the order of ``values``; some rules need it.
             **options: of the rule, e.g. ``share=0.3``.
 
         Example:

@@ -142,7 +142,7 @@ class WeakAssumeNegative(MixtureLoss):
     """Mean of ``weak_assume_negative``; final.
 
     Args:
-        weight: of an assumed negative; 1 / max(K − 1, 1) when not given.
+        weight: the weight of an assumed negative; 1 / max(K − 1, 1) when not given.
     """
 
     def __init__(self, weight: Number | None = None, eps: Number = 0.0, reduction: str = "mean") -> None:
@@ -159,7 +159,7 @@ class DownWeighting(MixtureLoss):
     """Assume negative, assumed negatives times ``weight``; final. See ``weak_assume_negative``.
 
     Args:
-        weight: of an assumed negative.
+        weight: the weight of an assumed negative.
     """
 
     def __init__(self, weight: Number = 0.1, eps: Number = 0.0, reduction: str = "mean") -> None:
@@ -175,7 +175,7 @@ class WeightPenalty(MixtureLoss, ABC):
     """Assume negative, and a penalty on the weights of the network, which the loop adds. Abstract.
 
     Args:
-        weight: of the penalty.
+        weight: the weight of the penalty.
     """
 
     needs = frozenset({"penalty"})

@@ -196,7 +196,7 @@ class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
     and so does the compact form, with g / (|g| + 0.01) for the sign and g in units of a probability.
 
     Args:
-        expected_positives: see ``ExpectedPositivesLoss``.
+        expected_positives: the same as in ``ExpectedPositivesLoss``.
         storage: "dense", "compact", or "auto", which decides by images × classes alone.
         kept_classes: entries of an image that have a value of their own, where φ is compact.
         eps: added inside the logarithms.

@@ -72,7 +72,9 @@ def bootstrap_intervals(
     """
     formatted, codes = format_pair(scores, labels)
     if resamples < 2 or not 0 < level < 1:
-        raise InputError(f"resamples ({resamples}) are at least 2, and the level ({level}) lies between 0 and 1.")
+        raise InputError(
+            f"resamples ({resamples}) must be at least 2, and the level ({level}) must lie between 0 and 1."
+        )
     images, classes = codes.shape
     count = min(resamples, max(_MIN_RESAMPLES, _MAX_WORK // max(int((codes != UNKNOWN).sum()), 1)))
     present, absent = codes == PRESENT, codes == ABSENT
@@ -132,7 +134,7 @@ def average_precision_intervals(scores: Scores, labels: Labels, *, level: float 
     """
     formatted, codes = format_pair(scores, labels)
     if not 0 < level < 1:
-        raise InputError(f"the level ({level}) lies between 0 and 1.")
+        raise InputError(f"the level ({level}) must lie between 0 and 1.")
     known = np.minimum((codes == PRESENT).sum(axis=0), (codes == ABSENT).sum(axis=0))
 
     def measure(chunk: slice) -> NDArray[np.float64]:

@@ -154,7 +154,7 @@ class TimmBackbone(Backbone):
         pretrained: load the weights of that tag, if there are any; random ones otherwise.
         file: weights to load instead.
         size: the image size, if it is not the configuration's.
-        name: for error messages.
+        name: the name that error messages use.
     """
 
     def __init__(

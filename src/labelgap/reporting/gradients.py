@@ -104,7 +104,7 @@ def gradient_regimes(
 
     Args:
         method: the name of a method, or a loss that was not prepared; it is copied.
-        options: of a method given by name.
+        options: the options of a method that is given by name.
         logits: ``(P,)`` values of the entry's logit; 121 from −6 to 6 when not given.
         context: the other entries, and the epoch; ``example_context()`` when not given.
 

@@ -34,7 +34,7 @@ def features(
         data: images; of a file of features, these are returned.
         backbone: the network; by default the data's.
         weights: a file of its weights.
-        size: of its input, in pixels.
+        size: the size of its input, in pixels.
 
     The other arguments are those of ``fit``.
     """

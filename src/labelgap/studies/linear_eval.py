@@ -134,7 +134,7 @@ def check_settings(
     if penalties is not None and (not penalties or not all(0 < value < math.inf for value in penalties)):
         raise InputError(f"--penalties {list(penalties)}: give finite numbers above 0, e.g. --penalties 0.1,1,10")
     if precision not in _PRECISIONS:
-        raise InputError(f"--precision {precision}: it is float32 or float64.")
+        raise InputError(f"--precision {precision}: it must be float32 or float64.")
     if not 0 < tolerance < 1:
         raise InputError(f"--tolerance {tolerance:g}: give a number between 0 and 1, e.g. 1e-5.")
     if backbone not in (None, FEATURES):

@@ -119,7 +119,7 @@ def resolve_folds(data: Dataset, given: int | None, protocol: str) -> int:
         return min(FOLDS, count) if len(data.train) >= 2 * FOLDS and count > 1 else 0
     if given and not 2 <= given <= count:
         apart = "" if groups is None else " that are no copies of one another and not of one group"
-        raise InputError(f"folds={given}: it is 0, or from 2 to the {count:,} training images{apart}.")
+        raise InputError(f"folds={given}: it must be 0, or from 2 to the {count:,} training images{apart}.")
     return given
 
 

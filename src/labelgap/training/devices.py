@@ -23,7 +23,7 @@ def choose_device(requested: str = "auto") -> torch.device:
     except RuntimeError:
         known = False
     if not known:
-        raise InputError(f"device '{requested}': it is auto, cpu, cuda, cuda:1 … or mps.")
+        raise InputError(f"device '{requested}': it must be auto, cpu, cuda, cuda:1 … or mps.")
     lacking = device.type == "cuda" and (not has_cuda or (device.index or 0) >= torch.cuda.device_count())
     if lacking or (device.type == "mps" and not has_mps):
         raise InputError(f"device '{requested}' is not on this machine; `auto` takes what there is.")

@@ -43,7 +43,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         method: one of ``labelgap.methods()``, or "auto", which chooses by the states of the labels.
-        options: of the method; its defaults where left out.
+        options: the options of the method; its defaults where left out.
         lr: learning rate; None, like all that is left open, leaves it to ``labelgap.fit``'s choice.
         batch_size: rows per step.
         epochs: how many.
@@ -218,7 +218,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _request(self, vectors: Mapping[str, torch.Tensor]) -> TrainingRequest:
         """Return the arguments of ``fit`` that these parameters are; folds where there are enough different rows."""
         if self.weight_decay != "auto" and (isinstance(self.weight_decay, str) or not self.weight_decay >= 0):
-            raise InputError(f"weight_decay={self.weight_decay!r}: it is a number from 0, or 'auto'.")
+            raise InputError(f"weight_decay={self.weight_decay!r}: it must be a number from 0, or 'auto'.")
         names = ("lr", "batch_size", "epochs", "standardize", "optimizer")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.weight_decay != "auto":

@@ -102,7 +102,7 @@ def fit(
     Args:
         data: the data set.
         method: one of ``methods()``; "auto", by the label states; or a loss object, which is copied (docs/extending).
-        options: of the method.
+        options: the options of the method.
         backbone: a name, or a module that returns features; by default the data's, for linear heads a pretrained one.
         protocol: "linear", "end-to-end" or "linear-init"; by default that of the data and the device.
         out: the run folder; it must not hold a run yet, unless ``resume``. By default the first free one of
@@ -110,7 +110,7 @@ def fit(
         preset: a paper whose settings replace the defaults: one of ``PRESETS``.
         weights: a file of weights of the backbone; "none" for random ones.
         head: "linear"; "boostlu", which amplifies class activations; "zero-shot", linear, from the class names.
-        seed: of initialization, order and augmentation.
+        seed: the seed of initialization, order and augmentation.
         select: how the epoch is chosen: "auto", "clean", "known", "observed" or "last".
         trace: how many training labels to record per epoch, or "auto", "all", "off".
         allow_micro_batch: allow ``accumulate`` for a loss that depends on the whole batch.

@@ -234,9 +234,9 @@ class Run:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
                 out; ``classes_missing`` and ``classes_extra`` of the result name them.
             split: "train", "val", "test", or "all" of them; test by default, all where there is none.
-            device: as for ``fit``, like ``workers`` and ``quiet``.
+            device: the same as in ``fit``, like ``workers`` and ``quiet``.
             workers: processes that decode images.
-            resamples: of the bootstrap intervals; 0 for none.
+            resamples: the number of bootstrap samples of an interval; 0 for none.
             quiet: print nothing.
 
         Returns:

@@ -102,7 +102,7 @@ def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule
 def check_rule(rule: str) -> None:
     """Raise an error if a rule is neither "auto" nor one of ``RULES``."""
     if rule not in ("auto", *RULES):
-        raise InputError(f"select={rule!r}: it is auto, {', '.join(RULES[:-1])} or {RULES[-1]}.")
+        raise InputError(f"select={rule!r}: it must be auto, {', '.join(RULES[:-1])} or {RULES[-1]}.")
 
 
 def measurable_labels(table: LabelTable) -> LabelTable:

@@ -78,7 +78,9 @@ class Attribute:
             number = self._numbers.get(unquote(cell)) if number is None else number
             if number is None:
                 allowed = truncate_text(", ".join(self.values), 80)
-                raise ValueError(f"'{truncate_text(cell)}' under {truncate_text(self.name)}: it is one of {allowed}")
+                raise ValueError(
+                    f"'{truncate_text(cell)}' under {truncate_text(self.name)}: it must be one of {allowed}"
+                )
             return number
         try:
             value = float(unquote(cell))

@@ -77,7 +77,7 @@ def load_chexpert(
         classes: the observations to use, in this order; all of them when not given.
         ignore_columns: columns that are neither observations nor known facts about the image.
         allow_leaks: whether a patient may be in two splits.
-        seed: of the val that is held out where a network is trained.
+        seed: the seed of the val that is held out where a network is trained.
     """
     refuse_url(path, "tables")
     if uncertain is not None:

@@ -52,7 +52,7 @@ def load_coco2017(path: str | os.PathLike[str]) -> Dataset:
     """Read COCO 2017: train and val are parts of train2017, test is val2017.
 
     Args:
-        path: as for ``load_coco2014``, with 2017.
+        path: the same as in ``load_coco2014``, with 2017.
     """
     return _load(path, "2017")
 

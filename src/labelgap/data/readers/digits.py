@@ -396,7 +396,7 @@ def load_digits(*, train: int = 4000, val: int = 1000, test: int = 2000, seed: i
         train: number of training scenes.
         val: number of validation scenes; 0 for none.
         test: number of test scenes; 0 for none.
-        seed: of the scenes.
+        seed: the seed of the scenes.
 
     Example:
         >>> data = load_digits(train=20, val=5, test=5)

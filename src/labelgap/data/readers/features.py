@@ -173,7 +173,7 @@ def _from_parquet(path: Path) -> dict[str, NDArray[Any]]:
     splits = np.array([str(each) for each in table["split"].to_pylist()])
     unknown = sorted({*splits.tolist()} - {*SPLITS})
     if unknown:
-        raise InputError(f"{path}: '{truncate_text(unknown[0])}' under split: it is train, val or test.")
+        raise InputError(f"{path}: '{truncate_text(unknown[0])}' under split: it must be train, val or test.")
     for split in sorted({*splits.tolist()}):
         rows = table.filter(pa.array(splits == split))
         for kind in (FEATURES, *_KINDS):

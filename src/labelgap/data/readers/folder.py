@@ -56,7 +56,7 @@ def load_folder(
         on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
         duplicates: which copies under other names are searched for: "near", "exact" or "off".
         allow_leaks: whether copies of an image may be in two splits.
-        seed: of the val that is held out where a network is trained.
+        seed: the seed of the val that is held out where a network is trained.
     """
     refuse_url(path, "photos")
     root = Path(path)

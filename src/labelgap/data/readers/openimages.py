@@ -655,7 +655,7 @@ def load_openimages(
             the CSV files, or ``images`` in it, when not given.
         classes: "trainable", "boxable", "all", or names or ids of classes. Without it the trainable ones where their
             list (``classes-trainable.txt``) is there, else all that are described.
-        machine: from which confidence on a label that a network gave, and nobody verified, is present; None for none.
+        machine: the confidence from which a label that a network gave, and nobody verified, is present; None for none.
         boxes: whether to read where objects are. The header of every image with a box is read for its size.
         unlabeled: "drop" or "keep" images without any known label; to keep them the list of images is needed.
         on_bad_image: "error" for images that have no file, "skip" to leave them out.

@@ -235,7 +235,7 @@ def load_csv(
         zeros: what a 0 in a wide table means: "absent", or "unknown" where it only means that nobody tagged it.
         unlisted: the state of a class in neither list of a lists table: "unknown" or "absent".
         delimiter: between cells; like the next two detected, and reported in ``findings``, when not given.
-        encoding: of the text.
+        encoding: the encoding of the text.
         separator: between the tags of a list.
         classes: the tags to use, in this order; other columns are left out.
         ignore_columns: columns that are not tags.
@@ -245,7 +245,7 @@ def load_csv(
         on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
         duplicates: which copies of images are searched for: "near", "exact" or "off".
         allow_leaks: whether copies of an image may be in two splits; an error otherwise where the file has such splits.
-        seed: of the val that is held out where a network is trained.
+        seed: the seed of the val that is held out where a network is trained.
     """
     options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
     return read_image_table(

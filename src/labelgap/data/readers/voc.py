@@ -259,7 +259,7 @@ def read_boxes(path: str | os.PathLike[str], table: LabelTable) -> Boxes:
 
     Args:
         path: a folder of annotations, or a devkit with a folder ``Annotations``.
-        table: of the images and classes.
+        table: a table of the images and classes.
     """
     refuse_url(path, "annotations")
     given = Path(path)

@@ -200,7 +200,7 @@ def parse_separator(text: str, option: str) -> str:
         or "\r" in separator
         or (option == "delimiter" and (len(separator) > 1 or separator == '"'))
     ):
-        raise InputError(f"{option}={text!r}: it is one character, or one of {', '.join(SEPARATORS)}.")
+        raise InputError(f"{option}={text!r}: it must be one character, or one of {', '.join(SEPARATORS)}.")
     return separator
 
 

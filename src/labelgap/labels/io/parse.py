@@ -456,7 +456,9 @@ class _RowParser:
                     close = nearest(split, SPLITS)
                     hint = f". Did you mean '{close}'?" if close else ""
                     name = columns.header[columns.split]
-                    self.problems.add(line, f"'{truncate_text(split)}' under {name}: it is train, val or test{hint}")
+                    self.problems.add(
+                        line, f"'{truncate_text(split)}' under {name}: it must be train, val or test{hint}"
+                    )
             if columns.group is not None:
                 self.groups.append(str(cells[columns.group]))
             self.lines.append(line)

@@ -163,7 +163,7 @@ class TableFile:
 def check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise an error for a value that is not allowed."""
     if value not in allowed:
-        raise InputError(f"{option}={value!r}: it is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}.")
+        raise InputError(f"{option}={value!r}: it must be {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}.")
 
 
 _SIMILAR_SHOWN: Final = 10

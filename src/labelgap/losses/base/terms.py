@@ -192,14 +192,14 @@ def check_codes(labels: NDArray[Any]) -> None:
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
     """Return the value if it is one of the allowed texts."""
     if value not in allowed:
-        raise InputError(f"{name}={value!r}: it is one of {', '.join(repr(text) for text in allowed)}.")
+        raise InputError(f"{name}={value!r}: it must be one of {', '.join(repr(text) for text in allowed)}.")
     return value
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return a value that is true or false; a text such as "no" is neither."""
     if not isinstance(value, bool | np.bool_ | int) or value not in (0, 1):
-        raise InputError(f"{name}={value!r}: it is true or false.")
+        raise InputError(f"{name}={value!r}: it must be true or false.")
     return bool(value)
 
 
@@ -224,7 +224,7 @@ def _range(low: float, high: float, above: bool) -> str:
         return "must be finite"
     if math.isinf(high):
         return f"must be {'above' if above else 'at least'} {low:g}"
-    return f"lies between {low:g} {'(not included) ' if above else ''}and {high:g}"
+    return f"must lie between {low:g} {'(not included) ' if above else ''}and {high:g}"
 
 
 def check_integer(name: str, value: Any, low: int = 0) -> Number:

@@ -45,11 +45,11 @@ class ReproductionSettings(Stored):
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
-            raise InputError(f"--grid {self.grid}: it is {' or '.join(GRIDS)}.")
+            raise InputError(f"--grid {self.grid}: it must be {' or '.join(GRIDS)}.")
         for name in ("epochs", "size", "lr", "batch_size"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InputError(f"--{name.replace('_', '-')} {value}: it is a number above 0.")
+                raise InputError(f"--{name.replace('_', '-')} {value}: it must be a number above 0.")
 
     def describe(self) -> str:
         """Return what differs from the papers in words."""

@@ -118,10 +118,10 @@ class LinearEngine:
         plans: the heads.
         epochs: how many will be trained; some methods depend on it.
         batch_size: images per step. The last batch of an epoch may be smaller.
-        order_seed: of the order of the images, which all heads share.
-        device, dtype: of all tensors; float32 or float64.
+        order_seed: the seed of the order of the images, which all heads share.
+        device, dtype: where all tensors lie, and their type: float32 or float64.
         optimizer: "adam", "sgd", or "newton", which steps on all images at once, ten times in an epoch.
-        momentum, nesterov: of "sgd".
+        momentum, nesterov: options of "sgd".
         standardize: whether heads are trained on standardized features; their weights are on the features all the same.
         basis: the coordinates of the features, where several engines share them; else they are fitted here.
     """

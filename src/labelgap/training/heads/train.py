@@ -60,8 +60,8 @@ def train_heads(
     A head that has converged under the optimizer "newton" stops early.
 
     Args:
-        features, plans, epochs, batch_size, order_seed: see ``LinearEngine``.
-        val_features, val_labels: of val, a table or codes; without them the last epoch is kept.
+        features, plans, epochs, batch_size, order_seed: the arguments of ``LinearEngine``.
+        val_features, val_labels: the val images, as a table or codes; without them the last epoch is kept.
         select: "auto", "clean", "known", "observed" or "last": how the epoch is selected, see ``training.selection``.
         stop_below: a head whose score falls by more than this below its best stops; 0.03 in Kim et al.
         progress: called with the number of epochs done and of all epochs.

@@ -50,7 +50,7 @@ def parse_trace(amount: str | int, entries: int) -> Amount:
         return amount  # type: ignore[return-value]
     number = int(amount) if str(amount).isdecimal() else 0
     if number < 1:
-        raise InputError(f"trace={amount!r}: it is all, off, or how many training labels to record.")
+        raise InputError(f"trace={amount!r}: it must be all, off, or how many training labels to record.")
     return number if number < entries else "all"
 
 
