@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
-from email.message import Message
-from io import BytesIO
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
-from urllib.error import HTTPError
 
 import pytest
 import torch
@@ -97,13 +97,6 @@ def loaded(backbone: Any, published: Path) -> bool:
     return all(torch.equal(value, state[name]) for name, value in backbone.model.state_dict().items())
 
 
-def test_what_is_fetched_is_loaded(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Mock(side_effect=HTTPError("", 401, "", Message(), BytesIO()))
-    monkeypatch.setattr(pretrained, "urlopen", answer)
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *address, **options: str(published))
-    assert loaded(create_backbone("timm:resnet18"), published) and answer.call_count == 1
-
-
 def test_what_is_in_the_cache_needs_no_network(published: Path, asked: list[str]) -> None:
     folder = Path(constants.HF_HUB_CACHE) / "models--timm--resnet18.a1_in1k"
     (folder / "snapshots" / COMMIT).mkdir(parents=True)
@@ -157,3 +150,51 @@ def test_a_name_that_holds_an_address_or_a_folder_is_no_backbone(
     with pytest.raises(InputError, match="there is no backbone"):
         create_backbone(f"timm:{name}")
     assert asked == []
+
+
+@pytest.fixture
+def hub(published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A hub that has one file, on this machine. Returns what it was asked for."""
+    requests: list[str] = []
+    content = published.read_bytes()
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer(False)
+
+        def do_GET(self) -> None:
+            self.answer(True)
+
+        def answer(self, whole: bool) -> None:
+            requests.append(f"{self.command} {self.path.rpartition('/')[2]}")
+            there = self.path.endswith("model.safetensors")
+            self.send_response(200 if there else 404)
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("Content-Length", str(len(content) if there else 0))
+            if not there:
+                self.send_header("X-Error-Code", "EntryNotFound")
+            self.end_headers()
+            if whole and there:
+                self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    yield requests
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_what_is_fetched_once_is_kept(published: Path, hub: list[str]) -> None:
+    assert loaded(create_backbone("timm:resnet18"), published)
+    assert hub.count("GET model.safetensors") == 1
+    hub.clear()
+    assert loaded(create_backbone("timm:resnet18"), published)
+    assert hub == []
