@@ -77,11 +77,8 @@ def gather_rows(values: Tensor, dim: int = 0) -> Tensor:
     """
     if not is_distributed():
         return values
-    rows = torch.zeros(world_size(), dtype=torch.int64, device=values.device)
-    rows[rank()] = values.shape[dim]
-    sizes: list[int] = all_sum(rows).tolist()
-    missing = [0, 0] * (values.dim() - 1 - dim % values.dim()) + [sum(sizes[: rank()]), sum(sizes[rank() + 1 :])]
-    return all_sum(torch.nn.functional.pad(values, missing))
+    result: Tensor = _GatherRows.apply(values, dim)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _summed(values: Tensor) -> Tensor:
@@ -98,3 +95,24 @@ class _AllSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return _summed(gradients[0])
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
+        rows = torch.zeros(world_size(), dtype=torch.int64, device=values.device)
+        rows[rank()] = values.shape[dim]
+        dist.all_reduce(rows)
+        sizes: list[int] = rows.tolist()
+        ctx.dim, ctx.start, ctx.count = dim, sum(sizes[: rank()]), values.shape[dim]
+        padded = list(values.shape)
+        padded[dim] = max(sizes)
+        sent = values.new_zeros(padded)
+        sent.narrow(dim, 0, values.shape[dim]).copy_(values)
+        received = [torch.empty_like(sent) for _ in sizes]
+        dist.all_gather(received, sent)
+        return torch.cat([part.narrow(dim, 0, size) for part, size in zip(received, sizes, strict=True)], dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _summed(gradients[0]).narrow(ctx.dim, ctx.start, ctx.count), None
