@@ -267,8 +267,8 @@ def test_an_option_of_the_other_form_is_refused_with_the_right_one(csv: Path) ->
     wide, lists = "image,cat\na.jpg,1\n", "image,present\na.jpg,cat\n"
     assert refusal(csv, wide, unlisted="absent").endswith("a table with a column per class. See --zeros.")
     assert refusal(csv, lists, zeros="unknown").endswith("this has lists. See --unlisted.")
-    assert refusal(csv, wide, zeros="present") == "zeros='present': it is 'absent' or 'unknown'."
-    assert refusal(csv, lists, unlisted="") == "unlisted='': it is 'unknown' or 'absent'."
+    assert refusal(csv, wide, zeros="present") == "zeros='present': it must be 'absent' or 'unknown'."
+    assert refusal(csv, lists, unlisted="") == "unlisted='': it must be 'unknown' or 'absent'."
 
 
 def test_what_is_no_text_file_is_refused(csv: Path) -> None:
