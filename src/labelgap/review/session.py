@@ -59,7 +59,8 @@ class VersionedCache:
             of, _, value = self._values.get(key, (-1, 0.0, None))
             if of < version:
                 start = time.monotonic()
-                value = compute()
+                with self.tolerating(0.0):  # what it is computed from must be of its version
+                    value = compute()
                 end = time.monotonic()
                 self._values[key] = version, end + _WORK * (end - start), value
                 while len(self._values) > _CACHE_SIZE:
@@ -71,11 +72,11 @@ class VersionedCache:
     @contextmanager
     def tolerating(self, seconds: float) -> Iterator[None]:
         """In this block and thread, return values that are up to so many seconds old."""
-        self._local.tolerance = seconds
+        before, self._local.tolerance = getattr(self._local, "tolerance", 0.0), seconds
         try:
             yield
         finally:
-            self._local.tolerance = 0.0
+            self._local.tolerance = before
 
 
 class Review:
