@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # of scikit-learn
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from labelgap.audit.candidates import CandidateList
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
