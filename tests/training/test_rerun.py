@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +95,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Parse:
         return SimpleNamespace(finished=False)
 
     def parse(line: str) -> RunConfig:
-        monkeypatch.setattr(import_module("labelgap.training.fit"), "fit", fit)
+        monkeypatch.setattr(lg, "fit", fit)
         call(line, monkeypatch)
         return found[-1]
 
