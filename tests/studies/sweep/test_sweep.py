@@ -34,7 +34,7 @@ from labelgap.studies import jobs
 from labelgap.studies.sweep import Sweep, runner
 from labelgap.studies.sweep.results import SweepTrial
 from labelgap.studies.sweep.search_space import make_request, paper_space, plan_sweep, with_values
-from labelgap.studies.sweep.storage import WORKER, TrialQueue, open_storage, quiet_optuna
+from labelgap.studies.sweep.trial_queue import WORKER, TrialQueue, open_storage, quiet_optuna
 from labelgap.training.folds import train_configs
 from labelgap.training.progress import Reporter
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.storages import RDBStorage
 
-    from labelgap.studies.sweep.storage import TrialQueue
+    from labelgap.studies.sweep.trial_queue import TrialQueue
 
 HEADS: Final = 8
 """Linear heads that are trained at once; the next ones are chosen by their scores."""
@@ -156,7 +156,7 @@ def _run_trials(
     data: Dataset, plan: SweepPlan, trials: int, url: str | None, folder: Path, execution: _Execution
 ) -> Sweep:
     """Train the trials that the storage does not have yet, and return all of them."""
-    from labelgap.studies.sweep.storage import TrialQueue, hide_password, open_storage, quiet_optuna
+    from labelgap.studies.sweep.trial_queue import TrialQueue, hide_password, open_storage, quiet_optuna
 
     if url is None:
         make_folder(folder)
