@@ -125,9 +125,8 @@ def train_head_scorers(
     Several processes divide the folds, and all get the heads of all folds. Where the training features of a fold do not
     fit into a quarter of the free memory, its heads learn from a random part of them.
     """
-    folds, (images, width), processes = int(fold.max()) + 1, features["train"].shape, world_size()
-    free = available_memory()
-    max_rows = images if free is None else int(MEMORY_SHARE * free / (4 * width))
+    folds, width, processes = int(fold.max()) + 1, features["train"].shape[1], world_size()
+    max_rows = int(MEMORY_SHARE * available_memory() / (4 * width))
     weight = np.empty((folds, len(configs), len(labels.classes), width), dtype=np.float32)
     bias = np.empty((folds, len(configs), len(labels.classes)), dtype=np.float32)
     tasks = [FoldTask(config, labels, fold) for config in configs]

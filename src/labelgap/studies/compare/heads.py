@@ -23,10 +23,10 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import file_digest, make_folder, remove_partials
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder
 from labelgap.core.stored import damaged, parse_json, reading, validate
-from labelgap.core.system import available_memory
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
+from labelgap.losses.base.state import free_memory
 from labelgap.models import Backbone, check_backbone, create_backbone, is_pretrained
 from labelgap.models.inference import inference_precision
 from labelgap.studies.compare.results import HEADS_FOLDER
@@ -230,8 +230,7 @@ def _groups(tasks: Mapping[T, HeadTask], setup: HeadTrainingSetup) -> Iterator[d
         images, classes = tasks[keys[0]].plan.labels.shape
         # Weights, gradients, best weights, Adam's two, and per-image state.
         head = 5 * 4 * classes * (setup.features["train"].shape[1] + 1) + 16 * images * classes
-        free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else available_memory()
-        size = _MAX_GROUP if free is None else int(min(max(_MEMORY_SHARE * free // head, 1), _MAX_GROUP))
+        size = int(min(max(_MEMORY_SHARE * free_memory(setup.device) // head, 1), _MAX_GROUP))
         for first in range(0, len(keys), size):
             yield {key: tasks[key] for key in keys[first : first + size]}
 
