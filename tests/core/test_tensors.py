@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from tests.killing import start_forked, wait_forked
+from tests.waiting import wait_until
 
 from labelgap.core.errors import RunError
+from labelgap.core.files import is_partial, remove_partials
 from labelgap.core.tensors import read_tensor_metadata, read_tensors, write_tensors
 
 
@@ -84,3 +89,35 @@ def test_the_same_tensors_are_the_same_bytes_and_the_replaced_file_is_kept_as_th
     first, previous = path.read_bytes(), path.with_name("previous.safetensors")
     write_tensors(path, read_tensors(path)[0], {"epoch": "3"}, previous=previous)
     assert path.read_bytes() == first == previous.read_bytes()
+
+
+def test_every_type_of_number_is_written_as_the_format_has_it(tmp_path: Path) -> None:
+    names = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "bool")
+    names += ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
+    tensors = {name: torch.tensor([[1, 0, 3]]).to(getattr(torch, name)) for name in names}
+    write_tensors(tmp_path / "a.safetensors", tensors)
+    found, _ = read_tensors(tmp_path / "a.safetensors")
+    assert {name: value.dtype for name, value in found.items()} == {name: tensors[name].dtype for name in names}
+    assert all(torch.equal(found[name].float(), tensors[name].float()) for name in names if name != "complex64")
+
+
+def is_writing(folder: Path) -> bool:
+    with suppress(FileNotFoundError):  # it has just been renamed
+        return any(each.stat().st_size for each in folder.glob(".*"))
+    return False
+
+
+def test_a_kill_while_tensors_are_written_leaves_nothing_that_is_not_swept(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "a.safetensors", {"weight": torch.zeros(1 << 24)}
+    write_tensors(path, tensors)
+    before = path.read_bytes()
+    process = start_forked(lambda: [write_tensors(path, tensors) for _ in iter(int, 1)])
+    wait_until(lambda: is_writing(tmp_path))
+    os.kill(process, signal.SIGKILL)
+    assert wait_forked(process) == -signal.SIGKILL
+    left = [each.name for each in tmp_path.glob(".*")]
+    assert path.read_bytes() == before and not [name for name in left if name.startswith(".tmp")]
+    assert all(map(is_partial, left))
+    (tmp_path / ".tmpAb12cD").write_bytes(b"of an earlier version")
+    remove_partials(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]

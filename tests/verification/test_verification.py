@@ -210,3 +210,8 @@ def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:
     for path, message in ((tmp_path, "is not a run"), (tmp_path / "file", "not a folder"), (tmp_path / "x", "exist")):
         with pytest.raises(RunError, match=message):
             verify_run(os.fspath(path))
+
+
+def test_a_file_that_a_killed_writer_of_safetensors_left_is_told(run: Path) -> None:
+    (run / ".tmpIIw9I1").write_bytes(b"")
+    assert set(problems(verify_run(run))) == {".tmpIIw9I1"}

@@ -22,7 +22,8 @@ _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _ATTEMPTS: Final = 10  # to create a folder that other processes create and remove at the same time
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 _MAX_STEM: Final = 40
-_PARTIAL: Final = re.compile(r"\..*-[0-9a-f]{16}\.partial(\..*)?")
+_PARTIAL: Final = re.compile(r"\..*-[0-9a-f]{16}\.partial(\..*)?|\.tmp[0-9A-Za-z]{6}")
+"""Temporary files of ``atomic_path``, and of the writer of safetensors, which earlier versions used."""
 
 
 class DiskError(RunError, OSError):
@@ -149,7 +150,7 @@ def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
 
 
 def is_partial(name: str) -> bool:
-    """Return whether a name is that of a temporary file of ``atomic_path``."""
+    """Return whether a name is that of a temporary file that a killed writer leaves."""
     return _PARTIAL.fullmatch(name) is not None
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -18,6 +18,8 @@ from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, parse_jso
 
 _DIGEST: Final = "sha256"
 _METADATA: Final = "labelgap"  # key of the metadata in the file: JSON
+_LETTERS: Final = {"float": "F", "bfloat": "BF", "complex": "C", "int": "I", "uint": "U", "bool": "BOOL"}
+"""What the format calls a type of torch, before the number of its bits."""
 
 
 def write_tensors(
@@ -31,9 +33,8 @@ def write_tensors(
     content = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     about = dict(metadata or {})
     about[_DIGEST] = _digest(content, about)
-    text = json.dumps(about, sort_keys=True)  # safetensors writes several keys in an order that is random
-    with atomic_path(path, previous=previous) as temporary:
-        safetensors.torch.save_file(content, temporary, metadata={_METADATA: text})
+    with atomic_path(path, previous=previous) as temporary, temporary.open("wb") as file:
+        _write(file, content, json.dumps(about, sort_keys=True))
 
 
 def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -47,6 +48,33 @@ def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], di
 def read_tensor_metadata(path: Path, *, remedy: str = "") -> dict[str, str]:
     """Return the metadata of ``write_tensors`` without reading the tensors; the digest is not verified."""
     return _read(path, remedy, tensors=False)[1]
+
+
+def _write(file: IO[bytes], tensors: Mapping[str, Tensor], metadata: str) -> None:
+    """Write the format of safetensors, whose own writer makes a file of its own that a kill leaves behind for ever."""
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # each begins at a whole number
+    header: dict[str, object] = {"__metadata__": {_METADATA: metadata}}
+    end = 0
+    for name in names:
+        value = tensors[name]
+        start, end = end, end + value.nbytes
+        header[name] = {"dtype": _type_name(value.dtype), "shape": [*value.shape], "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name in names:
+        file.write(_content(tensors[name]))
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    letters, bits = str(dtype).removeprefix("torch."), ""
+    if (match := re.search(r"\d.*", letters)) is not None:  # of 8 bits there are several: float8_e4m3fn
+        letters, bits = letters[: match.start()], match[0].upper().removesuffix("FN")
+    return f"{_LETTERS[letters]}{bits}"
+
+
+def _content(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _read(path: Path, remedy: str, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -71,5 +99,5 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         found.update(repr((name, str(value.dtype), tuple(value.shape))).encode("utf-8", "surrogatepass"))
-        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        found.update(_content(value))
     return found.hexdigest()
