@@ -48,14 +48,14 @@ def test_the_same_data_have_not_changed() -> None:
     stored = DataIdentity.from_table(identity.to_table())
     assert dict(zip(identity.to_table().schema.names, identity.to_table().schema.types, strict=True)) == dict(COLUMNS)
     assert not stored.changes(identity) and not identity.changes(stored)
-    assert {name for name, _ in stored.trained()} == {*NAMES[:5]}
+    assert {stored.images[row] for row in stored.trained_rows()} == {*NAMES[:5]}
 
 
 def test_what_was_trained_on_before_a_change_stays_known() -> None:
     before, moved = DataIdentity.of(data_of()), DataIdentity.of(data_of(border=3))
     kept = DataIdentity.from_table(moved.after(before).to_table())
     assert kept.changed and not before.changed
-    assert {name for name, _ in kept.trained()} == {*NAMES[:5]}
+    assert {kept.images[row] for row in kept.trained_rows()} == {*NAMES[:5]}
     assert not kept.changes(moved), "what is no longer in train is no image of the data"
     assert len(kept.keys()) == 10
 

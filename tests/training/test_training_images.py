@@ -11,9 +11,15 @@ import pytest
 from PIL import Image
 
 import labelgap as lg
+from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset
-from labelgap.data.identity import DataIdentity
-from labelgap.training.run_folder import find_training_images, read_data_identity, write_data_identity
+from labelgap.data.identity import DataChanges, DataIdentity
+from labelgap.training.run_folder import (
+    add_known_digests,
+    find_training_images,
+    read_data_identity,
+    write_data_identity,
+)
 
 COUNT = 24
 NAMES = [f"{row}.bmp" for row in range(COUNT)]
@@ -111,3 +117,58 @@ def test_digests_outlast_a_change_of_the_data(place: Path, tmp_path: Path) -> No
     write_data_identity(tmp_path, DataIdentity.of(data).after(before), data)
     renamed = album(tmp_path, [f"photos/{name}" for name in NAMES], place)
     assert find_training_images(tmp_path, renamed) == NAMES
+
+
+@pytest.mark.parametrize("protocol", ["linear", "end-to-end"])
+def test_images_of_the_same_size_that_were_changed_or_exchanged_are_not_resumed_on(
+    protocol: str, tmp_path: Path
+) -> None:
+    """Also after the cache is gone, and in val: its images decide which epoch is the best."""
+    names = NAMES[:12]
+    for row, name in enumerate(names):
+        write_photo(tmp_path / "photos" / name, row)
+    splits = ["train"] * 6 + ["val"] * 3 + ["test"] * 3
+    lines = [
+        f"{name},{split},{row % 2},{row // 2 % 2}" for row, (name, split) in enumerate(zip(names, splits, strict=True))
+    ]
+    (tmp_path / "tags.csv").write_text("\n".join(["image,split,cat,dog", *lines]))
+
+    def fit(**settings: Any) -> lg.Run:
+        data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos")
+        options: dict[str, Any] = {"backbone": "small-cnn", "protocol": protocol, "epochs": 2, "batch_size": 4}
+        return lg.fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, **options, **settings)
+
+    def stop(history: Any) -> None:
+        raise KeyboardInterrupt
+
+    assert fit(on_epoch=stop).metrics["interrupted"]
+    first, other = (tmp_path / "photos" / name for name in ("0.bmp", "1.bmp"))
+    contents = first.read_bytes(), other.read_bytes()
+    first.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+    with pytest.raises(RunError, match="2 images replaced"):
+        fit(resume=True)
+    first.write_bytes(contents[0])
+    other.write_bytes(contents[1])
+    in_val = tmp_path / "photos" / "7.bmp"
+    content = in_val.read_bytes()
+    in_val.write_bytes(content[:-3] + bytes(255 - value for value in content[-3:]))
+    with pytest.raises(RunError, match="1 image replaced"):
+        fit(resume=True)
+    run = fit(resume=True, accept_changes=True)
+    assert run.finished and not run.metrics["interrupted"]
+
+
+def test_an_image_that_was_trained_on_is_known_after_another_of_its_size_took_its_place(
+    place: Path, tmp_path: Path
+) -> None:
+    before = read_data_identity(place / "run")
+    assert before is not None
+    shutil.copytree(place / "photos", tmp_path / "photos")
+    write_photo(tmp_path / "photos" / "3.bmp", seed=100)
+    changed = album(tmp_path, NAMES, tmp_path / "photos")
+    now = add_known_digests(DataIdentity.of(changed), changed, before)
+    assert before.changes(now) == DataChanges(replaced=1)
+    write_data_identity(tmp_path, now.after(before), changed)
+    assert find_training_images(tmp_path, changed) == NAMES
+    assert find_training_images(tmp_path, album(tmp_path, NAMES, place / "photos")) == NAMES

@@ -48,7 +48,7 @@ from labelgap.training.loop.processes import barrier, broadcast_array, broadcast
 from labelgap.training.loop.trainer import EpochCallback
 from labelgap.training.progress import Reporter
 from labelgap.training.rerun import fit_arguments
-from labelgap.training.run_folder import read_data_identity
+from labelgap.training.run_folder import add_known_digests, read_data_identity
 from labelgap.training.search import stored_logits
 from labelgap.training.selection import Selection, choose_selection
 
@@ -369,7 +369,7 @@ def _stored_logits(run: Run, context: AuditContext) -> NDArray[np.float32] | Non
     if asked != (("train",), run.config.folds, run.config.seed):
         return None
     trained = read_data_identity(run.path)
-    if trained is None or trained.changes(DataIdentity.of(context.data)):
+    if trained is None or trained.changes(add_known_digests(DataIdentity.of(context.data), context.data, trained)):
         return None
     return stored_logits(run.path, context.data.train.labels)
 

@@ -43,7 +43,8 @@ class DataChanges:
         removed: images that are gone.
         moved: images in another split.
         relabeled: images with other labels; all of them where classes were renamed or exchanged.
-        replaced: images with another content: the size of a file, the pixels of an array, the numbers of a vector.
+        replaced: images with another content: the bytes of a file (where a digest of them is not known on both sides,
+            its size), the pixels of an array, the numbers of a vector.
         reordered: whether the images that remain come in another order.
     """
 
@@ -134,24 +135,29 @@ class DataIdentity:
         """Return the rows of the images that were trained on, also before the data changed."""
         return [row for row, split in enumerate(self.splits) if split in ("train", TRAINED_BEFORE)]
 
-    def trained(self) -> frozenset[tuple[str, int]]:
-        """Return name and content of the images that were trained on, also before the data changed."""
-        keys = self.keys()
-        return frozenset(keys[row] for row in self.trained_rows())
+    def _rows_trained_too(self, other: DataIdentity) -> set[int]:
+        """Return the rows of other data that have the name and content of an image that was trained on."""
+        keys, digests = self.keys(), dict[tuple[str, int], set[bytes | None]]()
+        for row in self.trained_rows():
+            digests.setdefault(keys[row], set()).add(self.digests[row])
+        found = enumerate(zip(other.keys(), other.digests, strict=True))
+        return {
+            row
+            for row, (key, digest) in found
+            if key in digests and (digest is None or not digests[key].isdisjoint((None, digest)))
+        }
 
     def find_trained(self, now: DataIdentity) -> list[str | None]:
         """Return for every image of other data the name of the training image that it is; None where it is none.
 
         The digest decides, whatever the names. Where one of the two is not known, name and content do.
         """
-        keys = self.keys()
-        by_key = {keys[row]: self.digests[row] for row in self.trained_rows()}
-        by_digest = {digest: name for (name, _), digest in reversed(by_key.items()) if digest is not None}
-        found: list[str | None] = []
-        for key, digest in zip(now.keys(), now.digests, strict=True):
-            same_name = key in by_key and (digest is None or by_key[key] in (None, digest))
-            found.append(key[0] if same_name else None if digest is None else by_digest.get(digest))
-        return found
+        by_digest = {self.digests[row]: self.images[row] for row in reversed(self.trained_rows())}
+        named = self._rows_trained_too(now)
+        return [
+            name if row in named else None if digest is None else by_digest.get(digest)
+            for row, (name, digest) in enumerate(zip(now.images, now.digests, strict=True))
+        ]
 
     def keys(self) -> list[tuple[str, int]]:
         """Return name and content of every image, in order."""
@@ -159,8 +165,8 @@ class DataIdentity:
 
     def after(self, before: DataIdentity) -> DataIdentity:
         """Return these data with what was trained on before and is not in train any more."""
-        left = before.trained() - self.trained()
-        rows = [row for row, key in enumerate(before.keys()) if key in left]
+        kept = self._rows_trained_too(before)
+        rows = [row for row in before.trained_rows() if row not in kept]
         return DataIdentity(
             (*self.images, *(before.images[row] for row in rows)),
             (*self.splits, *([TRAINED_BEFORE] * len(rows))),
@@ -176,12 +182,14 @@ class DataIdentity:
         common = [name for name in before if name in after]
         old, new = (np.array([rows[name] for name in common], dtype=np.int64) for rows in (before, after))
         splits = [np.array(each.splits, dtype=object)[rows] for each, rows in ((self, old), (now, new))]
+        digests = ((self.digests[one], now.digests[other]) for one, other in zip(old, new, strict=True))
+        replaced = np.array([one != other and None not in (one, other) for one, other in digests], dtype=bool)
         return DataChanges(
             added=len(after) - len(common),
             removed=len(before) - len(common),
             moved=int((splits[0] != splits[1]).sum()),
             relabeled=int((self.labels[old] != now.labels[new]).sum()),
-            replaced=int((self.content[old] != now.content[new]).sum()),
+            replaced=int((replaced | (self.content[old] != now.content[new])).sum()),
             reordered=bool((np.diff(new[np.argsort(old)]) < 0).any()),
         )
 

@@ -140,7 +140,7 @@ def fit(
         with fail_together():
             check_folder(folder, resume)
             started = Run(folder) if resume else None
-            plan = _plan_run(data, request, torch_device, started, accept_changes, reporter.log)
+            plan = _plan_run(data, request, torch_device, started, accept_changes, reporter)
         return run_training(plan, folder, workers, reporter, started=started, log=logs, on_epoch=on_epoch)
 
 
@@ -160,14 +160,14 @@ def _plan_run(
     device: torch.device,
     started: Run | None,
     accept_changes: bool,
-    log: Callable[[str], None],
+    reporter: Reporter,
 ) -> TrainingPlan:
     """Plan a training, or the rest of the run that was started, on data that may have changed since."""
     stored = None if started is None else started.config
     data = prepare_data(data, request, device, stored)
     identity, changes = DataIdentity.of(data), DataChanges()
     if started is not None and started.metrics.get("interrupted", True):
-        identity, changes = check_data(started.path, identity, accept_changes=accept_changes, log=log)
+        identity, changes = check_data(started.path, data, identity, accept_changes=accept_changes, reporter=reporter)
         request = request.as_started(started.config) if changes else request
     plan = plan_training(data, request, device, stored)
     if changes and plan.config.folds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count, takewhile
 from pathlib import Path
@@ -142,10 +142,11 @@ def write_data_identity(
 ) -> None:
     """Write ``data.parquet``: the split of every image, and digests of its labels and content.
 
-    The images of train in ``data`` are read for their digests, by which they are recognized under other names.
+    The images of ``data`` are read for their digests: by these a resumed run notices that an image was changed or
+    exchanged, and one that was trained on is recognized under other names.
     """
     if data is not None:
-        identity = _add_digests(identity, data, np.array(identity.splits) == "train", reporter)
+        identity = _add_digests(identity, data, np.ones(len(identity.images), dtype=bool), reporter)
     with atomic_path(folder / DATA_FILE) as temporary:
         pq.write_table(identity.to_table(), temporary)
 
@@ -195,14 +196,26 @@ def _add_digests(
     return identity.with_digests(digests)
 
 
+def add_known_digests(
+    now: DataIdentity, data: Dataset, before: DataIdentity, reporter: Reporter | None = None
+) -> DataIdentity:
+    """Return the identity of data with digests in the splits where an earlier one has them, so that they are compared.
+
+    It takes a look at the state of every file; those whose state is not in the cache are read.
+    """
+    hashed = {split for split, digest in zip(before.splits, before.digests, strict=True) if digest is not None}
+    return _add_digests(now, data, np.array([split in hashed for split in now.splits], dtype=bool), reporter)
+
+
 def check_data(
-    folder: Path, now: DataIdentity, *, accept_changes: bool, log: Callable[[str], None]
+    folder: Path, data: Dataset, now: DataIdentity, *, accept_changes: bool, reporter: Reporter
 ) -> tuple[DataIdentity, DataChanges]:
     """Return the identity to keep, and how data have changed; refuse to resume on others, unless that is accepted."""
     before = read_data_identity(folder)
     if before is None:
-        log(f"{folder} has no {DATA_FILE}: whether the data have changed since is not known")
+        reporter.log(f"{folder} has no {DATA_FILE}: whether the data have changed since is not known")
         return now, DataChanges()
+    now = add_known_digests(now, data, before, reporter)
     changes = before.changes(now)
     if not changes:
         return before, changes
@@ -211,7 +224,7 @@ def check_data(
             f"{folder} was started on other data: {changes}. Restore the data, train into a new folder, or resume on "
             "the data as they are now with --accept-changes (accept_changes=True in Python)."
         )
-    log(f"resuming on other data: {changes}; single labels are not traced any more")
+    reporter.log(f"resuming on other data: {changes}; single labels are not traced any more")
     return now.after(before), changes
 
 
