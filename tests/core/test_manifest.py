@@ -79,3 +79,23 @@ def test_two_processes_that_add_files_lose_no_entry(folder: Path) -> None:
     assert [worker.wait() for worker in workers] == [0, 0]
     assert len(verify_folder(folder)) == 33
     assert set(verify_folder(folder).values()) == {"intact"}
+
+
+def test_sizes_are_compared_before_digests_and_a_hollow_file_is_refused_even_where_the_manifest_agrees(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 400_000_000_000
+    with (folder / "best.safetensors").open("r+b") as file:
+        file.truncate(size)
+    monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("it is read"))
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    for claimed in (16, size, 1 << 30):
+        with (folder / "best.safetensors").open("r+b") as file:
+            file.truncate(claimed if claimed > 16 else size)
+        manifest["files"] = {"best.safetensors": {"bytes": claimed, "sha256": "0" * 64}}
+        (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+        assert list(verify_folder(folder).values()) == ["refused"]
+        with pytest.raises(RunError, match=r"best\.safetensors is damaged"):
+            check_files(folder, ["best.safetensors"])
+    (folder / "best.safetensors").write_text("17 characters now")
+    assert list(verify_folder(folder).values()) == ["changed"]

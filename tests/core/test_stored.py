@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import struct
 import zipfile
 from pathlib import Path
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from labelgap.core.errors import RunError
-from labelgap.core.stored import read_arrays, read_bytes, read_json, read_table
+from labelgap.core.stored import read_arrays, read_bytes, read_json, read_table, size_limit
+from labelgap.core.tensors import read_tensors
 
 SCHEMA = {"image": pa.string(), "rank": pa.int32()}
 
@@ -181,3 +183,52 @@ def test_rows_of_a_table_are_selected_while_it_is_read(tmp_path: Path) -> None:
             "score": [float(name[:-4]) for name in wanted if name in names],
             "image": [name for name in wanted if name in names],
         }
+
+
+def make_sparse(path: Path, size: int) -> Path:
+    """Write a file whose bytes are not on the disk."""
+    with path.open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.parquet", "a.npz", "a.safetensors"])
+def test_a_file_larger_than_its_kind_can_be_or_full_of_holes_is_refused_before_it_is_read(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_one = {".safetensors": read_tensors}.get(Path(name).suffix, read)
+    sparse = make_sparse(tmp_path / name, 400_000_000_000)
+    with pytest.raises(RunError, match=r"more than [0-9,]+ bytes"):
+        read_one(sparse)
+    make_sparse(sparse, size_limit(sparse))
+    with pytest.raises(RunError, match="damaged" if name == "a.json" else "not on the disk"):
+        read_one(sparse)
+
+
+def test_a_large_file_with_few_holes_is_read(tmp_path: Path) -> None:
+    """Zeros may be stored as a hole by a file system, or by a copy."""
+    path = tmp_path / "a.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|i1", "fortran_order": False, "shape": (1 << 27,)})
+        start = file.tell()
+        file.truncate(start + (1 << 27))
+    with pytest.raises(RunError, match="not on the disk"):
+        read_arrays(path)
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(1 << 24))
+    assert not read_arrays(path)["array"].any()
+
+
+@pytest.mark.parametrize("value", ["[]", '{"a": {}}', "1e5"])
+def test_json_of_very_many_small_values_is_refused_before_it_takes_a_hundred_times_its_size(
+    tmp_path: Path, value: str
+) -> None:
+    (tmp_path / "a.json").write_text('{"format": 1, "names": [' + ",".join([value] * 3_000_000) + "]}")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(RunError, match="more than"):
+        read_json(tmp_path / "a.json", Document, format=1)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+    (tmp_path / "a.json").write_text('{"format": 1, "names": [' + ",".join(["1"] * 2000) + "]}")
+    with pytest.raises(RunError, match="2,000 values are wrong"):
+        read_json(tmp_path / "a.json", Document, format=1)

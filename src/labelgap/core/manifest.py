@@ -7,25 +7,26 @@ An unfinished folder has no manifest. Whoever adds or replaces a file of a finis
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Final, Literal
+from typing import IO, Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
 from labelgap.core.errors import RunError
 from labelgap.core.files import remove_partials_of, write_json
 from labelgap.core.lock import lock_folder
-from labelgap.core.stored import read_json, reading
+from labelgap.core.stored import open_ordinary, read_json, reading, size_limit
 
 MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
 LOCK_FILE: Final = ".manifest.lock"
 _WAIT: Final = 60.0
 
-State = Literal["intact", "changed", "missing"]
-"""What became of a file since the folder was finished."""
+State = Literal["intact", "changed", "missing", "refused"]
+"""What became of a file since the folder was finished; one that is refused is too large, or cannot be read."""
 
 
 class _Entry(BaseModel, extra="forbid", frozen=True):
@@ -89,15 +90,29 @@ def verify_folder(folder: Path) -> dict[str, State]:
     if not (folder / MANIFEST_FILE).exists():
         raise RunError(f"{folder} has no {MANIFEST_FILE}: it is not finished, or was made by an older version.")
     entries = _read(folder)
-    return {name: _state(folder, name, entries) for name in sorted(entries)}
+    states: dict[str, State] = {}
+    for name in sorted(entries):
+        try:
+            states[name] = _state(folder, name, entries)
+        except RunError:
+            states[name] = "refused"
+    return states
 
 
 def _state(folder: Path, name: str, entries: dict[str, _Entry]) -> State:
-    """Compare a file with its entry; a file without one is intact."""
+    """Compare a file with its entry, first their sizes; a file without one is intact."""
     if name not in entries:
         return "intact"
-    found = _entries(folder, [name])
-    return "missing" if not found else "intact" if found[name] == entries[name] else "changed"
+    path, entry = folder / name, entries[name]
+    if not path.is_file():
+        return "missing"
+    with reading(path), open_ordinary(path, size_limit(path)) as file:
+        same = os.fstat(file.fileno()).st_size == entry.bytes and _digest(file) == entry.sha256
+    return "intact" if same else "changed"
+
+
+def _digest(file: IO[bytes]) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def _entries(folder: Path, names: Iterable[str]) -> dict[str, _Entry]:
@@ -105,8 +120,7 @@ def _entries(folder: Path, names: Iterable[str]) -> dict[str, _Entry]:
     for name in names:
         if (path := folder / name).is_file():
             with reading(path), path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            entries[name] = _Entry(bytes=path.stat().st_size, sha256=digest)
+                entries[name] = _Entry(bytes=os.fstat(file.fileno()).st_size, sha256=_digest(file))
     return entries
 
 

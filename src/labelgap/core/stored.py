@@ -33,8 +33,20 @@ from pydantic_core import from_json
 from labelgap.core.errors import RunError, nearest
 from labelgap.core.text import escape_control, truncate_text
 
-MAX_JSON_BYTES: Final = 256 << 20
-MAX_ARRAY_BYTES: Final = 64 << 30
+MAX_BYTES: Final[Mapping[str, int]] = {
+    **dict.fromkeys((".json", ".jsonl", ".md"), 64 << 20),  # parsed as a whole: values take eleven times as much
+    **dict.fromkeys((".csv", ".html"), 4 << 30),
+    **dict.fromkeys((".npy", ".npz", ".parquet", ".safetensors", ".sqlite"), 64 << 30),
+    ".pt": 256 << 30,
+}
+"""The largest file of each kind that labelgap reads in a folder of results: far more than any that it writes."""
+_MAX_OTHER_BYTES: Final = 1 << 30
+MAX_JSON_VALUES: Final = 1 << 21
+"""Values of a JSON document: two bytes of text can become an error of several hundred."""
+_MAX_JSON_OBJECTS: Final = 1 << 17  # objects and lists of it: each takes kilobytes while it is validated
+_MAX_ERRORS: Final = 1000
+_MAX_HOLLOW_BYTES: Final = 64 << 20
+_BYTES_PER_STORED: Final = 16  # of a larger file that is not hollow: some systems store zeros as holes
 MAX_XML_DEPTH: Final = 20
 SIGNATURE: Final = "signature"
 """Key of the signature in a document (``labelgap.core.trust``), which is not part of its content."""
@@ -74,22 +86,33 @@ def reading(path: Path, remedy: str = "") -> Iterator[None]:
         raise damaged(path, error, remedy) from None
 
 
-def read_bytes(path: Path, *, limit: int = MAX_JSON_BYTES, remedy: str = "") -> bytes:
-    """Return the content of an ordinary file of at most ``limit`` bytes; a pipe or a device is refused."""
-    with reading(path, remedy), open_ordinary(path) as file:
-        if os.fstat(file.fileno()).st_size > limit or len(content := file.read(limit + 1)) > limit:
+def size_limit(path: Path) -> int:
+    """Return how many bytes a file of a folder of results may have, by its suffix."""
+    return MAX_BYTES.get(path.suffix.lower(), _MAX_OTHER_BYTES)
+
+
+def read_bytes(path: Path, *, limit: int | None = None, remedy: str = "") -> bytes:
+    """Return the content of an ordinary file of at most ``limit`` bytes, by default ``size_limit``."""
+    limit = size_limit(path) if limit is None else limit
+    with reading(path, remedy), open_ordinary(path, limit) as file:
+        if len(content := file.read(limit + 1)) > limit:
             raise ValueError(f"it has more than {limit:,} bytes")
     return content
 
 
-def check_ordinary(path: Path, *, remedy: str = "") -> None:
-    """Refuse a path that is missing, unreadable, or no ordinary file, before a library opens it that would wait."""
-    with reading(path, remedy), open_ordinary(path):
+def check_ordinary(path: Path, *, limit: int | None = None, remedy: str = "") -> None:
+    """Refuse what ``open_ordinary`` refuses, or what is missing, before a library opens it that would wait."""
+    with reading(path, remedy), open_ordinary(path, limit):
         pass
 
 
-def parse_json(content: str | bytes) -> Any:
-    """Return the value of JSON; ``ValueError`` for anything else, also for nesting without end."""
+def parse_json(content: str | bytes, limit: int | None = MAX_JSON_VALUES) -> Any:
+    """Return the value of JSON; ``ValueError`` for anything else, nesting without end, and more than so many values."""
+    content = content.encode() if isinstance(content, str) else content
+    if limit is not None and (
+        content.count(b",") > limit or content.count(b"[") + content.count(b"{") > _MAX_JSON_OBJECTS
+    ):
+        raise ValueError(f"it has more than {limit:,} values, or {_MAX_JSON_OBJECTS:,} objects and lists")
     return from_json(content, allow_inf_nan=True)
 
 
@@ -157,6 +180,8 @@ def validate(value: Mapping[str, Any], model: type[M], path: Path, remedy: str =
     try:
         return model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
+        if error.error_count() > _MAX_ERRORS:
+            raise damaged(path, f"{error.error_count():,} values are wrong", remedy) from None
         problems = "; ".join(validation_problem(item, model) for item in error.errors(include_url=False)[:5])
         raise RunError(f"{path}: {problems}." + (f" {remedy}" if remedy else "")) from None
     except (RecursionError, TypeError, ValueError) as error:
@@ -179,13 +204,13 @@ def validation_reason(item: Any) -> str:
     return f"{message[:1].lower()}{message[1:]}"
 
 
-def read_arrays(path: Path, *, limit: int = MAX_ARRAY_BYTES, remedy: str = "") -> Arrays:
+def read_arrays(path: Path, *, limit: int = MAX_BYTES[".npz"], remedy: str = "") -> Arrays:
     """Read the arrays of an ``.npz``, or the one of an ``.npy`` under the name "array".
 
     Pickled objects are refused. What a header claims is compared with the size of the file before memory is allocated;
     the checksums of an ``.npz`` are verified. All arrays together have at most ``limit`` bytes.
     """
-    with reading(path, remedy), open_ordinary(path) as file:
+    with reading(path, remedy), open_ordinary(path, max(limit, size_limit(path))) as file:
         if file.read(4) != b"PK\x03\x04":
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
@@ -241,7 +266,7 @@ def read_table(
     The metadata of the file's schema is kept. Dictionaries are decoded. Columns of ``optional`` are read as well if the
     file has them. Of the rows, those of ``where`` are returned; the others are in memory a part at a time.
     """
-    with reading(path, remedy), open_ordinary(path) as file:
+    with reading(path, remedy), open_ordinary(path, size_limit(path)) as file:
         size = os.fstat(file.fileno()).st_size
         text = [name for name, kind in schema.items() if pa.types.is_string(kind)]
         with pq.ParquetFile(file, read_dictionary=text, page_checksum_verification=True) as parquet:
@@ -277,10 +302,31 @@ def _plain_table(table: pa.Table, schema: pa.Schema, size: int) -> pa.Table:
     return table
 
 
-def open_ordinary(path: Path) -> BufferedReader:
-    """Open an ordinary file; opening a pipe would wait for ever."""
+def open_ordinary(path: Path, limit: int | None = None) -> BufferedReader:
+    """Open an ordinary file; opening a pipe would wait for ever.
+
+    With a ``limit`` it is one of at most so many bytes that are on the disk: a file of holes is easily made and sent,
+    and takes hours to read.
+    """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    state, problem = os.fstat(descriptor), ""
+    if not stat.S_ISREG(state.st_mode):
+        problem = "it is not an ordinary file"
+    elif limit is not None and state.st_size > limit:
+        problem = f"it has more than {limit:,} bytes"
+    elif limit is not None and _is_mostly_holes(descriptor, state):
+        problem = f"most of its {state.st_size:,} bytes are not on the disk"
+    if problem:
         os.close(descriptor)
-        raise ValueError("it is not an ordinary file")
+        raise ValueError(problem)
     return os.fdopen(descriptor, "rb")
+
+
+def _is_mostly_holes(descriptor: int, state: os.stat_result) -> bool:
+    """Return whether little of a large file is on the disk: its blocks are few, and the file system knows of a hole."""
+    stored = 512 * getattr(state, "st_blocks", state.st_size)
+    if state.st_size <= max(_MAX_HOLLOW_BYTES, _BYTES_PER_STORED * stored) or not hasattr(os, "SEEK_HOLE"):
+        return False
+    hole = os.lseek(descriptor, 0, os.SEEK_HOLE)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return hole < state.st_size

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labelgap.core.files import atomic_path
-from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, parse_json
+from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, parse_json, size_limit
 
 _DIGEST: Final = "sha256"
 _METADATA: Final = "labelgap"  # key of the metadata in the file: JSON
@@ -78,7 +78,7 @@ def _content(tensor: Tensor) -> memoryview:
 
 
 def _read(path: Path, remedy: str, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
-    check_ordinary(path, remedy=remedy)
+    check_ordinary(path, limit=size_limit(path), remedy=remedy)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             found = parse_json((file.metadata() or {}).get(_METADATA, "{}"))

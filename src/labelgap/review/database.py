@@ -23,7 +23,7 @@ from typing import Final
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import DiskError, atomic_path, sync_folder
-from labelgap.core.stored import reading
+from labelgap.core.stored import check_ordinary, reading, size_limit
 from labelgap.core.text import escape_control
 from labelgap.labels.codes import UNKNOWN
 
@@ -320,6 +320,7 @@ def _check_files(path: Path) -> None:
         state, real = path.stat(), path.resolve()
     if not stat.S_ISREG(state.st_mode):
         raise RunError(f"{path} is not an ordinary file.")
+    check_ordinary(path, limit=size_limit(path))
     if not state.st_size:
         raise RunError(f"{path} is empty. Restore it from a copy; if there were no decisions yet, delete it.")
     if real.parent != path.parent.resolve():

@@ -24,7 +24,7 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import LabelGapError, RunError
 from labelgap.core.files import DiskError, atomic_path, remove_file, remove_partials
 from labelgap.core.manifest import check_files
-from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, validate
+from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, size_limit, validate
 from labelgap.core.tensors import read_tensor_metadata, read_tensors, write_tensors
 from labelgap.core.text import truncate_text
 from labelgap.losses.base.terms import widest_float
@@ -191,7 +191,7 @@ def _newest(folder: Path, device: torch.device) -> tuple[dict[str, Any] | None, 
 def _read(path: Path, device: torch.device) -> dict[str, Any]:
     """Read a checkpoint and verify its sizes and checksums, which torch does not."""
     if path.exists():
-        check_ordinary(path)
+        check_ordinary(path, limit=size_limit(path))
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if any(member.compress_type != zipfile.ZIP_STORED for member in members):

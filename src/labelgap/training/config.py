@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, FailFast, Field, ValidationError
 
 from labelgap.core.errors import InputError, RunError, suggest_path
 from labelgap.core.stored import read_json, validation_problem
@@ -31,7 +31,9 @@ def _check_unique(classes: tuple[str, ...]) -> tuple[str, ...]:
     return classes
 
 
-Classes = Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_CLASSES), AfterValidator(_check_unique)]
+Classes = Annotated[
+    tuple[Text, ...], FailFast(), Field(min_length=1, max_length=MAX_CLASSES), AfterValidator(_check_unique)
+]
 
 
 class RunConfig(TrainingSettings):

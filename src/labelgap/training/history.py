@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from labelgap.core.files import write_text
-from labelgap.core.stored import damaged, parse_json, read_bytes, reading, validate
+from labelgap.core.stored import MAX_JSON_VALUES, damaged, parse_json, read_bytes, reading, validate
 from labelgap.core.text import pluralize
 from labelgap.metrics.thresholds import ThresholdMark
 from labelgap.metrics.validation import MAX_CHANCE
@@ -178,9 +178,12 @@ def read_history(folder: Path, classes: Sequence[str]) -> tuple[list[dict[str, A
     path = folder / METRICS_FILE
     if not os.path.lexists(path):
         return [], {}
-    lines = read_bytes(path, remedy=_REMEDY).split(b"\n")
+    content = read_bytes(path, remedy=_REMEDY)
     with reading(path, _REMEDY):
-        values = [parse_json(line) for line in lines if line]
+        if content.count(b"\n") > MAX_JSON_VALUES:
+            raise ValueError(f"it has more than {MAX_JSON_VALUES:,} lines")
+        lines = content.split(b"\n")
+        values = parse_json(b"[%b]" % b",".join(line for line in lines if line))
     if lines[-1] or not all(isinstance(value, dict) for value in values):
         raise damaged(path, "a line is not a complete JSON object", _REMEDY)
     summary = values.pop()["summary"] if values and values[-1].keys() == {"summary"} else None

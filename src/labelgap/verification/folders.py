@@ -76,7 +76,11 @@ _KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
 _DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, (files, _) in _KINDS.items()}
 _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
-_STATES: Final = {"changed": "not as it was written: its digest differs from manifest.json", "missing": "missing"}
+_STATES: Final = {
+    "changed": "not as it was written: its digest differs from manifest.json",
+    "missing": "missing",
+    "refused": "larger than a file of its kind can be, full of holes, or not readable",
+}
 _UNLISTED: Final = "not in manifest.json, which lists it in a finished folder"
 _LEFT: Final = "left by a killed process: the next command that writes to the folder removes it"
 _NO_MANIFEST: Final = "missing: changes of the other files cannot be noticed (verify --accept writes it)"

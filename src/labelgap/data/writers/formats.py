@@ -68,7 +68,7 @@ def read_json(path: Path, what: str = "", keys: Iterable[str] = ()) -> Any:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a file.")
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_json(path.read_bytes(), limit=None)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
     except (ValueError, OSError) as error:
