@@ -14,13 +14,18 @@ import numpy as np
 import pytest
 from tests.audit.small_runs import arrays, train
 from tests.cli.conftest import call
+from tests.killing import run_forked
+from tests.timm_models import timm_or_skip
 from tests.training.untrained_run import make_run
 
 import labelgap as lg
 from labelgap.core.errors import RunError
 from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.tensors import write_tensors
 from labelgap.core.trust import TRUST_VARIABLE
+from labelgap.data import ArrayImages
 from labelgap.data.dataset import Dataset
+from labelgap.inference.predict import predict_to_file
 
 OPENED: list[str] = []
 WATCHED: list[str] = []
@@ -175,3 +180,77 @@ def test_no_weights_are_read_or_downloaded_because_a_foreign_run_names_them(tmp_
         with pytest.raises(RunError):
             lg.open_run(own.path).model  # noqa: B018
     assert not OPENED
+
+
+GIGANTIC = "timm:vit_gigantic_patch14_clip_224"
+
+
+def peak_growth(use: Any) -> int:
+    """Return by how many kilobytes a call raises the most memory that a copy of this process has had."""
+    reader, writer = os.pipe()
+
+    def measure() -> None:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = status_kilobytes()
+        use()
+        os.write(writer, str(status_kilobytes() - before).encode())
+
+    assert run_forked(measure) == 0
+    return int(os.read(reader, 100))
+
+
+def status_kilobytes() -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1])
+
+
+def refuse(use: Any) -> None:
+    with pytest.raises(RunError):
+        use()
+
+
+def test_a_network_that_does_not_fit_the_weights_of_a_run_takes_no_memory(tmp_path: Path) -> None:
+    timm_or_skip().list_models("vit_*")
+    own = make_run(tmp_path / "run", backbone="small-cnn", protocol="end-to-end")
+    forge(own.path, backbone=GIGANTIC)
+    for use in (lambda: lg.open_run(own.path).model, lambda: lg.open_run(own.path).predict(np.zeros((8, 8, 3), "u1"))):
+        assert peak_growth(lambda use=use: refuse(use)) < 300_000
+    found: list[Any] = []
+    assert peak_growth(lambda: found.extend(lg.verify_run(own.path).problems)) < 300_000
+    assert [file.name for file in lg.verify_run(own.path).problems if file.name == "best.safetensors"]
+    forge(own.path, backbone="small-cnn")
+    write_tensors(own.path / "backbone.safetensors", own.model.backbone.state_dict())
+    forge(own.path, backbone=GIGANTIC)
+    assert peak_growth(lambda: refuse(lambda: lg.open_run(own.path).initial_backbone())) < 300_000
+
+
+def test_a_foreign_run_names_no_network_without_weights_and_no_very_large_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timm_or_skip().list_models("vit_*")
+    head = make_run(tmp_path / "head", backbone="efficientnet-lite0")
+    forge(head.path, backbone="timm:resnet18", weights="none")
+    with pytest.raises(RunError, match="the network timm:resnet18 without its weights"):
+        lg.open_run(head.path).model  # noqa: B018
+    own = make_run(tmp_path / "own", size=4096)
+    assert lg.open_run(own.path).model.backbone.input_spec.size == 4096, "it is mine"
+    forge(own.path)
+    for use in (lambda: lg.open_run(own.path).model, lg.open_run(own.path).initial_backbone):
+        with pytest.raises(RunError, match="images of 4,096 pixels a side"):
+            use()
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
+    assert lg.open_run(own.path).model.backbone.input_spec.size == 4096
+
+
+def test_batches_of_large_images_are_smaller_and_the_scores_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", size=64)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 64, 64), dtype=np.uint8)
+    scores, sizes = run.predict(pixels, device="cpu"), list[int]()
+    predict_to_file(run, ArrayImages(pixels), tmp_path / "a.csv", device="cpu")
+    monkeypatch.setattr("labelgap.training.loop.inputs.MAX_BATCH_PIXELS", 2 * 64**2)
+    run.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    np.testing.assert_allclose(run.predict(pixels, device="cpu"), scores, rtol=1e-5)
+    predict_to_file(run, ArrayImages(pixels), tmp_path / "b.csv", device="cpu")
+    assert sizes == [2, 2, 1, 2, 2, 1]

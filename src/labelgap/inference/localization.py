@@ -25,7 +25,7 @@ from labelgap.models import class_activation_maps
 from labelgap.models.inference import inference_network
 from labelgap.training import Run
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.inputs import ImageInputs, bounded_batch
 
 _ENLARGED_AT_ONCE: Final = 64
 _COLOR: Final = (213, 94, 0)
@@ -176,7 +176,7 @@ def _maps(
         raise InputError(f"{run.path} has no class activation maps: {reason}.")
     model = inference_network(run.model.to(device), device, run.config.feature_precision)
     inputs = ImageInputs(images, model.backbone, device, workers=choose_workers(workers, device))
-    for index, values in inputs.batches(np.unique(pairs[:, 0]), batch_size=batch_size):
+    for index, values in inputs.batches(np.unique(pairs[:, 0]), batch_size=bounded_batch(batch_size, model.backbone)):
         batch = index.numpy()
         first, last = np.searchsorted(pairs[:, 0], [batch[0], batch[-1] + 1])
         image, column = torch.from_numpy(np.stack([np.searchsorted(batch, pairs[first:last, 0]), pairs[first:last, 1]]))

@@ -40,6 +40,7 @@ from labelgap.inference.chunks import (
 from labelgap.inference.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
 from labelgap.inference.logits import CachedLogits, iterate_logits
 from labelgap.training.devices import choose_device, choose_workers
+from labelgap.training.loop.inputs import bounded_batch
 from labelgap.training.loop.processes import (
     broadcast_object,
     check_same,
@@ -96,7 +97,7 @@ def predict_to_file(
             writes no file.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images; chosen for the device when left out.
-        batch_size: images at a time.
+        batch_size: images at a time; fewer where they are large.
         force: replace an existing file.
         restart: discard an unfinished prediction instead of resuming it.
         quiet: show no progress.
@@ -113,6 +114,7 @@ def predict_to_file(
     source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
     torch_device = choose_device(device)
     init_distributed(torch_device)
+    batch_size = bounded_batch(batch_size, run.model.backbone)
     read = {"device": torch_device, "workers": choose_workers(workers, torch_device), "batch_size": batch_size}
     try:
         with lock_together(chunk_folder(path), "predicting"):

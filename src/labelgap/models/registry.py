@@ -272,10 +272,16 @@ def backbone_info(name: str) -> BackboneInfo:
         entry = find_backbone(name)
         summary, weights, facts = entry.summary, entry.value.weights, entry.value.facts
     if facts is None:
-        with torch.random.fork_rng(devices=[]), torch.device("meta" if name.startswith(_LIBRARIES) else "cpu"):
-            backbone = create_backbone(name, pretrained=False)
+        backbone = outline_backbone(name)
         facts = count_parameters(backbone), backbone.num_features, backbone.input_spec
     return BackboneInfo(name, summary, *facts, weights.source, weights.license)
+
+
+def outline_backbone(name: str, size: int | None = None) -> Backbone:
+    """Return a backbone whose tensors have names and shapes but no memory; one of a plug-in has random weights."""
+    without_memory = name.startswith(_LIBRARIES) or find_backbone(name).value.facts is not None
+    with torch.random.fork_rng(devices=[]), torch.device("meta" if without_memory else "cpu"):
+        return create_backbone(name, pretrained=False, size=size)
 
 
 def _timm_model(name: str) -> str | None:

@@ -281,8 +281,14 @@ def has_backbone(weights: Mapping[str, Tensor]) -> bool:
 
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], path: Path, *, frozen: bool = False) -> None:
     """Load the tensors of the file ``path`` into a network: all that it has, unless its backbone is ``frozen``."""
+    check_fit(network, weights, path, ("backbone.",) if frozen else ())
+    network.load_state_dict(dict(weights), strict=False)
+
+
+def check_fit(network: nn.Module, weights: Mapping[str, Tensor], path: Path, optional: tuple[str, ...] = ()) -> None:
+    """Compare names and shapes of weights with those of a network; names that begin as ``optional`` may be missing."""
     own = network.state_dict()
-    lacking = [name for name in own if name not in weights and not (frozen and name.startswith("backbone."))]
+    lacking = [name for name in own if name not in weights and not name.startswith(optional)]
     other = [
         name
         for name, value in weights.items()
@@ -290,7 +296,6 @@ def set_weights(network: nn.Module, weights: Mapping[str, Tensor], path: Path, *
     ]
     if lacking or other:
         raise damaged(path, f"{[*lacking, *other][0]} does not fit the network of its config.json", _BEST_REMEDY)
-    network.load_state_dict(dict(weights), strict=False)
 
 
 def _has_weights(path: Path, epoch: int) -> bool:

@@ -39,7 +39,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import FileImages, ImageSource, StoredImages
 from labelgap.models import Backbone
 from labelgap.models.inference import Precision, inference_backbone, inference_precision
-from labelgap.training.loop.inputs import ImageInputs
+from labelgap.training.loop.inputs import ImageInputs, bounded_batch
 from labelgap.training.loop.processes import fail_together, gather_objects, gather_own_rows, own_rows
 from labelgap.training.progress import Reporter
 
@@ -104,7 +104,7 @@ def extract_features(
     mean of the features of an image and of its mirror image. ``precision`` is that of the convolutions, where a CPU
     computes with it, else float32; None for the fastest.
     """
-    precision = inference_precision(backbone, device, precision)
+    precision, batch_size = inference_precision(backbone, device, precision), bounded_batch(batch_size, backbone)
     own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources
     halves: list[list[NDArray[np.float32]]] = []
     for mirrored in _halves(average_flips):

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.tensors import read_tensors
+from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, as_backbone, create_backbone
-from labelgap.training.checkpoint import set_weights
+from labelgap.models.registry import outline_backbone
+from labelgap.training.checkpoint import check_fit, set_weights
 from labelgap.training.config import INITIAL_WEIGHTS, RunConfig
 from labelgap.training.loop.inputs import FeatureInputs
 
@@ -58,6 +60,21 @@ def build_classifier(
                 f"({recorded}): set its `input_spec`, or pass the network itself (backbone=network)."
             )
     return Classifier(backbone, len(config.classes), config.head, average_flips=config.average_flips)
+
+
+def check_weights(
+    config: RunConfig, width: int | None, weights: Mapping[str, Tensor], path: Path, optional: tuple[str, ...] = ()
+) -> None:
+    """Refuse weights that do not fit the network of a run, before memory for the network is allocated.
+
+    Tensors whose names begin as ``optional`` need not be among them. A class of the user is not made for it.
+    """
+    if is_class_path(config.backbone):
+        return
+    backbone = None if config.backbone == FEATURES else outline_backbone(config.backbone, config.size)
+    with torch.device("meta"):
+        network = build_classifier(config, width, backbone=backbone)
+    check_fit(network, weights, path, optional)
 
 
 def initial_network(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit, logit
-from torch import nn
+from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.manifest import check_files
@@ -48,15 +48,17 @@ from labelgap.training.history import (
     trained_epochs,
     unseen_splits,
 )
-from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs, predict_logits
+from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs, bounded_batch, predict_logits
 from labelgap.training.loop.trace import read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
-from labelgap.training.network import build_classifier, feature_inputs, stored_feature_width
+from labelgap.training.network import build_classifier, check_weights, feature_inputs, stored_feature_width
 from labelgap.training.progress import Reporter
 from labelgap.training.rerun import format_value, run_review_commands
 from labelgap.training.run_folder import check_links, find_training_images, read_predictions
 from labelgap.training.settings import PROTOCOLS
 
+MAX_FOREIGN_SIZE: Final = 2048
+"""Side of the largest images for which a network of somebody else is used unasked: memory grows with its square."""
 _MIN_SCORE: Final = 1e-6
 """Stored scores have a finite logit: one of 0 counts as this."""
 _NO_ACCURACY: Final = "the known labels support no accuracy"
@@ -105,7 +107,8 @@ class Run:
             width = stored_feature_width(weights, len(self.config.classes))
             if width is None:
                 raise damaged(self.path / BEST, "it has no head of the classes in config.json")
-        network = self._build(self.config, width, pretrained=frozen, backbone=backbone)
+        stored = weights, self.path / BEST, ("backbone.",) if frozen else ()
+        network = self._build(self.config, width, stored, pretrained=frozen, backbone=backbone)
         set_weights(network, weights, self.path / BEST, frozen=frozen)
         return network.eval()
 
@@ -118,29 +121,47 @@ class Run:
         if backbone is not None:
             set_weights(backbone, tensors, stored)
             return backbone
-        weights = str(stored) if stored.exists() else self.config.weights
-        return self._build(self.config.model_copy(update={"weights": weights})).backbone
+        if not stored.exists():
+            return self._build(self.config).backbone
+        named = {f"backbone.{name}": value for name, value in tensors.items()}
+        config = self.config.model_copy(update={"weights": str(stored)})
+        return self._build(config, stored=(named, stored, ("head.",))).backbone
 
     def _build(
-        self, config: RunConfig, width: int | None = None, *, pretrained: bool = True, backbone: Backbone | None = None
+        self,
+        config: RunConfig,
+        width: int | None = None,
+        stored: tuple[Mapping[str, Tensor], Path, tuple[str, ...]] | None = None,
+        *,
+        pretrained: bool = True,
+        backbone: Backbone | None = None,
     ) -> Classifier:
-        """Build the network of a configuration, if this user made the run or trusts what it names for that."""
+        """Build the network of a configuration, if this user made the run or trusts what it names for that.
+
+        ``stored`` are the other arguments of ``check_weights``.
+        """
         try:
             if backbone is None:
                 require_trust(self.path / CONFIG_FILE, self._named(config, pretrained))
+                if stored is not None:
+                    check_weights(config, width, *stored)
             return build_classifier(config, width, pretrained=pretrained, backbone=backbone)
         except InputError as error:
             raise RunError(f"{self.path / CONFIG_FILE}: {error}") from error
 
     def _named(self, config: RunConfig, pretrained: bool) -> list[str]:
-        """Return the code, file and address that a network would be made from."""
+        """Return the code, file, address and size of images that a network would be made from or for."""
         weights, named = config.weights if pretrained and config.weights != NO_WEIGHTS else None, list[str]()
         if is_class_path(config.backbone):
             named.append(f"the class {config.backbone}")
         elif pretrained and config.weights is None and config.backbone != FEATURES and names_address(config.backbone):
             named.append(f"weights to download, those of {config.backbone}")
+        elif pretrained and config.weights == NO_WEIGHTS and names_address(config.backbone):
+            named.append(f"the network {config.backbone} without its weights")
         if weights is not None and not Path(os.path.realpath(weights)).is_relative_to(self.path.resolve()):
             named.append(f"the weights {weights}")
+        if (config.size or 0) > MAX_FOREIGN_SIZE:
+            named.append(f"images of {config.size:,} pixels a side, for which memory may not suffice")
         return named
 
     def _copy_backbone(self) -> Backbone | None:
@@ -187,7 +208,7 @@ class Run:
         if not cached or not network.reads_features:
             inputs = ImageInputs(images, network.backbone, torch_device, workers=workers, transform=transform)
             scorer = inference_network(network, torch_device, self.config.feature_precision)
-            return predict_logits(scorer, inputs, batch_size=64)
+            return predict_logits(scorer, inputs, batch_size=bounded_batch(64, network.backbone))
         (features,) = extract_features(
             [images],
             network.backbone,

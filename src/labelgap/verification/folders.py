@@ -51,12 +51,12 @@ from labelgap.studies.shares import FILES as SHARES
 from labelgap.studies.shares import ShareComparison
 from labelgap.studies.study import Study
 from labelgap.studies.sweep import results as sweep
-from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
+from labelgap.training.checkpoint import BEST, has_backbone, read_weights
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.history import METRICS_FILE, read_history
 from labelgap.training.loop.trace import TRACE_FILE, read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
-from labelgap.training.network import build_classifier, stored_feature_width
+from labelgap.training.network import check_weights, stored_feature_width
 from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, RUN_FILES, read_data_identity
 
 Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
@@ -300,16 +300,13 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
 
 
 def _check_weights(folder: Path, config: RunConfig) -> None:
-    """Load the weights into an untrained network of the run; without its class or package only read them."""
+    """Compare the weights with the network of the run; without its class or package only read them."""
     weights = read_weights(folder)
-    if is_class_path(config.backbone):
-        return
     width = stored_feature_width(weights, len(config.classes)) if config.backbone == FEATURES else None
     if config.backbone == FEATURES and width is None:
         raise damaged(folder / BEST, f"it has no head of the {len(config.classes):,} classes of {CONFIG_FILE}")
     with suppress(InputError):  # a package that is not installed here
-        network = build_classifier(config, width, pretrained=False)
-        set_weights(network, weights, folder / BEST, frozen=not has_backbone(weights))
+        check_weights(config, width, weights, folder / BEST, () if has_backbone(weights) else ("backbone.",))
 
 
 def _head_files(folder: Path) -> list[str]:

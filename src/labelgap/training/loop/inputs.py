@@ -35,6 +35,8 @@ MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
 DRAWN_ROWS = 65_536
 """Images of a training on a GPU whose random changes are drawn and copied at once."""
+MAX_BATCH_PIXELS = 64 * 384**2
+"""Pixels of the images that a network scores at once."""
 COPIED_AHEAD = 2
 """Batches that are copied to a GPU before the one that is computed is complete."""
 MAX_ON_DEVICE = 2**24
@@ -169,6 +171,17 @@ class ImageInputs:
 Inputs = ImageInputs | FeatureInputs
 """Inputs of a network. ``batches`` yields ``(index, inputs)`` of rows in any order, with a smaller last batch; an epoch
 turns augmentation on. The index is on the CPU, like the labels, so that nothing waits for the device."""
+
+
+def bounded_batch(batch_size: int, backbone: Backbone) -> int:
+    """Return how many images are computed at once where it is free: fewer large ones, or what activations take grows.
+
+    Example:
+        >>> from labelgap.models import create_backbone
+        >>> [bounded_batch(64, create_backbone("small-cnn", size=size)) for size in (64, 384, 1024, 4096)]
+        [64, 64, 9, 1]
+    """
+    return max(1, min(batch_size, MAX_BATCH_PIXELS // backbone.input_spec.size**2))
 
 
 def _split(order: Rows, batch_size: int, device: torch.device) -> Batches:
