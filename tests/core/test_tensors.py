@@ -92,7 +92,16 @@ def test_the_same_tensors_are_the_same_bytes_and_the_replaced_file_is_kept_as_th
 
 
 def test_every_type_of_number_is_written_as_the_format_has_it(tmp_path: Path) -> None:
-    names = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "bool")
+    names: tuple[str, ...] = (
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "complex64",
+        "bool",
+    )
     names += ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
     tensors = {name: torch.tensor([[1, 0, 3]]).to(getattr(torch, name)) for name in names}
     write_tensors(tmp_path / "a.safetensors", tensors)
@@ -111,7 +120,12 @@ def test_a_kill_while_tensors_are_written_leaves_nothing_that_is_not_swept(tmp_p
     path, tensors = tmp_path / "a.safetensors", {"weight": torch.zeros(1 << 24)}
     write_tensors(path, tensors)
     before = path.read_bytes()
-    process = start_forked(lambda: [write_tensors(path, tensors) for _ in iter(int, 1)])
+
+    def write_again_and_again() -> None:
+        while True:
+            write_tensors(path, tensors)
+
+    process = start_forked(write_again_and_again)
     wait_until(lambda: is_writing(tmp_path))
     os.kill(process, signal.SIGKILL)
     assert wait_forked(process) == -signal.SIGKILL

@@ -43,7 +43,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {
 _MAX_OTHER_BYTES: Final = 1 << 30
 MAX_JSON_VALUES: Final = 1 << 21
 """Values of a JSON document: two bytes of text can become an error of several hundred."""
-_MAX_JSON_OBJECTS: Final = 1 << 17  # objects and lists of it: each takes kilobytes while it is validated
+_MAX_JSON_OBJECTS: Final = 1 << 18  # objects and lists of it: each takes kilobytes while it is validated
 _MAX_ERRORS: Final = 1000
 _MAX_HOLLOW_BYTES: Final = 64 << 20
 _BYTES_PER_STORED: Final = 16  # of a larger file that is not hollow: some systems store zeros as holes

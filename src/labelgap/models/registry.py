@@ -36,7 +36,6 @@ from labelgap.models.weight_files import NO_WEIGHTS, WeightFile, load_tensors, m
 
 PLUGIN_GROUP: Final = "labelgap.backbones"
 """The entry points in which an installed package names its builders."""
-_LIBRARIES: Final = (TIMM_PREFIX, OPEN_CLIP_PREFIX)
 _NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
 """Backbones that know the name by which they are made again."""
 
@@ -278,9 +277,8 @@ def backbone_info(name: str) -> BackboneInfo:
 
 
 def outline_backbone(name: str, size: int | None = None) -> Backbone:
-    """Return a backbone whose tensors have names and shapes but no memory; one of a plug-in has random weights."""
-    without_memory = name.startswith(_LIBRARIES) or find_backbone(name).value.facts is not None
-    with torch.random.fork_rng(devices=[]), torch.device("meta" if without_memory else "cpu"):
+    """Return a backbone for its names and shapes: a library's, which may be very large, takes no memory."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta" if names_address(name) else "cpu"):
         return create_backbone(name, pretrained=False, size=size)
 
 

@@ -281,7 +281,7 @@ def has_backbone(weights: Mapping[str, Tensor]) -> bool:
 
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], path: Path, *, frozen: bool = False) -> None:
     """Load the tensors of the file ``path`` into a network: all that it has, unless its backbone is ``frozen``."""
-    check_fit(network, weights, path, ("backbone.",) if frozen else ())
+    check_fit(network.state_dict(), weights, path, ("backbone.",) if frozen else ())
     network.load_state_dict(dict(weights), strict=False)
 
 

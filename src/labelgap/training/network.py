@@ -72,9 +72,11 @@ def check_weights(
     if is_class_path(config.backbone):
         return
     backbone = None if config.backbone == FEATURES else outline_backbone(config.backbone, config.size)
-    with torch.device("meta"):
-        network = build_classifier(config, width, backbone=backbone)
-    check_fit(network, weights, path, optional)
+    classes, width = len(config.classes), width if backbone is None else backbone.num_features
+    assert width is not None
+    own = {"head.weight": torch.empty(classes, width, device="meta"), "head.bias": torch.empty(classes, device="meta")}
+    own |= {} if backbone is None else {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
+    check_fit(own, weights, path, optional)
 
 
 def initial_network(

@@ -57,7 +57,7 @@ from labelgap.training.rerun import format_value, run_review_commands
 from labelgap.training.run_folder import check_links, find_training_images, read_predictions
 from labelgap.training.settings import PROTOCOLS
 
-MAX_FOREIGN_SIZE: Final = 2048
+MAX_FOREIGN_SIZE: Final = 1536
 """Side of the largest images for which a network of somebody else is used unasked: memory grows with its square."""
 _MIN_SCORE: Final = 1e-6
 """Stored scores have a finite logit: one of 0 counts as this."""

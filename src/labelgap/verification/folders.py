@@ -57,6 +57,7 @@ from labelgap.training.history import METRICS_FILE, read_history
 from labelgap.training.loop.trace import TRACE_FILE, read_trace
 from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.network import check_weights, stored_feature_width
+from labelgap.training.run import MAX_FOREIGN_SIZE
 from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, RUN_FILES, read_data_identity
 
 Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
@@ -198,6 +199,7 @@ def _names(folder: Path, document: str) -> list[str]:
     if config is not None:
         named += [f"the class {each}" for each in (config.method, config.backbone) if is_class_path(each)]
         named += [f"the weights {config.weights}"] if config.weights not in (None, NO_WEIGHTS) else []
+        named += [f"images of {config.size:,} pixels a side"] if (config.size or 0) > MAX_FOREIGN_SIZE else []
     return [*named, *outside_links(folder)]
 
 

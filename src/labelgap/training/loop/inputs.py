@@ -35,7 +35,7 @@ MEMORY_SHARE = 0.25
 """The share of the free memory, of the machine or of the GPU, that decoded images may take."""
 DRAWN_ROWS = 65_536
 """Images of a training on a GPU whose random changes are drawn and copied at once."""
-MAX_BATCH_PIXELS = 64 * 384**2
+MAX_BATCH_PIXELS = 64 * 288**2
 """Pixels of the images that a network scores at once."""
 COPIED_AHEAD = 2
 """Batches that are copied to a GPU before the one that is computed is complete."""
@@ -179,7 +179,7 @@ def bounded_batch(batch_size: int, backbone: Backbone) -> int:
     Example:
         >>> from labelgap.models import create_backbone
         >>> [bounded_batch(64, create_backbone("small-cnn", size=size)) for size in (64, 384, 1024, 4096)]
-        [64, 64, 9, 1]
+        [64, 36, 5, 1]
     """
     return max(1, min(batch_size, MAX_BATCH_PIXELS // backbone.input_spec.size**2))
 
