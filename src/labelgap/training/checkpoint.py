@@ -285,9 +285,10 @@ def set_weights(network: nn.Module, weights: Mapping[str, Tensor], path: Path, *
     network.load_state_dict(dict(weights), strict=False)
 
 
-def check_fit(network: nn.Module, weights: Mapping[str, Tensor], path: Path, optional: tuple[str, ...] = ()) -> None:
-    """Compare names and shapes of weights with those of a network; names that begin as ``optional`` may be missing."""
-    own = network.state_dict()
+def check_fit(
+    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path, optional: tuple[str, ...] = ()
+) -> None:
+    """Compare names and shapes of weights with a network's own; names that begin as ``optional`` may be missing."""
     lacking = [name for name in own if name not in weights and not name.startswith(optional)]
     other = [
         name
