@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from labelgap.core.findings import Finding
 from labelgap.core.text import plural, pluralize
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import PRESENT
 from labelgap.metrics.validation import supports_accuracy
 
@@ -156,7 +157,8 @@ class LabelWarning:
 class DatasetSummary:
     """What ``labelgap inspect`` says: labels of all splits, of each split and of each class, and what they allow.
 
-    Words are those of the owner ("photo" and "tag", or "image" and "class"); ``next`` is the command that trains.
+    Words are those of the owner ("photo" and "tag", or "image" or "row" and "class"); ``next`` is the command that
+    trains.
     """
 
     name: str
@@ -204,7 +206,8 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         (100, 900, 'labelgap train digits --out runs/first')
     """
     own = data.recipe.get("name") in OWN_FORMATS
-    words = ("photo", "tag") if own else ("image", "class")
+    image = "row" if isinstance(data.train.images, FeatureVectors) else "image"
+    words = ("photo", "tag") if own else (image, "class")
     tables = {split.name: split.labels for split in data.splits}
     present = [np.bincount(table.rows[table.values == PRESENT], minlength=len(table)) for table in tables.values()]
     per_image = np.concatenate(present)
