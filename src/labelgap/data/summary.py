@@ -136,11 +136,10 @@ class ClassSummary:
 class LabelWarning:
     """Something that looks wrong with ``count`` images or classes; the sentence leaves out the names of classes."""
 
-    kind: Literal["never_present", "few_present", "not_in_train", "no_label", "all_known"]
+    kind: Literal["never_present", "few_present", "not_in_train", "no_label"]
     noun: str
     count: int
     names: tuple[str, ...] = ()
-    hint: str = ""
 
     def __str__(self) -> str:
         things = pluralize(self.count, self.noun)
@@ -149,16 +148,15 @@ class LabelWarning:
             "few_present": f"{things} with fewer than {RARE_BELOW} known positives",
             "not_in_train": f"{things} present in val or test but never in train",
             "no_label": f"{things} with no label at all",
-            "all_known": "every label is known, nothing is missing here",
-        }[self.kind] + self.hint
+        }[self.kind]
 
 
 @dataclass(frozen=True)
 class DatasetSummary:
     """What ``labelgap inspect`` says: labels of all splits, of each split and of each class, and what they allow.
 
-    Words are those of the owner ("photo" and "tag", or "image" or "row" and "class"); ``next`` is the command that
-    trains.
+    Words are those of the owner ("photo" and "tag", or "image" or "row" and "class"); ``note`` says that every label
+    is known, or nothing; ``next`` is the command that trains.
     """
 
     name: str
@@ -171,6 +169,7 @@ class DatasetSummary:
     most_present: int
     findings: tuple[Finding, ...]
     warnings: tuple[LabelWarning, ...]
+    note: str
     can: tuple[str, ...]
     cannot: tuple[str, ...]
     next: str
@@ -241,6 +240,7 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         most_present=int(per_image.max(initial=0)),
         findings=data.findings,
         warnings=tuple(_warnings(data, classes, *words)),
+        note="" if blank else _all_known_note(data, no),
         can=can,
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
@@ -260,12 +260,12 @@ def _warnings(
             yield LabelWarning(kind, class_word, len(names), tuple(names))
     if unlabeled := sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits):
         yield LabelWarning("no_label", image_word, unlabeled)
-    if not any(each.unknown for each in classes):
-        options = data.recipe.get("options", {})
-        zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in options
-        zeros = zeros and any(each.absent for each in classes)
-        hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros else ""
-        yield LabelWarning("all_known", image_word, sum(map(len, data.splits)), hint=hint)
+
+
+def _all_known_note(data: Dataset, absent: int) -> str:
+    zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in data.recipe.get("options", {})
+    hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros and absent else ""
+    return f"every label is known, nothing is missing here{hint}"
 
 
 def _command(data: Dataset, typed: str | None) -> str:

@@ -145,8 +145,10 @@ def _sorted_names(needed: Mapping[str, set[str]], where: str) -> list[str]:
 _PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
 _MAX_COMPARED: Final = 200
 _MIN_LETTERS: Final = 5
+_MIN_LETTERS_ONCE: Final = 3
 _MAX_LETTERS: Final = 40
-"""Lengths between which a wrong letter is searched for: cat and car are two words."""
+"""Lengths between which a wrong letter is searched for: cat and car are two words. But where one of them occurs once,
+it is questioned from three letters on."""
 _RARER: Final = 5
 """A misspelled name has so many times fewer positives than the right one: house and horse both have many."""
 
@@ -196,17 +198,22 @@ def is_near_spelling(one: str, other: str) -> bool:
 
 
 def _near_spellings(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these."""
+    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these.
+
+    A name that occurs once is rare beside any that does not.
+    """
     frequent: dict[str, str] = {}  # also by every form without a letter, so that the work grows with the letters
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
-        if not _MIN_LETTERS <= len(name) <= _MAX_LETTERS:
+        if not _MIN_LETTERS_ONCE <= len(name) <= _MAX_LETTERS:
             continue
+        count = counts[name]
+        least, needed = (_MIN_LETTERS_ONCE, 2) if count == 1 else (_MIN_LETTERS, _RARER * max(count, 1))
         forms = [name, *_without_a_letter(name)]
         near = {frequent[form] for form in forms if form in frequent}
-        close = [other for other in near if counts[other] >= _RARER * counts[name]]
+        close = [other for other in near if counts[other] >= needed and min(len(name), len(other)) >= least]
         if close:
             yield name, min(close, key=lambda other: (-counts[other], other))
-        elif counts[name] >= _RARER:
+        elif count > 1:
             for form in forms:
                 frequent.setdefault(form, name)
 
