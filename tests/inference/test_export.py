@@ -25,6 +25,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.inference import export as export_module
 from labelgap.inference.columns import LABELS, labels_from_scores
 from labelgap.inference.export import ExportedFiles, export_onnx
+from labelgap.inference.export_script import SCRIPT
 from labelgap.training import Run
 
 NETWORK: dict[str, Any] = {"head": "boostlu", "average_flips": True}
@@ -253,7 +254,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     Image.fromarray((ramp * 2e9).astype(np.int32)).save(folder / "32 bits.tif")
     Image.fromarray(ramp.astype(np.float32)).save(folder / "float.tif")
     Image.fromarray(np.where(ramp > 0.6, np.nan, ramp * 200).astype(np.float32)).save(folder / "nan.tif")
-    Image.fromarray(np.dstack([levels, levels[::-1]]), "LA").save(folder / "clear.png")
+    Image.merge("LA", [Image.fromarray(each) for each in (levels, levels[::-1])]).save(folder / "clear.png")
     Image.fromarray(levels).convert("P").save(folder / "palette.png", transparency=3)
     Image.fromarray(levels).convert("1").save(folder / "one bit.png")
     Image.fromarray(levels).convert("CMYK").save(folder / "cmyk.tif")
@@ -284,8 +285,8 @@ def test_the_script_prints_no_control_characters_of_names(exported: ExportedFile
 def test_a_script_that_reads_odd_images_otherwise_is_rejected(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = export_module.SCRIPT.replace("return np.repeat(gray", "return 255 - np.repeat(gray")
-    assert wrong != export_module.SCRIPT
+    wrong = SCRIPT.replace("return np.repeat(gray", "return 255 - np.repeat(gray")
+    assert wrong != SCRIPT
     monkeypatch.setattr(export_module, "SCRIPT", wrong)
     with pytest.raises(RunError, match="16 bits"):
         export_onnx(run, tmp_path / "model.onnx")

@@ -43,7 +43,7 @@ def inspect(
     no_images: options.NoImages = False,
     fix: Annotated[Path | None, option("Write a clean copy of a table, and say every change.", metavar="FILE")] = None,
     accept_suggestions: Annotated[
-        bool, option("With --fix: a misspelled image is the only file of a near name.")
+        bool, option("With --fix: take the only file that a misspelled image can mean.")
     ] = False,
     force: options.Force = False,
     check_images: Annotated[bool, option("Decode all images, and name those that cannot be read.")] = False,

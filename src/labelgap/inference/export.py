@@ -253,14 +253,14 @@ def _write_unusual_images(folder: Path) -> list[str]:
     """Write images of 16 and 32 bits, of floats, transparent ones and one of ink, all of them turned."""
     ramp, exif = np.linspace(0, 0.7, 48 * 64).reshape(48, 64), Image.Exif()
     exif[ExifTags.Base.Orientation] = 5
-    levels = (255 * ramp).astype(np.uint8)
+    levels = Image.fromarray((255 * ramp).astype(np.uint8))
     images = {
         "16 bits.png": Image.fromarray((65535 * ramp).astype(np.uint16)),
         "32 bits.tif": Image.fromarray((2e9 * ramp).astype(np.int32)),
         "floats.tif": Image.fromarray(ramp.astype(np.float32)),
-        "two channels.png": Image.fromarray(np.dstack([levels, levels[::-1]]), "LA"),
-        "a palette.png": Image.fromarray(levels).convert("P"),
-        "four inks.tif": Image.fromarray(levels).convert("CMYK"),
+        "two channels.png": Image.merge("LA", (levels, levels.rotate(180))),
+        "a palette.png": levels.convert("P"),
+        "four inks.tif": levels.convert("CMYK"),
     }
     for name, image in images.items():
         image.save(folder / name, exif=exif)
