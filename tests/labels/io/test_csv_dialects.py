@@ -186,6 +186,8 @@ def test_parents_follow_from_children_and_are_kept_as_revisions(csv: Path) -> No
     ("rare", "frequent", "similar"),
     [
         ("tabl", "table", True),
+        ("hors", "horse", True),
+        ("!!!", "???", False),
         ("dgo", "dog", True),
         ("tabel", "table", True),
         ("at", "cat", False),
