@@ -118,3 +118,9 @@ def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_mea
     can, cannot = describe_capabilities(Dataset("few", train, val))
     assert "choose thresholds by accuracy on val, over 1 of 3 classes" in can
     assert any(sentence.startswith("choose epochs by accuracy: that takes half") for sentence in cannot)
+
+
+def test_a_table_without_a_gap_is_no_fault() -> None:
+    complete, partial = (summarize(Dataset("toy", split("train", rows))) for rows in ([[1, 0]], [[1, -1]]))
+    assert complete.note and not partial.note
+    assert not any("every label" in str(warning) for warning in complete.warnings)

@@ -25,6 +25,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.inference import export as export_module
 from labelgap.inference.columns import LABELS, labels_from_scores
 from labelgap.inference.export import ExportedFiles, export_onnx
+from labelgap.inference.export_script import SCRIPT
 from labelgap.training import Run
 
 NETWORK: dict[str, Any] = {"head": "boostlu", "average_flips": True}
@@ -104,7 +105,7 @@ def test_the_metadata_describe_the_output_and_not_the_machine(run: Run, exported
     assert graph_input.type.tensor_type.shape.dim[0].dim_param
     content = exported.model.read_bytes()
     assert b"labelgap/" not in content and str(Path(export_module.__file__).parent).encode() not in content
-    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 84
+    assert len(exported.script.read_text(encoding="utf-8").splitlines()) <= 145
 
 
 @pytest.fixture(scope="module")
@@ -239,3 +240,54 @@ def test_scores_that_differ_from_pytorch_are_rejected(
     with pytest.raises(RunError, match="other scores than PyTorch"):
         export_onnx(other, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists() and not (tmp_path / "preprocess.json").exists()
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Samples of 16 and 32 bits and floats, none of which reach white; transparency, a turned image, and one bit."""
+    folder, ramp = tmp_path_factory.mktemp("odd"), np.linspace(0, 0.7, 90 * 120).reshape(90, 120)
+    levels = (255 * ramp).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 5
+    Image.fromarray((ramp * 65535).astype(np.uint16)).save(folder / "16 bits.png", exif=exif)
+    Image.fromarray((ramp * 3000).astype(np.uint16)).save(folder / "16 dark bits.tif")
+    Image.fromarray((ramp * 2e9).astype(np.int32)).save(folder / "32 bits.tif")
+    Image.fromarray(ramp.astype(np.float32)).save(folder / "float.tif")
+    Image.fromarray(np.where(ramp > 0.6, np.nan, ramp * 200).astype(np.float32)).save(folder / "nan.tif")
+    Image.merge("LA", [Image.fromarray(each) for each in (levels, levels[::-1])]).save(folder / "clear.png")
+    Image.fromarray(levels).convert("P").save(folder / "palette.png", transparency=3)
+    Image.fromarray(levels).convert("1").save(folder / "one bit.png")
+    Image.fromarray(levels).convert("CMYK").save(folder / "cmyk.tif")
+    return sorted(folder.iterdir())
+
+
+def test_the_script_reads_odd_images_as_the_run_does(run: Run, exported: ExportedFiles, odd: list[Path]) -> None:
+    check_script(run, exported, odd)
+
+
+def test_the_script_prints_no_control_characters_of_names(exported: ExportedFiles, tmp_path: Path) -> None:
+    Image.new("RGB", (20, 20)).save(tmp_path / "good\x1b[31m\u202e.png")
+    (tmp_path / "bad\x9b.png").write_bytes(b"no image")
+    command = [sys.executable, str(exported.script), str(tmp_path), "gone\x1b.png"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert not {"\x1b", "\u202e", "\x9b"} & {*done.stdout, *done.stderr}
+    images = {row["image"] for row in csv.DictReader(done.stdout.splitlines())}
+    assert images == {str(tmp_path / r"good\x1b[31m\u202e.png")}
+    assert [line.split(" cannot")[0] for line in done.stderr.splitlines()] == [
+        str(tmp_path / r"bad\x9b.png"),
+        r"gone\x1b.png",
+    ]
+    done = subprocess.run([*command[:2], str(tmp_path / "\x1b")], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "\x1b" not in done.stderr
+
+
+def test_a_script_that_reads_odd_images_otherwise_is_rejected(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = SCRIPT.replace("return np.repeat(gray", "return 255 - np.repeat(gray")
+    assert wrong != SCRIPT
+    monkeypatch.setattr(export_module, "SCRIPT", wrong)
+    with pytest.raises(RunError, match="16 bits"):
+        export_onnx(run, tmp_path / "model.onnx")
+    assert not [*tmp_path.iterdir()]

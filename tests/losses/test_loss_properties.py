@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -202,3 +203,15 @@ def test_a_method_that_looks_at_images_alone_costs_the_mean_of_the_halves_of_a_b
             half = replace(batch, **arrays)
             halves.append(forward(made, half, tensor(half)).item())
         np.testing.assert_allclose(np.mean(halves), whole.item(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_logit_that_is_nan_gives_a_loss_that_is_nan(name: str) -> None:
+    labels = np.array([[PRESENT, ABSENT, UNKNOWN, ABSENT], [UNKNOWN, UNKNOWN, ABSENT, UNKNOWN]], dtype=np.int8)
+    batch = batch_of(labels, some_logits("moderate", labels.shape, np.random.default_rng(2)), epoch=5)
+    unknown = [{"unknown": rule} for rule in ("negative", "ignore")] if "unknown" in method_options(name) else [{}]
+    for options, place in itertools.product(unknown, np.ndindex(labels.shape)):
+        logits = tensor(batch).clone()
+        logits[place] = torch.nan
+        made = prepared(name, batch, {**reference_of(name).plain, **options})
+        assert forward(made, batch, logits.requires_grad_()).isnan(), f"{name}, {options}, the logit {place}"

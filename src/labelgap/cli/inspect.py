@@ -26,7 +26,7 @@ _SHOWN: Final = 20
 _CHECKS: Final = {"ends": "every file has the start and the end of an image", "no": "not checked"}
 """What is printed of a check of the images that did not decode them."""
 _CHANGED: Final = {
-    **{"left_out": "row", "merged": "row", "unknown": "label", "split": "cell"},
+    **{"left_out": "row", "merged": "row", "images": "name", "unknown": "label", "split": "cell"},
     **{"columns": "column", "classes": "tag", "copies": "photo"},
 }
 """What is counted of each kind of change of ``--fix``."""
@@ -42,6 +42,9 @@ def inspect(
     out: Annotated[Path | None, option("File of --report.", "NAME-inspect.html")] = None,
     no_images: options.NoImages = False,
     fix: Annotated[Path | None, option("Write a clean copy of a table, and say every change.", metavar="FILE")] = None,
+    accept_suggestions: Annotated[
+        bool, option("With --fix: take the only file that a misspelled image can mean.")
+    ] = False,
     force: options.Force = False,
     check_images: Annotated[bool, option("Decode all images, and name those that cannot be read.")] = False,
 ) -> None:
@@ -53,7 +56,9 @@ def inspect(
             f"--fix writes {fix}: inspect that file for a report, or with --observe, --per-class or --check-images."
         )
     if fix is not None:
-        return _fix(data, fix, source, force, as_json)
+        return _fix(data, fix, source, as_json, force=force, accept_suggestions=accept_suggestions)
+    if accept_suggestions:
+        raise InputError("--accept-suggestions belongs to --fix FILE: say where the clean table goes.")
     started = time.perf_counter()
     try:
         opened = source.open(data)
@@ -159,11 +164,12 @@ def _print(summary: DatasetSummary, seconds: float) -> None:
     rare = summary.rarest(min(few, 8) or 3)
     more = f" and {few - len(rare):,} more" if few > len(rare) else ""
     expect = f"{more}   fewer than {RARE_BELOW} {image}s: expect little from these" if few else ""
+    note = [summary.note] if summary.note else []
     warnings = [each for each in summary.warnings if each.kind != "few_present"]
     wrong = [f"{each}: {some_names(each.names)}" if each.names else str(each) for each in warnings]
     shown = [each for each in summary.findings if each.topic != "counts" and not each.warning]
     print_fields(
-        ("labels", f"{summary.present_per_image:.1f} {given} given per {image}, {share} of labels unknown"),
+        ("labels", [f"{summary.present_per_image:.1f} {given} given per {image}, {share} of labels unknown", *note]),
         ("rarest", " · ".join(f"{truncate_text(row.name)} {row.present:,}" for row in rare) + expect),
         ("looks wrong", [*wrong, *(str(each) for each in summary.findings if each.warning)]),
         ("read as", [str(each) for each in shown if each.topic != "split"]),
@@ -187,10 +193,10 @@ def _percent(part: int, whole: int) -> str:
     return "under 1 %" if value < 1 else "over 99 %" if value > 99 else f"{value} %"
 
 
-def _fix(data: str, out: Path, given: DataSource, force: bool, as_json: bool) -> None:
+def _fix(data: str, out: Path, given: DataSource, as_json: bool, **how: bool) -> None:
     """Write a clean table, and print every change with its line, and the next command."""
     read_with = data_arguments(options.without(given, "on_bad_image", "val", "test"))
-    fixed = lg.clean_table(data, out, read_with.pop("images", None), force=force, **read_with)
+    fixed = lg.clean_table(data, out, read_with.pop("images", None), **how, **read_with)
     if as_json:
         return print_json(fixed.to_json())
     photos, tags = pluralize(sum(map(len, fixed.data.splits)), "photo"), pluralize(len(fixed.data.classes), "tag")

@@ -29,6 +29,8 @@ class DataPaths(SettingsModel):
     """CSV with two columns: child, parent it implies."""
     annotations: Annotated[Path | None, _PUBLISHED] = None
     """VOC devkit with the boxes of the images of a feature file."""
+    xml: Annotated[Path | None, _PUBLISHED] = None
+    """Mulan's file of the names of the labels of an ARFF file."""
 
 
 class DataOptions(DataPaths):

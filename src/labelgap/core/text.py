@@ -10,9 +10,11 @@ from contextlib import suppress
 from html import escape
 from typing import Final
 
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys instead of showing it, except for line ends and tabs: C0 and C1, line and paragraph separators,
-marks and overrides of the direction of writing; and half characters, which no encoding has."""
+CONTROL: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+"""A regular expression: what a terminal obeys instead of showing it, except for line ends and tabs: C0 and C1, line
+and paragraph separators, marks and overrides of the direction of writing; and half characters, which no encoding has.
+"""
+_CONTROL: Final = re.compile(CONTROL)
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z"
 FORMULA: Final = rf"'*(?!{_NUMBER})[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 """A regular expression: the beginning of a cell that ``quote_formula`` quotes."""

@@ -59,15 +59,16 @@ _TABLE_OPTIONS: Final = tuple(each.name for each in fields(TableOptions))
 _IMAGE_OPTIONS: Final = ("duplicates", "allow_leaks")
 _CSV_OPTIONS: Final = ("encoding", "delimiter")
 
-ChangeKind = Literal["left_out", "merged", "unknown", "split", "columns", "classes", "copies"]
+ChangeKind = Literal["left_out", "merged", "images", "unknown", "split", "columns", "classes", "copies"]
 
 
 @dataclass(frozen=True, order=True)
 class Change:
     """One change of a table: its line (or row), its kind, and what was done and why.
 
-    Kinds: "left_out" (a row), "merged" (rows of one image), "unknown" (a label that is now), "split" (a spelling),
-    "columns" (left out or merged), "classes" (renamed), and "copies": images with the same content, only named.
+    Kinds: "left_out" (a row), "merged" (rows of one image), "images" (a misspelled name), "unknown" (a label that is
+    now), "split" (a spelling), "columns" (left out or merged), "classes" (renamed), and "copies": images with the same
+    content, only named.
     """
 
     line: int
@@ -109,6 +110,7 @@ def clean_table(
     images: str | os.PathLike[str] | None = None,
     *,
     force: bool = False,
+    accept_suggestions: bool = False,
     **options: Any,
 ) -> FixedTable:
     """Write a clean copy of a CSV or Parquet table of labels, in the same layout, and a list of all changes.
@@ -123,6 +125,7 @@ def clean_table(
         out: the clean table, of the same format.
         images: the folder that the names of images are relative to; that of the table when None.
         force: whether existing files may be replaced.
+        accept_suggestions: whether the name of an image without a file becomes that of the only file with a near name.
         **options: of ``load_csv`` and ``load_parquet``. ``rename`` and ``aliases`` are applied to the clean table.
     """
     out = Path(out)
@@ -136,7 +139,7 @@ def clean_table(
     _check_output(path, (out, changes_path), kind, force)
     dialect = {name: options.get(name) for name in _CSV_OPTIONS}
     source = open_csv(path, table_options, **dialect) if kind == "csv" else open_parquet_table(path)
-    cleaner = _Cleaner(source, image_folder(path, images), table_options, image_options)
+    cleaner = _Cleaner(source, image_folder(path, images), table_options, image_options, accept_suggestions)
     data = replace(cleaner.clean(), name=out.name)
     changes = tuple(sorted(cleaner.changes))
     with atomic_path(changes_path) as temporary, temporary.open("w", newline="", encoding="utf-8") as opened:
@@ -206,8 +209,11 @@ class _Cleaner:
         written: line → the cells of the clean table.
     """
 
-    def __init__(self, source: RawTable, folder: Path, options: TableOptions, image_options: ImageOptions) -> None:
+    def __init__(
+        self, source: RawTable, folder: Path, options: TableOptions, image_options: ImageOptions, accept: bool
+    ) -> None:
         self.source, self.folder, self.options, self.image_options = source, folder, options, image_options
+        self.accept_suggestions = accept
         problems = ProblemList(source.path, source.unit)
         rows = source.rows(problems)
         first = next(rows, (0, []))
@@ -309,6 +315,8 @@ class _Cleaner:
             if problem is not None and row.image not in finder.repeated and row.image not in finder.files:
                 problems[row.image] = problem
         problems |= finder.skipped
+        if self.accept_suggestions:
+            self._accept_suggestions(rows, finder, problems)
         if rows and finder.missing == finder.checked:
             outcome = f"nothing was written. None of its images is in {self.folder}: where are they? (--images DIR)"
             missing = [Problem(finder.lines[name], problem) for name, problem in problems.items()]
@@ -318,6 +326,18 @@ class _Cleaner:
         problems |= {name: problems[first] for name, first in finder.repeated.items() if first in problems}
         self.changes += [Change(row.line, "left_out", problems[row.image]) for row in rows if row.image in problems]
         return [row for row in rows if row.image not in problems], finder
+
+    def _accept_suggestions(self, rows: Sequence[_TableRow], finder: ImageFinder, problems: dict[str, str]) -> None:
+        """Give misspelled images the files that no other row names, and take them off the problems."""
+        claims = Counter([*finder.suggested.values(), *finder.files.values()])
+        accepted = {name: file for name, file in finder.suggested.items() if claims[file] == 1}
+        for row in rows:
+            name, file = row.image, accepted.get(row.image)
+            if file is None or (name in problems and finder(file, row.line) is not None):
+                continue
+            problems.pop(name, None)
+            self._change(row.line, "images", f"{truncate_text(name)} does not exist: {truncate_text(file)} now")
+            row.image = row.cells[self.columns.image or 0] = file
 
     def _wide_layout(self, rows: Sequence[_TableRow]) -> WideLayout:
         """Find the columns that hold states, and how the table spells these."""

@@ -31,7 +31,7 @@ FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "J
 """The formats that are read, in Pillow's names, whatever a file is called. Pillow knows others: some start programs
 (EPS: Ghostscript), most have readers that few people use and nobody attacks but on purpose."""
 
-_PLUGINS: Final = ("Jpeg", "Png", "WebP", "Gif", "Bmp", "Tiff", "Ppm", "Avif", "Jpeg2K")
+PLUGINS: Final = ("Jpeg", "Png", "WebP", "Gif", "Bmp", "Tiff", "Ppm", "Avif", "Jpeg2K")
 _READ_WHOLE: Final = (b"\xff\xd8", b"RIFF", b"GIF8")
 _MAX_READ_WHOLE: Final = 128 * 2**20
 _MAX_FILE_BYTES_PER_PIXEL: Final = 8  # of the limit: 16 bits, four channels
@@ -138,7 +138,7 @@ def _open(file: Path | BinaryIO) -> Image.Image:
                 f"{file} is refused: it has more than {_MAX_EXIF:,} bytes of EXIF. Save it without them."
             )
     try:
-        return Image.open(file, formats=_formats())
+        return Image.open(file, formats=readable_formats())
     except UnidentifiedImageError:
         if start[4:8] != b"ftyp" or start[8:12] not in _HEIC:
             raise
@@ -177,9 +177,9 @@ def _exif_bytes(image: Path | EncodedImage) -> int:
 
 
 @cache
-def _formats() -> tuple[str, ...]:
+def readable_formats() -> tuple[str, ...]:
     """Return the formats that this Pillow can read; their plugins are imported, and no others."""
-    for name in _PLUGINS:
+    for name in PLUGINS:
         with suppress(ImportError):  # an older Pillow
             import_module(f"PIL.{name}ImagePlugin")
     return tuple(name for name in FORMATS if name in Image.OPEN and name != "HEIF")
@@ -203,7 +203,7 @@ def _describe(file: Path | BinaryIO) -> str:
     for magic, kind in _OTHER_KINDS.items():
         if start.startswith(magic.lower()):
             return f"is {kind}, whatever its name. Convert it to JPEG or PNG, or take it off the list."
-    readable = (*_formats(), *(["HEIF"] if find_spec("pillow_heif") else []))
+    readable = (*readable_formats(), *(["HEIF"] if find_spec("pillow_heif") else []))
     return f"is not an image, or of a format that is not read. These are: {', '.join(readable)}."
 
 
@@ -230,7 +230,6 @@ def _reason(error: Exception) -> str:
 
 
 _STRIP_PIXELS: Final = 2**20
-_DEEP_MODES: Final = ("I", "F")
 
 
 class DecodedImage:
@@ -290,33 +289,50 @@ class DecodedImage:
         return Image.fromarray(np.ascontiguousarray(upright(small, self.orientation)))
 
     def _to_rgb(self, image: Image.Image) -> NDArray[np.uint8]:
-        """Convert a strip of any mode of Pillow as a viewer would show it."""
-        mode = image.mode
-        if mode.startswith(_DEEP_MODES):
-            values, full = np.asarray(image).astype(np.float64), self._full_scale
-            values[np.isnan(values)] = 0
-            gray = np.rint(np.clip(values, 0, full) * (255 / full)).astype(np.uint8)
-            return np.repeat(gray[..., None], 3, axis=2)
-        if mode in ("La", "RGBa"):
-            image = image.convert("LA" if mode == "La" else "RGBA")
-        if image.has_transparency_data:
-            image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+        """Convert a strip of the image."""
+        return to_rgb(image, self._white)
 
     @cached_property
-    def _full_scale(self) -> float:
-        """What counts as white among samples of 16 or 32 bits."""
+    def _white(self) -> float:
         assert isinstance(self.source, Image.Image)
-        mode, brightest = self.source.mode, 0.0
         rows = max(1, _STRIP_PIXELS // self.width)
-        for top in range(0, self.height, rows):
-            strip = self.source.crop((0, top, self.width, min(top + rows, self.height)))
-            values = np.asarray(strip).astype(np.float64)
-            brightest = max(brightest, float(values.max(initial=0.0, where=np.isfinite(values))))
-        scales = (65535.0,) if mode.startswith("I;16") else (65535.0, 2.0**32 - 1)
-        scales = (1.0, 255.0, *scales) if mode == "F" else scales
-        return next((scale for scale in scales if brightest <= scale), brightest)
+        boxes = ((0, top, self.width, min(top + rows, self.height)) for top in range(0, self.height, rows))
+        mode = self.source.mode
+        return full_scale(mode, max(brightest_sample(self.source.crop(box)) for box in boxes)) if is_deep(mode) else 255
+
+
+def is_deep(mode: str) -> bool:
+    """Return whether Pillow's mode has samples of 16 or 32 bits."""
+    return mode.startswith(("I", "F"))
+
+
+def brightest_sample(image: Image.Image) -> float:
+    """Return the largest finite sample of 16 or 32 bits, at least 0."""
+    values = np.asarray(image).astype(np.float64)
+    return float(values.max(initial=0.0, where=np.isfinite(values)))
+
+
+def full_scale(mode: str, brightest: float) -> float:
+    """Return what counts as white among samples of 16 or 32 bits, the brightest of which is given."""
+    scales = (65535.0,) if mode.startswith("I;16") else (65535.0, 2.0**32 - 1)
+    scales = (1.0, 255.0, *scales) if mode == "F" else scales
+    return next((scale for scale in scales if brightest <= scale), brightest)
+
+
+def to_rgb(image: Image.Image, white: float) -> NDArray[np.uint8]:
+    """Convert an image of any mode of Pillow as a viewer would show it; ``white`` is for samples of 16 or 32 bits."""
+    mode = image.mode
+    if is_deep(mode):
+        values = np.asarray(image).astype(np.float64)
+        values[np.isnan(values)] = 0
+        gray = np.rint(np.clip(values, 0, white) * (255 / white)).astype(np.uint8)
+        return np.repeat(gray[..., None], 3, axis=2)
+    if mode in ("La", "RGBa"):
+        image = image.convert("LA" if mode == "La" else "RGBA")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -58,20 +58,22 @@ class ShardsSkipped(Finding, topic="images"):
 class NoSplit(
     Finding,
     topic="split",
-    text="no split given: all {images:,} images are train",
+    text="no split given: all {images:,} {noun}s are train",
 ):
-    """The data have no split of their own: all images are train."""
+    """The data have no split of their own: all images, or rows of features, are train."""
 
     images: int
+    noun: str = field(default="image", compare=False)
 
 
 @dataclass(frozen=True)
 class NoValRows(
-    Finding, topic="split", text="no val rows: a linear head is cross-validated over the {train:,} train images"
+    Finding, topic="split", text="no val rows: a linear head is cross-validated over the {train:,} train {noun}s"
 ):
     """The split of the data has train, and no val."""
 
     train: int
+    noun: str = field(default="image", compare=False)
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,10 @@ class LabelsShown(Finding, text="{split} shows {shown}"):
     shown: str
 
 
-def count_labels(tables: Sequence[LabelTable]) -> Note:
-    """Return how many images, classes and labels of each state tables of the same classes have."""
+def count_labels(tables: Sequence[LabelTable], noun: str = "image") -> Note:
+    """Return how many rows (``noun`` names them), classes and labels of each state tables of the same classes have."""
     present, absent, unknown = np.sum([table.counts().total for table in tables], axis=0).tolist()
-    counted = f"{pluralize(sum(map(len, tables)), 'image')}, {pluralize(len(tables[0].classes), 'class')}"
+    counted = f"{pluralize(sum(map(len, tables)), noun)}, {pluralize(len(tables[0].classes), 'class')}"
     return Note(f"{counted}: {pluralize(present, 'label')} present, {absent:,} absent, {unknown:,} unknown", "counts")
 
 
@@ -115,12 +117,12 @@ def some_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
 
 
-def describe_splits(sizes: Mapping[str, int], given: bool) -> list[Finding]:
+def describe_splits(sizes: Mapping[str, int], given: bool, noun: str = "image") -> list[Finding]:
     """Return where the splits of data come from: the files say which (``given``), or all images are train."""
     if not given:
-        return [NoSplit(sizes["train"])]
+        return [NoSplit(sizes["train"], noun)]
     split = Note(f"split as the file says: {format_sizes(sizes)}", "split")
-    return [split] if sizes.get("val") else [split, NoValRows(sizes["train"])]
+    return [split] if sizes.get("val") else [split, NoValRows(sizes["train"], noun)]
 
 
 def format_sizes(sizes: Mapping[str, int]) -> str:

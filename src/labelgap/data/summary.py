@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from labelgap.core.findings import Finding
 from labelgap.core.text import plural, pluralize
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import PRESENT
 from labelgap.metrics.validation import supports_accuracy
 
@@ -135,11 +136,10 @@ class ClassSummary:
 class LabelWarning:
     """Something that looks wrong with ``count`` images or classes; the sentence leaves out the names of classes."""
 
-    kind: Literal["never_present", "few_present", "not_in_train", "no_label", "all_known"]
+    kind: Literal["never_present", "few_present", "not_in_train", "no_label"]
     noun: str
     count: int
     names: tuple[str, ...] = ()
-    hint: str = ""
 
     def __str__(self) -> str:
         things = pluralize(self.count, self.noun)
@@ -148,15 +148,15 @@ class LabelWarning:
             "few_present": f"{things} with fewer than {RARE_BELOW} known positives",
             "not_in_train": f"{things} present in val or test but never in train",
             "no_label": f"{things} with no label at all",
-            "all_known": "every label is known, nothing is missing here",
-        }[self.kind] + self.hint
+        }[self.kind]
 
 
 @dataclass(frozen=True)
 class DatasetSummary:
     """What ``labelgap inspect`` says: labels of all splits, of each split and of each class, and what they allow.
 
-    Words are those of the owner ("photo" and "tag", or "image" and "class"); ``next`` is the command that trains.
+    Words are those of the owner ("photo" and "tag", or "image" or "row" and "class"); ``note`` says that every label
+    is known, or nothing; ``next`` is the command that trains.
     """
 
     name: str
@@ -169,6 +169,7 @@ class DatasetSummary:
     most_present: int
     findings: tuple[Finding, ...]
     warnings: tuple[LabelWarning, ...]
+    note: str
     can: tuple[str, ...]
     cannot: tuple[str, ...]
     next: str
@@ -204,7 +205,8 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         (100, 900, 'labelgap train digits --out runs/first')
     """
     own = data.recipe.get("name") in OWN_FORMATS
-    words = ("photo", "tag") if own else ("image", "class")
+    image = "row" if isinstance(data.train.images, FeatureVectors) else "image"
+    words = ("photo", "tag") if own else (image, "class")
     tables = {split.name: split.labels for split in data.splits}
     present = [np.bincount(table.rows[table.values == PRESENT], minlength=len(table)) for table in tables.values()]
     per_image = np.concatenate(present)
@@ -238,6 +240,7 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         most_present=int(per_image.max(initial=0)),
         findings=data.findings,
         warnings=tuple(_warnings(data, classes, *words)),
+        note="" if blank else _all_known_note(data, no),
         can=can,
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
@@ -257,12 +260,12 @@ def _warnings(
             yield LabelWarning(kind, class_word, len(names), tuple(names))
     if unlabeled := sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits):
         yield LabelWarning("no_label", image_word, unlabeled)
-    if not any(each.unknown for each in classes):
-        options = data.recipe.get("options", {})
-        zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in options
-        zeros = zeros and any(each.absent for each in classes)
-        hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros else ""
-        yield LabelWarning("all_known", image_word, sum(map(len, data.splits)), hint=hint)
+
+
+def _all_known_note(data: Dataset, absent: int) -> str:
+    zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in data.recipe.get("options", {})
+    hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros and absent else ""
+    return f"every label is known, nothing is missing here{hint}"
 
 
 def _command(data: Dataset, typed: str | None) -> str:

@@ -101,9 +101,12 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
 class RankingLoss(PairLoss, ABC):
     """Sums over the pairs of each image, averaged over images. Abstract."""
 
-    def over_images(self, entries: Tensor) -> Tensor:
-        """Sum ``(…, B, K)`` over the classes and average over the images of the global batch."""
-        total = all_sum(entries.sum(dim=(-2, -1)))
+    def over_images(self, entries: Tensor, logits: Tensor) -> Tensor:
+        """Sum ``(…, B, K)`` over the classes and average over the images of the global batch.
+
+        A logit that is NaN, which sorts behind all others and is in no pair then, makes its entry NaN.
+        """
+        total = all_sum(torch.where(logits.isnan(), torch.nan, entries).sum(dim=(-2, -1)))
         if self.reduction == "sum":
             return total
         return total / all_sum(total.new_full((), entries.shape[-2])).clamp(min=1)
@@ -151,7 +154,8 @@ class WarpLoss(RankingLoss):
         count, hinge = hinge_sums(logits, sort_negatives(logits, negative), 1.0)
         if self.rank == "sampled":
             count = sampled_rank(count, negative.sum(dim=-1, keepdim=True), logits.shape[-1])
-        return self.over_images(torch.where(positive, harmonic(count, logits.shape[-1], logits) * hinge, 0.0))
+        entries = torch.where(positive, harmonic(count, logits.shape[-1], logits) * hinge, 0.0)
+        return self.over_images(entries, logits)
 
 
 @method("rml", paper=KOBAYASHI_2023, summary="robust multi-label ranking with a ramp instead of a hinge")
@@ -191,4 +195,4 @@ class RobustRankingLoss(RankingLoss):
         pairs = harmonic(count, logits.shape[-1], logits) * (hinge - per_head(self.beta, logits) * beyond)
         single = ramp(torch.where(positive, logits, -logits), stop=self.stop, slope=self.beta)
         entries = torch.where(positive | negative, per_head(self.weight, logits) * single, 0.0)
-        return self.over_images(entries + torch.where(positive, pairs, 0.0))
+        return self.over_images(entries + torch.where(positive, pairs, 0.0), logits)

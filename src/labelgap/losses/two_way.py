@@ -84,12 +84,14 @@ def softmax_cross_entropy(logits: Tensor, positive: Tensor, negative: Tensor) ->
     .. math:: \ell = \ln \sum_{c \in P \cup N} e^{x_c} - \frac1{|P|} \sum_{p \in P} x_p
 
     P and N are the masks ``positive`` and ``negative``, ``(…, B, K)``; what is in neither stays out of the softmax.
-    Returns the cost ``(…, B)``, 0 for an image without positives, and where there was a positive.
+    Returns the cost ``(…, B)``, 0 for an image without positives and NaN for one with a logit that is NaN, wherever it
+    stands, and where there was a positive.
     """
     everything, _ = masked_logsumexp(logits, positive | negative, CLASSES)
     count = positive.sum(dim=-1)
     shortfall = torch.where(positive, everything[..., None] - logits, 0.0).sum(dim=-1)
-    return shortfall / count.clamp(min=1), count > 0
+    cost = torch.where(logits.isnan().any(dim=-1), torch.nan, shortfall / count.clamp(min=1))
+    return cost, count > 0
 
 
 def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: bool) -> Tensor:

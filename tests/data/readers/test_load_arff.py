@@ -9,10 +9,12 @@ import pytest
 from tests.data.readers.refused import places, refused
 from tests.data.sentences import sentences
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import NoSplit
 from labelgap.data.opening import load
+from labelgap.data.summary import summarize
 
 HEADER = """% a comment, and a blank line
 
@@ -79,7 +81,7 @@ def test_meka_counts_the_labels_in_the_relation(tmp_path: Path, count: str, clas
     assert "".join(data.classes) == classes and NoSplit(2) in data.findings
     assert data.train.labels.to_dense()[0].tolist() == ([1, 0, 1] if count == "3" else [0, 1])
     (tmp_path / "Music.xml").write_text('<labels><label name="a"/></labels>')
-    assert places("arff", path) == ["Music.arff, line 1"]
+    assert load(path).classes == ("a",)
 
 
 def test_sparse_and_dense_are_the_same_table_at_random(tmp_path: Path) -> None:
@@ -157,3 +159,83 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     for path in (folder, folder / "emotions.xml", folder / "none.arff"):
         with pytest.raises(InputError, match=path.name):
             load("arff", path)
+
+
+ROWS = "".join(f"p{n},{n},{n % 2},{n // 2 % 2}\n" for n in range(12))
+
+
+def real_table(
+    folder: Path, name: str = "medical-train", relation: str = "medical", label: str = "sore throat"
+) -> Path:
+    """A table in the layout of Mulan's: an attribute with a value per row, a number, and two labels at the end."""
+    folder.mkdir(exist_ok=True)
+    proteins = ",".join(f"p{n}" for n in range(14))
+    names = [f"protein {{{proteins}}}", "word numeric", f"{label} {{0,1}}", "cough {0,1}"]
+    header = f"@relation '{relation}'\n" + "".join(f"@attribute {each}\n" for each in names)
+    (folder / f"{name}.arff").write_text(f"{header}@data\n{ROWS}")
+    return folder / f"{name}.arff"
+
+
+def labels_xml(*names: str) -> str:
+    return "<labels>" + "".join(f'<label name="{each}"/>' for each in names) + "</labels>"
+
+
+def cautions(data: Dataset) -> list[str]:
+    return [str(finding) for finding in data.findings if finding.warning and finding.topic == "source"]
+
+
+@pytest.mark.parametrize("xml", ["medical.xml", "other.xml"])
+def test_the_xml_wins_over_a_stale_count_and_it_is_said(tmp_path: Path, xml: str) -> None:
+    path = real_table(tmp_path, relation="medical: -C 2", label="'sore throat'")
+    (tmp_path / xml).write_text(labels_xml("cough", "sore throat"))
+    data = load(path, ignore_columns=["protein"])
+    assert data.classes == ("sore throat", "cough")
+    assert len(cautions(data)) == 1 and cautions(data)[0].startswith("medical-train.arff, line 1:")
+    (tmp_path / xml).write_text(labels_xml("cat"))  # of another table
+    assert places("arff", path)[0] == ("medical.xml" if xml == "medical.xml" else "medical-train.arff, line 2")
+
+
+@pytest.mark.parametrize("written", ["m'usica", r"m\'usica"])
+def test_an_escaped_quote_in_a_name_without_quotes_is_part_of_the_name(tmp_path: Path, written: str) -> None:
+    path = real_table(tmp_path, "delicious-train", label=r"TAG_m\'usica")
+    (tmp_path / "delicious.xml").write_text(labels_xml(f"TAG_{written}", "cough"))
+    assert load(path).classes == ("TAG_m'usica", "cough")
+
+
+def test_sparse_files_find_their_xml_and_each_other(tmp_path: Path) -> None:
+    train = real_table(tmp_path, "Corel5k-train-sparse", label="sun")
+    real_table(tmp_path, "Corel5k-test-sparse", label="sun")
+    (tmp_path / "Corel5k.xml").write_text(labels_xml("sun", "cough"))
+    (tmp_path / "other.xml").write_text(labels_xml("cough"))
+    for place in (tmp_path, train):
+        data = load(place)
+        assert data.classes == ("sun", "cough") and [split.name for split in data.splits] == ["train", "test"]
+    assert load(train, xml=tmp_path / "other.xml", ignore_columns=["protein", "sun"]).classes == ("cough",)
+    with pytest.raises(InputError, match=r"none\.xml"):
+        load(train, xml=tmp_path / "none.xml")
+
+
+def test_an_attribute_with_a_value_per_row_is_warned_of_and_left_out_on_request(tmp_path: Path) -> None:
+    path = real_table(tmp_path, label="throat")
+    (tmp_path / "medical.xml").write_text(labels_xml("throat", "cough"))
+    data = load(path)
+    assert isinstance(data.train.images, FeatureVectors) and data.train.images.width == 15
+    assert len(cautions(data)) == 1 and "protein" in cautions(data)[0]
+    data = load(path, ignore_columns=["protein", "cough"])
+    assert isinstance(data.train.images, FeatureVectors) and data.train.images.vectors.tolist() == [
+        [n] for n in range(12)
+    ]
+    assert data.classes == ("throat",) and not cautions(data)
+    assert places("arff", path, ignore_columns=["throat", "cough"]) == ["medical-train.arff"]
+    with pytest.raises(UnknownNameError, match="protein"):
+        load(path, ignore_columns=["protien"])
+
+
+def test_a_table_without_photos_has_rows_and_no_images(tmp_path: Path) -> None:
+    path = real_table(tmp_path, label="throat")
+    (tmp_path / "medical.xml").write_text(labels_xml("throat", "cough"))
+    data = load(path)
+    summary = summarize(data)
+    assert summary.image_word == "row"
+    said = " | ".join([*sentences(data), *summary.can, *summary.cannot, *map(str, summary.warnings)])
+    assert "12 rows" in said and "image" not in said and "photo" not in said

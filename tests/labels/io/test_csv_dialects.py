@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
-from labelgap.labels.io.formats import read_csv
-from labelgap.labels.io.table_file import TableFile, TableOptions
+from labelgap.labels import LabelTable
+from labelgap.labels.io.classes import similar_class_names
+from labelgap.labels.io.formats import BlanksLeftOut, read_csv
+from labelgap.labels.io.table_file import SimilarClasses, TableFile, TableOptions
 
 ROWS = "image,présent\na.jpg,1\nb.jpg,\n"
 
@@ -177,3 +180,35 @@ def test_parents_follow_from_children_and_are_kept_as_revisions(csv: Path) -> No
         "parents add 1 present label; 1 label says absent where a child is present, and stays; "
         "no tags here: canine, wolf"
     )
+
+
+@pytest.mark.parametrize(
+    ("rare", "frequent", "similar"),
+    [
+        ("tabl", "table", True),
+        ("hors", "horse", True),
+        ("!!!", "???", False),
+        ("dgo", "dog", True),
+        ("tabel", "table", True),
+        ("at", "cat", False),
+        ("dog", "cat", False),
+    ],
+)
+def test_a_name_that_occurs_once_and_is_a_letter_from_another_is_questioned(
+    rare: str, frequent: str, similar: bool
+) -> None:
+    names = [frequent, rare]
+    once = LabelTable.from_dense(np.array([[1, 0], [1, 0], [0, 1]]), names)
+    twice = LabelTable.from_dense(np.array([[1, 0], [1, 0], [1, 1], [0, 1]]), names)
+    each_once = LabelTable.from_dense(np.array([[1, 0], [0, 1]]), names)
+    expected = [SimilarClasses(((frequent, 2), (rare, 1)))] if similar else []
+    assert [similar_class_names(table) for table in (once, twice, each_once)] == [expected, [], []]
+
+
+def test_blanks_at_the_end_of_cells_are_counted(csv: Path) -> None:
+    def blanks(text: str) -> list[BlanksLeftOut]:
+        csv.write_text(text)
+        return [finding for finding in read_csv(csv).findings if isinstance(finding, BlanksLeftOut)]
+
+    assert blanks("image, cat,dog\na.jpg, 1,0\nb.jpg,0,1\n") == []
+    assert blanks("image,cat ,dog\na.jpg,1,0\nb.jpg ,0,1\t\n") == [BlanksLeftOut(2, 1)]

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from labelgap.core.errors import InputError, RunError, describe_missing_path
-from labelgap.core.findings import Finding, Note
+from labelgap.core.errors import InputError, RunError, UnknownNameError, describe_missing_path
+from labelgap.core.findings import Caution, Finding, Note
 from labelgap.core.stored import check_ordinary, parse_xml, read_bytes
-from labelgap.core.text import pluralize, truncate_text
+from labelgap.core.text import format_option, pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import count_labels, describe_splits
@@ -37,9 +37,12 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.table_file import ProblemList
 
 _QUOTED: Final = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
-_ATTRIBUTE: Final = re.compile(rf"@attribute\s+({_QUOTED}|[^\s{{'\"]+)\s*(.*)", re.IGNORECASE | re.DOTALL)
-_PIECE: Final = re.compile(rf"(?:{_QUOTED}|[^,'\"])*")
-_COMMENT: Final = re.compile(rf"((?:{_QUOTED}|[^%'\"])*)%")
+_ESCAPED: Final = r"""\\['"]?+"""
+"""A backslash outside of quotes, with the quote that it escapes; possessive: there is one way to read a line."""
+_NAME: Final = rf"(?:{_ESCAPED}|[^\s{{'\"\\])+"
+_ATTRIBUTE: Final = re.compile(rf"@attribute\s+({_QUOTED}|{_NAME})\s*(.*)", re.IGNORECASE | re.DOTALL)
+_PIECE: Final = re.compile(rf"(?:{_QUOTED}|{_ESCAPED}|[^,'\"\\])*")
+_COMMENT: Final = re.compile(rf"((?:{_QUOTED}|{_ESCAPED}|[^%'\"\\])*)%")
 _SPARSE_CELL: Final = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
 _NUMERIC: Final = ("numeric", "real", "integer")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -255,42 +258,42 @@ _STATES: Final = {
     **dict.fromkeys(("1", "1.0", "true", "yes", "y", "t"), PRESENT),
     **dict.fromkeys(("0", "0.0", "false", "no", "n", "f"), ABSENT),
 }
-_STEM: Final = re.compile(r"[-_.](?:train|test|val)$", re.IGNORECASE)
+_TRAIN: Final = re.compile(r"-train(?=(?:-sparse)?$)")
+_STEM: Final = re.compile(r"(?:[-_.](?:train|test|val))?(?:-sparse)?$", re.IGNORECASE)
 
 
-def labels_file(path: Path, *, counted: bool = False) -> Path | None:
-    """Return Mulan's XML of an ARFF file: NAME.xml beside NAME.arff or NAME-train.arff, or the only one there.
-
-    Where MEKA's count says which attributes are labels, the XML of another name is one of another table.
-    """
+def labels_file(path: Path) -> Path | None:
+    """Return Mulan's XML of an ARFF file: NAME.xml beside NAME.arff or NAME-train.arff, or the only one there."""
     stems = (path.stem, _STEM.sub("", path.stem))
     named = next((place for stem in stems if (place := path.with_name(f"{stem}.xml")).is_file()), None)
-    others = [] if counted else sorted(path.parent.glob("*.xml"))
+    others = sorted(path.parent.glob("*.xml"))
     return named or (others[0] if len(others) == 1 else None)
 
 
-def find_labels(file: ArffFile, problems: ProblemList) -> list[int]:
-    """Return the numbers of the attributes that are labels; empty, with problems, where that cannot be told."""
-    place = f"{file.path.name}, line {file.relation_line}"
-    match = _COUNT.search(file.relation)
-    xml = labels_file(file.path, counted=match is not None)
-    counted: list[int] | None = None
-    if match is not None:
-        count, width = int(match[1]), len(file.attributes)
-        if count == 0 or abs(count) > width:
-            problems.append(f"{place}: -C {count} labels, and there are {width} attributes")
-            return []
-        counted = list(range(width))[:count] if count > 0 else list(range(width))[count:]
-    if xml is None:
-        if counted is None:
-            stem = _STEM.sub("", file.path.stem)
-            remedy = f"put Mulan's {stem}.xml beside it, or write MEKA's count into it: @relation '{stem}: -C 6'"
-            problems.append(f"{place}: nothing says which attributes are labels: {remedy}")
-        return counted or []
-    named = _read_names(xml, file, problems)
-    if counted is not None and named and {*named} != {*counted}:
-        problems.append(f"{place}: -C counts other labels than {xml.name} names")
-    return named
+def find_labels(file: ArffFile, xml: Path | None, problems: ProblemList) -> tuple[list[int], list[Finding]]:
+    """Return the numbers of the attributes that are labels; empty, with problems, where that cannot be told.
+
+    An XML file wins over MEKA's count, which may be older than the order of the attributes; a finding says where they
+    differ. Where there is a count, an XML of another name and of other attributes belongs to another table.
+    """
+    place, stem = f"{file.path.name}, line {file.relation_line}", _STEM.sub("", file.path.stem)
+    match, width = _COUNT.search(file.relation), len(file.attributes)
+    count = int(match[1]) if match is not None else 0
+    counted = list(range(width))[:count] if count > 0 else list(range(width))[count:]
+    counted = counted if 0 < abs(count) <= width else []
+    found, used = ProblemList(file.path, unit=""), xml or labels_file(file.path)
+    named = [] if used is None else _read_names(used, file, found)
+    own = xml is not None or (used is not None and used.stem in (stem, file.path.stem))
+    if used is not None and (own or match is None or not found):
+        problems.add_all(found.found)
+        text = f"{place}: -C {count} counts other labels than {used.name} names: those of the XML are used"
+        return named, [Caution(text, "source")] if match is not None and named != counted else []
+    if match is None:
+        remedy = f"name Mulan's file (--xml {stem}.xml), or write MEKA's count into it: @relation '{stem}: -C 6'"
+        problems.append(f"{place}: nothing says which attributes are labels: {remedy}")
+    elif not counted:
+        problems.append(f"{place}: -C {count} labels, and there are {width} attributes")
+    return counted, []
 
 
 def _read_names(xml: Path, file: ArffFile, problems: ProblemList) -> list[int]:
@@ -305,6 +308,7 @@ def _read_names(xml: Path, file: ArffFile, problems: ProblemList) -> list[int]:
     found: set[int] = set()
     for each in elements:
         name = each.get("name", "")
+        name = name if name in number_of else unquote(name)
         if name not in number_of:
             problems.append(f"{xml.name}: '{truncate_text(name)}' is no attribute of {file.path.name}")
         elif number_of[name] in found:
@@ -326,7 +330,8 @@ def label_states(attribute: Attribute) -> list[int] | None:
 
 
 _SUFFIX: Final = ".arff"
-_TRAIN: Final = "-train"
+_MIN_ROWS: Final = 10
+"""In a table with fewer, an attribute with as many values as there are rows says nothing."""
 _MAX_BYTES: Final = 16 << 30
 """Bytes of the features of a file: they are dense in memory, whatever the file is."""
 
@@ -336,6 +341,8 @@ def load_arff(
     *,
     val: str | os.PathLike[str] | None = None,
     test: str | os.PathLike[str] | None = None,
+    xml: str | os.PathLike[str] | None = None,
+    ignore_columns: Sequence[str] = (),
 ) -> Dataset:
     """Read ARFF of Mulan or MEKA: ``?`` in a label is unknown.
 
@@ -346,23 +353,31 @@ def load_arff(
         path: an ``.arff`` file, or the folder of ``NAME-train.arff``.
         val: a file of val rows, with the same attributes.
         test: a file of test rows; ``NAME-test.arff`` beside ``NAME-train.arff`` when not given.
+        xml: Mulan's file of the names of the labels; when not given, ``NAME.xml`` or the only one of the folder.
+        ignore_columns: attributes that are neither features nor labels.
     """
     refuse_url(path, "tables")
     train = find_arff(Path(path))
     if train is None:
         raise InputError(_describe_missing(Path(path)))
     paths = {"train": train, "val": None if val is None else Path(val), "test": None if test is None else Path(test)}
-    beside = train.with_name(train.stem.removesuffix(_TRAIN) + "-test" + train.suffix)
-    if test is None and train.stem.endswith(_TRAIN) and beside.is_file():
+    beside = train.with_name(_TRAIN.sub("-test", train.stem) + train.suffix)
+    if test is None and beside != train and beside.is_file():
         paths["test"] = beside
     problems = ProblemList(Path(path), unit="")
     files = {split: _parse_file(place, problems) for split, place in paths.items() if place is not None}
     problems.refuse()
-    labels = find_labels(files["train"], problems)
+    labels, findings = find_labels(files["train"], None if xml is None else Path(xml), problems)
     problems.refuse()
-    _check(files, labels, problems)
+    kept = {each.name: number for number, each in enumerate(files["train"].attributes)}
+    for name in dict.fromkeys(ignore_columns):
+        if kept.pop(name, None) is None:
+            raise UnknownNameError("attribute", truncate_text(name), map(truncate_text, kept), "(--ignore-columns)")
+    labels = sorted({*labels}.intersection(kept.values()))
+    used = [n for n in sorted({*kept.values()} - {*labels}) if files["train"].attributes[n].kind != "text"]
+    _check(files, labels, used, problems)
     problems.refuse()
-    return _dataset(train, files, labels)
+    return _dataset(train, files, labels, used, findings)
 
 
 def find_arff(path: Path) -> Path | None:
@@ -371,7 +386,7 @@ def find_arff(path: Path) -> Path | None:
         return path if path.is_file() and path.suffix.lower() == _SUFFIX else None
     with os.scandir(path) as entries:  # of which there may be a million, of another kind
         found = sorted(path / entry.name for entry in entries if entry.name.lower().endswith(_SUFFIX))
-    train = [child for child in found if child.stem.endswith(_TRAIN)] or found
+    train = [child for child in found if _TRAIN.search(child.stem)] or found
     return train[0] if len(train) == 1 else None
 
 
@@ -397,7 +412,7 @@ def _parse_file(path: Path, problems: ProblemList) -> ArffFile:
     return ArffFile(path)
 
 
-def _check(files: Mapping[str, ArffFile], labels: Sequence[int], problems: ProblemList) -> None:
+def _check(files: Mapping[str, ArffFile], labels: Sequence[int], used: Sequence[int], problems: ProblemList) -> None:
     """Report attributes that differ between files, labels that are no states, and a table without features."""
     train = files["train"]
     for number in labels:
@@ -416,9 +431,11 @@ def _check(files: Mapping[str, ArffFile], labels: Sequence[int], problems: Probl
         for row, column in np.argwhere(~np.isnan(cells) & (cells != 0) & (cells != 1)).tolist():
             place, name = f"{file.path.name}, line {file.lines[row]}", train.attributes[numeric[column]].name
             problems.append(f"{place}: {cells[row, column]:g} under {truncate_text(name)}: a label is 0 or 1")
-    features = [each for n, each in enumerate(train.attributes) if n not in {*labels} and each.kind != "text"]
-    if not features:
-        problems.append(f"{train.path.name}: all of its attributes are labels or text, there is no feature")
+    features = [train.attributes[number] for number in used]
+    if not features or not labels:
+        problems.append(
+            f"{train.path.name}: text and what is left out aside, it has no {'label' if features else 'feature'}"
+        )
     width = sum(len(each.values) if len(each.values) > 2 else 1 for each in features)
     size = 4 * width * max(len(file.lines) for file in files.values())
     if size > _MAX_BYTES:
@@ -435,10 +452,11 @@ def _describe_difference(file: ArffFile, train: ArffFile) -> str:
     return f"{file.path.name}: it has {counts}"
 
 
-def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -> Dataset:
-    attributes = files["train"].attributes
-    used = [n for n, each in enumerate(attributes) if n not in {*labels} and each.kind != "text"]
-    text = len(attributes) - len(used) - len(labels)
+def _dataset(
+    path: Path, files: Mapping[str, ArffFile], labels: Sequence[int], used: Sequence[int], found: Sequence[Finding]
+) -> Dataset:
+    attributes, rows = files["train"].attributes, len(files["train"].lines)
+    text = sum(each.kind == "text" for each in attributes)
     parts, missing, means = {}, 0, np.empty(0)
     for split, file in files.items():
         vectors = _features(file, used)
@@ -461,8 +479,15 @@ def _dataset(path: Path, files: Mapping[str, ArffFile], labels: Sequence[int]) -
         findings.append(Note(f"{pluralize(text, 'attribute')} of text or dates left out", "source"))
     if missing:
         findings.append(Note(f"{missing:,} missing features are the means of train", "source"))
+    findings += found
+    for each in (attributes[number] for number in used):
+        if len(each.values) >= rows >= _MIN_ROWS:
+            name, values = truncate_text(each.name), f"{len(each.values):,} values for {rows:,} rows of train"
+            remedy = f"if it names the rows, {format_option('ignore-columns', each.name)}"
+            findings.append(Caution(f"{name} has {values}, a feature of each: {remedy}", "source"))
     sizes = {split: len(part) for split, part in parts.items()}
-    findings += [count_labels([part.labels for part in parts.values()]), *describe_splits(sizes, len(sizes) > 1)]
+    findings.append(count_labels([part.labels for part in parts.values()], "row"))
+    findings += describe_splits(sizes, len(sizes) > 1, "row")
     return feature_dataset(path.name, parts, findings)
 
 

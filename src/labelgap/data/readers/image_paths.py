@@ -102,6 +102,7 @@ class ImageFinder:
         skipped: name → why it is left out; or, where nothing is skipped, why a file that was found is not its own.
         completed: name → file, where the name in the table was incomplete.
         repeated: name → the name before it that leads to the same file.
+        suggested: name → the only file with a name that is near to it, where it has none.
         lines: name → line of the table; ``sources`` has its table, of which ``source`` is read now.
         checked: how many names were checked; ``missing`` have no file.
     """
@@ -117,6 +118,7 @@ class ImageFinder:
         self.source: Path | None = None
         self.sources: dict[str, Path | None] = {}
         self.repeated: dict[str, str] = {}
+        self.suggested: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._comparisons = 0
 
@@ -187,8 +189,10 @@ class ImageFinder:
         if found:
             part = "suffix" if Path(found[0]).parent == Path(found[1]).parent else "folder"
             return None, f"{name} could be {found[0]} or {found[1]}: write the {part} as well"
-        near = self._nearest(inside)
-        return None, f"{place} does not exist" + (f". Did you mean {near}?" if near else "")
+        near = self._near(inside)
+        if len(near) == 1:
+            self.suggested[name] = near[0]
+        return None, f"{place} does not exist" + (f". Did you mean {near[0]}?" if near else "")
 
     def _candidates(self, inside: str) -> list[str]:
         """Return the files that match a name for which no file exists as it is written."""
@@ -225,20 +229,19 @@ class ImageFinder:
                     found.setdefault(written, []).append(file)
         return found
 
-    def _nearest(self, inside: str) -> str | None:
-        """Return the file most like one that does not exist: folders are close as well, and numbers are the same."""
+    def _near(self, inside: str) -> list[str]:
+        """Return the files most like one that does not exist: folders are close as well, and numbers are the same."""
         wanted = without_suffix(normalize_name(inside)).split("/")
         files = self._files_by_number.get(_digits(wanted[-1]), [])
         if len(files) > min(_MAX_COMPARED, _MAX_COMPARISONS - self._comparisons) or len(inside) > _MAX_LENGTH:
-            return None
+            return []
         self._comparisons += len(files)
-        best, nearest = _MIN_SIMILARITY, None
+        near = dict[str, float]()
         for file in files:
             parts = without_suffix(normalize_name(file)).split("/")[-len(wanted) :]
             pairs = zip(reversed(wanted), reversed(parts), strict=False)
-            if (near := min(similarity(one, other) for one, other in pairs)) >= best:
-                best, nearest = near, file
-        return nearest
+            near[file] = min(similarity(one, other) for one, other in pairs)
+        return sorted((file for file in near if near[file] >= _MIN_SIMILARITY), key=lambda file: -near[file])
 
     @cached_property
     def _files_by_number(self) -> dict[str, list[str]]:

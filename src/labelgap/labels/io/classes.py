@@ -145,8 +145,10 @@ def _sorted_names(needed: Mapping[str, set[str]], where: str) -> list[str]:
 _PLURALS: Final = (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("s", ""))
 _MAX_COMPARED: Final = 200
 _MIN_LETTERS: Final = 5
+_MIN_LETTERS_ONCE: Final = 3
 _MAX_LETTERS: Final = 40
-"""Lengths between which a wrong letter is searched for: cat and car are two words."""
+"""Lengths between which a wrong letter is searched for: cat and car are two words. But where one of them occurs once,
+it is questioned from three letters on."""
 _RARER: Final = 5
 """A misspelled name has so many times fewer positives than the right one: house and horse both have many."""
 
@@ -157,7 +159,9 @@ def similar_class_names(table: LabelTable) -> list[SimilarClasses | MoreSimilarC
     by_key: dict[str, list[tuple[str, int]]] = {}
     for column, name in enumerate(table.classes):
         by_key.setdefault(_key(name), []).append((name, present[column]))
-    for rare, frequent in _near_spellings({key: sum(count for _, count in by_key[key]) for key in by_key}):
+    counts = {key: sum(count for _, count in names) for key, names in by_key.items()}
+    written = {key: {key, *(_letters(name) for name, _ in names)} for key, names in by_key.items()}
+    for rare, frequent in _near_spellings(counts, written):
         by_key[frequent] += by_key.pop(rare)
     similar = [
         SimilarClasses(tuple(sorted(names, key=lambda item: (-item[1], item[0]))))
@@ -195,18 +199,24 @@ def is_near_spelling(one: str, other: str) -> bool:
     return not {one, *_without_a_letter(one)}.isdisjoint({other, *_without_a_letter(other)})
 
 
-def _near_spellings(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these."""
+def _near_spellings(counts: Mapping[str, int], written: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str]]:
+    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these.
+
+    A name that occurs once is rare beside any that does not. Names are keys, which may be ``written`` in several ways:
+    the s of "hors" is no plural.
+    """
     frequent: dict[str, str] = {}  # also by every form without a letter, so that the work grows with the letters
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
-        if not _MIN_LETTERS <= len(name) <= _MAX_LETTERS:
+        if not _MIN_LETTERS_ONCE <= len(name) <= _MAX_LETTERS:
             continue
-        forms = [name, *_without_a_letter(name)]
+        count = counts[name]
+        least, needed = (_MIN_LETTERS_ONCE, 2) if count == 1 else (_MIN_LETTERS, _RARER * max(count, 1))
+        forms = {form for spelling in written[name] for form in (spelling, *_without_a_letter(spelling))}
         near = {frequent[form] for form in forms if form in frequent}
-        close = [other for other in near if counts[other] >= _RARER * counts[name]]
+        close = [other for other in near if counts[other] >= needed and min(len(name), len(other)) >= least]
         if close:
             yield name, min(close, key=lambda other: (-counts[other], other))
-        elif counts[name] >= _RARER:
+        elif count > 1:
             for form in forms:
                 frequent.setdefault(form, name)
 
@@ -216,16 +226,21 @@ def _without_a_letter(name: str) -> Iterator[str]:
     return (name[:place] + name[place + 1 :] for place, letter in enumerate(name) if not letter.isdigit())
 
 
-def _key(name: str) -> str:
-    """Return a name without case, blanks, punctuation and plural ending."""
+def _letters(name: str) -> str:
+    """Return a name without case, blanks and punctuation, if anything is left then."""
     if len(name) > _MAX_COMPARED:  # normalization may take quadratic time
         return name
-    letters = re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold())
-    if len(letters) > 3 and not letters.endswith("ss"):
+    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold()) or name
+
+
+def _key(name: str) -> str:
+    """Return a name without case, blanks, punctuation and plural ending."""
+    letters = _letters(name)
+    if 3 < len(letters) <= _MAX_COMPARED and not letters.endswith("ss"):
         for ending, singular in _PLURALS:
             if letters.endswith(ending):
                 return letters.removesuffix(ending) + singular
-    return letters or name
+    return letters
 
 
 HIERARCHY_SOURCE: Final = "parents"

@@ -244,14 +244,19 @@ def read_records(
         yield first, cells, lines
 
 
-def split_records(file: TextIO, delimiter: str, skip: int, problems: ProblemList) -> Iterator[tuple[int, list[str]]]:
+def split_records(
+    file: TextIO, delimiter: str, skip: int, problems: ProblemList, padded: list[int] | None = None
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the cells of every record that is not blank; add what is no record to the problems.
 
-    Blanks around a cell are removed, and the apostrophe that ``quote_formula`` puts before a formula.
+    Blanks around a cell are removed, and the apostrophe that ``quote_formula`` puts before a formula. ``padded`` gets
+    the lines whose cells have blanks at their end.
     """
     for number, written, lines in read_records(file, delimiter, skip, problems):
         cells = [cell.strip() for cell in written]
         if any(cells):
+            if padded is not None and cells != written:
+                padded += [number] * any(cell and raw[-1].isspace() for cell, raw in zip(cells, written, strict=True))
             quoted = any("'" in line for line in lines)
             yield number, [unquote_formula(cell) for cell in cells] if quoted else cells
 

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TextIO
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from labelgap.core.errors import InputError, LabelGapError, UnknownNameError, describe_missing_path
 from labelgap.core.files import atomic_path
+from labelgap.core.findings import Finding
 from labelgap.core.stored import READ_ERRORS, parse_json
 from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -46,6 +47,18 @@ _BLOCK_LABELS: Final = 1 << 22
 _TEXT: Final = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}
 
 
+@dataclass(frozen=True)
+class BlanksLeftOut(
+    Finding,
+    topic="source",
+    text="blanks at the end of cells are left out: {lines:,} lines, the first is line {first:,}",
+):
+    """How many lines have cells with blanks at their end, which are read without them."""
+
+    lines: int
+    first: int
+
+
 def read_csv(
     path: Path,
     options: TableOptions | None = None,
@@ -60,10 +73,11 @@ def read_csv(
 
 
 def _parse(file: RawTable, options: TableOptions, check_image: CheckImage) -> TableFile:
-    problems = ProblemList(file.path, file.unit)
+    problems, padded = ProblemList(file.path, file.unit), list[int]()
     findings = file.dialect.findings if file.dialect else ()
-    with closing(file.rows(problems)) as rows:
-        return parse_rows(rows, options, problems, check_image=check_image, classes=file.classes, findings=findings)
+    with closing(file.rows(problems, padded)) as rows:
+        found = parse_rows(rows, options, problems, check_image=check_image, classes=file.classes, findings=findings)
+    return replace(found, findings=(*found.findings, *(BlanksLeftOut(len(padded), line) for line in padded[:1])))
 
 
 def read_csv_table(path: Path, *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:
@@ -311,10 +325,10 @@ class RawTable:
         """What the numbers of rows count: "line", or "row" in files without lines."""
         return "row" if self.dialect is None else "line"
 
-    def rows(self, problems: ProblemList | None = None) -> Generator[Row, None, None]:
+    def rows(self, problems: ProblemList | None = None, padded: list[int] | None = None) -> Generator[Row, None, None]:
         """Yield the header, then the number and the cells of every row that is not blank.
 
-        Rows that cannot be split into cells are left out, and added to ``problems``.
+        Rows that cannot be split into cells are left out, and added to ``problems``; ``padded``: see ``split_records``.
         """
         if self.dialect is None:
             with open_parquet(self.path) as file:
@@ -322,7 +336,7 @@ class RawTable:
             return
         problems = ProblemList(self.path) if problems is None else problems
         with open_text(self.path, self.dialect.encoding) as text:
-            for line, cells in split_records(text, self.dialect.delimiter, self.dialect.skip, problems):
+            for line, cells in split_records(text, self.dialect.delimiter, self.dialect.skip, problems, padded):
                 yield line, [*cells]
 
     def write(
