@@ -39,7 +39,7 @@ def train_with_errors(folder: Path) -> lg.Run:
     truth = arrays()["train_truth"]
     wrong = np.random.default_rng(0).permutation(truth.size)[:40]
     truth.flat[wrong] = 1 - truth.flat[wrong]
-    return train(folder, lg.load("features", write(folder, train_observed=truth)), "bce")
+    return train(folder, lg.load("features", write(folder, train_truth=truth, train_observed=truth)), "bce")
 
 
 def labels_of(run: lg.Run) -> lg.Split:

@@ -72,6 +72,7 @@ _FIRST_ITERATIONS, _NEWTON_ITERATIONS, _LONGEST_STEP = 30, 200, 3.0
 _DECREASE: Final = 1e-9  # twice the decrease of minus the log-posterior for which no further step is made
 _DIFFERENCE: Final = 1e-4
 _TINY: Final = 1e-300
+_MIN_SCORE: Final = 1e-6  # a score of 0 counts as this
 INDEPENDENT_RATIO: Final = 0.7  # r where people do not stop early
 MIN_STOPPING: Final = 0.4  # the smallest κ
 
@@ -631,6 +632,10 @@ class PlattCalibration:
         """Return ``(N, K)``, NaN for a class that is not calibrated."""
         chance = expit(self.scale * logits.astype(np.float64) + np.asarray(self.offset))
         return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
+
+    def of_scores(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+        """Return the probabilities of scores ``(N, K)``, the sigmoids of logits; of thresholds, too, which are some."""
+        return self.probabilities(logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
 
 
 def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:

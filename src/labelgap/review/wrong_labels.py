@@ -199,7 +199,8 @@ def describe_precision(precision: Precision) -> str:
     if not precision.left:
         return f"All {pluralize(precision.answered, 'label')} answered: {precision.wrong:,} wrong."
     if not precision.answered:
-        return f"{pluralize(precision.left, 'label')} to look at, about {round(precision.share * precision.left):,} wrong."
+        expected = round(precision.share * precision.left)
+        return f"{pluralize(precision.left, 'label')} to look at, about {expected:,} of them wrong."
     low, high = int(precision.low * precision.left), -int(-precision.high * precision.left // 1)
     left = describe_left(round(precision.share * precision.left), high, precision.left)
     return f"{precision.answered:,} answered, {precision.wrong:,} wrong. {left} wrong (95 %: {low:,} to {high:,})."
