@@ -108,10 +108,8 @@ def main() -> None:
     """Run all settings and seeds."""
     arguments = parse_arguments(__doc__, data=",".join(SETTINGS), seeds=3, features=FEATURES)
     started, summary = time.perf_counter(), []
-    print(
-        "| data | seed | known | made wrong | suggested | of these wrong | expected | answers | found | lost | interval held |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    names = "data, seed, known, made wrong, suggested, of these wrong, expected, answers, found, lost, interval held"
+    print(f"| {names.replace(', ', ' | ')} |", "|---" * 11 + "|", sep="\n", flush=True)
     for name in arguments.data.split(","):
         data = load(name, arguments.features)
         for share in SHARES:

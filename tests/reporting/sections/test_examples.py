@@ -77,7 +77,7 @@ def test_a_chip_shows_the_calibrated_probability_and_calls_anything_else_a_score
     chance = 1 / (1 + math.exp(-(2 * math.log(0.9 / 0.1) - 3)))
     expected = {"yak": "99 %", "cat": f"{int(100 * chance)} %", "dog": "score 0.80", "owl": "< 1 %"}
     assert {chip["name"]: chip["value"] for chip in answer["classes"]} == expected
-    assert [chip["name"] for chip in answer["classes"]] == ["yak", "dog", "cat", "owl"]
+    assert [chip["name"] for chip in answer["classes"]] == ["yak", "cat", "dog", "owl"]
 
 
 def test_a_threshold_stands_on_the_scale_of_the_probabilities(run_of: Callable[..., Run], data: Dataset) -> None:
