@@ -140,7 +140,7 @@ def test_a_share_of_all_labels_is_in_the_configuration_and_in_the_command(photos
     drawn = data.observe("labels", share=0.3, seed=5)
     config = decided(drawn, method="an", epochs=2)
     command = train_command(config)
-    assert command is not None and "--observe positives=labels,negatives=0,share=0.3 --label-seed 5" in command
+    assert command is not None and "--observe positives=labels,negatives=all,share=0.3 --label-seed 5" in command
     assert same(parsed(command), config)
     assert drawn.train.labels == data.train.labels.drop(0.7, seed=5) and drawn.train.truth == data.train.labels
 

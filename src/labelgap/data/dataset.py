@@ -240,6 +240,7 @@ class Dataset:
             train shows 20 of 53 present labels (salient, seed 0: those of the largest object of every image) and 0 ...
         """
         gap = check_draw(positives, options, negatives)
+        negatives = "all" if gap is not None and gap.draws_absents else negatives
         hidden = [self._observed(self.split(name), positives, negatives, seed, gap) for name in splits]
         every = f"{positives} present and {negatives} absent labels of every image (seed {seed}), the rest is hidden"
         shown = [LabelsShown(name, every) for name in splits]
