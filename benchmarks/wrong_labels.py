@@ -35,7 +35,7 @@ SHARES = (0.0, 0.02, 0.05)
 
 @dataclass(frozen=True)
 class Outcome:
-    """One queue: how many labels it has and how many of them are wrong, what was answered, and the interval.
+    """One queue: its labels, how many of them are and are expected to be wrong, what was answered, and the interval.
 
     ``held`` is how often the interval of what is left held the truth, over all numbers of answers.
     """
@@ -44,6 +44,7 @@ class Outcome:
     made_wrong: int
     suggested: int
     suggested_wrong: int
+    expected: float
     answers: int
     found: int
     held: float
@@ -86,34 +87,35 @@ def answer(suggested: CandidateList, wrong: NDArray[np.bool_], classes: int) -> 
             break
         away = np.array([each is not None and each.put_away for each in made.by_class])
         decided[np.flatnonzero(~decided & ~away[suggested.columns])[0]] = True
-    return decided, float(np.mean(held))
+    return decided, float(np.mean(held)) if held else 1.0
 
 
 def simulate(name: str, data: lg.Dataset, share: float, seed: int) -> Outcome:
     """Audit data of which some known labels are wrong, and answer."""
     hidden, made_wrong = make_wrong(hide(data, name, seed), share, seed)
     config = linear_config(SETTINGS[name].method, {}, 2e-3, epochs=10, batch_size=64)
-    suggested = audit_once(hidden, config, LIMITS, seed=seed).wrong
+    ranking = audit_once(hidden, config, LIMITS, seed=seed)
+    suggested = ranking.wrong
     truth = hidden.train.evaluation_labels.codes_at(suggested.rows, suggested.columns.astype(np.int64))
     wrong = np.asarray(truth != suggested.observed)
     decided, held = answer(suggested, wrong, len(data.classes))
     known = sum(hidden.train.labels.counts().total[:2])
-    counts = (len(wrong), int(wrong.sum()), int(decided.sum()), int((decided & wrong).sum()))
-    return Outcome(known, made_wrong, *counts, held)
+    answered = int(decided.sum()), int((decided & wrong).sum())
+    return Outcome(known, made_wrong, len(wrong), int(wrong.sum()), ranking.expected_wrong, *answered, held)
 
 
 def main() -> None:
     """Run all settings and seeds."""
     arguments = parse_arguments(__doc__, data=",".join(SETTINGS), seeds=3, features=FEATURES)
     started, summary = time.perf_counter(), []
-    print("| data | seed | known | made wrong | suggested | of these wrong | answers | found | lost | interval held |")
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    names = "data, seed, known, made wrong, suggested, of these wrong, expected, answers, found, lost, interval held"
+    print(f"| {names.replace(', ', ' | ')} |", "|---" * 11 + "|", sep="\n", flush=True)
     for name in arguments.data.split(","):
         data = load(name, arguments.features)
         for share in SHARES:
             made = [simulate(name, data, share, seed + 1) for seed in range(arguments.seeds)]
             for seed, each in enumerate(made, 1):
-                numbers = (each.known, each.made_wrong, each.suggested, each.suggested_wrong)
+                numbers = (each.known, each.made_wrong, each.suggested, each.suggested_wrong, round(each.expected))
                 cells = " | ".join(f"{number:,}" for number in (*numbers, each.answers, each.found, each.lost))
                 print(f"| {name} | {seed} | {cells} | {100 * each.held:.0f} % |", flush=True)
             label = f"{name.replace('-', '_')}_{100 * share:.0f}"

@@ -65,24 +65,56 @@ def test_what_is_ranked_is_unknown_and_in_the_order_of_the_calibrated_scores() -
     assert ranking.estimate.missing == pytest.approx(float(missing.scores.sum(dtype=np.float64)), rel=1e-5)
 
 
-def test_labels_that_look_wrong_are_beyond_the_mean_of_the_other_state() -> None:
-    table, logits = case(400)
-    ranking = rank_candidates({"train": table}, [StoredScorer({"train": logits})], CandidateLimits())
-    codes, scores = table.to_dense(), ranking.calibration.scores(logits[None])
-    expected = set()
-    for column in range(5):
-        mean = {state: scores[codes[:, column] == state, column].mean() for state in (PRESENT, ABSENT, UNKNOWN)}
-        others = scores[codes[:, column] != PRESENT, column].mean()
-        for row in range(400):
-            low = codes[row, column] == PRESENT and scores[row, column] < others
-            high = codes[row, column] == ABSENT and scores[row, column] > mean[PRESENT]
-            expected |= {(row, column)} if low or high else set()
-    wrong = ranking.wrong
-    assert set(zip(wrong.rows.tolist(), wrong.columns.tolist(), strict=True)) == expected
-    assert np.array_equal(wrong.observed, codes[wrong.rows, wrong.columns])
-    assert np.allclose(wrong.scores, scores[wrong.rows, wrong.columns])
-    strangeness = np.where(wrong.observed == PRESENT, 1 - wrong.scores, wrong.scores)
-    assert (np.diff(strangeness) <= 1e-6).all()
+def album(seed: int, share: float, *, presents_only: bool) -> tuple[LabelTable, NDArray[np.float32], NDArray[np.bool_]]:
+    """An album of which half of the labels, or of the presents, are known, a share of these wrong; logits; what is."""
+    random = np.random.default_rng(seed)
+    truth = random.random((800, 8)) < random.uniform(0.05, 0.3, 8)
+    logits = (np.where(truth, 2.0, -2.0) + random.normal(0, 1.2, truth.shape)).astype(np.float32)
+    codes = np.where(random.random(truth.shape) < 0.5, truth, UNKNOWN).astype(np.int8)
+    if presents_only:
+        codes[codes == ABSENT] = UNKNOWN
+    known = np.argwhere(codes != UNKNOWN)
+    for row, column in known[random.permutation(len(known))[: round(share * len(known))]]:
+        if presents_only:
+            absent = np.argwhere(~truth & (codes == UNKNOWN))
+            codes[row, column], (row, column) = UNKNOWN, absent[random.integers(len(absent))]
+            codes[row, column] = PRESENT
+        else:
+            codes[row, column] = 1 - codes[row, column]
+    return LabelTable.from_dense(codes), logits, (codes != UNKNOWN) & ((codes == PRESENT) != truth)
+
+
+@pytest.mark.parametrize("presents_only", [True, False])
+def test_without_an_error_hardly_a_label_looks_wrong(presents_only: bool) -> None:
+    counts = []
+    for seed in range(5):
+        table, logits, wrong = album(seed, 0, presents_only=presents_only)
+        ranking = rank_candidates({"train": table}, [StoredScorer({"train": logits})])
+        assert not wrong.any() and ranking.expected_wrong <= len(ranking.wrong)
+        counts.append(len(ranking.wrong) / sum(table.counts().total[:2]))
+    assert max(counts) < 0.01 and np.median(counts) == 0
+
+
+@pytest.mark.parametrize("presents_only", [True, False])
+def test_labels_that_are_clearly_wrong_look_wrong_and_about_as_many_as_expected_are(presents_only: bool) -> None:
+    clear = found = shown = right = 0
+    expected = 0.0
+    for seed in range(3):
+        table, logits, wrong = album(seed, 0.04, presents_only=presents_only)
+        ranking = rank_candidates({"train": table}, [StoredScorer({"train": logits})])
+        codes, suspects = table.to_dense(), ranking.wrong
+        is_clear = wrong & (np.where(codes == PRESENT, -logits, logits) > 1.5)
+        listed = np.zeros(wrong.shape, dtype=bool)
+        listed[suspects.rows, suspects.columns] = True
+        clear, found = clear + is_clear.sum(), found + (is_clear & listed).sum()
+        shown, right = shown + len(suspects), right + (wrong & listed).sum()
+        expected += ranking.expected_wrong
+        assert np.array_equal(suspects.observed, codes[suspects.rows, suspects.columns])
+        doubt = np.where(suspects.observed == PRESENT, 1 - suspects.scores, suspects.scores)
+        assert (np.diff(doubt) <= 1e-6).all() and (doubt > 0.5).all()
+        assert ranking.expected_wrong == pytest.approx(float(doubt.sum()), rel=1e-5)
+    assert found > 0.8 * clear and right > 0.8 * shown
+    assert expected == pytest.approx(right, rel=0.15)
 
 
 def test_counts_in_bins_are_exact(small_blocks: None) -> None:

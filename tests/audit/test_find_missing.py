@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from tests.audit.small_runs import CLASSES, train, write
+from tests.audit.small_runs import CLASSES, arrays, train, write
 from torch import Tensor, nn
 
 import labelgap as lg
@@ -32,6 +32,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> lg.Run:
 @pytest.fixture(scope="module")
 def audit(run: lg.Run) -> Audit:
     return find_missing(run, quiet=True)
+
+
+def train_with_errors(folder: Path) -> lg.Run:
+    """A run on complete labels, of which forty are wrong."""
+    truth = arrays()["train_truth"]
+    wrong = np.random.default_rng(0).permutation(truth.size)[:40]
+    truth.flat[wrong] = 1 - truth.flat[wrong]
+    return train(folder, lg.load("features", write(folder, train_truth=truth, train_observed=truth)), "bce")
 
 
 def labels_of(run: lg.Run) -> lg.Split:
@@ -115,9 +123,10 @@ def test_several_runs_are_averaged_and_val_can_be_audited_too(run: lg.Run, tmp_p
 
 
 def test_a_label_that_a_person_decided_does_not_look_wrong_until_somebody_changes_it(
-    run: lg.Run, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    first = find_missing(run, out=tmp_path, quiet=True).of_kind("wrong").to_pylist()[:2]
+    run = train_with_errors(tmp_path)
+    first = find_missing(run, quiet=True).of_kind("wrong").to_pylist()[:2]
     states = [each["observed"] for each in first]
     entries = [
         ProvenanceEntry("train", Revision(each["image"], each["class"], state, "review"), lg.UNKNOWN)
@@ -125,7 +134,7 @@ def test_a_label_that_a_person_decided_does_not_look_wrong_until_somebody_change
     ]
     beside = provenance_path(Path(run.config.data["path"]))
     write_provenance(beside, entries)
-    wrong = find_missing(run, out=tmp_path, quiet=True).of_kind("wrong").to_pylist()
+    wrong = find_missing(run, quiet=True).of_kind("wrong").to_pylist()
     beside.unlink()
     found = [(each["image"], each["class"]) for each in wrong]
     assert [(each["image"], each["class"]) in found for each in first] == [False, True]
@@ -143,10 +152,10 @@ def test_limits_hold_and_every_class_keeps_some(run: lg.Run, tmp_path: Path) -> 
 
 
 def test_complete_labels_leave_only_what_looks_wrong(tmp_path: Path) -> None:
-    data = lg.load("features", write(tmp_path)).reveal()
-    audit = find_missing(train(tmp_path, data, "bce"), quiet=True)
+    audit = find_missing(train_with_errors(tmp_path), quiet=True)
     assert audit.metadata["unknown_total"] == 0 and len(audit.of_kind("missing")) == 0
-    assert 0 < audit.metadata["wrong"] == len(audit)
+    assert 10 < audit.metadata["wrong"] == len(audit) and 10 < audit.metadata["expected_wrong"] <= len(audit)
+    assert any(name == "look wrong" for name, _ in audit.facts())
 
 
 def test_data_without_a_recipe_are_passed_as_an_argument(tmp_path: Path) -> None:

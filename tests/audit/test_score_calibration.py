@@ -163,4 +163,4 @@ def test_a_sample_with_counts_of_all_images_gives_what_all_images_give() -> None
 def test_nothing_unknown_is_no_problem() -> None:
     states = (np.arange(9) < 6)[:, None]
     calibration = fit_calibration(made_sample(np.linspace(3, -2, 9)[None, :, None], states, ~states))
-    assert np.isfinite(calibration.offset).all() and np.isfinite(calibration.mean_not_present).all()
+    assert np.isfinite(calibration.offset).all() and np.isfinite(calibration.errors.model.offset).all()

@@ -25,6 +25,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 PINNED = {
+    "labels": "03c40100122004003036",
     "random": "1102a018103100021007",
     "rare-overlooked": "1106a118003100021006",
     "small-overlooked": "11228118001900009007",
@@ -110,6 +111,18 @@ def test_the_draws_are_the_same_bits_everywhere() -> None:
     drawn = {rule: observed(labels, sizes, rule, 0, 7).to_dense() == PRESENT for rule in GAPS}
     packed = {rule: np.packbits(bits).tobytes().hex() for rule, bits in drawn.items()}
     assert packed == PINNED
+
+
+def test_a_share_of_all_labels_is_what_drop_leaves_and_absent_ones_are_not_drawn_again() -> None:
+    labels, _ = example()
+    table = LabelTable.from_dense(labels)
+    for seed, share, hidden in ((0, 0.3, 0.7), (1200, 0.9, 0.1), (7, 0.05, 0.95)):
+        drawn = table.observe("labels", share=share, seed=seed)
+        assert drawn == table.drop(hidden, seed) == table.observe("labels", "all", seed, share=share)
+        assert len(drawn.values) == round(Fraction(str(share)) * int((labels != UNKNOWN).sum()))
+        assert min(drawn.counts().total[:2]) > 0
+    with pytest.raises(InputError, match="negatives=2"):
+        table.observe("labels", 2, share=0.3)
 
 
 def test_every_class_has_an_annotator_who_knows_it_and_images_are_shared_evenly() -> None:

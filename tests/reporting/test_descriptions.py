@@ -85,6 +85,8 @@ def test_a_setting_that_is_not_the_default_is_described(settings: dict[str, Any]
         ("val_score_name", ("clean",), "val mAP"),
         ("val_score_name", ("observed",), "observed ranking of val"),
         ("chosen_by_val", ("last",), "the thresholds"),
+        ("format_probability", (0.9999,), "99 %"),
+        ("format_probability", (float("nan"),), "–"),
         ("wrapped_command", ("train 'my tags' --lr 0.1 --flip",), "train 'my tags' \\\n  --lr 0.1 \\\n  --flip"),
         ("wrapped_command", ("import labelgap\nlabelgap.fit()",), "import labelgap\nlabelgap.fit()"),
     ],

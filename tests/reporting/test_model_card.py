@@ -158,7 +158,7 @@ def test_thresholds_of_a_run_without_val_come_from_the_folds(digits: Dataset, tm
     for text in (said["Use"], page):
         assert "10 measured out of fold" in text and "on val" not in text
     lines = [line for line in said["Results"].splitlines() if line.startswith("|")]
-    table = lines[lines.index("|  | average precision | known present in train | threshold |") :]
+    table = lines[lines.index("|  | average precision | known present in train | threshold (score) |") :]
     assert {line.count("|") for line in table} == {5} and len(table) == 2 + len(known.classes)
 
 

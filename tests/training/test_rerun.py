@@ -135,6 +135,16 @@ def test_the_command_of_a_run_on_a_csv_gives_the_same_configuration(
     assert same(parsed(command), config)
 
 
+def test_a_share_of_all_labels_is_in_the_configuration_and_in_the_command(photos: Path, parsed: Parse) -> None:
+    data = lg.load("csv", "my tags.csv", images="my photos", ignore_columns=["width"])
+    drawn = data.observe("labels", share=0.3, seed=5)
+    config = decided(drawn, method="an", epochs=2)
+    command = train_command(config)
+    assert command is not None and "--observe positives=labels,negatives=all,share=0.3 --label-seed 5" in command
+    assert same(parsed(command), config)
+    assert drawn.train.labels == data.train.labels.drop(0.7, seed=5) and drawn.train.truth == data.train.labels
+
+
 def test_the_command_of_a_run_gives_the_same_run(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = lg.load("csv", "my tags.csv", images="my photos", ignore_columns=["width"])
     first = lg.fit(data, out="runs/first", epochs=2, seed=3, device="cpu", quiet=True)

@@ -32,16 +32,16 @@ from labelgap.metrics.label_model import (
     BINS,
     MIN_SLOPE,
     Answers,
-    LabelModel,
+    ErrorModel,
     draw_shifts,
     expected_counts,
+    fit_error_model,
     fit_label_model,
     interval,
     logistic_line,
     platt_scaling,
     stopping_ratio,
 )
-from labelgap.metrics.thresholds import MIN_PRESENT
 
 _MAX_UNKNOWN: Final = 500_000
 MAX_SAMPLED_SCORES: Final = 4_000_000
@@ -55,8 +55,8 @@ class ScoreCalibration:
     lines: NDArray[np.float64]  # (R, 2) slope and intercept of each run
     mean_line: NDArray[np.float64]  # slope and intercept of their mean
     offset: NDArray[np.float64]  # (K,) of each class
-    mean_not_present: NDArray[np.float64]  # (K,) mean score of a class's labels that are not known to be present
-    mean_present: NDArray[np.float64]  # (K,) mean score of those that are; 1 where they are fewer than five
+    scale: float  # log-odds of being missing for one of being known
+    errors: ErrorModel  # by the log-odds of being known
     spread: tuple[float, float]  # how wrong the log-odds of all classes may be, down and up; a review starts from it
     range: tuple[int, int]  # how few and how many labels may be missing: the 95 % interval of the label model
 
@@ -67,6 +67,12 @@ class ScoreCalibration:
     def scores(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """Return the scores ``(B, K)``, from 0 to 1, of logits ``(R, B, K)``."""
         return np.asarray(expit(self.log_odds(logits)))
+
+    def wrong(
+        self, log_odds: NDArray[np.float32], column: NDArray[np.int64], present: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Return the probabilities ``(L,)`` that known labels of some classes are wrong."""
+        return self.errors.wrong((log_odds - self.offset[column]) / self.scale, column, present)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,15 +115,17 @@ def fit_calibration(
         counts[2] = counter(lambda logits: _apply(_mean_log_odds(logits, lines), mean_line), edges)
     width = edges[:, 2:3] - edges[:, 1:2]
     centers = edges[:, 1:2] + width * (np.arange(BINS) - 0.5)  # that of the first, which is open, as far as the others'
-    model = fit_label_model(centers, counts, _stopping(odds))
+    stopping = _stopping(odds)
+    model, errors = fit_label_model(centers, counts, stopping), fit_error_model(centers, counts, stopping)
     draws = draw_shifts(Answers.none(), model.spread, classes=len(centers))
     group, place = np.nonzero(counts[2])
     log_odds = model.scale * centers[group, place] + model.unknown_offset[group]
     moments = expected_counts(group, counts[2, group, place], log_odds, draws.nodes)
     low, high = interval(draws.count(*moments, counts[2].sum(axis=1).astype(np.int64)).sum(axis=1))
-    means = _class_means(odds, model)
-    spans = model.spread, (int(low), int(high))
-    return ScoreCalibration(lines, model.scale * mean_line, model.unknown_offset, *means, *spans)
+    span = int(low), int(high)
+    return ScoreCalibration(
+        lines, model.scale * mean_line, model.unknown_offset, model.scale, errors, model.spread, span
+    )
 
 
 def _stopping(odds: ScoreSample) -> float:
@@ -125,20 +133,6 @@ def _stopping(odds: ScoreSample) -> float:
     beside = odds.is_present & (odds.others > 0)
     expected = odds.scale * float(np.nansum(expit(odds.unknown[odds.unknown_others > 0])))
     return stopping_ratio(float(beside.sum()), expected + float(expit(odds.known[beside]).sum()))
-
-
-def _class_means(odds: ScoreSample, model: LabelModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean score of each class's labels that are not known to be present, and of those that are."""
-    offset = model.unknown_offset.astype(odds.unknown.dtype)
-    known, unknown = expit(odds.known * model.scale + offset[odds.column]), expit(odds.unknown * model.scale + offset)
-    sums, counts = [], []
-    for chosen in (odds.is_present, ~odds.is_present):
-        sums.append(np.bincount(odds.column[chosen], weights=known[chosen], minlength=len(offset)))
-        counts.append(np.bincount(odds.column[chosen], minlength=len(offset)))
-    total = odds.scale * np.nansum(unknown, axis=0) + sums[1]
-    count = odds.scale * (~np.isnan(unknown)).sum(axis=0) + counts[1]
-    present = np.where(counts[0] >= MIN_PRESENT, sums[0] / np.maximum(counts[0], 1), 1.0)
-    return total / np.maximum(count, 1), present
 
 
 def _bin_edges(odds: ScoreSample) -> NDArray[np.float64]:

@@ -126,6 +126,12 @@ class CandidateRanking:
     calibration: ScoreCalibration
     estimate: MissingEstimate | None
 
+    @property
+    def expected_wrong(self) -> float:
+        """How many of those that look wrong are wrong."""
+        scores = self.wrong.scores.astype(np.float64)
+        return float(np.where(self.wrong.observed == PRESENT, 1 - scores, scores).sum())
+
 
 def rank_candidates(
     tables: Mapping[str, LabelTable],
@@ -152,9 +158,8 @@ def rank_candidates(
             unknown: it needs the labels as they were tagged, and people decide the most probable ones first.
         prior: whether the last scorer is a prior, standardized for each class, and not a run.
 
-    A known label *looks wrong* if it is observed present and scores below the mean of the class's labels that are not,
-    or observed absent and scores above the mean of those observed present (the thresholds of confident learning:
-    Northcutt et al., JAIR 2021). Those farthest from their score come first.
+    A known label *looks wrong* if the label model finds that more probable than not: ``label_model.ErrorModel``. Its
+    score is the probability that it is present all the same; the least plausible labels come first.
     """
     limits = limits or CandidateLimits()
     classes, before = len(next(iter(tables.values())).classes), 0
@@ -178,11 +183,10 @@ def rank_candidates(
     for block in score_blocks(tables, scorers):
         odds = calibration.log_odds(block.logits)
         flat = odds.reshape(-1)
-        score, column, present = expit(flat[block.known]), block.known % classes, block.values == PRESENT
-        too_low, too_high = score < calibration.mean_not_present[column], score > calibration.mean_present[column]
-        is_wrong = np.where(present, too_low, too_high) & ~np.isin(block.first * classes + block.known, reviewed)
+        column, present = block.known % classes, block.values == PRESENT
+        distance = calibration.wrong(flat[block.known], column, present).astype(np.float32)
+        is_wrong = (distance > 0.5) & ~np.isin(block.first * classes + block.known, reviewed)
         place = block.first + block.known // classes
-        distance = np.where(present, 1 - score, score).astype(np.float32)
         entries = CandidateList(place, column.astype(np.int32), distance, block.values)
         wrong.add(entries.select(np.flatnonzero(is_wrong)))
         first, last = np.searchsorted(rows[order], [block.first, block.first + len(odds)])
@@ -365,6 +369,7 @@ class _Metadata(BaseModel, extra="forbid", allow_inf_nan=False):
     limit: int = 0
     missing: _Count = 0
     wrong: _Count = 0
+    expected_wrong: Annotated[float, Field(ge=0)] | None = None
     random: _Count = 0
     likely: _Count = 0
     estimate: _Estimate | None = None
@@ -422,7 +427,9 @@ class Audit:
             random = f"{about['random']:,} random ones, for an estimate with an interval after a review"
             facts.append(("candidates", [ranked, random]))
         if about["wrong"]:
-            facts.append(("look wrong", [f"{about['wrong']:,} known labels: the model disagrees with them"]))
+            expected = about["expected_wrong"]  # None in an older audit, which did not ask how many are wrong
+            how = "the model disagrees with them" if expected is None else f"about {round(expected):,} are wrong"
+            facts.append(("look wrong", [f"{pluralize(about['wrong'], 'known label')}: {how}"]))
         return facts
 
     def _repr_html_(self) -> str:

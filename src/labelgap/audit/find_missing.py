@@ -179,6 +179,7 @@ def _metadata(
         "limit": limits.limit,
         "missing": len(ranking.missing),
         "wrong": len(ranking.wrong),
+        "expected_wrong": round(ranking.expected_wrong, 3),
         "random": len(ranking.random),
         "likely": int((ranking.missing.scores >= 0.5).sum()),
         "zero_shot": None if context.zero_shot is None else {"model": context.zero_shot, "slope": slope},

@@ -61,7 +61,8 @@ class DataSource(DataOptions):
 
     observe: Annotated[str | None, Setting(DATA)] = None
     """Hide training labels as the papers do, e.g. positives=1,negatives=0 (or all), or as people do: salient,
-    small-overlooked, rare-overlooked, annotators, or random,share=0.3."""
+    small-overlooked, rare-overlooked, annotators, or random,share=0.3; or keep a share of all, absent ones included:
+    labels,share=0.3."""
     label_seed: Annotated[int | None, Setting(DATA, default="1200; the papers'")] = None
     """Seed of --observe."""
 
@@ -286,7 +287,7 @@ def parse_observe(text: str) -> dict[str, Any]:
         if not isinstance(rule, str) and (near := nearest(key, allowed)):
             raise InputError(f"--observe takes positives and negatives, not '{key}'. Did you mean '{near}'?")
     try:
-        check_draw(rule, options)
+        check_draw(rule, options, given.get("negatives", 0))
     except InputError as error:
         raise InputError(f"--observe {text}: {error}") from None
     return given

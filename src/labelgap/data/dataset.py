@@ -225,19 +225,22 @@ class Dataset:
             positives: how many of each image's positives to keep, "all", or a rule that is not random
                 (``labelgap.labels.masking`` has the formulas): "rare-overlooked" (fewer of rare classes),
                 "small-overlooked" (fewer of small objects), "salient" (the largest object of each image),
-                "annotators" (each knows some classes); or "random", a share of all. Rules by size need boxes.
-            negatives: how many of its negatives to keep, or "all".
+                "annotators" (each knows some classes); or "random", a share of all. Rules by size need boxes. "labels"
+                is a share of all labels, absent ones included, as ``LabelTable.drop`` draws them.
+            negatives: how many of its negatives to keep, or "all"; not beside "labels".
             seed: 1200 in the papers.
             splits: which splits lose labels; val and test stay complete by default.
-            **options: of the rule: ``share=0.5`` ("random", "rare-overlooked", "small-overlooked"), ``side=96``
-                ("small-overlooked"), ``per_image=1`` ("salient"), ``annotators=5, known=0.5`` ("annotators").
+            **options: of the rule: ``share=0.5`` ("labels", "random", "rare-overlooked", "small-overlooked"),
+                ``side=96`` ("small-overlooked"), ``per_image=1`` ("salient"), ``annotators=5`` and ``known=0.5``
+                ("annotators").
 
         Example:
             >>> from labelgap.data import load
             >>> print(load("digits", train=20, val=0, test=0).observe("salient", seed=0).findings[-1])
             train shows 20 of 53 present labels (salient, seed 0: those of the largest object of every image) and 0 ...
         """
-        gap = check_draw(positives, options)
+        gap = check_draw(positives, options, negatives)
+        negatives = "all" if gap is not None and gap.draws_absents else negatives
         hidden = [self._observed(self.split(name), positives, negatives, seed, gap) for name in splits]
         every = f"{positives} present and {negatives} absent labels of every image (seed {seed}), the rest is hidden"
         shown = [LabelsShown(name, every) for name in splits]
@@ -317,6 +320,9 @@ def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> 
     if gap.needs_sizes and split.boxes is not None:
         without = int((split.boxes.largest_areas(truth)[truth.values == PRESENT] == 0).sum())
         description += f"; {without:,} present labels have no box" if without else ""
+    if gap.draws_absents:
+        drawn = f"{len(split.labels.values):,} of {len(truth.values):,} labels (seed {seed}: {description})"
+        return LabelsShown(split.name, f"{drawn}, the rest is hidden")
     shown, known = split.labels.counts().total[0], truth.counts().total[0]
     rule = f"{shown:,} of {known:,} present labels ({gap.name}, seed {seed}: {description})"
     return LabelsShown(split.name, f"{rule} and {negatives} absent labels of every image, the rest is hidden")

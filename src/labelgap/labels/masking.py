@@ -30,7 +30,8 @@ rule                    weight w of a present label of class c
 ``annotators`` gives every image to one of A annotators, who know m = round(known · K) of the K classes each, and at
 least one: with π = ``permutation(K)`` annotator j knows π[(⌊jK / A⌋ + i) mod K] for i = 0 … m − 1, and then
 ``randint(0, A, N)`` is the annotator of every image, both of one ``RandomState(seed)``. What is known of classes that
-the annotator does not know, present or absent, is hidden.
+the annotator does not know, present or absent, is hidden. ``labels`` keeps a share of all known labels, present and
+absent alike: those that ``drop_mask`` leaves of the rest.
 """
 
 from __future__ import annotations
@@ -189,6 +190,7 @@ def _amount(amount: Amount | str, name: str) -> int | None:
 
 
 GAPS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "labels": {"share": 0.5},
     "random": {"share": 0.5},
     "rare-overlooked": {"share": 0.5},
     "small-overlooked": {"share": 0.5, "side": 96.0},
@@ -222,9 +224,16 @@ class LabelGap:
         return self.name in SIZE_RULES
 
     @property
+    def draws_absents(self) -> bool:
+        """Whether it says which absent labels stay, so that ``negatives`` does not."""
+        return self.name == "labels"
+
+    @property
     def description(self) -> str:
-        """Which present labels stay, in words."""
+        """Which labels stay, in words: present ones, where the rule does not draw absent ones as well."""
         options = self.options
+        if self.draws_absents:
+            return f"{100 * options['share']:g} % of all labels, present and absent alike"
         if self.name == "annotators":
             people = f"{pluralize(options['annotators'], 'annotator')}, {100 * options['known']:g} % each"
             return f"those of the classes that the annotator of an image knows ({people})"
@@ -247,6 +256,8 @@ class LabelGap:
         """
         if self.name == "annotators":
             return _known_to_annotators(table, seed, **self.options)
+        if self.draws_absents:
+            return drop_mask(table.columns, float(1 - Fraction(str(self.options["share"]))), seed)
         kept: NDArray[np.bool_] = table.values != PRESENT
         present = np.flatnonzero(~kept)
         drawn = random_state(seed).random_sample(len(present))
@@ -292,10 +303,10 @@ def _known_to_annotators(table: KnownLabels, seed: int, annotators: int, known: 
     return np.asarray((place[table.columns] - first[table.rows]) % max(classes, 1) < count)
 
 
-def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap | None:
+def check_draw(positives: Amount | str, options: Mapping[str, Any], negatives: Amount = 0) -> LabelGap | None:
     """Return the rule that ``positives`` names, or None for a number or "all", which take no options.
 
-    An error for a name, an option or a value that does not exist.
+    An error for a name, an option or a value that does not exist; for ``negatives`` beside a rule that draws them.
     """
     if isinstance(positives, str) and positives != "all":
         if positives not in GAPS:
@@ -305,7 +316,10 @@ def check_draw(positives: Amount | str, options: Mapping[str, Any]) -> LabelGap 
             if name not in GAPS[positives]:
                 raise UnknownNameError(f"option of '{positives}' called", name, GAPS[positives])
             _check_option(name, value)
-        return LabelGap(positives, {**GAPS[positives], **options})
+        gap = LabelGap(positives, {**GAPS[positives], **options})
+        if gap.draws_absents and negatives not in (0, "all"):
+            raise InputError(f"negatives={negatives!r}: '{positives}' draws absent labels, too. Leave negatives out.")
+        return gap
     if options:
         option = next(iter(options))
         rules = [name for name, known in GAPS.items() if option in known]

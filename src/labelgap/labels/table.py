@@ -225,7 +225,7 @@ class LabelTable(KnownLabels):
 
         Args:
             positives: how many of every image, "all", or a rule: "random", "rare-overlooked", "small-overlooked",
-                "salient" or "annotators".
+                "salient" or "annotators"; or "labels", a share of all, absent ones included, as ``drop`` draws them.
             negatives: how many of every image, or "all"; of those that a rule leaves.
             seed: the seed of the draw.
             sizes: the size of the object of every known label, in the order of ``values``; some rules need it.
@@ -239,8 +239,9 @@ class LabelTable(KnownLabels):
             array([[-1,  1, -1],
                    [-1,  1, -1]], dtype=int8)
         """
-        if (gap := check_draw(positives, options)) is not None:
-            return self.keep(gap.mask(self, seed, sizes)).observe("all", negatives, seed)
+        if (gap := check_draw(positives, options, negatives)) is not None:
+            left = "all" if gap.draws_absents else negatives
+            return self.keep(gap.mask(self, seed, sizes)).observe("all", left, seed)
         return self.keep(observe_mask(self.starts, self.values, positives, negatives, seed))
 
     def drop(self, fraction: float, seed: int = 0, *, per_class: bool = False) -> LabelTable:

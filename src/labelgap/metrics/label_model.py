@@ -72,8 +72,13 @@ _FIRST_ITERATIONS, _NEWTON_ITERATIONS, _LONGEST_STEP = 30, 200, 3.0
 _DECREASE: Final = 1e-9  # twice the decrease of minus the log-posterior for which no further step is made
 _DIFFERENCE: Final = 1e-4
 _TINY: Final = 1e-300
+_MIN_SCORE: Final = 1e-6  # a score of 0 counts as this
 INDEPENDENT_RATIO: Final = 0.7  # r where people do not stop early
 MIN_STOPPING: Final = 0.4  # the smallest κ
+
+PRIOR_RIGHT: Final = 50.0  # of each state, known labels that are taken to be right before any is seen
+_MAX_WRONG: Final = 0.5  # of the known labels of a state
+_ERROR_ITERATIONS, _SHARE_ITERATIONS = 12, 20
 
 MODEL_SPREAD: Final = (0.45, 0.3)
 """How wrong the log-odds of all classes may be without a known absent, downwards and upwards."""
@@ -249,8 +254,16 @@ def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float
 
     A class without a known label has the mean parameters: perhaps nobody looked for it.
     """
+    return _fit(z, counts, stopping)[0]
+
+
+def _fit(
+    z: Array, counts: NDArray[np.floating[Any]], stopping: float, start: Array | None = None
+) -> tuple[LabelModel, Array]:
+    """Return the model, and its parameters, from which ``start`` leads to those of nearly the same counts quickly."""
     used = np.flatnonzero(counts[:2].any(axis=(0, 2)))
     problem = _Problem(z[used], counts[:, used])
+    problem.start = problem.start if start is None else start
     values = problem.minimize() if used.size else problem.start
     slope, *own = problem.unpack(values)
     part = LabelModel(slope, own[0], own[1], own[2] * problem.any_absent, stopping)
@@ -258,7 +271,56 @@ def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float
     offset = values[1] - np.log(known)
     offset[used], known[used], absent[used] = own
     spread = _common_spread(problem, values, part) if used.size else MODEL_SPREAD
-    return LabelModel(slope, offset, known, absent * counts[1].any(), stopping, spread)
+    return LabelModel(slope, offset, known, absent * counts[1].any(), stopping, spread), values
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorModel:
+    r"""How often known labels are wrong: absent labels are noted as present at a rate η, and the reverse at ζ.
+
+    .. math:: P(\text{wrong} \mid \text{known present}) = \frac{\eta (1 - p)}{\eta (1 - p) + e_k p}, \qquad
+              P(\text{wrong} \mid \text{known absent}) = \frac{\zeta p}{\zeta p + f_k (1 - p)}
+    """
+
+    model: LabelModel  # of z, fitted to each known label as far as it is right
+    log_rates: tuple[float, float]  # ln η and ln ζ
+
+    def wrong(self, z: Array, column: NDArray[np.integer[Any]], present: NDArray[np.bool_]) -> Array:
+        """Return the probabilities that known labels of some classes are wrong, by z; all of one shape."""
+        odds, known = self.model.scale * z + self.model.offset[column], self.model.present_known[column]
+        absent_known = np.maximum(self.model.absent_known[column], _TINY)
+        log_odds = [self.log_rates[0] - odds - np.log(known), self.log_rates[1] + odds - np.log(absent_known)]
+        return np.asarray(expit(np.where(present, *log_odds)))
+
+
+def fit_error_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> ErrorModel:
+    """Fit the label model and the rates of errors to the counts that ``fit_label_model`` takes.
+
+    By expectation and maximization: known labels count as far as they are right, and the share of wrong ones is that
+    with which presents among low scores, and absents among high ones, are most likely. Hard images look alike, and the
+    line of the model has room for them: rather few labels than many are found wrong.
+    """
+    state, column, place = np.nonzero(counts[:2])  # the bins with known labels
+    number, values, total = counts[state, column, place], z[column, place], counts.sum(axis=0)
+    known, share, kept = counts[:2].sum(axis=(1, 2)), np.full(2, 0.01), counts.copy()
+    wrong, start = np.zeros_like(number), None
+    for _ in range(_ERROR_ITERATIONS):
+        before = wrong
+        kept[state, column, place] = number * (1 - wrong)
+        model, start = _fit(z, kept, stopping, start)
+        p = expit(model.scale * z + model.offset[:, None])
+        right = (p * model.present_known[:, None], (1 - p) * model.absent_known[:, None])
+        sums = [[float((total * part).sum()) for part in pair] for pair in zip(right, (1 - p, p), strict=True)]
+        even = np.log(np.maximum(sums, _TINY)) @ [1, -1]  # the rates if half of the known labels are wrong
+        log_odds = to_log_odds(ErrorModel(model, (even[0], even[1])).wrong(values, column, state == 0))
+        for _ in range(_SHARE_ITERATIONS):
+            wrong = expit(log_odds + logit(share)[state])
+            found = np.bincount(state, number * wrong, minlength=2)
+            share = np.clip(found / (known + PRIOR_RIGHT), _TINY, _MAX_WRONG)
+        if float(number @ abs(wrong - before)) < max(0.1, 0.01 * found.sum()):
+            break
+    rates = even + logit(share)
+    return ErrorModel(model, (float(rates[0]), float(rates[1])))
 
 
 def _common_spread(problem: _Problem, values: Array, model: LabelModel) -> tuple[float, float]:
@@ -570,6 +632,10 @@ class PlattCalibration:
         """Return ``(N, K)``, NaN for a class that is not calibrated."""
         chance = expit(self.scale * logits.astype(np.float64) + np.asarray(self.offset))
         return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
+
+    def of_scores(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+        """Return the probabilities of scores ``(N, K)``, the sigmoids of logits; of thresholds, too, which are some."""
+        return self.probabilities(logit(np.clip(scores, _MIN_SCORE, 1 - _MIN_SCORE)))
 
 
 def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:

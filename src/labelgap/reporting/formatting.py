@@ -65,6 +65,13 @@ def format_elapsed(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def format_probability(value: float) -> str:
+    """Return a calibrated probability in percent, rounded down: none reads 100 %."""
+    if math.isnan(value):
+        return NO_VALUE
+    return f"{min(int(100 * value), 99)} %" if value >= 0.01 else "< 1 %"
+
+
 def format_class_count(count: int | None, classes: int | None) -> str:
     """Return how many classes a mean is over."""
     return NO_VALUE if count is None or classes is None else f"{count:,} of {classes:,}"

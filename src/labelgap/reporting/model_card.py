@@ -65,6 +65,7 @@ def _run_values(run: Run, data: Dataset | None) -> dict[str, Any]:
         "vectors": config.backbone == FEATURES,
         "things": "feature vectors" if config.backbone == FEATURES else "images",
         "threshold_sources": describe_thresholds(run),
+        "calibrated": run.calibration is not None,
         "threshold_range": (float(run.thresholds.values.min()), float(run.thresholds.values.max())),
         "protocol": PROTOCOLS[config.protocol],
         "summary": method.summary if method else "",

@@ -6,8 +6,9 @@ wrong with probability
 .. math:: p_i = \sigma(z_i + \delta_k), \qquad \delta_k \sim N(\mu, s^2), \qquad \mu \sim N(m, r^2)
 
 so precision falls along the list, which has the least plausible labels first, and classes borrow from each other. The
-shift is that of the prior odds: the model is asked whether a class is there, not how careful annotators were, and of
-their labels few are wrong. The shifts are integrated on a grid. "Can't tell" is no information.
+shift says how wrong the audit is about the rate of errors. (Older audits had no such rate: their scores say whether a
+class is there, and of people's labels few are wrong.) The shifts are integrated on a grid. "Can't tell" is no
+information.
 
 The *precision* of a class is the mean of :math:`p_i` over its labels that nobody has decided, and its interval that of
 :math:`\delta_k`, 95 %. That of all classes is integrated over :math:`\mu`, with the sum over the classes normal.
@@ -36,8 +37,8 @@ from labelgap.review.session import Review
 
 MIN_PRECISION: Final = 0.10  # below this share of wrong labels it is not worth asking
 MIN_ANSWERS: Final = 10  # answers before anything is put away
-MEAN_SHIFT: Final = -4.0  # m, before any answer: about one label in fifty is wrong
-MEAN_SPREAD: Final = 3.0  # r, the standard deviation of the mean shift
+MEAN_SHIFT, MEAN_SPREAD = 0.0, 2.0  # m and r, before any answer
+OLD_PRIOR: Final = (-4.0, 3.0)  # m and r for an audit without a rate of errors: about one label in fifty is wrong
 # s, the standard deviation of the classes' shifts around it; docs/results/review.md has the evidence
 CLASS_SPREAD: Final = 1.0
 _GRID: Final = np.arange(-16.0, 8.01, 0.125)
@@ -85,14 +86,19 @@ class WrongLabelEstimate(NamedTuple):
     by_class: tuple[Precision | None, ...]
 
 
-def estimate_wrong_labels(labels: WrongLabels) -> WrongLabelEstimate:
-    """Estimate how many of the labels that look wrong are wrong, and decide which classes to put away."""
+def estimate_wrong_labels(
+    labels: WrongLabels, prior: tuple[float, float] = (MEAN_SHIFT, MEAN_SPREAD)
+) -> WrongLabelEstimate:
+    """Estimate how many of the labels that look wrong are wrong, and decide which classes to put away.
+
+    ``prior`` is m and r.
+    """
     odds, column = to_log_odds(np.asarray(labels.implausibility, dtype=np.float64)), labels.class_number
     numbers, left = np.arange(labels.classes), labels.count(~labels.decided)
     told = labels.wrong | labels.right
     sign = np.where(labels.wrong, 1.0, -1.0)[told, None]
     log_likelihood = _sum_by_class(log_expit(sign * (odds[told, None] + _GRID)), column[told], labels.classes)
-    posterior = _Posterior(log_likelihood)
+    posterior = _Posterior(log_likelihood, prior)
     chances = expit(odds[:, None] + _GRID)
     wrong_left = _sum_by_class(chances * ~labels.decided[:, None], column, labels.classes)
     size = np.maximum(left, 1)
@@ -125,12 +131,12 @@ def describe_put_away(precision: Precision) -> str:
 class _Posterior:
     """The distribution of the shifts on the grid of G points, given ``(K, G)`` log-likelihoods of the answers."""
 
-    def __init__(self, log_likelihood: Array) -> None:
+    def __init__(self, log_likelihood: Array, prior: tuple[float, float]) -> None:
         kernel = np.exp(-0.5 * ((_GRID[:, None] - _GRID) / CLASS_SPREAD) ** 2)
         self.kernel: Array = kernel / kernel.sum(axis=1, keepdims=True)  # of δ, given μ
         self.likelihood: Array = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
         self.evidence: Array = np.maximum(self.likelihood @ self.kernel.T, 1e-300)  # (K, G): given μ
-        log_weight = np.log(self.evidence).sum(axis=0) - 0.5 * ((_GRID - MEAN_SHIFT) / MEAN_SPREAD) ** 2
+        log_weight = np.log(self.evidence).sum(axis=0) - 0.5 * ((_GRID - prior[0]) / prior[1]) ** 2
         weight = np.exp(log_weight - log_weight.max())
         self.mean: Array = weight / weight.sum()  # (G,) of μ
         self.shift: Array = self.likelihood * ((self.mean / self.evidence) @ self.kernel)
@@ -193,7 +199,8 @@ def describe_precision(precision: Precision) -> str:
     if not precision.left:
         return f"All {pluralize(precision.answered, 'label')} answered: {precision.wrong:,} wrong."
     if not precision.answered:
-        return f"{pluralize(precision.left, 'label')} to look at. How many are wrong, the first answers will tell."
+        expected = round(precision.share * precision.left)
+        return f"{pluralize(precision.left, 'label')} to look at, about {expected:,} of them wrong."
     low, high = int(precision.low * precision.left), -int(-precision.high * precision.left // 1)
     left = describe_left(round(precision.share * precision.left), high, precision.left)
     return f"{precision.answered:,} answered, {precision.wrong:,} wrong. {left} wrong (95 %: {low:,} to {high:,})."
@@ -212,7 +219,8 @@ def _make(review: Review) -> WrongQueue | None:
     implausibility = np.where(observed == PRESENT, 1 - score, score)
     answers = told & (value != observed), told & (value == observed)
     labels = WrongLabels(len(review.candidates.classes), classes, implausibility, decided, *answers)
-    estimate = estimate_wrong_labels(labels)
+    is_old = review.candidates.metadata["expected_wrong"] is None
+    estimate = estimate_wrong_labels(labels, *([OLD_PRIOR] if is_old else []))
     parts = tuple(
         (number, review.candidates.classes[number], describe_put_away(each))
         for number, each in enumerate(estimate.by_class)

@@ -250,7 +250,7 @@ def unseen_splits(metrics: Mapping[str, Any]) -> dict[str, str]:
     """
     names = {"test": "test", "val": "val"}
     if metrics.get("cross_validation"):
-        names["train"] = "out of fold"
+        names["train"] = "out-of-fold"
     return {split: heading for split, heading in names.items() if metrics.get(split)}
 
 

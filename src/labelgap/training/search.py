@@ -83,6 +83,7 @@ class Search:
                 best[line["method"]] = max(best.get(line["method"], 0.0), line["score"])
         scores = ", ".join(f"{method} {100 * score:.1f}" for method, score in best.items())
         by = "on val" if self.logits is None else "by cross-validation on the known labels"
+        scores = f"average precision in %, weighted by known presents: {scores}"
         chosen = f"it was the best of {len(self.compared)} settings {by}"
         if best.get(self.settings["method"], 1.0) < max(best.values(), default=0.0):
             chosen = f"no other of {len(self.compared)} settings was ahead {by} by more than chance"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from PIL import Image
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
+from labelgap.metrics.label_model import PlattCalibration
+from labelgap.reporting.sections.classes import class_table
 from labelgap.reporting.sections.examples import _prediction, disagreement_examples, random_examples, thumbnail_data_url
 from labelgap.studies import Study
 from labelgap.training import Run
@@ -63,8 +66,30 @@ def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: Callab
 def test_where_nothing_is_called_present_the_nearest_class_is_told(data: Dataset) -> None:
     scores, cuts = np.array([0.1, 0.349, 0.2, 0.0], dtype=np.float32), np.full(4, 0.5)
     answer = _prediction(scores, cuts, np.array([PRESENT, 0, 0, 0], dtype=np.int8), data.classes)
-    assert answer["closest"] == "dog 34 %"
+    assert answer["closest"] == "dog score 0.34"
     assert [(chip["name"], chip["outcome"]) for chip in answer["classes"]] == [("cat", "missed")]
+
+
+def test_a_chip_shows_the_calibrated_probability_and_calls_anything_else_a_score() -> None:
+    scores, cuts = np.array([0.9, 0.8, 0.005, 1.0], dtype=np.float32), np.array([0.5, 0.5, 0.001, 0.5])
+    line = PlattCalibration(2.0, (-3.0, 0.0, 0.5, 0.0), (True, False, True, True), 50, 50, 1.0)
+    answer = _prediction(scores, cuts, np.full(4, UNKNOWN, dtype=np.int8), ("cat", "dog", "owl", "yak"), line)
+    chance = 1 / (1 + math.exp(-(2 * math.log(0.9 / 0.1) - 3)))
+    expected = {"yak": "99 %", "cat": f"{int(100 * chance)} %", "dog": "score 0.80", "owl": "< 1 %"}
+    assert {chip["name"]: chip["value"] for chip in answer["classes"]} == expected
+    assert [chip["name"] for chip in answer["classes"]] == ["yak", "cat", "dog", "owl"]
+
+
+def test_a_threshold_stands_on_the_scale_of_the_probabilities(run_of: Callable[..., Run], data: Dataset) -> None:
+    run = run_of()
+    columns = class_table(run, data).columns()
+    assert ("threshold_probability" in columns) == (run.calibration is not None)
+    known = tuple(number != 1 for number in range(len(data.classes)))
+    line = PlattCalibration(2.0, (-1.0,) * len(known), known, 50, 50, 1.0)
+    run.metrics["calibration"] = {**vars(line), "offset": list(line.offset), "method": "platt"}
+    found, cuts = class_table(run, data).columns()["threshold_probability"], run.thresholds.values
+    expected = 1 / (1 + np.exp(-(2 * np.log(cuts / (1 - cuts)) - 1)))
+    assert np.isnan(found[1]) and np.allclose(found[list(known)], expected[list(known)], atol=1e-6)
 
 
 def test_images_that_cannot_be_read_or_were_not_predicted_are_left_out(

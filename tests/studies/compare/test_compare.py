@@ -20,6 +20,7 @@ from labelgap.losses import ElementwiseLoss
 from labelgap.studies.compare import Comparison, compare
 from labelgap.studies.compare import heads as compare_heads
 from labelgap.training.fit import fit
+from labelgap.training.history import unseen_splits
 
 
 def run(data: Dataset, names: Any, out: Path, **settings: Any) -> Comparison:
@@ -108,6 +109,13 @@ def test_a_seed_moves_the_hidden_labels_only_where_labels_are_hidden_on_purpose(
     fixed = run(features(), ["an"], tmp_path / "b")
     assert [seed.label_seed for seed in fixed.methods[0].seeds] == [None, None]
     assert len({*fixed.methods[0].values}) == 2, "the first weights differ"
+
+
+def test_a_share_of_all_labels_has_its_own_absent_ones(tmp_path: Path) -> None:
+    drawn = run(features(), ["iu", "iun"], tmp_path / "a", observe={"positives": "labels", "share": 0.6})
+    views = {row.method: (row.label_view, row.extra_labels) for row in drawn.methods}
+    assert views["iu"] == ("labels: 60 % of all labels, present and absent alike", False)
+    assert views["iun"] == ("1 present and all absent labels of each image", True)
 
 
 def test_what_is_trained_is_not_trained_again(tmp_path: Path, trained: list[list[str]]) -> None:
@@ -256,3 +264,10 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         run(features(), ["an"], tmp_path)
     with pytest.raises(RunError, match="not a comparison"):
         Comparison.open(tmp_path)
+
+
+def test_train_calls_an_accuracy_out_of_fold_as_compare_does(tmp_path: Path) -> None:
+    data = features(splits=(), observed=False)
+    compared = run(data, ["an"], tmp_path / "a", learning_rates=[0.1], batch_sizes=[8])
+    trained = fit(data, "an", out=tmp_path / "b", epochs=2, device="cpu", quiet=True)
+    assert [f"{heading} mAP" for heading in unseen_splits(trained.metrics).values()] == [compared.metric.name]

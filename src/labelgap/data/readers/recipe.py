@@ -93,7 +93,7 @@ class DrawArguments(BaseModel):
 
     @model_validator(mode="after")
     def _check_rule(self) -> Self:
-        check_draw(self.positives, self.__pydantic_extra__)
+        check_draw(self.positives, self.__pydantic_extra__, self.negatives)
         return self
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.special import logit
 
 from labelgap.audit.candidates import FILE as CANDIDATES_FILE
 from labelgap.audit.candidates import read_metadata
@@ -23,7 +22,13 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.reporting import style
 from labelgap.reporting.descriptions import describe_thresholds
-from labelgap.reporting.formatting import NO_VALUE, chosen_by_val, format_class_count, format_measure
+from labelgap.reporting.formatting import (
+    NO_VALUE,
+    chosen_by_val,
+    format_class_count,
+    format_measure,
+    format_probability,
+)
 from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.calibration import (
     CalibrationCurves,
@@ -40,7 +45,6 @@ MAX_SCORES: Final = 1 << 28
 """Of more scores than this no interval and no calibration is computed: a report takes seconds, not minutes."""
 MAX_BARS: Final = 60
 _AT_ONCE: Final = 1 << 24  # scores in memory at once
-_MIN_SCORE: Final = 1e-6
 _OPEN: Final = 60  # the table is shown at once where it has no more rows than this
 _SPLITS: Final = {"test": "the test images", "val": "the val images", "train": "all images, out of fold"}
 
@@ -60,6 +64,7 @@ class ClassTable:
     hidden_present: NDArray[np.int64] | None = None  # unknown labels of train that are truly present
     missing: NDArray[np.float64] | None = None  # how many labels an audit of the run expects to be missing
     thresholds: NDArray[np.float64] | None = None  # from which score on a class is predicted present
+    threshold_probabilities: NDArray[np.float32] | None = None  # of these scores; NaN for a class without calibration
     marks: tuple[str, ...] = ()  # how each threshold was found: measured, estimated, borrowed or default
     groups: NDArray[np.int64] | None = None  # 1 to 5 by how many labels of train are known, 1 the fewest
     scores: CalibrationCurves | None = None  # of the plain scores; None without images that are labeled in full
@@ -84,6 +89,7 @@ class ClassTable:
             **dict(zip(("train_present", "train_absent", "train_unknown"), self.train or (), strict=False)),
             **{name: getattr(self, name) for name in names},
             "threshold": self.thresholds,
+            "threshold_probability": self.threshold_probabilities,
             "threshold_source": np.array(self.marks) if self.marks else None,
             "calibration_error": None if self.calibration is None else self.calibration.error,
         }
@@ -113,6 +119,8 @@ def class_table(run: Run, data: Dataset | None = None) -> ClassTable:
     values: dict[str, Any] = {"low": blank, "high": blank}
     if run.finished:
         values |= {"thresholds": run.thresholds.values, "marks": run.thresholds.marks}
+        if run.calibration is not None:
+            values["threshold_probabilities"] = run.calibration.of_scores(run.thresholds.values[None])[0]
         if metrics.get("class_groups") is not None:
             values["groups"] = np.asarray(metrics["class_groups"], dtype=np.int64)
     if data is not None:
@@ -142,8 +150,7 @@ def _measure(run: Run, split: Split, precision: NDArray[np.float64]) -> dict[str
             curves.setdefault("scores", []).append(bin_probabilities(scores[full], codes[full]))
             if calibration is not None:
                 offset, calibrated = calibration.offset[columns], calibration.classes[columns]
-                logits = logit(np.clip(scores[full], _MIN_SCORE, 1 - _MIN_SCORE))
-                probabilities = replace(calibration, offset=offset, classes=calibrated).probabilities(logits)
+                probabilities = replace(calibration, offset=offset, classes=calibrated).of_scores(scores[full])
                 curves.setdefault("probabilities", []).append(bin_probabilities(probabilities, codes[full]))
     if not intervals:
         return {}
@@ -252,7 +259,8 @@ def _cells(table: ClassTable) -> dict[str, list[str]]:
             lambda ends: NO_VALUE if np.isnan(ends[0]) else " to ".join(map(format_measure, ends)),
         ),
         "estimated_precision": ("estimated AP", format_measure),
-        "threshold": ("threshold", "{:.3f}".format),
+        "threshold": ("threshold, score", "{:.3f}".format),
+        "threshold_probability": ("threshold, probability", format_probability),
         "threshold_source": ("source", str),
         "calibration_error": (
             "calibration error",

@@ -21,6 +21,8 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import decoded
 from labelgap.data.images import StoredImages
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics.label_model import PlattCalibration
+from labelgap.reporting.formatting import format_probability
 from labelgap.reporting.page import Page, render_template
 from labelgap.training import Run
 from labelgap.training.run_folder import read_predictions
@@ -38,7 +40,7 @@ def random_examples(run: Run, data: Dataset, count: int = 12) -> list[dict[str, 
         return []
     rows = numpy_generator(run.config.seed, "report").permutation(len(test))[:count].tolist()
     scores = _read_scores(run, test, rows)
-    return [] if scores is None else _examples(test, rows, {"": (scores, run.thresholds.values)})
+    return [] if scores is None else _examples(test, rows, {"": (scores, run)})
 
 
 def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6) -> list[dict[str, Any]]:
@@ -48,15 +50,15 @@ def disagreement_examples(runs: Mapping[str, Run], data: Dataset, count: int = 6
         return []
     rows = range(min(len(test), max(1, _MAX_SCORES // len(data.classes))))
     found = {label: _read_scores(run, test, rows) for label, run in runs.items()}
-    models = {label: (scores, runs[label].thresholds.values) for label, scores in found.items() if scores is not None}
+    models = {label: (scores, runs[label]) for label, scores in found.items() if scores is not None}
     if len(models) < 2:
         return []
     stacked = np.stack([scores for scores, _ in models.values()])
-    predicted = stacked >= np.stack([thresholds for _, thresholds in models.values()])[:, None, :]
+    predicted = stacked >= np.stack([run.thresholds.values for _, run in models.values()])[:, None, :]
     disagreements = (predicted.any(axis=0) != predicted.all(axis=0)).sum(axis=1)
     spread = np.ptp(stacked, axis=0).sum(axis=1)
     order = [int(row) for row in np.lexsort((-spread, -disagreements)) if disagreements[row] > 0][:count]
-    return _examples(test, order, {label: (scores[order], each) for label, (scores, each) in models.items()})
+    return _examples(test, order, {label: (scores[order], run) for label, (scores, run) in models.items()})
 
 
 def examples_section(run: Run, page: Page) -> Markup:
@@ -115,11 +117,12 @@ def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: i
 
 
 def _examples(
-    test: Split, rows: Sequence[int], models: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float64]]]
+    test: Split, rows: Sequence[int], models: Mapping[str, tuple[NDArray[np.float32], Run]]
 ) -> list[dict[str, Any]]:
     """Combine thumbnails, labels and predictions of every model; an image that cannot be read is left out."""
     codes = test.evaluation_labels.batch(rows).numpy() if len(rows) else np.zeros((0, 0), dtype=np.int8)
     classes, examples = test.labels.classes, []
+    lines = {label: (scores, run, run.calibration) for label, (scores, run) in models.items()}
     for place, row in enumerate(rows):
         try:
             thumbnail = thumbnail_data_url(test, row)
@@ -133,8 +136,8 @@ def _examples(
                 "present": [classes[column] for column in np.flatnonzero(labels == PRESENT)],
                 "complete": bool((labels != UNKNOWN).all()),
                 "predictions": [
-                    {"label": label, **_prediction(scores[place], thresholds, labels, classes)}
-                    for label, (scores, thresholds) in models.items()
+                    {"label": label, **_prediction(scores[place], run.thresholds.values, labels, classes, line)}
+                    for label, (scores, run, line) in lines.items()
                 ],
             }
         )
@@ -142,24 +145,32 @@ def _examples(
 
 
 def _prediction(
-    scores: NDArray[np.float32], thresholds: NDArray[np.float64], labels: NDArray[np.int8], classes: Sequence[str]
+    scores: NDArray[np.float32],
+    thresholds: NDArray[np.float64],
+    labels: NDArray[np.int8],
+    classes: Sequence[str],
+    calibration: PlattCalibration | None = None,
 ) -> dict[str, Any]:
-    """Return what a model predicts: classes with their probability and outcome, and the closest one if it has none.
+    """Return what a model predicts: classes with their value and outcome, and the closest one if it has none.
 
-    A class predicted present is right, wrong or unknown; one that is present and was not predicted is missed.
+    The value is the calibrated probability in percent, or the score of a class without a calibration, called so. A
+    class predicted present is right, wrong or unknown; one that is present and was not predicted is missed.
     """
-    predicted, order = scores >= thresholds, np.argsort(-scores, kind="stable").tolist()
+    chances = np.full(len(scores), np.nan) if calibration is None else calibration.of_scores(scores[None])[0]
+    predicted = scores >= thresholds
+    order = np.argsort(-np.where(np.isnan(chances), scores, chances), kind="stable").tolist()
 
-    def probability(column: int) -> str:  # rounded down, so that none reads 100 % by rounding
-        return f"{int(100 * float(scores[column]))} %" if scores[column] >= 0.01 else "< 1 %"
+    def value(column: int) -> str:
+        score = f"score {int(100 * float(scores[column])) / 100:.2f}"
+        return score if np.isnan(chances[column]) else format_probability(float(chances[column]))
 
     columns = [column for column in order if predicted[column] or labels[column] == PRESENT]
     outcomes = {column: _OUTCOMES[int(labels[column])] if predicted[column] else "missed" for column in columns}
     shown = [
-        {"name": classes[column], "probability": probability(column), "outcome": outcomes[column]}
+        {"name": classes[column], "value": value(column), "outcome": outcomes[column]}
         for column in columns[:_MAX_CLASSES]
     ]
-    closest = "" if predicted.any() else f"{classes[order[0]]} {probability(order[0])}"
+    closest = "" if predicted.any() else f"{classes[order[0]]} {value(order[0])}"
     return {"classes": shown, "omitted": len(columns) - len(shown), "closest": closest}
 
 

@@ -131,7 +131,7 @@ def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
 def separability_on_unseen(run: Run, data: Dataset | None) -> dict[str, ClassSeparability]:
     """Measure how separable a run's scores of unseen images are: of test, else of the best evidence that there is.
 
-    The key is what the images are ("test", "val", "out of fold"); empty where the run has no predictions of them, or no
+    The key is what the images are ("test", "val", "out-of-fold"); empty where the run has no predictions of them, or no
     label of both states of a class is known.
     """
     splits = {} if data is None else {split.name: split for split in data.splits if len(split)}

@@ -125,7 +125,7 @@ def _measures(measured: dict[str, dict[str, Any]], folds: int, rule: str) -> lis
     rows = []
     for split, values in measured.items():
         if values["map"] is not None:
-            name = "out of fold" if folds and split == "train" else _SPLITS[split].format(chosen=chosen_by_val(rule))
+            name = "out-of-fold" if folds and split == "train" else _SPLITS[split].format(chosen=chosen_by_val(rule))
             counted = format_class_count(values["classes_counted"], values["classes"])
             rows.append((name, [*(format_measure(values.get(key)) for key in _MEASURES), counted, values["images"]]))
     return rows

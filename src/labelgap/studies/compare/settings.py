@@ -106,8 +106,9 @@ class LabelViews:
     def drawn(self, positives: Any, negatives: Any) -> LabelView:
         """Return so many labels of each image, drawn from the truth; the present ones by the table's rule if any."""
         draw: Mapping[str, Any] = {"positives": positives, "negatives": negatives}
-        if self.observe is not None and self.observe.get("positives") in GAPS:
-            draw = {**self.observe, "negatives": negatives}
+        own = dict(self.observe or {})
+        if own.get("positives") in GAPS and own["positives"] != "labels":  # that rule says which absent ones stay
+            draw = {**own, "negatives": negatives}
         return replace(self._drawn(draw), extra_labels=True)
 
     def _drawn(self, draw: Mapping[str, Any]) -> LabelView:
@@ -134,8 +135,8 @@ def label_view_for(method: str, views: LabelViews) -> LabelView | SkippedMethod:
 
 def describe_draw(positives: Any = 1, negatives: Any = 0, **options: Any) -> str:
     """Describe the labels that are drawn of each image, e.g. "1 present and all absent labels of each image"."""
-    if (gap := check_draw(positives, options)) is not None:
-        absent = f", and {describe_draw(0, negatives)}" if negatives else ""
+    if (gap := check_draw(positives, options, negatives)) is not None:
+        absent = f", and {describe_draw(0, negatives)}" if negatives and not gap.draws_absents else ""
         return f"{gap.name}: {gap.description}{absent}"
     drawn = [(amount, state) for amount, state in ((positives, "present"), (negatives, "absent")) if amount != 0]
     if not drawn:
