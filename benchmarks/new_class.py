@@ -145,7 +145,7 @@ def review_class(run: Path, name: str, shows: set[str], answer_no: bool) -> tupl
         number = page.post("/api/classes", {"name": name})["number"]
         first = next(
             (at, tile)
-            for at, tile in enumerate((tile for at in range(1, 100) for tile in page.tiles(number, f"page={at}")), 1)
+            for at, tile in enumerate((tile for at in range(99) for tile in page.tiles(number, f"skip={60 * at}")), 1)
             if tile[2] in shows
         )
         looked = first[0]
@@ -161,7 +161,7 @@ def review_class(run: Path, name: str, shows: set[str], answer_no: bool) -> tupl
             at = 1
             while len(examples) < wanted:
                 answers: dict[str, int] = {}
-                tiles = page.tiles(number, f"{query}&page={at}")
+                tiles = page.tiles(number, f"{query}&skip={60 * (at - 1)}")
                 if not tiles or (at > 20 and not answer_no):
                     break
                 for identity, image, photo in tiles:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
+from tests.cli.conftest import call
 from tests.review.samples import make_photos
 
 import labelgap as lg
@@ -122,3 +124,17 @@ def test_an_audit_of_networks_has_the_val_that_they_held_out(tmp_path: Path, mon
     write_review_file(tmp_path / "both", describe_review(tmp_path / "both", data.recipe, data.classes))
     with closing(Review(open_review_folder(tmp_path / "both"))) as review:
         assert all(review.locate(image) for image in range(len(review.candidates.columns.images)))
+
+
+def test_the_command_says_at_once_what_it_opens(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = list[str]()
+
+    def stop(*_: object) -> NoReturn:
+        said.append(capsys.readouterr().err)
+        raise InputError("it is not opened")
+
+    monkeypatch.setattr("labelgap.cli.review._open_folder", stop)
+    assert call("review", str(folder), "--no-browser") == 2 == call("review", str(folder), "--summary")
+    assert str(folder) in said[0] and str(folder) not in said[1]

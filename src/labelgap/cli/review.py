@@ -45,7 +45,7 @@ class ReviewOptions:
     force: Annotated[bool, _tool("Let --export-to replace a file.")] = False
     budget: Annotated[str | None, _page("Time to spend, e.g. 15m; the page tells you when it is over.")] = None
     port: Annotated[int | None, _page("Port.", "the first free one from 8765 on")] = None
-    host: Annotated[str, _page("Address to listen on; other machines need a token.")] = "127.0.0.1"
+    host: Annotated[str, _page("Address to listen on, e.g. 0.0.0.0 for other machines.")] = "127.0.0.1"
     double: Annotated[str, _page("Share of the labels to ask a second person too, for agreement, e.g. 5%.")] = "0%"
     fixed_order: Annotated[bool, _page("Keep the order of the audit; by default it learns from your answers.")] = False
     no_browser: Annotated[bool, _page("Do not open a browser.")] = False
@@ -59,18 +59,20 @@ def review(
     data: RunData = None,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
-    from labelgap.data.feature_vectors import FeatureVectors
-    from labelgap.review import Review
-    from labelgap.review.server import serve
-
     budget = None if options.budget is None else round(parse_duration(options.budget, "--budget"))
     if budget is not None and not 1 <= budget <= 7 * 86400:
         raise InputError(f"--budget {options.budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
     double, author = _parse_share(options.double), " ".join((options.reviewer or user_name()).split())
     if not 0 < len(author) <= 80 or not author.isprintable():
         raise InputError(f"--reviewer {options.reviewer!r}: a name has 1 to 80 printable characters.")
-    folder = _open_folder(source, data, data_options, options)
     shows = options.summary or options.as_json
+    if not (shows or options.export_to or options.import_from):  # what follows may take long on a busy machine
+        print_fields(("opening", f"{source}: its data, its candidates and the decisions"), stderr=True)
+    from labelgap.data.feature_vectors import FeatureVectors
+    from labelgap.review import Review
+    from labelgap.review.server import serve
+
+    folder = _open_folder(source, data, data_options, options)
     reads = options.export_to is not None or (options.import_from is None and shows)
     split = None if folder.random or options.split == "all" else options.split
     with closing(Review(folder, split, read_only=reads)) as opened:
