@@ -54,6 +54,8 @@ def check_database(path: Path, own: Collection[Any], remedy: str) -> None:
             if (foreign := find_foreign(connection, own, complete=False)) is not None:
                 raise RunError(f"{path} has the {foreign!a}, which its program does not make: it is not used. {remedy}")
             ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.OperationalError as error:  # it is locked, or cannot be opened
+        raise RunError(f"{path} cannot be read: {error}.") from None
     except sqlite3.DatabaseError as error:
         raise damaged(path, error, remedy) from None
     if found != "ok":

@@ -11,7 +11,7 @@ import threading
 import warnings
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -63,8 +63,9 @@ def serve(
     if live:
         review.start_ranking()
     on_start(address)
-    with listener, suppress(KeyboardInterrupt), _private_page(review.path, address) as page:
+    with listener, suppress(KeyboardInterrupt), ExitStack() as stack:
         if browser and _has_display():
+            page = stack.enter_context(_private_page(review.path, address))
             threading.Timer(0.5, webbrowser.open, [page.as_uri()]).start()
         server.run(sockets=[listener])
 
