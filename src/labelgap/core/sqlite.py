@@ -20,6 +20,7 @@ _LIMITS: Final = {
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
 }
+_NAMES_A_FILE: Final = bytes.fromhex("d9d505f920a163d7")  # the end of a journal of several databases
 SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name LIMIT 100"
 """The query for what a database is made of; no program of ours makes a hundred objects."""
 
@@ -49,6 +50,9 @@ def find_foreign(connection: sqlite3.Connection, own: Collection[Any], *, comple
 
 def check_database(path: Path, own: Collection[Any], remedy: str) -> None:
     """Raise a ``RunError`` where a file is damaged, or has anything beside the ``own`` schema of its program."""
+    journal = path.with_name(f"{path.name}-journal")
+    if journal.is_file() and journal.read_bytes().endswith(_NAMES_A_FILE):
+        raise RunError(f"{journal} names another file, which would be deleted: {path} is not used. {remedy}")
     try:
         with closing(connect_untrusted(path, "rw")) as connection:  # a change that a kill has cut short is withdrawn
             if (foreign := find_foreign(connection, own, complete=False)) is not None:

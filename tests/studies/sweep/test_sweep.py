@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -429,6 +430,19 @@ def test_a_storage_that_optuna_did_not_make_so_is_neither_used_nor_intact(
     if foreign:
         with pytest.raises(RunError, match=r"sweep\.sqlite"):
             lg.sweep(data, "ll-r", search=SEARCH, trials=13, out=folder, seed=3, **QUICK)
+
+
+def test_a_journal_that_names_a_file_deletes_none(finished: Sweep, data: Dataset, tmp_path: Path) -> None:
+    folder, precious = shutil.copytree(finished.path, tmp_path / "sweep"), tmp_path / "precious.txt"
+    precious.write_text("dear")
+    name = str(precious).encode()
+    magic, page = bytes.fromhex("d9d505f920a163d7"), (1 << 30) // 4096 + 1
+    header = magic + struct.pack(">5I", 0, 0, (folder / "sweep.sqlite").stat().st_size // 4096, 512, 4096)
+    end = struct.pack(">I", page) + name + struct.pack(">2I", len(name), sum(name)) + magic
+    (folder / "sweep.sqlite-journal").write_bytes(header.ljust(512, b"\0") + end)
+    with pytest.raises(RunError, match=r"sweep\.sqlite"):
+        lg.sweep(data, "ll-r", search=SEARCH, trials=13, out=folder, seed=3, **QUICK)
+    assert precious.read_text() == "dear" and not lg.verify_run(folder).intact
 
 
 def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(tmp_path: Path) -> None:
