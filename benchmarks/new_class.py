@@ -46,7 +46,8 @@ class Page:
     """The page, used as a browser uses it."""
 
     def __init__(self, address: str) -> None:
-        self.host, self.cookie = address.split("/")[2], ""
+        self.host, token = address.split("/")[2], address.partition("?token=")[2]
+        self.cookie = f"labelgap-{self.host.rpartition(':')[2]}={token}"
         page = self.get("/")
         self.csrf_token, self.store = (
             re.findall(rf'data-{name}="([^"]+)"', page)[0] for name in ("csrf-token", "store")
@@ -80,7 +81,8 @@ class Page:
         with closing(http.client.HTTPConnection(self.host, timeout=120)) as connection:
             connection.request(method, path, body, {"Cookie": self.cookie, **(headers or {})})
             response = connection.getresponse()
-            self.cookie = (response.getheader("set-cookie") or self.cookie).partition(";")[0]
+            if given := response.getheader("set-cookie"):
+                self.cookie += f"; {given.partition(';')[0]}"
             text = response.read().decode()
         assert response.status == 200, text
         return text
@@ -143,7 +145,7 @@ def review_class(run: Path, name: str, shows: set[str], answer_no: bool) -> tupl
         number = page.post("/api/classes", {"name": name})["number"]
         first = next(
             (at, tile)
-            for at, tile in enumerate((tile for at in range(1, 100) for tile in page.tiles(number, f"page={at}")), 1)
+            for at, tile in enumerate((tile for at in range(99) for tile in page.tiles(number, f"skip={60 * at}")), 1)
             if tile[2] in shows
         )
         looked = first[0]
@@ -159,7 +161,7 @@ def review_class(run: Path, name: str, shows: set[str], answer_no: bool) -> tupl
             at = 1
             while len(examples) < wanted:
                 answers: dict[str, int] = {}
-                tiles = page.tiles(number, f"{query}&page={at}")
+                tiles = page.tiles(number, f"{query}&skip={60 * (at - 1)}")
                 if not tiles or (at > 20 and not answer_no):
                     break
                 for identity, image, photo in tiles:

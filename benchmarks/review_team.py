@@ -32,15 +32,15 @@ from labelgap.review.store import DecisionStore
 
 
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[int]:
-    """Serve a review by the command, and yield its port."""
+def serving(folder: Path, *options: str) -> Iterator[tuple[int, str]]:
+    """Serve a review by the command, and yield its port and its token."""
     words = [sys.executable, "-m", "labelgap", "review", str(folder), "--no-browser", "--port", "0", *options]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)/\n", line):
-                yield int(found[1])
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)\n", line):
+                yield int(found[1]), found[2]
                 return
         raise SystemExit("the server did not start")
     finally:
@@ -62,11 +62,11 @@ def measure(name: str, run: Path, people: int, seconds: float, pause: float, *op
     """Let people decide about a copy of a run, print what was measured, and return the 95th percentile in seconds."""
     folder = run.parent / name.replace(" ", "-")
     shutil.copytree(run, folder)
-    with serving(folder, *options) as port:
+    with serving(folder, *options) as server:
         simulate(
-            Plan(port, people=2, seconds=8, pause=0.2, processes=2)
+            Plan(*server, people=2, seconds=8, pause=0.2, processes=2)
         )  # the first ranking, and all that is loaded once
-        team = simulate(Plan(port, people=people, seconds=seconds, pause=pause))
+        team = simulate(Plan(*server, people=people, seconds=seconds, pause=pause))
         lost, rankings = count_lost(folder, team)
     for person in team:
         if person.problem or person.refused:

@@ -24,6 +24,7 @@ class Plan:
 
     Attributes:
         port: of the server.
+        token: of the link that it printed.
         people: who decide at the same time, each about one class after the other.
         seconds: how long.
         pause: mean seconds between the answer to a decision and the next one; 0 for none.
@@ -32,6 +33,7 @@ class Plan:
     """
 
     port: int
+    token: str
     people: int = 20
     seconds: float = 20.0
     pause: float = 1.0
@@ -69,7 +71,7 @@ class Person:
         self.plan, self.random = plan, random.Random(number)
         self.work = Work(f"person-{number:02d}")
         self.connection = http.client.HTTPConnection("127.0.0.1", plan.port, timeout=300)
-        self.cookie = ""
+        self.cookie = f"labelgap-{plan.port}={plan.token}"
         self.client = uuid.uuid4().hex
 
     def run(self) -> None:
@@ -142,7 +144,7 @@ class Person:
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
         """Send a request, and return status and text of its answer."""
-        headers = {"Cookie": self.cookie} if self.cookie else {}
+        headers = {"Cookie": self.cookie}
         if body is not None:
             headers |= {"Content-Type": "application/json", "X-CSRF-Token": self.csrf}
         try:
@@ -153,8 +155,8 @@ class Person:
             self.connection.request(method, path, body, headers)
             response = self.connection.getresponse()
         text = response.read().decode()
-        if not self.cookie:
-            self.cookie = (response.getheader("set-cookie") or "").partition(";")[0]
+        if given := response.getheader("set-cookie"):
+            self.cookie += f"; {given.partition(';')[0]}"
         return response.status, text
 
 

@@ -223,6 +223,17 @@ def test_a_database_that_cannot_be_used_is_logged_once_and_left_alone_until_it_i
     assert open_store().find(KEYS).all()
 
 
+def test_a_database_with_a_trigger_is_not_used(cache: Path) -> None:
+    open_store().append(KEYS, ROWS)
+    with closing(sqlite3.connect(cache / "features" / "rows.sqlite")) as connection, connection:
+        connection.execute("CREATE TRIGGER t AFTER INSERT ON entry BEGIN DELETE FROM network; END")
+    messages: list[str] = []
+    store = open_store(messages=messages)
+    store.append(KEYS[:1], ROWS[:1])
+    assert len(messages) == 1 and not store.writable and not store.find(KEYS).any()
+    assert clear_cache() == [] and open_store().reserve(1)
+
+
 def test_networks_are_listed_by_when_they_were_last_used(cache: Path) -> None:
     for name, days in (("old", 9), ("new", 1), ("oldest", 20)):
         put(cache, name, 0, 30, days)

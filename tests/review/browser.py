@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 from tests.browsers import new_page
+from tests.review.http_client import TOKENS
 from tests.waiting import wait_until
 
 SIZES = {"desktop": (1280, 800), "tablet": (820, 1180), "phone": (390, 844)}
@@ -32,15 +34,30 @@ IMPATIENT = (
 
 def opened(chromium: Any, address: str, size: str = "desktop") -> Any:
     """Open a page; whatever its console says is an error."""
+    return go(opened_without_waiting(chromium, "about:blank", size), address)
+
+
+def opened_without_waiting(chromium: Any, address: str, size: str = "desktop") -> Any:
+    """Open a page that may not be one of the review."""
     page = new_page(chromium, *SIZES[size])
     page.add_init_script(IMPATIENT)
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda message: page.errors.append(message.text) if "Content Security" in message.text else 0)
-    return go(page, address)
+    page.goto(address)
+    return page
+
+
+def new_tab(page: Any) -> Any:
+    """Another page in the same window."""
+    return page.context.new_page()
 
 
 def go(page: Any, address: str) -> Any:
+    """Open a page in a window that has opened the link of its server before."""
+    port = urlsplit(address).port or 0
+    if port in TOKENS:
+        page.context.add_cookies([{"name": f"labelgap-{port}", "value": TOKENS[port], "url": urljoin(address, "/")}])
     page.goto(address)
     page.wait_for_selector("html[data-ready]")
     return page

@@ -30,6 +30,9 @@ from labelgap.review import Review
 from labelgap.review.live import RankingJob, run_worker
 from labelgap.review.server import create_server
 
+TOKENS: dict[int, str] = {}
+"""Of the servers that a test has started, by their ports."""
+
 
 @dataclass
 class HttpResponse:
@@ -50,29 +53,45 @@ class HttpResponse:
 
 @dataclass
 class ReviewClient:
-    """A client of the server, as one browser window; it keeps the cookie that names the browser."""
+    """A client of the server, as one browser window, which has opened the link; it keeps the cookies."""
 
-    address: str
+    address: str  # of the first page
+    token: str = ""
     client: str = field(default_factory=lambda: uuid.uuid4().hex)
     reviewer: str = "anna"
     csrf_token: str = ""
     store: str = ""
     cookie: str = ""
 
+    def __post_init__(self) -> None:
+        if self.token:
+            TOKENS[self.port] = self.token
+
+    @classmethod
+    def of(cls, link: str) -> ReviewClient:
+        """A client with the link that the command printed."""
+        address, _, token = link.partition("?token=")
+        return cls(address, token)
+
     @property
     def port(self) -> int:
         return urlsplit(self.address).port or 0
 
+    @property
+    def entrance(self) -> str:
+        """The cookie of who has opened the link."""
+        return f"labelgap-{self.port}={self.token}"
+
     def another(self, reviewer: str) -> ReviewClient:
         """Another person's window."""
-        return ReviewClient(self.address, reviewer=reviewer)
+        return ReviewClient(self.address, self.token, reviewer=reviewer)
 
     def request(
         self, path: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
-            own = {"Cookie": self.cookie} if self.cookie else {}
+            own = {"Cookie": "; ".join(filter(None, [self.token and self.entrance, self.cookie]))}
             connection.request(method, path, body, {**own, **(headers or {})})
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
@@ -124,7 +143,7 @@ def run_server(review: Review, **options: Any) -> Iterator[ReviewClient]:
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive())
-        yield ReviewClient(address)
+        yield ReviewClient.of(address)
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
@@ -137,11 +156,12 @@ class Command:
 
     process: BaseProcess
     client: ReviewClient
+    log: Path
     farewell: str = ""
 
     @property
     def address(self) -> str:
-        return self.client.address
+        return self.client.address.rstrip("/")
 
     @property
     def pid(self) -> int:
@@ -159,13 +179,13 @@ def running(folder: Path, *options: str, port: str = "0", files: int = 1024) -> 
     found: list[str] = []
 
     def is_ready() -> bool:
-        found[:] = re.findall(r"(http://127\.0\.0\.1:\d+)/\n", log.read_text() if log.exists() else "")
+        found[:] = re.findall(r"(http://127\.0\.0\.1:\d+/\?token=\S+)\n", log.read_text() if log.exists() else "")
         return bool(found) or not process.is_alive()
 
     try:
         wait_until(is_ready)
         assert found, f"the server did not start: {log.read_text()}"
-        yield (command := Command(process, ReviewClient(found[0])))
+        yield (command := Command(process, ReviewClient.of(found[0]), log))
         if process.is_alive():
             os.kill(command.pid, signal.SIGINT)
         process.join(PATIENCE)

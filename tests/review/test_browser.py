@@ -16,12 +16,14 @@ from tests.review.browser import (
     all_data,
     go,
     misplaced,
+    new_tab,
     opened,
+    opened_without_waiting,
     states,
     wait_for,
     wait_until_sent,
 )
-from tests.review.http_client import ReviewClient, run_server, running
+from tests.review.http_client import TOKENS, ReviewClient, run_server, running
 from tests.review.samples import COPY, is_bright, suggest_wrong
 from tests.waiting import wait_until
 
@@ -31,6 +33,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
+from labelgap.review.queues import class_feed
 from labelgap.review.store import SECOND, DecisionStore
 
 pytestmark = needs_browser
@@ -63,6 +66,8 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
         expected[19] = "0"
         port = str(command.client.port)
     with running(folder, "--fixed-order", port=port) as command:
+        wait_until(lambda: "restarted" in page.inner_text("#banner"))  # the link has another token now
+        go(new_tab(page), command.address)
         page.wait_for_selector("#banner[hidden]", state="attached")
         wait_until_sent(page)
         go(page, f"{command.address}/class/3?show=decided")
@@ -377,6 +382,62 @@ def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, fold
         numbers = {number for number, *_ in store.rankings()}
     assert len(asked) == 24 and {kind for kind, _ in asked} == {"missing", "random"}
     assert {ranking for _, ranking in asked} <= numbers and len({ranking for _, ranking in asked}) >= 2
+
+
+def test_more_leaves_out_what_was_left_open_here_and_nothing_else(chromium: Any, review: Review) -> None:
+    with run_server(review) as client:
+        page = opened(chromium, client.address)
+        page.fill("#new-class", "person")
+        with page.expect_navigation():
+            page.click("#add-class")
+        page.wait_for_selector("html[data-ready]")
+        assert page.inner_text("h1").endswith("that show a person")
+        go(page, f"{page.url}?size=20")
+        first = all_data(page, "id")
+        follow(page, "]")
+        second = all_data(page, "id")
+        assert not set(first) & set(second) and len(second) == 20
+        for key in "yyyn":
+            page.keyboard.press(key)
+        wait_until_sent(page)
+        follow(page, "]")
+        third = all_data(page, "id")
+        assert not set(third) & {*first, *second}
+        page.click("#rest")
+        wait_until_sent(page)
+        follow(page, "]")
+        assert not set(all_data(page, "id")) & {*first, *second, *third}
+        following, asked = review.added.extend(review.candidates), [*first, *second, *third, *all_data(page, "id")]
+        order = [
+            following.id(number) for number in class_feed(review, following.classes.index("person")).numbers.tolist()
+        ]
+        assert {*first, *second[4:]} <= {*order} and len(asked) == 80
+        while page.locator("#more").count():
+            follow(page, "]")
+            asked += all_data(page, "id")
+        assert {*order} <= {*asked} and len(asked) == len({*asked}), "each is shown once"
+        assert page.errors == []
+
+
+def test_a_link_from_elsewhere_opens_the_review_and_one_without_token_says_what_to_do(
+    chromium: Any, review: Review, tmp_path: Path
+) -> None:
+    with run_server(review) as client:
+        TOKENS.pop(client.port)  # a browser that was never here
+        page = opened_without_waiting(chromium, client.address)
+        assert "token=" in page.inner_text("body") and page.locator("img, script").count() == 0
+        start = tmp_path / "start.html"
+        start.write_text(f'<a href="{client.address}class/3?token={client.token}">open</a>')
+        page.goto(start.as_uri())
+        page.click("a")
+        page.wait_for_selector("html[data-ready]")
+        assert page.url == f"{client.address}class/3" and page.evaluate("document.cookie") == ""
+        wait_for(page, "document.querySelector('.entry img').naturalWidth > 0")
+        page.keyboard.press("y")
+        wait_until_sent(page)
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        assert page.errors == [] and len(review.store.current()) == 1
 
 
 def enter_name(page: Any, name: str) -> None:

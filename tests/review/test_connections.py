@@ -23,14 +23,20 @@ NEVER = 3600.0
 HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 SEND = b"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 900\r\n"
 
+
+def entered(client: ReviewClient, head: bytes = HEAD) -> bytes:
+    """A head of somebody who has opened the link."""
+    return head + f"Cookie: {client.entrance}\r\n".encode()
+
+
 Attack = Callable[[ReviewClient], bytes]
 ATTACKS: dict[str, Attack] = {
     "nothing is sent": lambda client: b"",
-    "half a header": lambda client: HEAD + b"X-Slow: ",
-    "half a body": lambda client: SEND + f"X-CSRF-Token: {client.csrf_token}\r\n\r\n{{".encode(),
-    "kept alive after an answer": lambda client: HEAD + b"\r\n",
-    "an answer that is not read": lambda client: HEAD.replace(b"/ ", b"/class/1?size=2000 ") + b"\r\n",
-    "a last answer that is not read": lambda client: HEAD + b"Connection: close\r\n\r\n",
+    "half a header": lambda client: entered(client) + b"X-Slow: ",
+    "half a body": lambda client: entered(client, SEND) + f"X-CSRF-Token: {client.csrf_token}\r\n\r\n{{".encode(),
+    "kept alive after an answer": lambda client: entered(client) + b"\r\n",
+    "an answer that is not read": lambda client: entered(client, HEAD.replace(b"/ ", b"/class/1?size=2000 ")) + b"\r\n",
+    "a last answer that is not read": lambda client: entered(client) + b"Connection: close\r\n\r\n",
 }
 
 
@@ -123,14 +129,16 @@ def test_bytes_that_trickle_in_do_not_extend_it(review: Review) -> None:
 def test_a_server_that_stops_closes_the_connections_that_just_came_in(review: Review) -> None:
     stopped, opened = threading.Event(), list[socket.socket]()
 
-    def keep_connecting(port: int) -> None:
+    def keep_connecting(port: int, request: bytes) -> None:
         while not stopped.is_set():
             with suppress(OSError):
                 opened.append(connection := socket.create_connection(("127.0.0.1", port), PATIENCE))
-                connection.sendall(HEAD + b"\r\n")
+                connection.sendall(request)
 
     with run_server(review, limits=ConnectionLimits(400, 300, 8, NEVER, NEVER, NEVER)) as client:
-        threads = [threading.Thread(target=keep_connecting, args=(client.port,)) for _ in range(4)]
+        threads = [
+            threading.Thread(target=keep_connecting, args=(client.port, entered(client) + b"\r\n")) for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         wait_until(lambda: len(opened) > 20)

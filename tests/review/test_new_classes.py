@@ -16,7 +16,9 @@ from tests.waiting import PATIENCE, wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError
+from labelgap.core.text import fold_name
 from labelgap.labels.codes import UNKNOWN
+from labelgap.labels.io.classes import describe_same_names
 from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review import new_classes as added_names
 from labelgap.review.apply import apply_decisions
@@ -243,6 +245,15 @@ def test_a_name_is_taken_as_typed_but_for_blanks_and_the_form_of_its_letters() -
 def test_a_name_that_cannot_be_used_is_refused(typed: str) -> None:
     with pytest.raises(InputError):
         check_class_name(typed, CLASSES, taken=["notes"])
+
+
+@pytest.mark.parametrize(
+    "typed", ["cat ", "c\u200dat", "cat\u200c", "cat\ufe0f", "ca\u034ft", "\u3164cat", "\u3164", "\u2800"]
+)
+def test_a_name_that_differs_by_what_nobody_sees_is_refused(typed: str) -> None:
+    with pytest.raises(InputError):
+        check_class_name(typed, CLASSES, taken=["notes"])
+    assert describe_same_names({"cat": 2, typed: 1}) is not None or not fold_name(typed)
 
 
 def test_columns_that_are_left_out_or_renamed_are_taken(tmp_path: Path) -> None:

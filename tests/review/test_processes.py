@@ -137,6 +137,18 @@ def test_two_servers_a_kill_stalled_clients_and_apply_lose_no_decision(
     assert check_one_moment(open_review_folder(review_folder.path), tmp_path / "after.csv") >= len(confirmed)
 
 
+def test_sigterm_ends_a_server_with_stalled_clients_quietly(review_folder: ReviewFolder) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(running(review_folder.path, "--fixed-order"))
+        server.client.enter()
+        for attack in ATTACKS.values():
+            stack.enter_context(stalled(server.client, attack, 12))
+        os.kill(server.pid, signal.SIGTERM)
+        server.process.join(PATIENCE)
+        assert server.process.exitcode == 128 + signal.SIGTERM
+        assert "Traceback" not in server.log.read_text() and "ERROR" not in server.log.read_text()
+
+
 @contextmanager
 def ranked(folder: Path) -> Iterator[tuple[Review, LiveRankings]]:
     with closing(Review(open_review_folder(folder))) as review:
@@ -251,7 +263,9 @@ def test_five_people_decide_everything_once_and_a_kill_loses_nothing_and_ends_th
     with running(folder) as server:
         worker = worker_of(server.pid)
         wait_until(lambda: has_ranking(folder, 0))
-        people = simulate(Plan(server.client.port, people=5, seconds=PATIENCE, pause=0.01, size=4, processes=1))
+        people = simulate(
+            Plan(server.client.port, server.client.token, people=5, seconds=PATIENCE, pause=0.01, size=4, processes=1)
+        )
         assert [person.problem for person in people if person.problem] == []
         wait_until(lambda: has_ranking(folder, EVERY))  # it is ranked again in the meantime
         server.process.kill()

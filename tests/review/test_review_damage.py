@@ -45,7 +45,7 @@ def use(folder: Path, out: Path) -> None:
         review.progress()
         overview_context(review, "anna")
         for number in range(len(review.candidates.classes)):
-            grid_context(review, number, "anna", wrong=False, decided=False, page=1, size=60)
+            grid_context(review, number, "anna", wrong=False, decided=False, skip=0, size=60)
             panel_context(review, number)
         image_context(review, 0)
     apply_decisions(opened, out, force=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
+from tests.cli.conftest import call
 from tests.review.samples import make_photos
+from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.audit.candidates import FILE, FORMAT, CandidateList, describe_review, write_candidates, write_review_file
@@ -122,3 +125,15 @@ def test_an_audit_of_networks_has_the_val_that_they_held_out(tmp_path: Path, mon
     write_review_file(tmp_path / "both", describe_review(tmp_path / "both", data.recipe, data.classes))
     with closing(Review(open_review_folder(tmp_path / "both"))) as review:
         assert all(review.locate(image) for image in range(len(review.candidates.columns.images)))
+
+
+def test_the_command_says_what_it_opens_where_that_takes_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> NoReturn:
+        wait_until(lambda: str(folder) in capsys.readouterr().err)
+        raise InputError("it is not opened")
+
+    monkeypatch.setattr("labelgap.cli.review._open_folder", stop)
+    monkeypatch.setattr("labelgap.cli.review._SILENT_SECONDS", 0.0)
+    assert call("review", str(folder), "--no-browser") == 2

@@ -78,10 +78,10 @@ def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
     assert after[PRESENT] > 1.3 * after[ABSENT]
     assert order().index(first) > 3 and overview_context(review, "ben")["next"].number == order()[0]
     decide(review, review.candidates.listed(first)[8:9], UNKNOWN)
-    better = grid_context(review, first, "ben", wrong=False, decided=False, page=1, size=60)["better"]
+    better = grid_context(review, first, "ben", wrong=False, decided=False, skip=0, size=60)["better"]
     assert better is None, "nine answers are too few to give a class up"
     decide(review, review.candidates.listed(first)[9:10], ABSENT)
-    better = grid_context(review, first, "ben", wrong=False, decided=False, page=1, size=60)["better"]
+    better = grid_context(review, first, "ben", wrong=False, decided=False, skip=0, size=60)["better"]
     assert better is not None and better["rate"] >= 2 * better["here"]
     review.close()
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import socket
 import sqlite3
 import uuid
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
+from labelgap.review.server import serve
 from labelgap.review.store import Decision, DecisionStore
 
 
@@ -258,7 +261,7 @@ ADDRESSES = {
     "/class/10": 404,
     "/class/1e3": 422,
     "/class/1?size=5000000": 422,
-    "/class/1?page=0": 422,
+    "/class/1?skip=-1": 422,
     "/class/0?near=0123456789abcdef": 404,
     "/class/0?near=../../etc": 422,
     "/?aim=%3Cscript%3E": 422,
@@ -267,7 +270,7 @@ ADDRESSES = {
     "/wrong?show=all": 422,
     f"/plan?reviewer={'a' * 81}": 422,
     "/plan?reviewer=%3Cb%3E": 200,
-    "/wrong?page=99999": 200,
+    "/wrong?skip=99999": 200,
     "/api/changes?since=0&aim=wrong": 422,
     "/api/changes?since=0&aim=classifier&ranking=1&class=99": 200,
 }
@@ -322,7 +325,7 @@ def test_a_body_of_unknown_length_is_stopped_where_it_becomes_too_long(fortress:
     client, _, folder = fortress
     head = (
         f"POST /api/decisions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"X-CSRF-Token: {client.csrf_token}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"Cookie: {client.entrance}\r\nX-CSRF-Token: {client.csrf_token}\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", client.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())
@@ -338,27 +341,63 @@ def test_a_body_of_unknown_length_is_stopped_where_it_becomes_too_long(fortress:
     assert len(decisions(folder)) == 1
 
 
-def test_beyond_this_machine_a_token_is_needed(review: Review) -> None:
-    with run_server(review, host="0.0.0.0") as client:
-        assert "token=" in client.address
-        path = client.address[client.address.index("/", 8) :]
-        for outside in ("/", "/class/1", "/api/session", "/static/x/review.js", "/?token=guess", "/?token="):
-            answer = client.request(outside)
-            assert answer.status == 401 and answer.json["problem"] == "token"
-        inside = client.request(path)
-        assert inside.status == 303 and inside.headers["location"] == "/"
-        cookie = inside.headers["set-cookie"]
-        assert "HttpOnly" in cookie and "SameSite" in cookie
-        client.cookie = cookie.partition(";")[0]
-        assert client.request("/").status == 200
-        identity = ids(client.request("/class/3").text)[0]
-        assert client.decide(identity, PRESENT).status == 200
-        assert client.request("/", headers={"Host": "evil.example"}).status == 400
-        assert client.request("/", headers={"Host": f"192.168.7.7:{client.port}"}).status == 200
-        token = path.partition("=")[2]
-        assert client.request(f"//evil.example/?token={token}").headers["location"] == "/evil.example/"
-        client.cookie = ""
-        assert client.decide(identity, ABSENT).status == 401
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_nothing_is_shown_and_nothing_decided_without_the_token_of_the_link(review: Review, host: str) -> None:
+    with run_server(review, host=host) as client:
+        inside, token = client.another("anna"), client.token
+        client.token = ""
+        image = f"{int(review.candidates.columns.image_ids[0]):016x}"
+        closed = (
+            "/",
+            "/class/1",
+            "/api/session",
+            f"/large/{image}",
+            "/static/x/review.js",
+            "/?token=guess",
+            "/?token=",
+        )
+        for path in closed:
+            answer = client.request(path)
+            assert answer.status == 401 and answer.json["problem"] == "token", path
+        page = client.request("/?token=guess", headers={"Accept": "text/html"})
+        assert page.status == 401 and "token=" in page.text and token not in page.text
+        assert client.request(f"/?token={token}", "POST").status == 401
+        assert client.request("/", headers={"Cookie": f"labelgap-{client.port + 1}={token}"}).status == 401
+        opened = client.request(f"/class/3?size=60&token={token}")
+        assert (
+            opened.headers["refresh"] == "0; url=/class/3?size=60"
+            and opened.headers["referrer-policy"] == "no-referrer"
+        )
+        name, _, attributes = opened.headers["set-cookie"].partition(";")
+        assert name == client.entrance + token and {"HttpOnly", "SameSite=strict"} <= {*attributes.strip().split("; ")}
+        elsewhere = client.request(f"//evil.example/%0d%0aSet-Cookie:%20a=b?token={token}")
+        assert elsewhere.headers["refresh"] == "0; url=/evil.example/%0D%0ASet-Cookie%3A%20a%3Db"
+        assert inside.request("/").status == 200
+        identity = ids(inside.request("/class/3").text)[0]
+        assert inside.decide(identity, PRESENT).status == 200
+        assert inside.request("/", headers={"Host": "evil.example"}).status == 400
+        beyond = inside.request("/", headers={"Host": f"192.168.7.7:{client.port}"})
+        assert beyond.status == (200 if host == "0.0.0.0" else 400)
+        inside.token = ""
+        assert inside.decide(identity, ABSENT).status == 401
+
+
+def test_a_browser_is_not_told_the_token_by_its_arguments(
+    review: Review, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told, links = list[tuple[str, str, int]](), list[str]()
+
+    def look(address: str) -> None:
+        path = Path(urlsplit(address).path)
+        told.append((address, path.read_text(), path.stat().st_mode & 0o777))
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("labelgap.review.server._has_display", lambda: True)
+    monkeypatch.setattr("labelgap.review.server.webbrowser.open", look)
+    serve(review, port=0, live=False, on_start=links.append)
+    ((address, page, mode),), token = told, links[0].partition("?token=")[2]
+    assert urlsplit(address).scheme == "file" and token and token not in address and links[0] in page and mode == 0o600
+    assert not [*review.path.glob("*.html"), *review.path.glob(".*.html")]
 
 
 def test_a_budget_counts_down_from_the_first_page(review: Review) -> None:

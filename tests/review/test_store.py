@@ -430,7 +430,7 @@ def test_two_processes_that_create_a_store_get_the_same(tmp_path: Path, monkeypa
 
 def test_a_busy_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_store(tmp_path / FILE)
-    monkeypatch.setattr("labelgap.review.database._TIMEOUT", 0.05)
+    monkeypatch.setattr("labelgap.core.sqlite.TIMEOUT", 0.05)
     with closing(DecisionStore(path)) as store, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(RunError, match="another process"):

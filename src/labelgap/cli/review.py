@@ -5,11 +5,13 @@ from __future__ import annotations
 import getpass
 import math
 import shlex
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from threading import Timer
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
@@ -23,6 +25,7 @@ from labelgap.core.text import pluralize
 if TYPE_CHECKING:
     from labelgap.review import Review, ReviewFolder
 
+_SILENT_SECONDS: Final = 2.0
 _tool = partial(option, rich_help_panel="Other annotation tools")
 _page = partial(option, rich_help_panel="The page")
 
@@ -45,7 +48,7 @@ class ReviewOptions:
     force: Annotated[bool, _tool("Let --export-to replace a file.")] = False
     budget: Annotated[str | None, _page("Time to spend, e.g. 15m; the page tells you when it is over.")] = None
     port: Annotated[int | None, _page("Port.", "the first free one from 8765 on")] = None
-    host: Annotated[str, _page("Address to listen on; other machines need a token.")] = "127.0.0.1"
+    host: Annotated[str, _page("Address to listen on, e.g. 0.0.0.0 for other machines.")] = "127.0.0.1"
     double: Annotated[str, _page("Share of the labels to ask a second person too, for agreement, e.g. 5%.")] = "0%"
     fixed_order: Annotated[bool, _page("Keep the order of the audit; by default it learns from your answers.")] = False
     no_browser: Annotated[bool, _page("Do not open a browser.")] = False
@@ -59,35 +62,49 @@ def review(
     data: RunData = None,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
-    from labelgap.data.feature_vectors import FeatureVectors
-    from labelgap.review import Review
-    from labelgap.review.server import serve
-
     budget = None if options.budget is None else round(parse_duration(options.budget, "--budget"))
     if budget is not None and not 1 <= budget <= 7 * 86400:
         raise InputError(f"--budget {options.budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
     double, author = _parse_share(options.double), " ".join((options.reviewer or user_name()).split())
     if not 0 < len(author) <= 80 or not author.isprintable():
         raise InputError(f"--reviewer {options.reviewer!r}: a name has 1 to 80 printable characters.")
-    folder = _open_folder(source, data, data_options, options)
-    shows = options.summary or options.as_json
-    reads = options.export_to is not None or (options.import_from is None and shows)
-    split = None if folder.random or options.split == "all" else options.split
-    with closing(Review(folder, split, read_only=reads)) as opened:
-        if options.export_to is not None:
-            _export(opened, options.export_to, options)
-        elif options.import_from is not None:
-            _import(opened, options.import_from, options.file, author)
-        elif shows:
-            _print_summary(opened, options.as_json)
-        else:
+    with _announced(source) as announcement:
+        from labelgap.data.feature_vectors import FeatureVectors
+        from labelgap.review import Review
+        from labelgap.review.server import serve
+
+        folder = _open_folder(source, data, data_options, options)
+        shows = options.summary or options.as_json
+        reads = options.export_to is not None or (options.import_from is None and shows)
+        split = None if folder.random or options.split == "all" else options.split
+        with closing(Review(folder, split, read_only=reads)) as opened:
+            if options.export_to is not None:
+                return _export(opened, options.export_to, options)
+            if options.import_from is not None:
+                return _import(opened, options.import_from, options.file, author)
+            if shows:
+                return _print_summary(opened, options.as_json)
             # This loads the data, so that its errors are reported before the server starts.
             if isinstance(folder.data.train.images, FeatureVectors):
                 raise InputError(f"{folder.data.name} has feature vectors and no images: there is nothing to look at.")
+            announcement.cancel()
             where: dict[str, Any] = {"host": options.host, "port": options.port, "browser": not options.no_browser}
             asked: dict[str, Any] = {"budget": budget, "double": double, "live": not options.fixed_order}
             serve(opened, reviewer=author, on_start=partial(_print_start, opened), **where, **asked)
             _print_end(opened)
+
+
+@contextmanager
+def _announced(source: str) -> Iterator[Timer]:
+    """Say what is being opened where that takes long, as it does on a busy machine; yield what can be cancelled."""
+    line = "opening", f"{source}: its data, its candidates and the decisions"
+    timer = Timer(_SILENT_SECONDS, print_fields, [line], {"stderr": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
 
 
 def user_name() -> str:

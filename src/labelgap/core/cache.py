@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -32,6 +33,7 @@ from pydantic import Field, TypeAdapter
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import atomic_path, make_folder, write_json
 from labelgap.core.lock import lock_folder
+from labelgap.core.sqlite import SCHEMA, find_foreign
 from labelgap.core.stored import read_bytes
 from labelgap.core.system import format_bytes, free_disk_space, parse_bytes
 
@@ -421,9 +423,16 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=_BUSY_SECONDS)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'network'").fetchall():
+        if find_foreign(connection, _own_schema()) is not None:
             raise sqlite3.DatabaseError("it is no cache of features")
         yield connection
+
+
+@cache
+def _own_schema() -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_SCHEMA)
+        return connection.execute(SCHEMA).fetchall()
 
 
 @contextmanager

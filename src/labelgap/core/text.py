@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from html import escape
@@ -15,10 +16,27 @@ CONTROL: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 and paragraph separators, marks and overrides of the direction of writing; and half characters, which no encoding has.
 """
 _CONTROL: Final = re.compile(CONTROL)
+_UNSEEN: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""What Unicode has drawn as nothing (``Default_Ignorable_Code_Point``), and the empty letter of braille."""
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z"
 FORMULA: Final = rf"'*(?!{_NUMBER})[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 """A regular expression: the beginning of a cell that ``quote_formula`` quotes."""
 _FORMULA: Final = re.compile(FORMULA)
+_SPOKEN_AS_VOWEL: Final = re.compile(
+    r"(?!uni[^mn]|us[beu]|ut[ei]|ur[ai]|eu|ewe|once?\b)[aeiou]|hour|honest|heir|8|1[18]$|[AEFHILMNORSX]$"
+)
+_ONE_THING: Final = re.compile("building|ceiling|drawing|earring|king|painting|railing|ring|string|swing|wedding|wing")
+_NOT_COUNTED: Final = re.compile(
+    "art|black|blonde?|blue|blurry|bread|bright|broccoli|brown|cattle|children|cloudy|clothing|cold|dark|equipment|fire"
+    "|fog|food|frost|furniture|gold|graffiti|grass|gr[ae]y|green|hair|happy|ice|indoor|jewelry|landscape|large|light"
+    "|litter|luggage|makeup|men|metal|mice|military|mud|nature|new|night|nighttime|old|open|outdoor|people|pink"
+    "|plastic|police|purple|rain|red|round|rust|sad|sand|silver|sky|skis|small|smoke|snow|sport|square|sun|sunny|surf"
+    "|teeth|text|traffic|trash|vegetation|water|weather|wet|white|women|wood|yellow|young"
+)
+"""Names of classes that are no thing of which there is one: materials, qualities, several of something."""
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
 """Seconds."""
@@ -57,6 +75,35 @@ def quote_formulas(cells: Iterable[object]) -> list[object]:
 def unquote_formula(text: str) -> str:
     """Return the text that ``quote_formula`` made a cell of."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def fold_name(name: str) -> str:
+    """Return what the spellings of a name have in common that a person takes for one.
+
+    They differ in case, blanks, Unicode's forms of a letter, or characters that nobody sees.
+
+    Example:
+        >>> {fold_name(name) for name in ("Fire truck", "FIRE  truck ", "fire\\u00a0tru\\u200dck", "fire truck\\ufe0f")}
+        {'fire truck'}
+    """
+    normal = unicodedata.normalize("NFKC", _UNSEEN.sub("", name))
+    return " ".join(unicodedata.normalize("NFKC", normal.casefold()).split())
+
+
+def indefinite_article(name: str) -> str:
+    """Return the article and the blank that English has before the name of a class; empty where it has none.
+
+    Example:
+        >>> names = "person", "aeroplane", "unicycle", "hourglass", "X-ray", "8", "skis", "snow", "running", "red"
+        >>> print(", ".join(indefinite_article(name) + name for name in names))
+        a person, an aeroplane, a unicycle, an hourglass, an X-ray, an 8, skis, snow, running, red
+    """
+    words = re.split(r"[\s_-]+", name)
+    last = words[-1].casefold()
+    several = re.search("[^isu]s$", last) or (last.endswith("ing") and not _ONE_THING.fullmatch(last))
+    if not re.fullmatch(r"[A-Za-z][A-Za-z' _-]*|[0-9]+", name) or several or _NOT_COUNTED.fullmatch(last):
+        return ""
+    return "an " if _SPOKEN_AS_VOWEL.match(words[0].upper() if len(words[0]) == 1 else words[0].casefold()) else "a "
 
 
 def plural(noun: str) -> str:

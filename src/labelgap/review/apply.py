@@ -22,7 +22,7 @@ import numpy as np
 
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.core.text import truncate_text
+from labelgap.core.text import fold_name, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.writers.formats import check_target, convert
 from labelgap.labels import LabelTable, Revision, Revisions
@@ -33,7 +33,7 @@ from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, read_provenance, write_provenance
 from labelgap.review.candidates import Candidates
 from labelgap.review.folder import ReviewFolder, drawn_rows
-from labelgap.review.new_classes import check_class_name, folded_name, taken_names
+from labelgap.review.new_classes import check_class_name, taken_names
 from labelgap.review.store import SOURCE, read_classes, read_decisions
 
 
@@ -55,7 +55,7 @@ def merge_decisions(
     """
     data = folders[0].data
     places = [(split.name, {*split.labels.images}) for split in data.splits]
-    spelling = {folded_name(name): name for name in data.classes}
+    spelling = {fold_name(name): name for name in data.classes}
     merged: dict[tuple[str, str, str], list[RevisedLabel]] = {}
     for folder, made in zip(folders, decided, strict=True):
         names = _class_names(data, folder.path, {revision.class_name for _, revision in made}, spelling)
@@ -85,9 +85,9 @@ def _class_names(data: Dataset, path: Path, decided: set[str], spelling: dict[st
             raise InputError(
                 f"{path} has a decision about the class {truncate_text(name)!r}, which {data.name} does not have."
             )
-        if folded_name(name) not in spelling:
-            spelling[folded_name(name)] = check_class_name(name, (), taken=taken_names(data))
-        names[name] = spelling[folded_name(name)]
+        if fold_name(name) not in spelling:
+            spelling[fold_name(name)] = check_class_name(name, (), taken=taken_names(data))
+        names[name] = spelling[fold_name(name)]
     return names
 
 

@@ -138,17 +138,17 @@ class Visitor:
         """Return the candidates that others look at."""
         return self.context.leases.held_by_others(self.browser)
 
-    def select(self, class_number: int, wrong: bool, feed: Feed, number: int, size: int) -> FeedPage:
+    def select(self, class_number: int, wrong: bool, feed: Feed, skip: int, size: int) -> FeedPage:
         """Return a page of the feed of a class, with second opinions; see ``select_from``."""
         second = Feed.of(self._second_opinions(class_number, wrong), SECOND, feed.ranking)
-        return self.select_from(class_number, mix(feed, second, self.review.candidates.columns.ids), number, size)
+        return self.select_from(class_number, mix(feed, second, self.review.candidates.columns.ids), skip, size)
 
-    def select_from(self, class_number: int | None, feed: Feed, number: int, size: int) -> FeedPage:
+    def select_from(self, class_number: int | None, feed: Feed, skip: int, size: int) -> FeedPage:
         """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes."""
         free = feed[~np.isin(feed.numbers, self.held())]
-        page = paginate(free, number, size)
-        shown = self._lease(class_number, free[(page.number - 1) * size :], size)
-        return FeedPage(shown, page.number, page.pages, len(feed) - len(free))
+        page = paginate(free, skip, size)
+        shown = self._lease(class_number, free[page.skip :], size)
+        return FeedPage(shown, page.skip, page.total, len(feed) - len(free))
 
     def _lease(self, class_number: int | None, feed: Feed, size: int) -> Feed:
         """Lease the first open candidates of a feed: since it was made, others may have answered and left some."""

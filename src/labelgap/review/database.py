@@ -23,6 +23,7 @@ from typing import Final
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import DiskError, atomic_path, sync_folder
+from labelgap.core.sqlite import SCHEMA, TIMEOUT, connect_untrusted, find_foreign
 from labelgap.core.stored import check_ordinary, reading, size_limit
 from labelgap.core.text import escape_control
 from labelgap.labels.codes import UNKNOWN
@@ -30,13 +31,7 @@ from labelgap.labels.codes import UNKNOWN
 FILE: Final = "review.sqlite"
 FORMAT: Final = 2
 MAX_CLASSES: Final = 100  # how many classes people can add
-_TIMEOUT: Final = 15.0  # seconds to wait for another process that writes
 _ATTEMPTS: Final = 5
-_LIMITS: Final = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-}
 _IO_ERRORS: Final = ("WRITE", "FSYNC", "DIR_FSYNC", "SHMSIZE", "TRUNCATE")
 _WRITE_ERRORS: Final = {"SQLITE_FULL", *(f"SQLITE_IOERR_{name}" for name in _IO_ERRORS)}
 _DENIED: Final = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
@@ -171,7 +166,7 @@ def find_damage(connection: sqlite3.Connection) -> str | None:
 
 def has_our_tables(connection: sqlite3.Connection) -> bool:
     """Whether a database has exactly the tables, indexes and triggers of a store of its format."""
-    return _objects(connection) == _our_objects(read_format(connection))
+    return find_foreign(connection, _our_objects(read_format(connection))) is None
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
@@ -195,16 +190,11 @@ def store_id(connection: sqlite3.Connection) -> str | None:
     return text if valid else None
 
 
-def _objects(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
-    query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name LIMIT 100"
-    return connection.execute(query).fetchall()
-
-
 @cache
 def _our_objects(version: int) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(_SCHEMA if version == 1 else _SCHEMA + _UPGRADE)
-        return _objects(connection)
+        return connection.execute(SCHEMA).fetchall()
 
 
 def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
@@ -283,7 +273,7 @@ def _translated(path: Path, error: sqlite3.Error) -> RunError:
         )
         return full
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return RunError(f"{path}: another process has been writing for more than {_TIMEOUT:.0f} seconds. Try again.")
+        return RunError(f"{path}: another process has been writing for more than {TIMEOUT:.0f} seconds. Try again.")
     if name.startswith(_DENIED):
         return _not_writable(path)
     if name.startswith("SQLITE_IOERR"):
@@ -333,19 +323,6 @@ def _check_files(path: Path) -> None:
             state = beside.lstat()
             if suffix == "-journal" or not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
                 raise RunError(f"{beside} was not made by labelgap. Delete it if you do not know where it comes from.")
-
-
-def connect_untrusted(path: Path, mode: str) -> sqlite3.Connection:
-    """Open a file without trusting what is in it."""
-    address = f"{path.resolve().as_uri()}?mode={mode}"
-    connection = sqlite3.connect(address, _TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
-    for limit, value in _LIMITS.items():
-        connection.setlimit(limit, value)
-    if hasattr(connection, "setconfig"):  # Python 3.12
-        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)  # type: ignore[attr-defined, unused-ignore]
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA cell_size_check = ON")
-    return connection
 
 
 def _begin(path: Path, mode: str, resources: ExitStack) -> sqlite3.Connection:

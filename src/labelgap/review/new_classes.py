@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.seeds import numpy_generator
-from labelgap.core.text import truncate_text
+from labelgap.core.text import fold_name, truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import UNKNOWN
 from labelgap.labels.io.classes import resolve_class_names
@@ -61,20 +61,15 @@ def check_class_name(name: str, classes: Iterable[str], added: int = 0, taken: I
         raise InputError(f"'{shown}' has a '{found}', which tables write between names. Leave it out.")
     if is_reserved_name(name) or CellParser().code(name) is not None:
         raise InputError(f"'{shown}' has a meaning of its own in tables of labels. Choose another name.")
-    key = folded_name(name)
+    key = fold_name(name)
     for other in classes:
-        if folded_name(other) == key:
+        if fold_name(other) == key:
             raise InputError(f"there is a class '{truncate_text(other)}' already.")
-    if key in map(folded_name, taken):
+    if key in map(fold_name, taken):
         raise InputError(f"'{shown}' is a name that the data use for something else. Choose another one.")
     if added >= MAX_CLASSES:
         raise InputError(f"{MAX_CLASSES} classes were added already, which is the most. Apply them, and train again.")
     return name
-
-
-def folded_name(name: str) -> str:
-    """Return what two spellings of one name have in common: they differ in case, blanks or Unicode's forms."""
-    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
 
 
 def taken_names(data: Dataset) -> set[str]:
@@ -185,8 +180,8 @@ class AddedClassNames:
 
     def _extend(self, candidates: Candidates, names: list[str]) -> Candidates:
         """Return candidates with those of the names; of two spellings of a name only the first counts."""
-        first = {folded_name(name): name for name in reversed([*self._folder.classes, *names])}
-        kept = [name for name in names if first[folded_name(name)] == name and name not in self._folder.classes]
+        first = {fold_name(name): name for name in reversed([*self._folder.classes, *names])}
+        kept = [name for name in names if first[fold_name(name)] == name and name not in self._folder.classes]
         images = self._images(candidates) if kept else []
         return extend_candidates(candidates, kept, images, self._store.id, self._folder.random)
 

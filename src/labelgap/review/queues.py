@@ -72,16 +72,15 @@ class FeedPage:
     """A page of a feed."""
 
     feed: Feed  # what the page shows
-    number: int  # the number of the page, from 1
-    pages: int  # how many there are
+    skip: int  # how many are left out before it
+    total: int  # how many there are
     held: int = 0  # how many open candidates are left out because others look at them
 
 
-def paginate(feed: Feed, number: int, size: int) -> FeedPage:
-    """Return a page of a feed, the last one where there are fewer."""
-    pages = max(1, -(-len(feed) // size))
-    number = min(number, pages)
-    return FeedPage(feed[(number - 1) * size : number * size], number, pages)
+def paginate(feed: Feed, skip: int, size: int) -> FeedPage:
+    """Return the page of a feed that leaves out so many, the first one where there are no more."""
+    skip = skip if skip < len(feed) else 0
+    return FeedPage(feed[skip : skip + size], skip, len(feed))
 
 
 def mix(feed: Feed, others: Feed, ids: NDArray[np.uint64]) -> Feed:

@@ -48,7 +48,7 @@ from labelgap.review.wrong_labels import WrongQueue, wrong_queue
 _CACHEABLE: Final = {"cache-control": "private, max-age=3600"}
 _MAX_CHANGES: Final = 5000
 
-Page = Annotated[int, Query(ge=1, le=10**7)]
+Skip = Annotated[int, Query(ge=0, le=10**9)]
 Size = Annotated[int, Query(ge=1, le=max(views.PAGE_SIZES))]
 ReviewerName = Annotated[Reviewer | None, Query()]
 router = APIRouter()
@@ -66,7 +66,7 @@ def overview(visitor: CurrentVisitor, aim: Aim = "missing") -> str:
 def grid(
     visitor: CurrentVisitor,
     number: Annotated[int, PathParameter(ge=0, le=10**7)],
-    page: Page = 1,
+    skip: Skip = 0,
     size: Size = views.PAGE_SIZES[0],
     kind: Literal["missing", "wrong"] = "missing",
     show: Literal["open", "decided", "held"] = "open",
@@ -74,7 +74,7 @@ def grid(
 ) -> str:
     """Show the candidates of one class, by similarity to an image where one is named."""
     check_class(visitor.context, number)
-    options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "page": page, "size": size}
+    options: dict[str, Any] = {"wrong": kind == "wrong", "decided": show == "decided", "skip": skip, "size": size}
     image = None if near is None else find_image(visitor.context, near)
     options["near"], near_page = views.near_context(visitor.review, image)
     if show == "open":
@@ -107,7 +107,7 @@ def detail(context: Context, identity: CandidateId) -> str:
 @router.get("/wrong", response_class=HTMLResponse)
 def wrong(
     visitor: CurrentVisitor,
-    page: Page = 1,
+    skip: Skip = 0,
     size: Size = views.PAGE_SIZES[0],
     show: Literal["open", "away", "decided"] = "open",
 ) -> str:
@@ -120,7 +120,7 @@ def wrong(
     feed = queues.Feed.of(rows, "other" if show == "decided" else "wrong", review.audit_ranking)
     select = partial(visitor.select_from, None) if show == "open" else queues.paginate
     more = {"queue": queue, "show": show, "lease": visitor.page if show == "open" else ""}
-    return visitor.render("wrong.html", None, views.feed_context(review, feed, page, size, select) | more)
+    return visitor.render("wrong.html", None, views.feed_context(review, feed, skip, size, select) | more)
 
 
 @router.get("/ask/{aim}", response_class=HTMLResponse)
@@ -128,13 +128,13 @@ def ask(
     visitor: CurrentVisitor,
     aim: Literal["classifier", "random"],
     number: ClassNumber = None,
-    page: Page = 1,
+    skip: Skip = 0,
     size: Size = views.PAGE_SIZES[0],
 ) -> str:
     """Show the candidates for an aim, of all classes or of one."""
     check_class(visitor.context, number)
     review, feed = visitor.review, queues.aim_feed(visitor.review, aim, number)
-    made = views.feed_context(review, feed, page, size, partial(visitor.select_from, number))
+    made = views.feed_context(review, feed, skip, size, partial(visitor.select_from, number))
     name = "" if number is None else review.candidates.classes[number]
     made |= {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
     return visitor.render("ask.html", number, made)
@@ -323,6 +323,6 @@ def lease(context: Context, browser: Browser, message: LeaseMessage) -> dict[str
 
 
 @router.get("/settle", response_class=HTMLResponse)
-def settle(visitor: CurrentVisitor) -> str:
+def settle(visitor: CurrentVisitor, skip: Skip = 0) -> str:
     """Show the labels that two people answered differently, and how well people agree."""
-    return visitor.render("settle.html", None, views.settle_context(visitor.review))
+    return visitor.render("settle.html", None, views.settle_context(visitor.review, skip))

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from labelgap.core.text import fold_name
 from labelgap.labels.codes import PRESENT, UNKNOWN
 
 MAX_ACTIONS: Final = 500
@@ -18,7 +19,7 @@ def printable_name(text: str) -> str:
     """Return a name with single blanks; a ``ValueError`` where it has other than printable characters, or none."""
     text = " ".join(text.split())
     visible = text.translate(_JOINERS)
-    if not visible.strip() or not visible.isprintable():
+    if not fold_name(text) or not visible.isprintable():
         raise ValueError("a name consists of printable characters")
     return text
 

@@ -1,16 +1,14 @@
 """The checks in front of every request, the security headers of every response, and the limits of connections.
 
 The page shows private photos and accepts decisions. Another web site that is open in the same browser must neither
-read nor write here, and another machine reaches the page only when its owner asked for that:
+read nor write here, nor must another user of this machine; another machine connects only when its owner asked for that:
 
 - the ``Host`` of a request is one of ours, so a foreign name that resolves to this machine is refused (DNS rebinding);
-- beyond this machine a token is required: first from the printed address, then from a cookie;
+- a token is required, new with every start: first from the printed link, then from a cookie of this port;
 - a change comes from our own page: its ``Origin`` is ours (scheme, host and port), and it carries a CSRF token that
   only our pages can read;
 - the body of a change is JSON of limited size;
 - another site may link to a page, and load nothing else (``Sec-Fetch-Site``).
-
-Every user of this machine can connect to an address of this machine.
 
 Clients that never finish cannot stop the others. Every phase of a connection has a time limit, which bytes that trickle
 in do not extend: waiting for a request, receiving its body, and sending an answer. Beyond the number of connections, in
@@ -22,22 +20,25 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import re
 import secrets
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import h11
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from labelgap.review.views import render, static_files
 
 MAX_BODY_BYTES: Final = 256 * 1024
 CSRF_HEADER: Final = "x-csrf-token"
@@ -66,20 +67,19 @@ class AccessPolicy:
     hosts: frozenset[str]  # accepted names in the `Host` header
     # whether any IP address is accepted as well; unlike a name, it cannot be pointed elsewhere
     allow_ip_hosts: bool = False
-    token: str | None = None  # required from every client; None when only this machine can connect
     cookie: str = "labelgap"  # name of the cookie that stores the token
-    # required for every change; new with every start of the server
+    # required for every request, and for every change; new with every start of the server
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     csrf_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
 
 def make_access_policy(host: str, port: int) -> AccessPolicy:
-    """Return the policy for the address that the server listens on; a token is required beyond this machine."""
+    """Return the policy for the address that the server listens on."""
     name = host.strip("[]").lower()
     name = f"[{name}]" if ":" in name else name
-    if name in _LOOPBACK:
-        return AccessPolicy(frozenset(_LOOPBACK), cookie=f"labelgap-{port}")
-    hosts = frozenset({*_LOOPBACK, name, socket.gethostname().lower(), socket.getfqdn().lower()})
-    return AccessPolicy(hosts, allow_ip_hosts=True, token=secrets.token_urlsafe(24), cookie=f"labelgap-{port}")
+    beyond = name not in _LOOPBACK  # this machine
+    own = (name, socket.gethostname().lower(), socket.getfqdn().lower()) if beyond else ()
+    return AccessPolicy(frozenset({*_LOOPBACK, *own}), beyond, cookie=f"labelgap-{port}")
 
 
 class SecurityMiddleware:
@@ -129,20 +129,25 @@ class SecurityMiddleware:
 
     def _check_token(self, request: Request) -> Response | None:
         """Move a token from the address into a cookie; refuse a request that has neither."""
-        token = self.policy.token
-        if token is None:
-            return None
-        query = request.query_params
-        if request.method == "GET" and secrets.compare_digest(query.get("token", "").encode(), token.encode()):
+        query, token = request.query_params, self.policy.token.encode()
+        if request.method == "GET" and secrets.compare_digest(query.get("token", "").encode(), token):
             rest = urlencode([(name, value) for name, value in query.multi_items() if name != "token"])
-            path = "/" + request.scope["path"].lstrip("/\\")  # a path that starts with // names another host
-            response = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-            response.set_cookie(self.policy.cookie, token, httponly=True, samesite="lax")
+            path = "/" + quote(request.scope["path"].lstrip("/\\"))  # a path that starts with // names another host
+            # By a redirect, a browser that comes from another place would not send the strict cookie.
+            headers = {"refresh": f"0; url={path}?{rest}" if rest else f"0; url={path}"}
+            response = Response(headers=headers, media_type="text/html")
+            response.set_cookie(self.policy.cookie, self.policy.token, httponly=True, samesite="strict")
             return response
-        cookie = request.cookies.get(self.policy.cookie, "")
-        if secrets.compare_digest(cookie.encode(), token.encode()):
+        if secrets.compare_digest(request.cookies.get(self.policy.cookie, "").encode(), token):
             return None
-        return _refusal(401, "token", "Open the address that `labelgap review` printed: it ends with a token.")
+        if "text/html" not in request.headers.get("accept", ""):
+            return _refusal(401, "token", "Open the link that `labelgap review` printed: it ends with a token.")
+        nonce = secrets.token_urlsafe(16)  # the style is in the page: without a token nothing else is loaded
+        security = _RESPONSE_HEADERS["content-security-policy"].replace(
+            "style-src 'self'", f"style-src 'nonce-{nonce}'"
+        )
+        page = render("locked.html", nonce=nonce, style=static_files()["style.css"][0].decode())
+        return HTMLResponse(page, 401, {"connection": "close", "content-security-policy": security})
 
     def _check_change(self, request: Request) -> Response | None:
         headers = request.headers
@@ -201,7 +206,10 @@ class LimitedServer(Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, and close the connections whose clients did not read their answers in time."""
+        """Stop, quietly: at once where a client is waited for, and after the answers to the others."""
+        for connection in self._connections():
+            connection.close_late(always=True)
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # a slow answer is cancelled
         await super().shutdown(sockets)
         for connection in self._connections():
             connection.transport.abort()
@@ -231,10 +239,10 @@ class LimitedProtocol(H11Protocol):
             self._phase, self._since = phase, self.loop.time()
         return (self.loop.time() - self._since, times[waits]) if waits in times else (-1.0, 0.0)
 
-    def close_late(self) -> None:
-        """Close the connection where its client had its time."""
+    def close_late(self, *, always: bool = False) -> None:
+        """Close the connection where its client had its time, or ``always`` where it is waited for."""
         waited, most = self._wait()
-        if waited > most:
+        if waited > (-1.0 if always else most):
             self.transport.abort()
 
     def resume_writing(self) -> None:

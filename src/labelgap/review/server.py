@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import socket
 import sys
 import threading
 import warnings
 import webbrowser
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from labelgap.core.errors import InputError, LabelGapError
@@ -44,14 +47,14 @@ def serve(
 
     Args:
         review: the review.
-        host: the address to listen on; beyond this machine clients need a token.
+        host: the address to listen on.
         port: the first free one from 8765 on when not given, any free one for 0.
         browser: whether to open the page in a browser.
         reviewer: the author of the decisions until another name is typed in the page.
         budget: the seconds that the review is meant to take.
         double: the share of the labels that are asked of a second person.
         live: whether to rank what is open again while people decide.
-        on_start: is called with the address of the page once the server listens.
+        on_start: is called with the link to the page, with its token, once the server listens.
     """
     server, listener, address = create_server(
         review, host=host, port=port, reviewer=reviewer, budget=budget, double=double
@@ -60,9 +63,10 @@ def serve(
     if live:
         review.start_ranking()
     on_start(address)
-    if browser and _has_display():
-        threading.Timer(0.5, webbrowser.open, [address]).start()
-    with listener, suppress(KeyboardInterrupt):
+    with listener, suppress(KeyboardInterrupt), ExitStack() as stack:
+        if browser and _has_display():
+            page = stack.enter_context(_private_page(review.path, address))
+            threading.Timer(0.5, webbrowser.open, [page.as_uri()]).start()
         server.run(sockets=[listener])
 
 
@@ -76,7 +80,7 @@ def create_server(
     double: float = 0.0,
     limits: ConnectionLimits | None = None,
 ) -> tuple[Server, socket.socket, str]:
-    """Return the server, its listening socket, and the address of the page; see ``serve``.
+    """Return the server, its listening socket, and the link to the page; see ``serve``.
 
     ``limits`` of its connections are those of ``ConnectionLimits`` when not given.
     """
@@ -120,6 +124,18 @@ def create_server(
     return LimitedServer(config), listener, _address(host, number, policy.token)
 
 
+@contextmanager
+def _private_page(folder: Path, address: str) -> Iterator[Path]:
+    """Make a file for this user alone that leads to the address: every user can list the arguments of a browser."""
+    path = folder.resolve() / f".page-{secrets.token_hex(8)}.partial.html"
+    path.touch(0o600, exist_ok=False)
+    try:
+        path.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">')
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def _listen(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED), 0]
@@ -144,11 +160,11 @@ def _listen(host: str, port: int | None) -> socket.socket:
     raise InputError(f"no port of {host} is free.")
 
 
-def _address(host: str, port: int, token: str | None) -> str:
+def _address(host: str, port: int, token: str) -> str:
     any_host = host.strip("[]") in ("0.0.0.0", "::")
     name = socket.gethostname() if any_host else host
     name = f"[{name}]" if ":" in name and not name.startswith("[") else name
-    return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+    return f"http://{name}:{port}/?token={token}"
 
 
 def _has_display() -> bool:

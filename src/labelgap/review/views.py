@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 import labelgap.reporting
-from labelgap.core.text import pluralize
+from labelgap.core.text import indefinite_article, pluralize
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues
@@ -47,6 +47,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"single_line": single_line, "pluralize": pluralize, "rounded": _round}
+    environment.filters["article"] = indefinite_article
     environment.filters["thousands"] = lambda number: f"{number:,}"
     return environment
 
@@ -125,12 +126,12 @@ def grid_context(
     *,
     wrong: bool,
     decided: bool,
-    page: int,
+    skip: int,
     size: int,
     select: Callable[[Feed, int, int], FeedPage] = paginate,
     near: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """Return one page of a class, counted from 1: open or decided candidates, of missing or of wrong labels.
+    """Return one page of a class: open or decided candidates, of missing or of wrong labels.
 
     ``select`` chooses the candidates of the page from all that are open.
     """
@@ -141,7 +142,7 @@ def grid_context(
     rates = queues.class_rates(review, reviewer)
     classes = _order_classes(review, rates)
     return {
-        **feed_context(review, feed, page, size, select),
+        **feed_context(review, feed, skip, size, select),
         "class_number": class_number,
         "class_name": review.candidates.classes[class_number],
         "counts": next((row for row in classes if row.number == class_number), None),
@@ -154,14 +155,16 @@ def grid_context(
 
 
 def feed_context(
-    review: Review, feed: Feed, page: int, size: int, select: Callable[[Feed, int, int], FeedPage] = paginate
+    review: Review, feed: Feed, skip: int, size: int, select: Callable[[Feed, int, int], FeedPage] = paginate
 ) -> dict[str, Any]:
-    """Return one page of a feed, counted from 1; ``select`` chooses what is on it."""
-    selected = select(feed, page, size)
+    """Return one page of a feed, after as many as to ``skip``; ``select`` chooses what is on it."""
+    selected = select(feed, skip, size)
     shown = zip(selected.feed.numbers.tolist(), selected.feed.asked.tolist(), strict=True)
     return {
-        "page": selected.number,
-        "pages": selected.pages,
+        "skip": selected.skip,
+        "more": selected.total > selected.skip + len(selected.feed),
+        "number": selected.skip // size + 1,
+        "pages": max(1, -(-selected.total // size)),
         "held": selected.held,
         "size": size,
         "sizes": PAGE_SIZES,
@@ -350,7 +353,7 @@ def near_context(review: Review, image: int | None) -> tuple[NDArray[np.int64] |
     return positions, {"image_id": name, "ready": positions is not None, "problem": review.similar.problem}
 
 
-def settle_context(review: Review) -> dict[str, Any]:
+def settle_context(review: Review, skip: int) -> dict[str, Any]:
     """Return the open disagreements, a page of them, and the agreement by class and by people.
 
     A tile is shown without the decision in force, and with the version of it: any answer settles.
@@ -365,8 +368,9 @@ def settle_context(review: Review) -> dict[str, Any]:
     agreement = measure_agreement(pairs)
     named = [*agreement.by_class.items(), *((" and ".join(each), found) for each, found in agreement.by_people.items())]
     return {
-        "tiles": tiles[:_DISAGREEMENTS],
-        "total": len(tiles),
+        "tiles": tiles[skip : skip + _DISAGREEMENTS],
+        "skip": skip,
+        "more": len(tiles) > skip + _DISAGREEMENTS,
         "agreement": describe_agreement(agreement.total),
         "rows": [(name, found.pairs, found.agreed, found.unsure, describe_kappa(found)) for name, found in named],
     }

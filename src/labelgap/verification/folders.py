@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -152,7 +153,7 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
     kind = _kind(folder)
     if _is_unfinished_run(folder, kind):
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
-    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, *_head_files(folder))
+    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, sweep.DATABASE, *_head_files(folder))
     write_manifest(folder, (*_KINDS[kind][0], *added))
     for member in (member() for _, member in _members(folder, kind)):
         if kind != "reproduction" or not _is_unfinished_run(member, _kind(member)):
@@ -274,12 +275,20 @@ def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
         yield from _run_readers(folder)
     elif kind == "comparison":
         yield from ((name, partial(StoredHead.load, folder / name)) for name in _head_files(folder))
+    elif kind == "sweep" and (folder / sweep.DATABASE).exists() and find_spec("optuna"):
+        yield sweep.DATABASE, partial(_check_trials, folder / sweep.DATABASE)
     elif kind == "linear evaluation":
         yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
     if (folder / CANDIDATES).exists():
         yield CANDIDATES, lambda: (read_metadata(folder / CANDIDATES), read_candidates(folder / CANDIDATES))
     if (folder / DECISIONS).exists():
         yield DECISIONS, partial(read_decisions, folder)
+
+
+def _check_trials(path: Path) -> None:
+    from labelgap.studies.sweep.trial_queue import check_storage
+
+    check_storage(path)
 
 
 def _run_readers(folder: Path) -> Iterator[Reader]:

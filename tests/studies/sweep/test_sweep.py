@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ from labelgap.studies.sweep.search_space import make_request, paper_space, plan_
 from labelgap.studies.sweep.trial_queue import WORKER, TrialQueue, open_storage, quiet_optuna
 from labelgap.training.folds import train_configs
 from labelgap.training.progress import Reporter
+from labelgap.verification import accept_changes
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed (the extra sweep)")
 text = pytest.importorskip("sqlalchemy").text
@@ -399,6 +403,46 @@ def test_a_folder_of_something_else_is_refused(finished: Sweep, data: Dataset, t
         (old / "sweep.json").write_text(json.dumps({**stored, **change}), encoding="utf-8")
         with pytest.raises(RunError, match=rf"sweep\.json.*{message}"):
             lg.sweep(data, "ll-r", search=SEARCH, **{**settings, "out": old})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON trials BEGIN SELECT count(*) FROM "
+        "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c); END",
+        "CREATE VIEW v AS SELECT zeroblob(2000000000)",
+        "CREATE VIRTUAL TABLE words USING fts5(text)",
+        "ALTER TABLE trials ADD COLUMN g TEXT AS (hex(zeroblob(number * 1000000))) VIRTUAL",
+        "UPDATE version_info SET library_version = zeroblob(100)",
+    ],
+)
+def test_a_storage_that_optuna_did_not_make_so_is_neither_used_nor_intact(
+    finished: Sweep, data: Dataset, tmp_path: Path, change: str
+) -> None:
+    folder = shutil.copytree(finished.path, tmp_path / "sweep")
+    assert "sweep.sqlite" in json.loads((folder / "manifest.json").read_text())["files"]
+    with closing(sqlite3.connect(folder / "sweep.sqlite", isolation_level=None)) as connection:
+        connection.execute(change)
+    assert [file.name for file in lg.verify_run(folder).problems] == ["sweep.sqlite"]
+    accept_changes(folder)
+    foreign = change.startswith(("CREATE", "ALTER"))
+    assert [file.name for file in lg.verify_run(folder).problems] == (["sweep.sqlite"] if foreign else [])
+    if foreign:
+        with pytest.raises(RunError, match=r"sweep\.sqlite"):
+            lg.sweep(data, "ll-r", search=SEARCH, trials=13, out=folder, seed=3, **QUICK)
+
+
+def test_a_journal_that_names_a_file_deletes_none(finished: Sweep, data: Dataset, tmp_path: Path) -> None:
+    folder, precious = shutil.copytree(finished.path, tmp_path / "sweep"), tmp_path / "precious.txt"
+    precious.write_text("dear")
+    name = str(precious).encode()
+    magic, page = bytes.fromhex("d9d505f920a163d7"), (1 << 30) // 4096 + 1
+    header = magic + struct.pack(">5I", 0, 0, (folder / "sweep.sqlite").stat().st_size // 4096, 512, 4096)
+    end = struct.pack(">I", page) + name + struct.pack(">2I", len(name), sum(name)) + magic
+    (folder / "sweep.sqlite-journal").write_bytes(header.ljust(512, b"\0") + end)
+    with pytest.raises(RunError, match=r"sweep\.sqlite"):
+        lg.sweep(data, "ll-r", search=SEARCH, trials=13, out=folder, seed=3, **QUICK)
+    assert precious.read_text() == "dear" and not lg.verify_run(folder).intact
 
 
 def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError, nearest
 from labelgap.core.findings import Finding, Note
-from labelgap.core.text import format_option, join_names, pluralize, truncate_text
+from labelgap.core.text import fold_name, format_option, join_names, pluralize, truncate_text
 from labelgap.labels.codes import PRESENT
 from labelgap.labels.io.dialect import detect_dialect, open_text, split_records
 from labelgap.labels.io.table_file import (
@@ -176,8 +176,7 @@ def fold_case(counts: Mapping[str, int]) -> dict[str, str]:
     """Return the name to use for every name that differs from a more frequent one only in case and blanks."""
     groups: dict[str, list[str]] = {}
     for name in counts:
-        folded = name if len(name) > _MAX_COMPARED else unicodedata.normalize("NFKC", name).casefold()
-        groups.setdefault(" ".join(folded.split()), []).append(name)
+        groups.setdefault(name if len(name) > _MAX_COMPARED else fold_name(name), []).append(name)
     chosen = {key: min(names, key=lambda name: (-counts[name], name)) for key, names in groups.items()}
     return {name: chosen[key] for key, names in groups.items() for name in names if name != chosen[key]}
 

@@ -79,6 +79,8 @@ export class Entries {
     if (kept) kept.textContent = labeled ? `· ${format(labeled)} as labeled` : "";
     const rest = document.getElementById("rest");
     if (rest) rest.disabled = !undecided.length;
+    const more = document.getElementById("more"); // leaves out what is left open here
+    if (more) more.href = more.href.replace(/\d+$/, Number(more.dataset.skip) + undecided.length);
     const undo = document.getElementById("undo");
     if (undo) undo.disabled = !this.history.length;
   }

@@ -156,7 +156,7 @@ function showUpdate(update) {
 }
 function takeUpdate() {
   const button = element("update");
-  if (button && !button.hidden) leave(location.href.replace(/([?&]page=)\d+/, "$11").replace(/([?&])near=\w+/, "$1"));
+  if (button && !button.hidden) leave(location.href.replace(/([?&]skip=)\d+/, "$10").replace(/([?&])near=\w+/, "$1"));
 }
 element("update")?.addEventListener("click", takeUpdate);
 

@@ -17,6 +17,8 @@ from labelgap.training.run_folder import is_run_folder
 
 FILE: Final = "sweep.json"
 TABLE: Final = "trials.csv"
+DATABASE: Final = "sweep.sqlite"
+"""The storage of the trials in the folder of a sweep, where none is given."""
 FILES: Final = (FILE, TABLE)
 AUTO_FOLDER: Final = "auto"
 BEST_FOLDER: Final = "best"
@@ -126,7 +128,7 @@ class Sweep(Document):
             row = [trial.number, trial.state, score, trial.epoch, trial.epochs, f"{trial.seconds:.2f}"]
             rows.append([*row, *(trial.values.get(name, "") for name in names), trial.reason])
         header = ["trial", "state", "score", "epoch", "epochs", "seconds", *names, "reason"]
-        with self.writing([TABLE], finished=self.finished):
+        with self.writing([TABLE, DATABASE], finished=self.finished):
             write_text(self.path / TABLE, csv_text(header, rows))
 
 

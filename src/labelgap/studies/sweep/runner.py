@@ -23,6 +23,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import lock_folder
+from labelgap.core.manifest import replacing
 from labelgap.core.tensors import read_tensors
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset
@@ -31,7 +32,15 @@ from labelgap.losses import method_options
 from labelgap.studies.compare.statistics import DIVERGED
 from labelgap.studies.jobs import is_trained, train_run
 from labelgap.studies.study import check_contents
-from labelgap.studies.sweep.results import AUTO_FOLDER, BEST_FOLDER, Sweep, SweepTrial, format_values, trial_name
+from labelgap.studies.sweep.results import (
+    AUTO_FOLDER,
+    BEST_FOLDER,
+    DATABASE,
+    Sweep,
+    SweepTrial,
+    format_values,
+    trial_name,
+)
 from labelgap.studies.sweep.search_space import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
 from labelgap.training.checkpoint import LAST
 from labelgap.training.config import RunConfig, read_config
@@ -160,7 +169,7 @@ def _run_trials(
 
     if url is None:
         make_folder(folder)
-    with quiet_optuna(), open_storage(url, folder) as storage:
+    with replacing(folder, [DATABASE]), quiet_optuna(), open_storage(url, folder) as storage:
         queue = TrialQueue(_open_study(storage, plan), plan.space, trials)
         auto = TrialQueue(_open_study(storage, plan, " auto"), (), 1)
         results = partial(_results, plan, queue, auto, folder, hide_password(storage.url), data)

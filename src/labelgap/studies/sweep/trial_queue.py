@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -35,12 +36,11 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from labelgap.core.errors import InputError, RunError
+from labelgap.core.sqlite import SCHEMA, check_database
 from labelgap.core.text import escape_control, truncate_text
-from labelgap.studies.sweep.results import Sweep, SweepTrial
+from labelgap.studies.sweep.results import DATABASE, Sweep, SweepTrial
 from labelgap.studies.sweep.search_space import Parameter, Value
 
-DATABASE: Final = "sweep.sqlite"
-"""The storage in the folder of a sweep, where none is given."""
 INTERVAL: Final = 30
 GRACE: Final = 150
 """Seconds after the last heartbeat of a process on another machine from which its trials are run again."""
@@ -109,6 +109,8 @@ def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
     if address.drivername == database and database in _DRIVERS:
         address = address.set(drivername=f"{database}+{_DRIVERS[database]}")
     shown = hide_password(address.render_as_string(hide_password=False))
+    if database == "sqlite" and (path := Path(address.database or "")).is_file() and path.stat().st_size:
+        check_storage(path)
     try:
         storage, used = _connect(address, shown), True
         try:
@@ -127,6 +129,22 @@ def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
         if not used:
             remedy = "Nothing was trained. Check the URL, that its server runs, or that the folder of its file exists."
         raise RunError(f"the storage {shown} cannot be used ({_reason(error, address)}). {remedy}") from None
+
+
+def check_storage(path: Path) -> None:
+    """Raise a ``RunError`` where a file is not a storage as optuna makes it: what else is in it would run."""
+    check_database(path, _own_schema(), "Sweep into another --out, or restore it from a copy.")
+
+
+@cache
+def _own_schema() -> list[tuple[object, ...]]:
+    with quiet_optuna():
+        storage = RDBStorage("sqlite://")  # in memory
+    with storage.engine.connect() as connection:
+        schema = [tuple(row) for row in connection.exec_driver_sql(SCHEMA)]
+    storage.remove_session()
+    storage.engine.dispose()
+    return schema
 
 
 def _connect(address: URL, shown: str) -> RDBStorage:

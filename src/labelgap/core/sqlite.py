@@ -1,0 +1,66 @@
+"""Databases of SQLite that somebody else may have made: opened without trust, and used with our own schema alone.
+
+A schema is code: a trigger, a view, a virtual table or an expression in a table runs when the database is used.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from labelgap.core.errors import RunError
+from labelgap.core.stored import damaged
+
+TIMEOUT: Final = 15.0  # seconds to wait for another process that writes
+_LIMITS: Final = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+}
+_NAMES_A_FILE: Final = bytes.fromhex("d9d505f920a163d7")  # the end of a journal of several databases
+SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name LIMIT 100"
+"""The query for what a database is made of; no program of ours makes a hundred objects."""
+
+
+def connect_untrusted(path: Path, mode: str) -> sqlite3.Connection:
+    """Open a file without trusting what is in it."""
+    address = f"{path.resolve().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(address, TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
+    for limit, value in _LIMITS.items():
+        connection.setlimit(limit, value)
+    if hasattr(connection, "setconfig"):  # Python 3.12
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)  # type: ignore[attr-defined, unused-ignore]
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
+
+
+def find_foreign(connection: sqlite3.Connection, own: Collection[Any], *, complete: bool = True) -> str | None:
+    """Return what a database has beside its ``own`` rows of ``SCHEMA``, or what it lacks; None where it is ours.
+
+    One that is being created, i.e. not ``complete``, may lack some.
+    """
+    found = connection.execute(SCHEMA).fetchall()
+    lacking = [each for each in own if each not in found] if complete else []
+    return next((f"{kind} {name}" for kind, name, *_ in [*(each for each in found if each not in own), *lacking]), None)
+
+
+def check_database(path: Path, own: Collection[Any], remedy: str) -> None:
+    """Raise a ``RunError`` where a file is damaged, or has anything beside the ``own`` schema of its program."""
+    journal = path.with_name(f"{path.name}-journal")
+    if journal.is_file() and journal.read_bytes().endswith(_NAMES_A_FILE):
+        raise RunError(f"{journal} names another file, which would be deleted: {path} is not used. {remedy}")
+    try:
+        with closing(connect_untrusted(path, "rw")) as connection:  # a change that a kill has cut short is withdrawn
+            if (foreign := find_foreign(connection, own, complete=False)) is not None:
+                raise RunError(f"{path} has the {foreign!a}, which its program does not make: it is not used. {remedy}")
+            ((found,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.OperationalError as error:  # it is locked, or cannot be opened
+        raise RunError(f"{path} cannot be read: {error}.") from None
+    except sqlite3.DatabaseError as error:
+        raise damaged(path, error, remedy) from None
+    if found != "ok":
+        raise damaged(path, found, remedy)
