@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.losses.reference import (
-    NOTHING,
-    Answer,
-    Batch,
-    Cost,
-    absent,
-    entry_by_entry,
-    present,
-    reference,
-    sigma,
-)
+from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, entry_by_entry, present, reference, sigma
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 

@@ -12,15 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from tests.browsers import needs_browser, new_page
-from tests.review.browser import (
-    all_data,
-    go,
-    misplaced,
-    opened,
-    states,
-    wait_for,
-    wait_until_sent,
-)
+from tests.review.browser import all_data, go, misplaced, opened, states, wait_for, wait_until_sent
 from tests.review.http_client import ReviewClient, run_server, running
 from tests.review.samples import COPY, is_bright, suggest_wrong
 from tests.waiting import wait_until

@@ -80,9 +80,7 @@ JSON: dict[str, dict[str, Any]] = {
     "fewer images than none": {"images": -1},
     "one key more": {"run": "x"},
     "data by hand": {"data": {}},
-    "a step that is code": {
-        "data": {"name": "csv", "path": "a", "options": {}, "steps": [{"__class__": {}}]},
-    },
+    "a step that is code": {"data": {"name": "csv", "path": "a", "options": {}, "steps": [{"__class__": {}}]}},
     "data at an address": {"data": {"name": "csv", "path": "http://evil.example/a.csv", "options": {}, "steps": []}},
 }
 

@@ -17,23 +17,8 @@ from torch import Tensor, nn
 import labelgap.losses
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revisions
-from labelgap.losses import (
-    Loss,
-    MultiHead,
-    TrainingScores,
-    describe_method,
-    loss,
-    method_options,
-    methods,
-)
-from labelgap.losses.base.terms import (
-    Number,
-    check_number,
-    cost_present,
-    per_head,
-    reduce,
-    states,
-)
+from labelgap.losses import Loss, MultiHead, TrainingScores, describe_method, loss, method_options, methods
+from labelgap.losses.base.terms import Number, check_number, cost_present, per_head, reduce, states
 
 LABELS = LabelTable.from_dense(
     [[1, -1, 0], [-1, -1, 1], [1, 1, -1], [-1, 0, -1], [1, -1, -1], [0, -1, -1]], classes=["cat", "dog", "owl"]
