@@ -164,8 +164,8 @@ def data() -> Dataset:
 def run_of(tmp_path: Path, data: Dataset) -> Callable[..., Run]:
     """Make a run: ``run_of(method="an")``, fields of ``Recipe``; ``on=`` takes other data."""
 
-    def made(on: Dataset = data, **wanted: Any) -> Run:
-        return make_run(tmp_path / "first", on, replace(Recipe(), **wanted))
+    def made(on: Dataset = data, folder: str = "first", **wanted: Any) -> Run:
+        return make_run(tmp_path / folder, on, replace(Recipe(), **wanted))
 
     return made
 
