@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ import pytest
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+import labelgap
 from labelgap.audit.candidates import COLUMNS
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.findings import NoSplit
 from labelgap.data.images import ArrayImages
-from labelgap.labels import UNKNOWN, LabelTable
+from labelgap.data.split import hold_out_val
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.thresholds import ThresholdMark
 from labelgap.studies import Study, StudyMember
@@ -30,6 +34,7 @@ from labelgap.training.history import write_history
 from labelgap.training.run_folder import write_predictions
 
 EPOCHS = 6
+BLOCKS, BREAK = {"caption", "details", "div", "figcaption", "h1", "h2", "h3", "li", "p", "section", "tr"}, "\x1e"
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,32 @@ def make_study(folder: Path, data: Dataset, **recipes: Recipe) -> Study:
     return study
 
 
+class Reader(HTMLParser):
+    """Collects tags, addresses and visible words of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags, self.addresses, self.words = list[str](), list[str](), list[str]()
+        self._hidden, self.text = False, path.read_text(encoding="utf-8")
+        self.feed(self.text)
+        self.visible = " ".join("".join(self.words).split())
+        lines = (" ".join(line.split()) for line in "".join(self.words).split(BREAK))
+        self.shown = "\n".join(line for line in lines if line).replace(labelgap.__version__, "#")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._hidden = tag in ("style", "script")
+        self.words.append(BREAK if tag in BLOCKS else " ")
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.words.append(data)
+
+
 @pytest.fixture
 def drawn() -> None:
     """For tests whose pages shall have their figures."""
@@ -170,6 +201,16 @@ def run_of(tmp_path: Path, data: Dataset) -> Callable[..., Run]:
     return made
 
 
+def renamed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
+    def table(old: LabelTable) -> LabelTable:
+        return LabelTable.from_dense(old.to_dense(), classes, old.images)
+
+    def split(old: Split | None) -> Any:
+        return None if old is None else replace(old, labels=table(old.labels), truth=old.truth and table(old.truth))
+
+    return Dataset(data.name, split(data.train), split(data.val), split(data.test), data.findings)
+
+
 @pytest.fixture
 def study(tmp_path: Path, data: Dataset) -> Study:
     """A study of an, ll-r, and a ceiling that hid nothing."""
@@ -188,3 +229,31 @@ def positives_only(data: Dataset) -> Dataset:
     assert data.test is not None
     shown = data.test.labels.observe(positives="all", negatives=0)
     return Dataset("pets", data.train, None, Split("test", data.test.images, shown))
+
+
+@pytest.fixture
+def every_run(
+    run_of: Callable[..., Run], data: Dataset, positives_only: Dataset
+) -> dict[str, tuple[Run, Dataset | None]]:
+    """Runs of which more or less is known, and the data beside their pages."""
+    unsplit = replace(data, val=None, test=None, findings=(NoSplit(len(data.train)),))
+    blind, unmeasured = {"val": False, "test": False}, replace(data, test=None)
+    corrected = run_of(folder="corrected", method="ll-cp")
+    revised = [Revision(f"train-{row:03d}.jpg", "cat", PRESENT, "ll-cp", epoch=2) for row in range(3)]
+    Revisions(revised).to_parquet(corrected.path / "revisions.parquet")
+    run, untruthful = run_of(), run_of(folder="untruthful", select="last", truth=False, **blind)
+    untraced, bare = run_of(folder="untraced", trace="off"), Dataset("pets", replace(data.train, truth=None))
+    return {
+        "a run": (run, data),
+        "no data": (run, None),
+        "positives alone": (run_of(positives_only, "positives", select="last", val=False), positives_only),
+        "no truth": (untruthful, bare),
+        "no truth, no data": (untruthful, None),
+        "held-out val": (run_of(hold_out_val(unsplit), "held-out", select="last", **blind), unsplit),
+        "no test": (run_of(folder="no-test", test=False), unmeasured),
+        "no test, the last epoch": (run_of(folder="last", select="last", test=False), unmeasured),
+        "no trace": (untraced, data),
+        "no trace, no data": (untraced, None),
+        "unfinished": (run_of(folder="unfinished", finished=False), data),
+        "revisions": (corrected, None),
+    }

@@ -8,65 +8,21 @@ import io
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
-from tests.reporting.conftest import Recipe, make_study
+from tests.reporting.conftest import Reader, Recipe, make_study, renamed
 
-import labelgap
 from labelgap.core.errors import InputError, RunError
-from labelgap.data.dataset import Dataset, Split
-from labelgap.data.findings import NoSplit
-from labelgap.data.split import hold_out_val
-from labelgap.labels import PRESENT, LabelTable, Revision, Revisions
+from labelgap.data.dataset import Dataset
 from labelgap.reporting import study_table, write_report
 from labelgap.reporting.pages.study import study_notes, study_rows
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run
 
-BLOCKS, BREAK = {"caption", "details", "div", "figcaption", "h1", "h2", "h3", "li", "p", "section", "tr"}, "\x1e"
 EVIL = '<script>alert("1")</script>'
-
-
-class Reader(HTMLParser):
-    """Collects tags, addresses and visible words of a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags, self.addresses, self.words = list[str](), list[str](), list[str]()
-        self._hidden, self.text = False, path.read_text(encoding="utf-8")
-        self.feed(self.text)
-        self.visible = " ".join("".join(self.words).split())
-        lines = (" ".join(line.split()) for line in "".join(self.words).split(BREAK))
-        self.shown = "\n".join(line for line in lines if line).replace(labelgap.__version__, "#")
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self._hidden = tag in ("style", "script")
-        self.words.append(BREAK if tag in BLOCKS else " ")
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
-
-    def handle_endtag(self, tag: str) -> None:
-        self._hidden = False
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self.words.append(data)
-
-
-def renamed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
-    def table(old: LabelTable) -> LabelTable:
-        return LabelTable.from_dense(old.to_dense(), classes, old.images)
-
-    def split(old: Split | None) -> Any:
-        return None if old is None else replace(old, labels=table(old.labels), truth=old.truth and table(old.truth))
-
-    return Dataset(data.name, split(data.train), split(data.val), split(data.test), data.findings)
 
 
 def check_self_contained(page: Reader) -> None:
@@ -119,41 +75,17 @@ def test_images_are_in_it_unless_they_are_left_out(run_of: Callable[..., Run], s
         assert "data:image/" not in write_report(what).read_text()
 
 
-def variants(
-    run_of: Callable[..., Run], data: Dataset, positives_only: Dataset
-) -> dict[str, tuple[Run, Dataset | None]]:
-    """Runs of which more or less is known, each in a folder of its own, and the data beside their pages."""
-    unsplit = replace(data, val=None, test=None, findings=(NoSplit(len(data.train)),))
-    blind, unmeasured = {"val": False, "test": False}, replace(data, test=None)
-    corrected = run_of(folder="corrected", method="ll-cp")
-    revised = [Revision(f"train-{row:03d}.jpg", "cat", PRESENT, "ll-cp", epoch=2) for row in range(3)]
-    Revisions(revised).to_parquet(corrected.path / "revisions.parquet")
-    run, untruthful = run_of(), run_of(folder="untruthful", select="last", truth=False, **blind)
-    untraced, bare = run_of(folder="untraced", trace="off"), Dataset("pets", replace(data.train, truth=None))
-    return {
-        "no data": (run, None),
-        "positives alone": (run_of(positives_only, "positives", select="last", val=False), positives_only),
-        "no truth": (untruthful, bare),
-        "no truth, no data": (untruthful, None),
-        "held-out val": (run_of(hold_out_val(unsplit), "held-out", select="last", **blind), unsplit),
-        "no test": (run_of(folder="no-test", test=False), unmeasured),
-        "no test, the last epoch": (run_of(folder="last", select="last", test=False), unmeasured),
-        "no trace": (untraced, data),
-        "no trace, no data": (untraced, None),
-        "unfinished": (run_of(folder="unfinished", finished=False), data),
-        "revisions": (corrected, None),
-    }
-
-
 def test_a_page_says_what_was_measured_and_nothing_that_the_labels_do_not_support(
-    run_of: Callable[..., Run], data: Dataset, positives_only: Dataset, snapshot: SnapshotAssertion
+    every_run: dict[str, tuple[Run, Dataset | None]], snapshot: SnapshotAssertion
 ) -> None:
-    base = Reader(write_report(run_of(), data=data)).shown
-    assert base == snapshot(name="a run")
-    for name, (run, beside) in variants(run_of, data, positives_only).items():
+    """The whole page of a run; of the others its titles, and the lines that are not on the first."""
+    first = ""
+    for name, (run, beside) in every_run.items():
         page = Reader(write_report(run, data=beside))
         titles = re.findall("<h2>(.+?)</h2>", page.text)
-        assert [*titles, *(line for line in page.shown.splitlines() if line not in base)] == snapshot(name=name)
+        lines = [*titles, *(line for line in page.shown.splitlines() if line not in first)]
+        first = first or page.shown
+        assert "\n".join(lines) == snapshot(name=name)
         assert "nan" not in page.shown.lower().split() and "None" not in page.shown
         assert "private" not in page.text, "only the last part of a path is shown"
 
