@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import ast
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from tests.reporting.conftest import EPOCHS
 
 import labelgap.reporting
-from labelgap.reporting import EpochScores, LabelBudget, ParameterEffect
+from labelgap.data.dataset import Dataset
+from labelgap.reporting import EpochScores, LabelBudget, ParameterEffect, write_report
+from labelgap.reporting.page import ResponsiveFigure
 from labelgap.reporting.pages.shares import label_budget_figure
 from labelgap.reporting.pages.study import method_map_figure
 from labelgap.reporting.sections.classes import MAX_BARS, average_precision_bars
 from labelgap.reporting.sections.curves import MAX_CURVES, epoch_scores_figure, learning_curves
-from labelgap.reporting.sections.label_scores import (
-    LabelScores,
-    absolute_logit_panels,
-    positive_loss_figure,
-    probability_panels,
-)
-from labelgap.reporting.sections.memorization import LabelLosses, Losses, memorization_panels, single_label_panels
+from labelgap.reporting.sections.label_scores import LabelScores, probability_panels
+from labelgap.reporting.sections.memorization import LabelLosses, Losses, memorization_panels
 from labelgap.reporting.sections.modified_labels import ModifiedLabels, modified_label_panels
 from labelgap.reporting.sections.parameter_effects import parameter_effect_figure
 from labelgap.reporting.sections.separability import (
@@ -34,6 +35,8 @@ from labelgap.reporting.sections.separability import (
     unknown_positive_bars,
 )
 from labelgap.reporting.style import NARROW, WIDE, inline_svg
+from labelgap.studies import Study
+from labelgap.training import Run
 
 
 def drawn(figure: Figure, axis: int, line: int = 0) -> list[float]:
@@ -62,15 +65,30 @@ def some_scores(probability: float = 0.3) -> LabelScores:
     return LabelScores(9, np.array([2.0, 1.0]), quartiles, 2, np.eye(BINS)[6], probability)
 
 
-def test_learning_curves_draw_loss_and_score_of_every_epoch_and_mark_the_chosen_one() -> None:
-    figure = learning_curves([0.9, 0.5, 0.4], [0.2, 0.6, 0.5], rule="val mAP", chosen=2)
-    assert drawn(figure, 0) == [0.9, 0.5, 0.4]
-    assert drawn(figure, 1) == pytest.approx([20, 60, 50])
-    marked = figure.axes[1].lines[2]
-    assert np.asarray(marked.get_xdata()).tolist() == [2]
-    assert np.asarray(marked.get_ydata()).tolist() == pytest.approx([60])
-    assert texts(figure, 1) == ["epoch 2: 60.0"]
-    assert figure.axes[1].get_title(loc="left") == "val mAP"
+def test_a_figure_of_a_page_draws_the_numbers_beside_it(
+    run_of: Callable[..., Run], study: Study, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every point of a curve and every bar, in percent or not."""
+    found: list[ResponsiveFigure] = []
+    monkeypatch.setattr("labelgap.reporting.report.write_figures", lambda figures, _: found.extend(figures))
+    blind = run_of(folder="blind", truth=False, val=False, select="last")
+    for what in (run_of(), blind, study):
+        write_report(what, data=data, figures=tmp_path / "figures")
+    drawn = Counter[str]()
+    for figure, width in product(found, (WIDE, NARROW)):
+        numbers = np.array([value for row in figure.data.rows for value in row if isinstance(value, int | float)])
+        known = np.concatenate([numbers, 100 * numbers])
+        for axis in figure.draw(width=width).axes:
+            points = [value for line in axis.lines if len(line.get_xydata()) > 2 for value in line.get_xydata().flat]
+            bars = figure.name in ("average-precision", "unknown-positives")
+            points += [patch.get_width() for patch in axis.patches if bars and isinstance(patch, Rectangle)]
+            own = [value for value in points if np.isfinite(value) and not np.isclose(known, value, rtol=1e-4).any()]
+            assert len(own) <= (EPOCHS if figure.name == "single-labels" else 0), "the mean over all of a kind"
+            drawn[figure.name] += len(points)
+    assert {name for name, count in drawn.items() if count} == {
+        *("average-precision", "calibration", "learning-curves", "memorization", "single-labels", "epoch-scores"),
+        *("modified-labels-present", "observed-positive-loss", "absolute-logits", "unknown-positives"),
+    }
 
 
 def test_learning_curves_start_at_epoch_0_where_the_linear_head_was_scored() -> None:
@@ -79,35 +97,6 @@ def test_learning_curves_start_at_epoch_0_where_the_linear_head_was_scored() -> 
     assert texts(figure, 1) == ["epoch 0: 70.0"] and figure.axes[0].get_xlim()[0] < 0
     assert len(learning_curves([0.9, 0.5]).axes) == 1
     assert np.isnan(drawn(learning_curves([0.9, 0.5], [float("nan"), 0.5], chosen=1), 1)[0])
-
-
-def test_memorisation_draws_false_and_true_negatives_of_each_method_on_shared_axes() -> None:
-    figure = memorization_panels({"an": some_memorization(), "ll-r": some_memorization(2.0)})
-    assert len(figure.axes) == 2
-    for axis, scale in ((0, 1.0), (1, 2.0)):
-        assert drawn(figure, axis, 0) == pytest.approx([scale * value for value in (2.0, 1.5, 0.4)])
-        assert drawn(figure, axis, 1) == pytest.approx([scale * value for value in (0.6, 0.3, 0.1)])
-        assert figure.axes[axis].get_ylim()[0] == 0 and figure.axes[axis].get_ylim()[1] > 4
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["an", "ll-r"]
-    narrow = memorization_panels({str(number): some_memorization() for number in range(5)}, width=NARROW)
-    assert sum(axis.get_visible() for axis in narrow.axes) == 5, "no empty panel is in sight"
-
-
-def test_single_labels_are_drawn_beside_the_mean_of_their_kind_on_a_shared_scale() -> None:
-    figure = single_label_panels({"present": some_losses(1.0, 2.0, 1.0), "absent": some_losses(1.0, 0.5, 0.2)})
-    assert [drawn(figure, 0, line) for line in range(3)] == [[2, 1], [4, 2], [2, 1]]
-    assert drawn(figure, 1, 2) == [0.5, 0.2]
-    assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx((0, 4.24))] * 2
-
-
-def test_modified_labels_are_drawn_in_percent_beside_what_chance_would_hit() -> None:
-    figure = modified_label_panels({"ll-r": some_modified()})
-    assert drawn(figure, 0) == [0, 10] and drawn(figure, 2) == [0, 30]
-    assert np.isnan(drawn(figure, 1)[0])
-    assert drawn(figure, 1)[1] == 80
-    assert drawn(figure, 1, 1) == [25, 25]
-    unknown = modified_label_panels({"ll-r": some_modified(precision=np.nan, recall=np.nan)}, width=NARROW)
-    assert [axis.get_title(loc="left")[:6] for axis in unknown.axes] == ["modifi", "recall"], "known in one epoch"
 
 
 def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
@@ -130,19 +119,6 @@ def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["an", "ll-r"]
 
 
-def test_scores_of_labels_are_drawn_by_kind_and_without_truth_as_observed_and_unknown() -> None:
-    known = {"observed": some_scores(0.6), "unknown_present": some_scores(), "unknown_absent": some_scores()}
-    loss = positive_loss_figure({"an": known, "complete": {"observed": some_scores()}})
-    assert [drawn(loss, 0, line) for line in range(2)] == [[2, 1]] * 2
-    for kinds in (known, {"observed": some_scores(0.6), "unknown": some_scores()}):
-        logits = absolute_logit_panels({"an": kinds, "ll-r": kinds})
-        assert [drawn(logits, axis, line) for axis in range(2) for line in range(2)] == [[2, 4]] * 4
-        probabilities = probability_panels({"an": kinds})
-        axis = probabilities.axes[0]
-        assert [np.asarray(line.get_xdata()).tolist() for line in axis.lines] == [[0.6, 0.6], [0.3, 0.3]]
-        assert axis.get_ylim()[1] == pytest.approx(106) and axis.get_xlabel() == "score"
-
-
 def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_rest_is_counted() -> None:
     labels = np.repeat(np.array([[1], [0]] * 5), 30, axis=1)
     scores = np.full((10, 30), 0.5)
@@ -156,13 +132,6 @@ def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_
     assert areas[0] == "AUC 1.00" and areas[-1] == "AUC 0.00" and areas[1:-1] == ["AUC 0.50"] * 10
     assert "… 18 more classes between …" in texts(figure)
     assert len(figure.axes[0].patches) == 24
-
-
-def test_bars_of_unknown_positives_are_in_percent_and_sorted() -> None:
-    figure = unknown_positive_bars(UnknownPositives(("a", "b", "c"), np.array([10, 10, 0]), np.array([1, 4, 0])))
-    assert [patch.get_width() for patch in figure.axes[0].patches] == pytest.approx([40, 10])  # type: ignore[attr-defined]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["b", "a"]
-    assert "dashed: all classes, 25.0" in figure.axes[0].get_xlabel()
 
 
 def effect(values: tuple[object, ...], test: bool = True) -> ParameterEffect:

@@ -20,7 +20,6 @@ from labelgap.data.images import FileImages
 from labelgap.reporting import write_report
 from labelgap.reporting.page import FigureData, Page, stack_columns, write_figures
 from labelgap.reporting.report import check_figure_folder
-from labelgap.reporting.sections.classes import average_precision_bars
 from labelgap.reporting.sections.curves import learning_curves
 from labelgap.reporting.style import BLUE, TEXT_COLOR, inline_svg
 from labelgap.training import Run
@@ -63,11 +62,6 @@ def test_an_inline_figure_has_the_colors_of_the_page_no_address_no_font_and_ids_
     assert used and set(used) <= set(ids)
     assert all(name.startswith("f7-") for name in ids) and len(ids) == len(set(ids))
     assert text == inline_svg(learning_curves([3.0, 2.0], [0.1, 0.2], chosen=1), "f7", "loss")
-
-
-def test_names_and_descriptions_are_escaped() -> None:
-    text = inline_svg(average_precision_bars({"<script>alert(1)</script>": 0.5}), "f1", '"><script>')
-    assert "<script>" not in text and "&lt;script&gt;" in text
 
 
 def test_every_figure_of_a_page_is_written_for_a_paper_with_its_numbers(

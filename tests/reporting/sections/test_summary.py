@@ -24,19 +24,6 @@ def test_a_review_narrows_the_interval_as_the_square_root_of_its_images() -> Non
     assert expected_half_width(prevalence, images) <= 0.05 < expected_half_width(prevalence, images // 2)
 
 
-def test_the_interval_is_wider_than_that_of_simulated_reviews() -> None:
-    random = np.random.default_rng(0)
-    found = []
-    for _ in range(200):
-        truth = random.random((200, 3)) < 0.2
-        scores = random.normal(size=truth.shape) + 1.5 * truth
-        order = np.argsort(-scores, axis=0)
-        hits = np.take_along_axis(truth, order, axis=0)
-        precision = np.cumsum(hits, axis=0) / np.arange(1, 201)[:, None]
-        found.append(((precision * hits).sum(axis=0) / hits.sum(axis=0)).mean())
-    assert 1 < expected_half_width(np.full(3, 0.2), 200) / (1.96 * np.std(found)) < 2
-
-
 def test_the_ranking_the_known_labels_and_the_audit_are_told_by_what_they_are(
     run_of: Callable[..., Run], data: Dataset
 ) -> None:
