@@ -122,19 +122,6 @@ def test_before_a_review_it_is_the_estimate_of_the_audit() -> None:
     assert made.probability == pytest.approx(simulation.score, rel=0.06)
 
 
-def test_ranked_answers_move_the_probabilities_of_their_class_and_a_little_the_others() -> None:
-    simulation = Simulation(np.random.default_rng(0))
-    simulation.truth[:] = False
-    made, labels = simulation.review([100, 0, 0, 0])
-    likely = ~labels.decided & (simulation.score > 0.1)
-    shares = [
-        made.probability[likely & (simulation.column == number)].sum()
-        / simulation.score[likely & (simulation.column == number)].sum()
-        for number in range(2)
-    ]
-    assert shares[0] < 0.35 and shares[0] + 0.2 < shares[1] < 1
-
-
 def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
     classes, values = [0] * 40 + [1], [PRESENT] * 4 + [ABSENT] * 36 + [PRESENT]
     made = total_of(sampled(classes, values, [1000, 1000]))
@@ -177,29 +164,6 @@ def counted(total: int, present: int, rows: Iterable[int]) -> CountedLabels:
     """Count labels of which the first ones are present, by random answers."""
     asked = [(row, int(row < present), True) for row in rows]
     return count_random(labels_of(np.full(total, np.nan), asked, model=False), 0)
-
-
-def test_an_early_random_answer_says_little_of_what_is_left_once_the_labels_like_it_are_decided() -> None:
-    score = np.concatenate([np.full(200, 0.6), np.linspace(0.01, 0.05, 400)])
-    ranked, drawn = ([(row, ABSENT, False) for row in range(12, 200)], [(row, ABSENT, True) for row in range(12)])
-    early, late = total_of(one_class(score, drawn + ranked)), total_of(one_class(score, ranked + drawn))
-    assert (
-        early.still_missing == pytest.approx(score[200:].sum(), rel=0.3)
-        and late.still_missing < early.still_missing / 2
-    )
-    alike = total_of(one_class(score, [(row, ABSENT, True) for row in range(400, 520)]))
-    assert alike.still_missing < 0.8 * (score[:400].sum() + score[520:].sum())
-
-
-def test_a_random_answer_is_about_the_labels_that_were_open_when_it_was_drawn() -> None:
-    """Half of what the scores promise is there; ranked answers find it, before or after the random ones."""
-    score = np.full(600, 0.2) + np.linspace(0, 1e-3, 600)
-    finds, random = [(row, PRESENT, False) for row in range(60)], [(row, ABSENT, True) for row in range(100, 160)]
-    drawn = [(*each[:1], PRESENT if number % 10 == 0 else ABSENT, True) for number, each in enumerate(random)]
-    before, after = total_of(one_class(score, drawn + finds)), total_of(one_class(score, finds + drawn))
-    assert before.still_missing < 0.5 * after.still_missing, (
-        "those that were drawn before the finds could have been them"
-    )
 
 
 def test_where_counting_is_narrower_its_interval_is_used() -> None:

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, wait_until
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import UNKNOWN
-from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review import Review, open_review_folder
 from labelgap.review import new_classes as added_names
 from labelgap.review.apply import apply_decisions
 from labelgap.review.candidates import MISSING, Candidates
@@ -135,16 +135,6 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Re
     bright = sum(map(is_bright, images(review, number)))
     assert sum(map(is_bright, images(review, number)[: bright + 2])) >= 0.7 * bright
     assert review.rankings is not None and not review.rankings.problem
-
-
-def test_a_review_of_random_images_asks_about_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    folder = create_random_review(make_photos(tmp_path), "train", 4, 0, tmp_path / "review")
-    with closing(Review(folder)) as review:
-        number = add(review)
-        assert len(images(review, number)) == 4 and number == 3
-        assert {*images(review, number)} >= {name for _, name in review.candidates.columns.images}
-        assert review.estimates().by_class is not None
 
 
 REVIEW = uuid.UUID(int=7).hex

@@ -24,12 +24,11 @@ from labelgap.review.queues import (
     answer_speed,
     class_feed,
     class_rates,
-    decided_rows,
     finds_per_minute,
     next_minutes,
     plan_context,
 )
-from labelgap.review.store import ASKED, copy_request
+from labelgap.review.store import copy_request
 from labelgap.review.team import PAUSE
 from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
 
@@ -74,19 +73,6 @@ def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
     assert sum(step.finds for step in steps) == pytest.approx(best)
     rates = [step.finds / step.minutes for step in steps]
     assert rates == sorted(rates, reverse=True)
-
-
-def test_the_feed_holds_what_is_open_and_the_first_open_label_of_the_draw(review: Review) -> None:
-    feed, columns = class_feed(review, 3), review.candidates.columns
-    random = feed.numbers[feed.asked == ASKED.index("random")]
-    assert (np.diff(columns.random_rank[random]) > 0).all() and set(feed.numbers) == set(review.listed(3))
-    first, ranked = int(random[0]), int(feed.numbers[feed.asked == ASKED.index("missing")][0])
-    decide(review, [first], ABSENT, "random", ranking=7)
-    decide(review, [ranked], PRESENT, "missing")
-    after = class_feed(review, 3)
-    assert not {first, ranked} & set(after.numbers.tolist()) and len(after) == len(feed) - 2
-    assert decided_rows(review, 3).tolist() == [ranked, first]
-    assert ASKED[review.current.asked[first]] == "random" and review.current.ranking[first] == 7
 
 
 def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(

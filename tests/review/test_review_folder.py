@@ -14,40 +14,14 @@ from labelgap.audit.candidates import FILE, FORMAT, CandidateList, describe_revi
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.data.split import hold_out_val
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, UNKNOWN
 from labelgap.review import Review, create_random_review, open_review_folder
-from labelgap.review.apply import apply_decisions, decided_images
-from labelgap.review.store import Decision
+from labelgap.review.apply import decided_images
 
 
 @pytest.fixture
 def data() -> Dataset:
     return lg.load("digits", train=60, val=20, test=20).observe(positives=1, negatives=0, splits=["val"])
-
-
-def test_answering_all_makes_the_images_known_in_full(data: Dataset, tmp_path: Path) -> None:
-    folder = create_random_review(data, "val", 8, 0, tmp_path / "a")
-    review = Review(folder)
-    assert data.val is not None and data.val.truth is not None
-    truth = data.val.truth.to_dense()
-    rows = {name: row for row, name in enumerate(data.val.labels.images)}
-    made = []
-    for number in range(len(review.candidates)):
-        entry = review.candidates.key(number)
-        value = int(truth[rows[entry.image], data.val.labels.classes.index(entry.class_name)])
-        made.append(Decision(entry, value, f"request-{number:05d}", kind="random"))
-    review.store.append(made, reviewer="anna", client="window-1")
-    estimate = review.estimate()
-    assert estimate is not None and estimate.reviewed == 72 and estimate.classes == 10
-    chosen = sorted(rows[name] for _, name in review.candidates.columns.images)
-    review.close()
-    val = apply_decisions(folder, tmp_path / "better.csv").data.val
-    assert val is not None
-    known = val.labels.to_dense()
-    assert np.array_equal(known[chosen], truth[chosen])
-    others = np.setdiff1d(np.arange(20), chosen)
-    assert np.array_equal(known[others], data.val.labels.to_dense()[others])
-    assert (known[chosen] == PRESENT).any()
 
 
 def test_a_model_is_measured_on_images_and_classes_that_are_decided_in_full(data: Dataset, tmp_path: Path) -> None:

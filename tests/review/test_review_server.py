@@ -102,32 +102,6 @@ def test_a_decision_is_on_disk_before_it_is_answered(client: ReviewClient, folde
     assert identity not in ids(client.request("/class/3?show=open").text)
 
 
-def test_two_people_see_each_other_and_nobody_is_overwritten(client: ReviewClient, folder: Path) -> None:
-    ben = client.another("ben")
-    identity = ids(client.request("/class/3").text)[0]
-    client.decide(identity, PRESENT)
-    clash = ben.decide(identity, ABSENT, base_version=0)
-    (result,) = clash.json["results"]
-    assert clash.status == 409 and (result["status"], result["value"], result["who"]) == ("conflict", "1", "anna")
-    assert [made.value for made in decisions(folder)] == [PRESENT]
-    meant = ben.decide(identity, ABSENT, base_version=result["version"])
-    assert meant.status == 200 and [made.author for made in decisions(folder)] == ["ben"]
-    (change,) = client.request("/api/changes?since=1").json["changes"]
-    assert (change["id"], change["value"], change["who"]) == (identity, "0", "ben")
-    assert client.request(f"/api/changes?since={change['version']}").json["changes"] == []
-
-
-def test_an_undo_is_heard_by_the_others(client: ReviewClient) -> None:
-    identity = ids(client.request("/class/3").text)[0]
-    request = uuid.uuid4().hex
-    client.send([{"request_id": request, "id": identity, "value": UNKNOWN, "base_version": 0}])
-    answer = client.send([{"request_id": uuid.uuid4().hex, "undoes": request}])
-    (result,) = answer.json["results"]
-    assert (result["id"], result["value"], result["version"]) == (identity, "", 0)
-    (change,) = client.request("/api/changes?since=1").json["changes"]
-    assert change == {"id": identity, "value": "", "version": 0, "who": ""}
-
-
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
     other = DecisionStore(folder / FILE)
     entry = review.candidates.key(0)
@@ -359,13 +333,6 @@ def test_beyond_this_machine_a_token_is_needed(review: Review) -> None:
         assert client.request(f"//evil.example/?token={token}").headers["location"] == "/evil.example/"
         client.cookie = ""
         assert client.decide(identity, ABSENT).status == 401
-
-
-def test_a_budget_counts_down_from_the_first_page(review: Review) -> None:
-    with run_server(review, budget=900) as client:
-        page = client.request("/class/1").text
-        remaining = int(re.findall(r'data-remaining="(-?\d+)"', page)[0])
-        assert remaining <= 900 and client.request("/api/changes?since=0").json["remaining"] <= remaining
 
 
 def test_a_full_disk_is_told_to_the_page_and_in_the_terminal(

@@ -25,16 +25,7 @@ from labelgap.core.files import DiskError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import database
 from labelgap.review.database import FILE, recover_events
-from labelgap.review.store import (
-    SECOND,
-    Decision,
-    DecisionOutcome,
-    DecisionStore,
-    LabelKey,
-    Undo,
-    decisions,
-    read_decisions,
-)
+from labelgap.review.store import Decision, DecisionOutcome, DecisionStore, LabelKey, Undo, decisions, read_decisions
 
 DOG = LabelKey("train", "a.jpg", "dog")
 CAT = LabelKey("train", "a.jpg", "cat")
@@ -73,9 +64,8 @@ def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionSt
     assert outcome.current is not None and outcome.current.value == PRESENT
     assert values(store) == {DOG: PRESENT}
     tell(store, Undo(first.request_id, "undo-0002"))
-    assert values(store) == {} and len(store.events()) == 4
     (again,) = tell(store, Undo(first.request_id, "undo-0003"))
-    assert again.status == "accepted" and len(store.events()) == 4
+    assert again.status == "accepted" and values(store) == {} and len(store.events()) == 4
     (nothing,) = tell(store, Undo("nobody-said", "undo-0004"))
     (undo_of_undo,) = tell(store, Undo(3, "undo-0005"))
     assert nothing.status == undo_of_undo.status == "nothing_to_undo" and len(store.events()) == 4
@@ -92,14 +82,9 @@ def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Deci
     assert meant.status == "accepted" and values(store) == {DOG: ABSENT} and len(store.events()) == 3
     (stale,) = tell(store, said(DOG, UNKNOWN, base_version=1))
     assert stale.status == "conflict" and values(store) == {DOG: ABSENT}
-
-
-def test_agreeing_unseen_is_no_conflict_nor_is_changing_ones_own_mind(store: DecisionStore) -> None:
-    tell(store, said(DOG, PRESENT))
-    (agrees,) = tell(store, said(DOG, PRESENT), by="ben")
-    (changes,) = tell(store, said(CAT, PRESENT), by="ben")
-    (mind,) = tell(store, said(CAT, ABSENT, base_version=0), by="ben")
-    assert agrees.status == changes.status == mind.status == "accepted"
+    (agrees,) = tell(store, said(DOG, ABSENT))
+    first, mind = (tell(store, said(CAT, value), by="ben")[0] for value in (PRESENT, ABSENT))
+    assert agrees.status == first.status == mind.status == "accepted", "nor is changing one's own mind a conflict"
 
 
 def test_a_batch_is_written_whole_or_not_at_all(store: DecisionStore) -> None:
@@ -213,18 +198,6 @@ def test_rankings_are_numbered_kept_equal_and_recovered_one_by_one(tmp_path: Pat
         assert (again.events()[0].ranking, again.events()[0].place) == (3, 6)
 
 
-def test_a_second_opinion_is_stored_and_never_in_force(tmp_path: Path) -> None:
-    with closing(DecisionStore(tmp_path / FILE)) as store:
-        store.append([Decision(DOG, PRESENT, "request-1")], reviewer="anna", client="w-1")
-        second = Decision(DOG, ABSENT, "request-2", 0, SECOND)
-        outcomes = [store.append([second], reviewer="ben", client="w-2")[0] for _ in range(2)]
-        assert [outcome.status for outcome in outcomes] == ["accepted", "accepted"]
-        assert [(event.reviewer, event.value) for event in store.current()] == [("anna", PRESENT)]
-        assert [(event.kind, event.accepted) for event in store.events()] == [("other", True), (SECOND, False)]
-    with closing(DecisionStore(tmp_path / FILE)) as store:  # it passes the checks of a store that is opened
-        assert len(store.events()) == 2
-
-
 def test_classes_are_added_once_and_there_are_not_too_many(tmp_path: Path) -> None:
     with closing(DecisionStore(tmp_path / FILE)) as store:
         for name, who in (("heron", "anna"), ("wren", "ben"), ("heron", "ben")):
@@ -275,8 +248,9 @@ def test_what_is_not_an_ordinary_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    for name, message in {"empty": "is empty", "pipe": "ordinary", "folder": "ordinary", "gone": "not exist"}.items():
-        with pytest.raises(RunError, match=message):
+    (tmp_path / "folder" / "link").symlink_to(make_store(tmp_path / "mine.sqlite"))
+    for name in ("empty", "pipe", "folder", "gone", "folder/link"):
+        with pytest.raises(RunError, match=name):
             DecisionStore(tmp_path / name)
     assert not (tmp_path / "nowhere").exists()
 
@@ -307,14 +281,6 @@ def test_nothing_is_written_through_a_link_beside_the_store(
         with pytest.raises(RunError, match=f"{suffix} was not made by labelgap"):
             DecisionStore(path, read_only=read_only)
     assert victim.read_text() == "precious"
-
-
-def test_a_store_elsewhere_is_not_written_to_through_a_link(tmp_path: Path) -> None:
-    mine = make_store(tmp_path / "mine.sqlite")
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / FILE).symlink_to(mine)
-    with pytest.raises(RunError, match=r"is a link to .+mine\.sqlite"):
-        DecisionStore(tmp_path / "foreign" / FILE)
 
 
 def test_a_store_that_is_removed_or_replaced_takes_no_more_decisions(tmp_path: Path) -> None:

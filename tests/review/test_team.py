@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -277,18 +276,6 @@ def test_many_browsers_cannot_fill_the_memory(leases: Leases, monkeypatch: pytes
         leases.take(Holder(f"hostile-{at}", "page"), QUEUE, 10)
     assert leases.renew(ANNA, "anna"), "a page that polls outlives those that do not"
     assert len(leases.held_by_others("somebody")) == 30
-
-
-def test_twenty_threads_that_ask_at_once_are_given_different_candidates(leases: Leases) -> None:
-    queue, together = np.arange(2000), threading.Barrier(20)
-
-    def work(number: int) -> Any:
-        together.wait()
-        return [leases.take(Holder(f"browser-{number}", "page"), queue, 60).tolist() for _ in range(20)][-1]
-
-    with ThreadPoolExecutor(20) as threads:
-        given = list(threads.map(work, range(20)))
-    assert [len(each) for each in given] == [60] * 20 and len({*chain(*given)}) == 20 * 60
 
 
 CLASS = 3

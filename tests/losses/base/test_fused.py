@@ -88,13 +88,6 @@ def test_a_loss_on_the_cpu_does_not_depend_on_the_default_device(name: str) -> N
     torch.testing.assert_close([elsewhere, made(logits, labels)], [expected] * 2, rtol=0, atol=0)
 
 
-def test_one_number_per_head_broadcasts_over_logits_without_heads() -> None:
-    logits, labels, numbers = torch.randn(4, 5), torch.randint(-1, 2, (4, 5)), torch.tensor([0.1, 0.3])
-    together = loss("an-ls", smoothing=numbers)(logits, labels)
-    alone = torch.stack([loss("an-ls", smoothing=float(number))(logits, labels) for number in numbers])
-    torch.testing.assert_close(together, alone)
-
-
 def test_entries_of_a_subclass_are_what_it_costs() -> None:
     class Doubled(MixtureLoss):
         declared = Mixture(unknown=(0.0, 1.0, 0.0))
