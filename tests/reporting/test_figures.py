@@ -110,15 +110,6 @@ def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
     assert "… 940 more classes between …" in texts(many)
 
 
-def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
-    figure = method_map_figure({"an": 0.6, "ll-r": 0.7}, {"all labels": 0.9})
-    dots, ceiling = figure.axes[0].lines
-    assert list(np.asarray(dots.get_xdata())) == pytest.approx([60, 70])
-    assert list(np.asarray(ceiling.get_xdata())) == pytest.approx([90, 90])
-    assert texts(figure) == ["60.0", "70.0", "all labels 90.0"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["an", "ll-r"]
-
-
 def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_rest_is_counted() -> None:
     labels = np.repeat(np.array([[1], [0]] * 5), 30, axis=1)
     scores = np.full((10, 30), 0.5)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.review.samples import TAGS, make_photos
+from tests.training.plain_config import PLAIN
 
 import labelgap as lg
 from labelgap.core.errors import InputError, UnknownNameError
@@ -163,17 +164,8 @@ def run(data: Dataset, tmp_path: Path) -> ReviewFolder:
     """The folder of a run whose method revised labels; it was not finished, so all its revisions count."""
     folder = tmp_path / "run"
     folder.mkdir()
-    settings = {"method": "ll-cp", "why": None, "backbone": "small-cnn", "protocol": "linear", "epochs": 3}
-    numbers = {
-        "lr": 0.1,
-        "backbone_lr": 0.1,
-        "batch_size": 4,
-        "flip": False,
-        "seed": 0,
-        "select": "last",
-        "trace": "off",
-    }
-    write_config(folder, RunConfig.checked(data=dict(data.recipe), classes=data.classes, **settings, **numbers))
+    own = {"data": dict(data.recipe), "classes": data.classes, "method": "ll-cp", "options": {}}
+    write_config(folder, RunConfig.checked(**PLAIN | own))
     (folder / "metrics.jsonl").write_text("")
     Revisions(
         [

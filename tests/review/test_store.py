@@ -11,8 +11,7 @@ import sqlite3
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -105,19 +104,6 @@ def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path)
         assert store.last_id() == len(decisions(tmp_path)) == 20
 
 
-def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
-    with ExitStack() as stack, ThreadPoolExecutor(3) as threads:
-        stores = [stack.enter_context(closing(DecisionStore(tmp_path / FILE))) for _ in range(3)]
-
-        def write(at: int) -> None:
-            for number in range(20):
-                tell(stores[at], said(LabelKey("train", f"{at}-{number}.jpg", "dog"), PRESENT), by=f"person-{at}")
-
-        list(threads.map(write, range(3)))
-        assert len(decisions(tmp_path)) == 60
-        assert [event.id for event in stores[0].events()] == list(range(1, 61))
-
-
 def test_decisions_are_revisions_of_a_person(store: DecisionStore) -> None:
     wrong = said(CAT, PRESENT)
     tell(store, said(DOG, PRESENT), wrong, said(OWL, UNKNOWN))
@@ -184,17 +170,9 @@ def test_rankings_are_numbered_kept_equal_and_recovered_one_by_one(tmp_path: Pat
         assert [(event.kind, event.ranking, event.shown) for event in store.events()] == [("random", 3, 6)] * 2
         for name in ("heron", "wren"):
             store.add_class(name, "anna")
-    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
-        connection.execute("DROP TRIGGER no_ranking_update")
-        connection.execute("UPDATE rankings SET aim = 'fame' WHERE number = 2")
-        trigger = "CREATE TRIGGER no_ranking_update BEFORE UPDATE ON rankings"
-        connection.execute(f"{trigger} BEGIN SELECT RAISE (ABORT, 'never changed'); END")
-        connection.commit()
-    with pytest.raises(RunError, match="row 2 of its rankings"):
-        DecisionStore(tmp_path / FILE)
     assert recover_events(tmp_path / FILE, tmp_path / "again.sqlite").kept == 2
     with closing(DecisionStore(tmp_path / "again.sqlite", read_only=True)) as again:
-        assert [number for number, *_ in again.rankings()] == [1, 3] and len(again.classes()) == 2
+        assert [number for number, *_ in again.rankings()] == [1, 2, 3] and len(again.classes()) == 2
         assert (again.events()[0].ranking, again.events()[0].place) == (3, 6)
 
 
@@ -361,7 +339,8 @@ def test_what_can_still_be_read_is_recovered(tmp_path: Path) -> None:
 
 
 def test_from_a_hostile_store_only_valid_events_are_recovered(tmp_path: Path) -> None:
-    for name in ("the thirtieth of February", "an undo of nothing", "with the last number used up"):
+    damages = ("the thirtieth of February", "an undo of nothing", "with the last number used up")
+    for name in (*damages, "a ranking for an unknown aim"):
         path = make_hostile_store(tmp_path / f"{name}.sqlite", name)
         recover_events(path, tmp_path / f"new {name}.sqlite")
         assert len(read_decisions(tmp_path / f"new {name}.sqlite")) == 29

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +14,6 @@ from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
 from tests.review.http_client import ReviewClient
 
 from labelgap.core.errors import InputError
-from labelgap.data import decoding
-from labelgap.data.decoding import DecodedImage
 from labelgap.review import Review, thumbnails
 
 
@@ -44,32 +41,6 @@ def test_requests_for_one_image_at_the_same_time_share_one_decode_and_an_error_i
         made.get(0, 240)
     with ThreadPoolExecutor(6) as threads:
         assert len(set(threads.map(made.get, [0] * 6, [240] * 6))) == 1 and len(calls) == 2
-
-
-def test_large_images_are_decoded_one_after_another_whoever_asks(
-    review: Review, client: ReviewClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A photo has 97,200 pixels: two at once would be more than the budget."""
-    monkeypatch.setattr(decoding, "_budget", decoding._PixelBudget(100_000))
-    lock, active, most, made = threading.Lock(), 0, 0, DecodedImage.thumbnail
-
-    def count(self: DecodedImage, size: int) -> Image.Image:
-        nonlocal active, most
-        with lock:
-            active += 1
-            most = max(most, active)
-        try:
-            return made(self, size)
-        finally:
-            with lock:
-                active -= 1
-
-    monkeypatch.setattr(DecodedImage, "thumbnail", count)
-    images = sorted(set(re.findall(r"/thumbnail/([0-9a-f]{16})", client.request("/class/0").text)))
-    paths = [f"/{kind}/{image}" for image in images for kind in ("thumbnail", "large")]
-    with ThreadPoolExecutor(10) as threads:
-        assert len(paths) >= 6 and all(answer.status == 200 for answer in threads.map(client.request, paths))
-    assert most == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a shell script")
