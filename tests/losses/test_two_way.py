@@ -60,9 +60,7 @@ def test_close_logits_cost_what_distant_ones_do(name: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("formula", [False, True])
 @pytest.mark.parametrize("name", [*TWO_WAY, "softmax"])
-def test_logits_that_are_not_numbers_cost_nan_in_their_head_only(
-    name: str, formula: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_logits_cost_nan_in_their_head_only(name: str, formula: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that has diverged would seem perfect if it cost nothing."""
     if formula:
         monkeypatch.setattr(two_way, "is_fusible", lambda eps: False)
@@ -126,9 +124,7 @@ def chances(violating: int, negatives: int, classes: int) -> dict[int, float]:
 
 
 @pytest.mark.parametrize(("violating", "negatives", "classes"), [(1, 9, 10), (3, 9, 20), (9, 9, 10), (40, 60, 80)])
-def test_sampled_ranks_are_as_likely_as_drawing_negatives_makes_them(
-    violating: int, negatives: int, classes: int
-) -> None:
+def test_sampled_ranks_are_as_likely_as_by_drawing(violating: int, negatives: int, classes: int) -> None:
     torch.manual_seed(0)
     draws = 40_000
     count, available = torch.full((draws, 1), violating), torch.full((draws, 1), negatives)

@@ -34,6 +34,8 @@ from labelgap.training.history import write_history
 from labelgap.training.run_folder import write_predictions
 
 EPOCHS = 6
+RunMaker = Callable[..., Run]
+EveryRun = dict[str, tuple[Run, Dataset | None]]
 BLOCKS, BREAK = {"caption", "details", "div", "figcaption", "h1", "h2", "h3", "li", "p", "section", "tr"}, "\x1e"
 
 
@@ -192,7 +194,7 @@ def data() -> Dataset:
 
 
 @pytest.fixture
-def run_of(tmp_path: Path, data: Dataset) -> Callable[..., Run]:
+def run_of(tmp_path: Path, data: Dataset) -> RunMaker:
     """Make a run: ``run_of(method="an")``, fields of ``Recipe``; ``on=`` takes other data."""
 
     def made(on: Dataset = data, folder: str = "first", **wanted: Any) -> Run:
@@ -232,9 +234,7 @@ def positives_only(data: Dataset) -> Dataset:
 
 
 @pytest.fixture
-def every_run(
-    run_of: Callable[..., Run], data: Dataset, positives_only: Dataset
-) -> dict[str, tuple[Run, Dataset | None]]:
+def every_run(run_of: RunMaker, data: Dataset, positives_only: Dataset) -> EveryRun:
     """Runs of which more or less is known, and the data beside their pages."""
     unsplit = replace(data, val=None, test=None, findings=(NoSplit(len(data.train)),))
     blind, unmeasured = {"val": False, "test": False}, replace(data, test=None)

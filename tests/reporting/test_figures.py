@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from tests.reporting.conftest import EPOCHS
+from tests.reporting.conftest import EPOCHS, RunMaker
 
 import labelgap.reporting
 from labelgap.data.dataset import Dataset
@@ -36,7 +35,6 @@ from labelgap.reporting.sections.separability import (
 )
 from labelgap.reporting.style import NARROW, WIDE, inline_svg
 from labelgap.studies import Study
-from labelgap.training import Run
 
 
 def drawn(figure: Figure, axis: int, line: int = 0) -> list[float]:
@@ -66,7 +64,7 @@ def some_scores(probability: float = 0.3) -> LabelScores:
 
 
 def test_a_figure_of_a_page_draws_the_numbers_beside_it(
-    run_of: Callable[..., Run], study: Study, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_of: RunMaker, study: Study, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every point of a curve and every bar, in percent or not."""
     found: list[ResponsiveFigure] = []

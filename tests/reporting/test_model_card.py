@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.reporting.conftest import renamed
+from tests.reporting.conftest import EveryRun, RunMaker, renamed
 
 import labelgap as lg
 from labelgap.data.dataset import Dataset
@@ -38,9 +37,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in lines}
 
 
-def test_the_card_of_every_kind_of_run(
-    every_run: dict[str, tuple[Run, Dataset | None]], data: Dataset, snapshot: SnapshotAssertion
-) -> None:
+def test_the_card_of_every_kind_of_run(every_run: EveryRun, data: Dataset, snapshot: SnapshotAssertion) -> None:
     """The whole card of a run; of the others the lines that are not in the first."""
     first = ""
     for name, (run, beside) in every_run.items():
@@ -54,16 +51,14 @@ def test_the_card_of_every_kind_of_run(
     assert "(pets): cc-by-4.0." in licensed and 'license: "cc-by-4.0"\n' in licensed
 
 
-def test_write_report_writes_the_card(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_write_report_writes_the_card(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
     for beside, counted in ((None, None), (data, data), (None, data)):
         lg.write_report(run, data=beside)
         assert (run.path / "MODEL_CARD.md").read_text(encoding="utf-8") == render_model_card(run, counted)
 
 
-def test_names_that_people_made_up_cannot_break_the_card_and_the_hub_can_read_it(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_names_cannot_break_the_card_and_the_hub_reads_it(run_of: RunMaker, data: Dataset) -> None:
     strange = renamed(data, ('<script>alert("x")</script>', "a|b", "# *c* `d`", "yak"))
     run = run_of(strange, 'my "run"')
     text = render_model_card(run, strange)

@@ -6,13 +6,13 @@ import csv
 import os
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.reporting.conftest import RunMaker
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.data.dataset import Dataset, Split
@@ -22,7 +22,6 @@ from labelgap.reporting.page import FigureData, Page, stack_columns, write_figur
 from labelgap.reporting.report import check_figure_folder
 from labelgap.reporting.sections.curves import learning_curves
 from labelgap.reporting.style import BLUE, TEXT_COLOR, inline_svg
-from labelgap.training import Run
 
 
 def test_a_page_keeps_its_figures_with_their_numbers_and_refuses_a_name_twice(drawn: None) -> None:
@@ -65,7 +64,7 @@ def test_an_inline_figure_has_the_colors_of_the_page_no_address_no_font_and_ids_
 
 
 def test_every_figure_of_a_page_is_written_for_a_paper_with_its_numbers(
-    run_of: Callable[..., Run], data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_of: RunMaker, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formats = {name: lambda figure, path: None for name in ("svg", "png", "pdf")}
     monkeypatch.setattr("labelgap.reporting.page._SAVE", formats)  # the next test looks into the files
@@ -104,9 +103,7 @@ def test_files_are_seven_inches_wide_on_white_with_fonts_and_the_same_every_time
     )
 
 
-def test_figures_are_refused_where_they_would_harm_before_anything_is_written(
-    run_of: Callable[..., Run], data: Dataset, tmp_path: Path
-) -> None:
+def test_figures_are_refused_where_they_would_harm(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
     run, page = run_of(), tmp_path / "first" / "report.html"
     (tmp_path / "file").write_text("mine")
     (tmp_path / "photos").mkdir()
@@ -127,7 +124,7 @@ def test_figures_are_refused_where_they_would_harm_before_anything_is_written(
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_to_is_named(run_of: Callable[..., Run], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_named(run_of: RunMaker, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(LabelGapError, match="locked"):
         write_report(run_of(), figures=tmp_path / "locked")

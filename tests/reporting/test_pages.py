@@ -7,20 +7,18 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
-from tests.reporting.conftest import Reader, Recipe, make_study, renamed
+from tests.reporting.conftest import EveryRun, Reader, Recipe, RunMaker, make_study, renamed
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import study_table, write_report
 from labelgap.reporting.pages.study import study_notes, study_rows
 from labelgap.studies import Study, StudyMember
-from labelgap.training import Run
 
 EVIL = '<script>alert("1")</script>'
 
@@ -40,9 +38,7 @@ def check_self_contained(page: Reader) -> None:
     assert len(page.text) < 1_500_000
 
 
-def test_the_page_of_a_run_needs_nothing_but_itself_and_escapes_what_users_named(
-    run_of: Callable[..., Run], data: Dataset, drawn: None
-) -> None:
+def test_the_page_of_a_run_is_self_contained_and_escaped(run_of: RunMaker, data: Dataset, drawn: None) -> None:
     evil = renamed(data, (EVIL, "dog", "owl", "$x$"))
     page = Reader(write_report(run_of(evil, select="observed"), data=evil))
     check_self_contained(page)
@@ -50,9 +46,7 @@ def test_the_page_of_a_run_needs_nothing_but_itself_and_escapes_what_users_named
     assert "observed ranking (not an accuracy)" in page.visible and "mAP, " not in page.visible
 
 
-def test_the_page_of_a_study_needs_nothing_but_itself_and_links_to_the_pages_of_its_runs_that_exist(
-    study: Study, data: Dataset
-) -> None:
+def test_the_page_of_a_study_links_to_pages_that_exist(study: Study, data: Dataset) -> None:
     members = [StudyMember(EVIL + member.label, member.folder, member.extra_labels) for member in study.members]
     harmful = study.path / "javascript:alert(1)"
     (study.path / "an").rename(harmful)
@@ -66,7 +60,7 @@ def test_the_page_of_a_study_needs_nothing_but_itself_and_links_to_the_pages_of_
     assert links == {"ll/report.html", "javascript%3Aalert%281%29/report.html"}
 
 
-def test_images_are_in_it_unless_they_are_left_out(run_of: Callable[..., Run], study: Study, data: Dataset) -> None:
+def test_images_are_in_it_unless_they_are_left_out(run_of: RunMaker, study: Study, data: Dataset) -> None:
     for what in (run_of(), study):
         assert "data:image/" in write_report(what, data=data).read_text()
         without = Reader(write_report(what, data=data, images=False))
@@ -75,9 +69,7 @@ def test_images_are_in_it_unless_they_are_left_out(run_of: Callable[..., Run], s
         assert "data:image/" not in write_report(what).read_text()
 
 
-def test_a_page_says_what_was_measured_and_nothing_that_the_labels_do_not_support(
-    every_run: dict[str, tuple[Run, Dataset | None]], snapshot: SnapshotAssertion
-) -> None:
+def test_a_page_says_what_was_measured(every_run: EveryRun, snapshot: SnapshotAssertion) -> None:
     """The whole page of a run; of the others its titles, and the lines that are not on the first."""
     first = ""
     for name, (run, beside) in every_run.items():
@@ -100,9 +92,7 @@ def test_the_page_and_the_table_of_a_study(study: Study, data: Dataset, snapshot
     assert "[red]an[/]" in printed(named) and "[bold]a[/nothing]" in printed(named)
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(
-    run_of: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_that_fails_leaves_the_old_one_whole(run_of: RunMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of()
     before = write_report(run).read_bytes()
     path = write_report(run.path)
@@ -118,9 +108,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one_whole(
     assert not list(run.path.glob(".*partial*"))
 
 
-def test_a_folder_that_is_no_result_and_data_of_other_classes_are_refused(
-    run_of: Callable[..., Run], data: Dataset, tmp_path: Path
-) -> None:
+def test_no_result_and_other_classes_are_refused(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="neither a run nor a study"):
         write_report(tmp_path)
     with pytest.raises(InputError, match="other classes"):
@@ -134,9 +122,7 @@ def printed(study: Study) -> str:
     return text
 
 
-def test_what_the_rows_of_a_study_do_not_support_is_a_dash_with_a_footnote(
-    study: Study, positives_only: Dataset, tmp_path: Path
-) -> None:
+def test_what_rows_do_not_support_is_a_dash(study: Study, positives_only: Dataset, tmp_path: Path) -> None:
     made = make_study(tmp_path / "other", positives_only, an=Recipe(method="an", select="last", val=False))
     assert study_rows(made)[0].shown.cells[:4] == ("–", "–", "–", "0 of 4")
     assert any("no class has both" in note for note in study_notes(study_rows(made)))

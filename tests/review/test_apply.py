@@ -72,9 +72,7 @@ EXPECTED = """image,split,cat,dog,owl
 """
 
 
-def test_decisions_become_cells_all_else_stays_and_beside_it_stands_who_said_what(
-    drawn: ReviewFolder, tmp_path: Path
-) -> None:
+def test_decisions_become_cells_and_all_else_stays(drawn: ReviewFolder, tmp_path: Path) -> None:
     decide(drawn, *SAID)
     written = apply_decisions(drawn, tmp_path / "better.csv")
     assert (tmp_path / "better.csv").read_text() == EXPECTED and (tmp_path / "tags.csv").read_text() == TAGS
@@ -178,9 +176,7 @@ def run(data: Dataset, tmp_path: Path) -> ReviewFolder:
     return open_review_folder(folder)
 
 
-def test_a_models_revisions_come_in_only_when_named_and_never_before_a_persons(
-    run: ReviewFolder, tmp_path: Path
-) -> None:
+def test_a_models_revisions_come_in_only_when_named(run: ReviewFolder, tmp_path: Path) -> None:
     decide(run, ("0.jpg", "dog", ABSENT))
     apply_decisions(run, tmp_path / "people.csv")
     assert "0.jpg,train,1,0," in (tmp_path / "people.csv").read_text()

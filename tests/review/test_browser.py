@@ -73,9 +73,7 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
         assert {digit: cells[name][digit] for digit in row} == row
 
 
-def test_two_people_at_once_see_each_other_and_are_told_of_conflicts(
-    chromium: Any, review: Review, folder: Path
-) -> None:
+def test_two_people_at_once_are_told_of_conflicts(chromium: Any, review: Review, folder: Path) -> None:
     with run_server(review, reviewer="anna") as client:
         address = f"{client.address}class/3"
         anna, ben = opened(chromium, address), opened(chromium, f"{address}?show=held")
@@ -180,9 +178,7 @@ def image_address(review: Review, image: int) -> str:
     return f"image/{int(review.candidates.columns.image_ids[image]):016x}"
 
 
-def test_one_key_too_many_changes_no_answer_of_an_image_and_enter_opens_the_next(
-    chromium: Any, review: Review, client: ReviewClient, folder: Path
-) -> None:
+def test_one_key_too_many_changes_no_answer(chromium: Any, review: Review, client: ReviewClient, folder: Path) -> None:
     image = int(review.image_order[0])
     count = len(review.of_image(image))
     page = opened(chromium, client.address + image_address(review, image))
@@ -211,9 +207,7 @@ def test_one_key_too_many_changes_no_answer_of_an_image_and_enter_opens_the_next
     assert page.errors == []
 
 
-def test_the_last_answer_beside_an_enlarged_image_closes_it_and_messages_lie_over_it(
-    chromium: Any, review: Review, client: ReviewClient
-) -> None:
+def test_the_last_answer_closes_an_enlarged_image(chromium: Any, review: Review, client: ReviewClient) -> None:
     page = opened(chromium, f"{client.address}class/3")
     count = page.locator(".entry").count()
     page.keyboard.press("End")
@@ -240,9 +234,7 @@ def kinds(folder: Path) -> list[tuple[str, int | None]]:
         return [(event.kind, event.value) for event in store.current()]
 
 
-def test_labels_are_confirmed_and_corrected_by_keys_and_clicks_until_the_queue_is_put_away(
-    chromium: Any, folder: Path
-) -> None:
+def test_labels_are_confirmed_and_corrected_by_keys_and_clicks(chromium: Any, folder: Path) -> None:
     suggest_wrong(folder, 40)
     review = Review(open_review_folder(folder))
     with run_server(review) as client:

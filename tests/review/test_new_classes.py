@@ -73,9 +73,7 @@ def test_the_class_is_there_at_once_with_every_image(review: Review) -> None:
     assert review.estimates().by_class[number] is None
 
 
-def test_a_class_without_examples_stays_in_its_random_order_and_out_of_the_estimates(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_without_examples_stays_in_random_order(review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     total, number = review.estimate(), add(review)
     order, count = images(review, number), len(review.candidates.columns.ids)
     made = Ranking(9, "missing", 12, np.arange(count, dtype=np.int32)[::-1], np.full(count, 0.5, np.float32))
@@ -86,9 +84,7 @@ def test_a_class_without_examples_stays_in_its_random_order_and_out_of_the_estim
     assert not lacks_examples(review, number) and images(review, number) != order[5:]
 
 
-def test_another_server_and_a_restart_show_the_same_order(
-    album_run: Path, review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_server_shows_the_same_order(album_run: Path, review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(added_names, "INTERVAL", 0.0)
     with closing(Review(open_review_folder(album_run))) as other:
         _ = other.current, other.copies, other.image_order
@@ -156,7 +152,7 @@ def extended(
     return extend_candidates(candidates, names, everything, review)
 
 
-def test_the_class_asks_about_every_image_once_and_all_else_keeps_its_number_its_id_and_its_place(
+def test_all_else_keeps_its_number_its_id_and_its_place(
     candidates: Candidates, everything: list[tuple[str, str]]
 ) -> None:
     more = extended(candidates, everything, "zebra")

@@ -98,9 +98,7 @@ def check_one_moment(folder: ReviewFolder, out: Path) -> int:
     return result.decided
 
 
-def test_two_servers_a_kill_stalled_clients_and_apply_lose_no_decision(
-    review_folder: ReviewFolder, tmp_path: Path
-) -> None:
+def test_a_kill_stalled_clients_and_apply_lose_no_decision(review_folder: ReviewFolder, tmp_path: Path) -> None:
     candidates = Candidates(review_folder.path / "candidates.parquet", CLASSES)
     ids = [f"{int(each):016x}" for each in candidates.columns.ids]
     with ExitStack() as stack:
@@ -192,9 +190,7 @@ def test_a_worker_that_cannot_work_is_told_of_and_the_audits_order_stays(folder:
         assert class_feed(review, 3).numbers.tolist() == before
 
 
-def test_a_full_disk_ends_nothing_and_no_end_is_without_a_reason(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_worker_ends_without_a_reason(review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = [DiskError.of(review.store.path, "full", full=True)] * (MAX_CRASHES + 1) + [ValueError("of a bug")]
     monkeypatch.setattr("labelgap.review.live.RETRY_SECONDS", 0.01)
 

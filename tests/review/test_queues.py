@@ -79,9 +79,7 @@ def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_ranking_never_moves_the_draw(review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     before, columns = class_feed(review, 3), review.candidates.columns
     decide(review, before.numbers[:1])
     before = class_feed(review, 3)

@@ -155,9 +155,7 @@ def test_commands_end_with_one_message(
         assert "review.json is damaged" in capsys.readouterr().err
 
 
-def test_a_damaged_store_is_recovered_by_the_command(
-    reviewed: ReviewFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_recovers_a_damaged_store(reviewed: ReviewFolder, capsys: pytest.CaptureFixture[str]) -> None:
     path = make_store(reviewed.path / "other.sqlite", decided=200)
     content = bytearray(path.read_bytes())
     content[-4096:] = bytes(4096)

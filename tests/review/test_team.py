@@ -218,9 +218,7 @@ def leases(clock: Clock) -> Leases:
     return Leases(lambda: clock.now)
 
 
-def test_the_second_person_is_given_what_follows_and_pages_of_one_browser_do_not_exclude_each_other(
-    leases: Leases,
-) -> None:
+def test_the_second_person_is_given_what_follows(leases: Leases) -> None:
     for page in (Holder(ANNA.browser, "page-2"), ANNA):
         assert leases.take(page, QUEUE, 60).tolist() == list(range(60))
     leases.release(Holder(ANNA.browser, "page-2"))
@@ -328,7 +326,7 @@ def answer(client: ReviewClient, tile: dict[str, str], value: int) -> HttpRespon
     return client.decide(tile["id"], value, int(tile["version"]), asked=tile["asked"])
 
 
-def test_what_another_answers_and_leaves_while_a_page_is_made_is_not_on_it(
+def test_what_is_answered_while_a_page_is_made_is_not_on_it(
     client: ReviewClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ben, held = client.another("ben"), Leases.held_by_others
@@ -347,9 +345,7 @@ def test_what_another_answers_and_leaves_while_a_page_is_made_is_not_on_it(
     assert not left and len(shown) == 5 and not set(shown) & set(ids(answered))
 
 
-def test_the_cookie_of_a_browser_is_not_for_scripts_or_other_sites_and_a_forged_one_is_replaced(
-    client: ReviewClient,
-) -> None:
+def test_the_cookie_of_a_browser_is_for_no_script_and_no_other_site(client: ReviewClient) -> None:
     given = client.request("/class/3").headers["set-cookie"]
     assert re.match(rf"labelgap-{client.port}-browser=[0-9a-f]{{32}};", given)
     assert "HttpOnly" in given and "SameSite=strict" in given

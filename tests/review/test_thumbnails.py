@@ -23,9 +23,7 @@ def review(photos: Review) -> Review:
     return photos
 
 
-def test_requests_for_one_image_at_the_same_time_share_one_decode_and_an_error_is_tried_again(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_at_the_same_time_share_one_decode(review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, encode = list[int](), thumbnails._encode
 
     def slow(*arguments: object) -> bytes:
@@ -44,7 +42,7 @@ def test_requests_for_one_image_at_the_same_time_share_one_decode_and_an_error_i
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a shell script")
-def test_a_photo_that_is_postscript_or_has_too_many_pixels_is_refused_by_the_page(
+def test_postscript_and_too_many_pixels_are_refused(
     review: Review, client: ReviewClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABELGAP_MAX_PIXELS", "100000")

@@ -79,9 +79,7 @@ KINDS: dict[str, tuple[tuple[MethodResult, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_winner_is_called_only_beyond_the_spread_and_an_accuracy_only_where_it_is_one(
-    tmp_path: Path, kind: str, snapshot: SnapshotAssertion
-) -> None:
+def test_a_winner_is_called_only_beyond_the_spread(tmp_path: Path, kind: str, snapshot: SnapshotAssertion) -> None:
     rows, other = KINDS[kind]
     made = comparison(tmp_path, *rows, **other)
     assert made.winner is (BEST if kind in ("clear", "observed") else None)

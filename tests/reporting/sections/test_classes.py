@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.reporting.conftest import write_audit
+from tests.reporting.conftest import RunMaker, write_audit
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
@@ -18,13 +17,12 @@ from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.reporting import class_table
 from labelgap.reporting.sections.calibration import bin_probabilities, comparable_curves
 from labelgap.reporting.sections.summary import expected_half_width, images_for_half_width, partial_evidence
-from labelgap.training import Run
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.run_folder import read_predictions, write_predictions
 
 
 def test_measures_are_those_of_the_best_split_and_counts_those_of_train(
-    run_of: Callable[..., Run], data: Dataset, monkeypatch: pytest.MonkeyPatch
+    run_of: RunMaker, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of()
     assert data.test is not None and data.train.truth is not None
@@ -61,9 +59,7 @@ def bins_by_hand(scores: NDArray[np.float32], codes: NDArray[np.int8]) -> list[t
     ]
 
 
-def test_without_test_the_numbers_are_of_val_and_without_data_only_what_the_run_stored(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_without_test_the_numbers_are_of_val(run_of: RunMaker, data: Dataset) -> None:
     run = run_of(test=False)
     table = class_table(run)
     assert table.split == "val" and table.train is None and table.scores is None and np.isnan(table.low).all()
@@ -78,7 +74,7 @@ def with_test(data: Dataset, codes: NDArray[np.int8]) -> Dataset:
     return Dataset("pets", data.train, None, Split("test", images, LabelTable.from_dense(codes, data.classes, names)))
 
 
-def test_ties_one_positive_and_none_by_hand(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_ties_one_positive_and_none_by_hand(run_of: RunMaker, data: Dataset) -> None:
     codes = np.zeros((20, 4), dtype=np.int8)
     codes[:10, 0], codes[:6, 1], codes[0, 2] = 1, 1, 1
     on = with_test(data, codes)
@@ -99,7 +95,7 @@ def test_ties_one_positive_and_none_by_hand(run_of: Callable[..., Run], data: Da
     assert table.scores is not None and table.scores.error[0] == pytest.approx(0), "a score of one half, half present"
 
 
-def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: RunMaker, data: Dataset) -> None:
     codes = np.where(np.random.default_rng(0).random((300, 4)) < 0.2, PRESENT, UNKNOWN).astype(np.int8)
     codes[:, 3] = UNKNOWN
     codes[:3, 3] = PRESENT  # too few for an estimate
@@ -112,7 +108,7 @@ def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: Calla
     assert table.prevalence[:3].mean() == pytest.approx(run.metrics["test"]["chance_estimated"], abs=1e-6)
 
 
-def test_groups_and_the_audit_of_the_folder_are_in_it(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_groups_and_the_audit_of_the_folder_are_in_it(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
     run.metrics["class_groups"] = [1, 2, 2, 5]
     write_audit(run, {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 5, "cat": 2}})
@@ -146,9 +142,7 @@ def test_a_review_narrows_the_interval_as_the_square_root_of_its_images() -> Non
     assert expected_half_width(prevalence, images) <= 0.05 < expected_half_width(prevalence, images // 2)
 
 
-def test_the_ranking_the_known_labels_and_the_audit_are_told_by_what_they_are(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_where_no_accuracy_is_known_the_ranking_is_told(run_of: RunMaker, data: Dataset) -> None:
     assert data.val is not None
     shown = data.val.labels.observe(positives="all", negatives=0)
     on = Dataset("pets", data.train, Split("val", data.val.images, shown))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from tests.reporting.conftest import RunMaker
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
@@ -42,9 +42,7 @@ def test_a_small_grey_picture_keeps_its_pixels() -> None:
     )
 
 
-def test_every_class_called_present_or_missed_is_shown_with_its_verdict(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_every_class_is_shown_with_its_verdict(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
     assert data.test is not None
     shown = random_examples(run, data, 5)
@@ -60,7 +58,7 @@ def test_every_class_called_present_or_missed_is_shown_with_its_verdict(
             assert said.get(name) == expected
 
 
-def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
     assert data.test is not None
     nothing = LabelTable.from_dense(np.full(data.test.labels.shape, UNKNOWN), data.classes, data.test.labels.images)
@@ -77,9 +75,7 @@ def test_where_nothing_is_called_present_the_nearest_class_is_told(data: Dataset
     assert [(chip["name"], chip["outcome"]) for chip in answer["classes"]] == [("cat", "missed")]
 
 
-def test_images_that_cannot_be_read_or_were_not_predicted_are_left_out(
-    run_of: Callable[..., Run], data: Dataset, tmp_path: Path
-) -> None:
+def test_images_that_cannot_be_read_are_left_out(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
     run = run_of()
     assert data.test is not None
     lost = replace(data.test, images=FileImages(tmp_path, data.test.labels.images))
@@ -135,9 +131,7 @@ def lines(changes: LabelChanges) -> dict[tuple[int, int], tuple[int, int, int, i
 
 
 @pytest.mark.parametrize("method", ["ll-r", "ll-ct"])
-def test_a_change_of_some_epochs_is_told_with_its_first_epoch_and_its_truth(
-    run_of: Callable[..., Run], data: Dataset, method: str
-) -> None:
+def test_a_change_is_told_with_its_first_epoch(run_of: RunMaker, data: Dataset, method: str) -> None:
     right, wrong = hidden_labels(data)
     run = modify(run_of(method=method), {tuple(right): [2, 4, 5], tuple(wrong): [6]})
     changes = label_changes(run, data)
@@ -159,9 +153,7 @@ def test_a_change_of_some_epochs_is_told_with_its_first_epoch_and_its_truth(
     label_change_figure(changes, width=5.0).canvas.draw()
 
 
-def test_permanent_corrections_and_pseudo_labels_come_from_the_revisions(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_permanent_corrections_come_from_the_revisions(run_of: RunMaker, data: Dataset) -> None:
     (row, column), (other, absent) = hidden_labels(data)
     names, classes = data.train.labels.images, data.classes
     for method, first in (("ll-cp", 3), ("em-apl", 4)):
@@ -179,9 +171,7 @@ def test_permanent_corrections_and_pseudo_labels_come_from_the_revisions(
         assert (changes.states[first - 1 :, list(lines(changes)).index((row, column))] == PRESENT).all()
 
 
-def test_without_the_truth_nothing_is_judged_and_other_data_give_nothing(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_without_the_truth_nothing_is_judged(run_of: RunMaker, data: Dataset) -> None:
     right, wrong = hidden_labels(data)
     run = modify(run_of(method="ll-ct"), {tuple(right): [2], tuple(wrong): [3]})
     bare = replace(data, train=replace(data.train, truth=None))
@@ -205,9 +195,7 @@ def test_without_the_truth_nothing_is_judged_and_other_data_give_nothing(
     assert label_changes(run_of(method="an"), data) is None
 
 
-def test_half_of_the_images_are_successes_and_no_image_lists_very_many_labels(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_half_of_the_images_are_successes(run_of: RunMaker, data: Dataset) -> None:
     assert data.train.truth is not None
     places = np.argwhere(data.train.labels.to_dense() == UNKNOWN)
     run = modify(run_of(method="ll-ct"), {(row, column): [2] for row, column in places.tolist()})

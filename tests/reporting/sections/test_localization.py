@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.reporting.conftest import RunMaker
 
 from labelgap.data import load
 from labelgap.data.dataset import Dataset
@@ -32,9 +32,7 @@ def run(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fit(digits, "an", backbone="tiny-cnn", protocol="end-to-end", out=out, **settings)  # type: ignore[arg-type]
 
 
-def test_examples_are_of_many_classes_and_their_maxima_are_those_of_the_pointing_game(
-    run: Run, digits: Dataset
-) -> None:
+def test_examples_are_of_many_classes(run: Run, digits: Dataset) -> None:
     assert digits.test is not None and digits.test.boxes is not None
     examples = activation_examples({"a": run, "b": run}, digits, device="cpu")
     game = pointing_game(run, digits, device="cpu")
@@ -69,9 +67,7 @@ def test_pages_show_numbers_and_maps_and_without_images_only_numbers(run: Run, d
     assert "Pointing game" not in page and page.count('href="#map-') == 6
 
 
-def test_what_has_no_maps_says_why_and_a_network_that_is_not_there_is_passed_over(
-    run_of: Callable[..., Run], data: Dataset, run: Run, digits: Dataset
-) -> None:
+def test_what_has_no_maps_says_why(run_of: RunMaker, data: Dataset, run: Run, digits: Dataset) -> None:
     page = Page(digits)
     assert localization_section({"a": run_of()}, Page(data)) == localization_section({"a": run}, Page()) == ""
     other = Run(run.path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import logit
+from tests.reporting.conftest import RunMaker
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
@@ -21,7 +21,6 @@ from labelgap.reporting.sections.separability import (
     separability_on_unseen,
     unknown_positives_from_run,
 )
-from labelgap.training import Run
 from labelgap.training.run_folder import read_predictions
 
 
@@ -76,8 +75,8 @@ def test_the_unknown_labels_of_a_trace_are_measured_as_a_matrix_of_the_same_scor
     assert separability_from_trace({}, ("a",)) is None
 
 
-def test_unseen_images_are_measured_by_their_predictions_some_of_them_if_they_are_too_many(
-    run_of: Callable[..., Run], data: Dataset, positives_only: Dataset, monkeypatch: pytest.MonkeyPatch
+def test_unseen_images_are_measured_by_their_predictions(
+    run_of: RunMaker, data: Dataset, positives_only: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, test = run_of(), data.split("test")
     found = separability_on_unseen(run, data)["test"]
@@ -95,7 +94,7 @@ def test_unseen_images_are_measured_by_their_predictions_some_of_them_if_they_ar
 
 
 def test_unknown_positives_are_counted_per_class_in_blocks(
-    run_of: Callable[..., Run], data: Dataset, monkeypatch: pytest.MonkeyPatch
+    run_of: RunMaker, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     observed = LabelTable.from_dense([[1, -1, 0], [-1, -1, 1], [-1, -1, 1]])
     truth = LabelTable.from_dense([[1, 1, 0], [1, 1, 1], [0, -1, 1]])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.reporting.conftest import RunMaker
 
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
@@ -22,7 +22,6 @@ from labelgap.reporting.sections.modified_labels import (
     pseudo_labels_from_revisions,
 )
 from labelgap.reporting.sections.separability import BINS, probability_shares
-from labelgap.training import Run
 
 Trace = dict[str, NDArray[Any]]
 KINDS = {"TP": (PRESENT, PRESENT), "TN": (UNKNOWN, ABSENT), "FN": (UNKNOWN, PRESENT)}
@@ -49,9 +48,7 @@ def members(trace: Trace, kind: tuple[int, int]) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mean_and_share_are_over_the_labels_of_a_kind_that_were_seen_and_single_ones_are_among_them(
-    trace: Trace, kind: str
-) -> None:
+def test_mean_and_share_are_over_the_labels_that_were_seen(trace: Trace, kind: str) -> None:
     found, losses = label_losses(trace)[kind], trace["loss"].tolist()
     assert found.count == len(members(trace, KINDS[kind]))
     for epoch in range(5):
@@ -156,7 +153,7 @@ def test_pseudo_labels_by_hand() -> None:
     assert pseudo_labels_from_revisions(Revisions(), observed, truth, 4) == {}
 
 
-def test_a_run_is_read_by_what_its_method_does(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_a_run_is_read_by_what_its_method_does(run_of: RunMaker, data: Dataset) -> None:
     truth = data.train.truth
     assert truth is not None
     sampled = run_of(trace=50)
