@@ -93,23 +93,6 @@ def test_decisions_become_cells_and_all_else_stays(drawn: ReviewFolder, tmp_path
     assert {(row["source"], row["author"], row["run"]) for row in rows} == {("review", "anna", str(drawn.path))}
 
 
-LISTS = "id;tags;notes;image\n1;owl, cat;x;5.jpg\n2;;;1.jpg\n3;dog;y;0.jpg\n"
-NEW_LISTS = "id;tags;notes;image;absent\n1;owl, cat;x;5.jpg;\n2;cat;;1.jpg;dog\n3;;y;0.jpg;dog\n"
-
-
-def test_lists_stay_lists_in_their_own_order_and_the_printed_command_reads_them(data: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "lists.csv").write_text(LISTS)
-    options = {"rename": {"tags": "present"}, "ignore_columns": ["id", "notes"], "duplicates": "off"}
-    lists = lg.load("csv", tmp_path / "lists.csv", images=tmp_path / "photos", **options)
-    folder = create_random_review(lists, "train", 9, 0, tmp_path / "lists-review")
-    assert apply_decisions(folder, tmp_path / "same.csv").path.read_text() == LISTS
-    said = [("1.jpg", "cat", PRESENT), ("1.jpg", "dog", ABSENT), ("0.jpg", "dog", ABSENT)]
-    decide(folder, *said)
-    written = apply_decisions(folder, tmp_path / "better.csv")
-    assert written.path.read_text() == NEW_LISTS
-    assert written.own_format is not None and written.own_format.absent_added
-
-
 def test_tables_of_val_and_test_are_written_beside_the_table(data: Dataset, tmp_path: Path) -> None:
     """Where a label changed, or a zero that meant unknown is cleared."""
     tables = {"a": "0.jpg,1,\n1.jpg,0,1\n", "b": "5.jpg,1,0\n", "c": "7.jpg,,1\n"}

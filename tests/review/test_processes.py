@@ -18,7 +18,6 @@ from typing import NoReturn
 import numpy as np
 import pytest
 from benchmarks.simulated_people import Plan, Work, simulate
-from PIL import Image
 from tests.review.http_client import ReviewClient, running
 from tests.review.samples import decide, likely_rows, write_candidates
 from tests.review.test_connections import ATTACKS, STALLED, stalled
@@ -36,7 +35,7 @@ from labelgap.review.queues import class_feed
 from labelgap.review.store import DecisionStore
 from labelgap.review.views import panel_context, render
 
-CLASSES = tuple("abcdefgh")
+CLASSES = tuple("0123456789")
 IMAGES = 16
 FEW_FILES = 256
 """Files that a process may open on some systems; fewer than there are stalled connections."""
@@ -44,18 +43,9 @@ FEW_FILES = 256
 
 @pytest.fixture
 def review_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewFolder:
-    """A review of images, each with seven unknown labels."""
+    """A review of images, each with nine unknown labels."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "photos").mkdir()
-    rows = [["image", "split", *CLASSES]]
-    for number in range(IMAGES):
-        pixels = np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
-        rows.append([f"{number}.png", "train", *("1" if at == number % 8 else "" for at in range(8))])
-    with (tmp_path / "tags.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="off")
-    return create_random_review(data, "train", IMAGES, 0, tmp_path / "review")
+    return create_random_review(lg.load("digits", train=IMAGES, val=0, test=0), "train", IMAGES, 0, tmp_path / "review")
 
 
 @dataclass
@@ -92,8 +82,9 @@ def check_one_moment(folder: ReviewFolder, out: Path) -> int:
         listed = {(row["image"], row["class"]) for row in csv.DictReader(file)}
     with out.open(newline="") as file:
         table = {(row["image"], name) for row in csv.DictReader(file) for name in CLASSES if row[name] == "1"}
-    observed = {(f"{number}.png", CLASSES[number % 8]) for number in range(IMAGES)}
-    assert table == observed | listed
+    labels = folder.data.train.labels
+    places = zip(*np.nonzero(labels.to_dense() == PRESENT), strict=True)
+    assert table == {(labels.images[row], CLASSES[column]) for row, column in places} | listed
     assert result.decided == len(listed) == result.changed.get("review", 0)
     return result.decided
 

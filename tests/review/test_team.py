@@ -31,7 +31,6 @@ from labelgap.review.team import (
     Leases,
     OpinionPair,
     SecondOpinions,
-    count_people,
     describe_agreement,
     is_doubled,
     kappa_interval,
@@ -155,19 +154,6 @@ def test_pairs_follow_the_store_and_are_the_same_after_a_restart(store: Decision
     store.append([Undo(request, uuid.uuid4().hex)], reviewer="ben", client="ben")
     assert opinions.answered() == {label(2)} == SecondOpinions(store).answered()
     assert not any(pair.is_open for pair in opinions.pairs())
-
-
-def test_people_are_counted_by_what_they_decided_and_answered(store: DecisionStore) -> None:
-    for number in range(6):
-        stored_answer(store, number, PRESENT, "anna")
-    request = stored_answer(store, 6, PRESENT, "anna")
-    store.append([Undo(request, uuid.uuid4().hex)], reviewer="anna", client="anna")
-    stored_answer(store, 0, ABSENT, "ben", SECOND)
-    stored_answer(store, 7, ABSENT, "ben")
-    anna, ben = count_people(store.events(), store.current())
-    assert (anna.name, anna.decided, anna.answers, anna.second) == ("anna", 6, 7, 0)
-    assert (ben.name, ben.decided, ben.answers, ben.second) == ("ben", 1, 2, 1)
-    assert anna.per_minute is None, "milliseconds of work are too little for a speed"
 
 
 def test_only_who_tolerates_it_gets_an_old_value() -> None:
