@@ -69,10 +69,15 @@ def make_data(classes: tuple[str, ...] = ("cat", "dog", "owl", "yak"), images: i
     return data.observe(positives=1, negatives=0)
 
 
+def codes_of_train(data: Dataset) -> NDArray[np.int8]:
+    """The truth of train, also where it is hidden."""
+    assert data.train.truth is not None
+    return data.train.truth.to_dense()
+
+
 def make_trace(data: Dataset, recipe: Recipe) -> dict[str, NDArray[Any]]:
     """A trace in which false negatives are memorized, unless the method rejects them."""
-    assert data.train.truth is not None
-    observed, truth = data.train.labels.to_dense(), data.train.truth.to_dense()
+    observed, truth = data.train.labels.to_dense(), codes_of_train(data)
     rows, columns = np.divmod(np.arange(observed.size), observed.shape[1])
     hidden = (observed.ravel() == UNKNOWN) & (truth.ravel() == 1)
     steps = np.arange(EPOCHS, dtype=np.float32)[:, None]

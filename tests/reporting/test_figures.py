@@ -77,7 +77,8 @@ def test_a_figure_of_a_page_draws_the_numbers_beside_it(
         numbers = np.array([value for row in figure.data.rows for value in row if isinstance(value, int | float)])
         known = np.concatenate([numbers, 100 * numbers])
         for axis in figure.draw(width=width).axes:
-            points = [value for line in axis.lines if len(line.get_xydata()) > 2 for value in line.get_xydata().flat]
+            curves = [np.asarray(line.get_xydata()) for line in axis.lines]
+            points = [value for curve in curves if len(curve) > 2 for value in curve.flat]
             bars = figure.name in ("average-precision", "unknown-positives")
             points += [patch.get_width() for patch in axis.patches if bars and isinstance(patch, Rectangle)]
             own = [value for value in points if np.isfinite(value) and not np.isclose(known, value, rtol=1e-4).any()]

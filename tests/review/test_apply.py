@@ -29,8 +29,7 @@ from labelgap.training.config import RunConfig, write_config
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+def data(tmp_path: Path) -> Dataset:
     return make_photos(tmp_path)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from tests.browsers import needs_browser, new_page
 from tests.review.browser import all_data, go, misplaced, opened, states, wait_for, wait_until_sent
 from tests.review.http_client import ReviewClient, run_server, running
@@ -145,10 +144,7 @@ def test_clicks_the_rest_and_the_large_picture(
     assert page.errors == []
 
 
-def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(
-    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(chromium: Any, tmp_path: Path) -> None:
     data = lg.load("digits", train=1000, val=0, test=0)
     review = Review(create_random_review(data, "train", 1000, 0, tmp_path / "review"))
     with run_server(review) as client:

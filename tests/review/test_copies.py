@@ -22,9 +22,8 @@ ROWS = "copy.jpg,train,,,\nother.jpg,train,,,1\n"
 
 
 @pytest.fixture
-def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
+def review(tmp_path: Path) -> Iterator[Review]:
     """All labels of nine photos, two of them copies of 0.jpg: 0.jpg knows its cat, other.jpg its owl."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     make_photos(tmp_path)
     for name in ("copy.jpg", "other.jpg"):
         shutil.copy(tmp_path / "photos" / "0.jpg", tmp_path / "photos" / name)

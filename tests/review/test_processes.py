@@ -42,9 +42,8 @@ FEW_FILES = 256
 
 
 @pytest.fixture
-def review_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewFolder:
+def review_folder(tmp_path: Path) -> ReviewFolder:
     """A review of images, each with nine unknown labels."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     return create_random_review(lg.load("digits", train=IMAGES, val=0, test=0), "train", IMAGES, 0, tmp_path / "review")
 
 

@@ -69,8 +69,7 @@ def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
         open_review_folder(tmp_path)
 
 
-def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path) -> None:
     folder = create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "a")
     table = (tmp_path / "tags.csv").read_text().replace("owl", "bat")
     (tmp_path / "tags.csv").write_text(table)
@@ -81,8 +80,7 @@ def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path, monkeypatch: p
         open_review_folder(folder.path)
 
 
-def test_an_audit_of_networks_has_the_val_that_they_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+def test_an_audit_of_networks_has_the_val_that_they_held_out(tmp_path: Path) -> None:
     make_photos(tmp_path)
     rows = "".join(f"{number}.jpg,{1 if number % 2 else ''},{'' if number % 2 else 1}\n" for number in range(8))
     (tmp_path / "tags.csv").write_text("image,cat,dog\n" + rows)

@@ -336,9 +336,8 @@ def test_beyond_this_machine_a_token_is_needed(review: Review) -> None:
 
 
 def test_a_full_disk_is_told_to_the_page_and_in_the_terminal(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    small_disk: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     review = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, small_disk / "review"))
     ballast, identity = small_disk / "ballast", f"{int(review.candidates.columns.ids[0]):016x}"
     with run_server(review) as client:

@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -37,12 +37,6 @@ def said(entry: LabelKey, value: int, base_version: int = 0, request_id: str = "
 
 def tell(store: DecisionStore, *actions: Decision | Undo, by: str = "anna") -> list[DecisionOutcome]:
     return store.append(actions, reviewer=by, client=f"{by}-window")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DecisionStore]:
-    with closing(DecisionStore(tmp_path / FILE)) as made:
-        yield made
 
 
 def values(store: DecisionStore) -> dict[LabelKey, int | None]:

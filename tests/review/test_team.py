@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,23 +109,6 @@ def test_without_two_valid_answers_of_two_people_there_is_no_pair(events: list[D
 IDS = np.random.default_rng(1).integers(0, 2**64, 50_000, dtype=np.uint64)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DecisionStore]:
-    with closing(DecisionStore(tmp_path / "review.sqlite")) as made:
-        yield made
-
-
-def label(number: int) -> LabelKey:
-    return LabelKey("train", f"{number}.jpg", "dog")
-
-
-def stored_answer(store: DecisionStore, number: int, value: int, by: str, kind: str = "missing", seen: int = 0) -> str:
-    request = uuid.uuid4().hex
-    outcome = store.append([Decision(label(number), value, request, seen, kind)], reviewer=by, client=by)[0]
-    assert outcome.status == "accepted"
-    return request
-
-
 def test_the_labels_are_the_same_everywhere_and_others_in_another_store() -> None:
     for share in (0.0, 0.05, 0.5, 1.0):
         deviation = 4 * np.sqrt(share * (1 - share) / len(IDS))
@@ -144,15 +124,17 @@ def test_the_labels_are_the_same_everywhere_and_others_in_another_store() -> Non
 def test_pairs_follow_the_store_and_are_the_same_after_a_restart(store: DecisionStore) -> None:
     opinions = SecondOpinions(store)
     assert opinions.pairs() == [] and opinions.answered() == set()
-    stored_answer(store, 1, PRESENT, "anna")
-    stored_answer(store, 2, ABSENT, "anna")
-    request = stored_answer(store, 1, ABSENT, "ben", SECOND)
-    stored_answer(store, 2, ABSENT, "carl", SECOND)
+    one, two = (LabelKey("train", f"{number}.jpg", "dog") for number in (1, 2))
+    answers = ((one, PRESENT, "anna", "missing"), (two, ABSENT, "anna", "missing"))
+    for number, (key, value, by, kind) in enumerate(
+        (*answers, (one, ABSENT, "ben", SECOND), (two, ABSENT, "carl", SECOND))
+    ):
+        store.append([Decision(key, value, f"request-{number}", 0, kind)], reviewer=by, client=by)
     assert [pair.people for pair in opinions.pairs()] == [("anna", "ben"), ("anna", "carl")]
-    assert [pair.first.key for pair in opinions.pairs() if pair.is_open] == [label(1)]
-    assert SecondOpinions(store).pairs() == opinions.pairs() and opinions.answered() == {label(1), label(2)}
-    store.append([Undo(request, uuid.uuid4().hex)], reviewer="ben", client="ben")
-    assert opinions.answered() == {label(2)} == SecondOpinions(store).answered()
+    assert [pair.first.key for pair in opinions.pairs() if pair.is_open] == [one]
+    assert SecondOpinions(store).pairs() == opinions.pairs() and opinions.answered() == {one, two}
+    store.append([Undo("request-2", "request-4")], reviewer="ben", client="ben")
+    assert opinions.answered() == {two} == SecondOpinions(store).answered()
     assert not any(pair.is_open for pair in opinions.pairs())
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.reporting.conftest import RunMaker, write_audit
+from tests.reporting.conftest import RunMaker, codes_of_train, write_audit
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
@@ -25,24 +25,23 @@ def test_measures_are_those_of_the_best_split_and_counts_those_of_train(
     run_of: RunMaker, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of()
-    assert data.test is not None and data.train.truth is not None
     whole = class_table(run, data)
-    monkeypatch.setattr("labelgap.reporting.sections.classes._AT_ONCE", 3 * len(data.test))
+    monkeypatch.setattr("labelgap.reporting.sections.classes._AT_ONCE", 3 * len(data.split("test")))
     table = class_table(run, data)  # three classes at a time, then one
     assert repr(table.columns()) == repr(whole.columns())
-    scores = read_predictions(run.path, "test", data.test.labels.images, data.classes)
+    scores = read_predictions(run.path, "test", data.split("test").labels.images, data.classes)
     assert scores is not None and table.split == "test"
-    codes = data.test.evaluation_labels.to_dense()
+    codes = data.split("test").evaluation_labels.to_dense()
     assert table.average_precision == pytest.approx(average_precision(scores, codes, average=None))
     assert np.stack([table.low, table.high], axis=1) == pytest.approx(
         average_precision_intervals(scores, codes), nan_ok=True
     )
-    observed, truth = data.train.labels.to_dense(), data.train.truth.to_dense()
+    observed, truth = data.train.labels.to_dense(), codes_of_train(data)
     assert table.train is not None and table.hidden_present is not None
     for counts, state in zip(table.train, (PRESENT, ABSENT, UNKNOWN), strict=True):
         assert counts.tolist() == (observed == state).sum(axis=0).tolist()
     assert table.hidden_present.tolist() == ((observed == UNKNOWN) & (truth == PRESENT)).sum(axis=0).tolist()
-    assert table.calibration_images == len(data.test) and table.scores is not None
+    assert table.calibration_images == len(data.split("test")) and table.scores is not None
     expected = sum(abs(p - y) for p, y in bins_by_hand(scores[:, 0], codes[:, 0])) / len(codes)
     assert table.scores.error[0] == pytest.approx(expected) and table.probabilities is None
 
@@ -82,9 +81,8 @@ def test_ties_one_positive_and_none_by_hand(run_of: RunMaker, data: Dataset) -> 
     logits = np.zeros((20, 4), dtype=np.float32)  # every image of the first class is tied
     logits[:6, 1], logits[5, 1], logits[10, 1] = 3, -1, 3  # one absent among the first, one present below all
     logits[0, 2] = 1
-    assert on.test is not None
-    write_predictions(run.path, {"test": (on.test.labels.images, logits)}, on.classes)
-    run.metrics["test"] = evaluate_scores(logits, on.test.labels, run.thresholds)
+    write_predictions(run.path, {"test": (on.split("test").labels.images, logits)}, on.classes)
+    run.metrics["test"] = evaluate_scores(logits, on.split("test").labels, run.thresholds)
     table = class_table(run, on)
     assert table.average_precision[:3] == pytest.approx([0.5, (5 * 5 / 6 + 6 / 20) / 6, 1.0])
     assert math.isnan(table.average_precision[3])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from tests.reporting.conftest import RunMaker
+from tests.reporting.conftest import RunMaker, codes_of_train
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
@@ -44,11 +44,10 @@ def test_a_small_grey_picture_keeps_its_pixels() -> None:
 
 def test_every_class_is_shown_with_its_verdict(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
-    assert data.test is not None
     shown = random_examples(run, data, 5)
     stored = pq.read_table(run.path / "predictions.parquet").to_pylist()
     scores = {row["image"]: row for row in stored if row["split"] == "test"}
-    truth = dict(zip(data.test.labels.images, data.test.evaluation_labels.to_dense(), strict=True))
+    truth = dict(zip(data.split("test").labels.images, data.split("test").evaluation_labels.to_dense(), strict=True))
     assert len(shown) == 5
     for example in shown:
         said = {chip["name"]: chip["outcome"] for chip in example["predictions"][0]["classes"]}
@@ -60,9 +59,10 @@ def test_every_class_is_shown_with_its_verdict(run_of: RunMaker, data: Dataset) 
 
 def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
-    assert data.test is not None
-    nothing = LabelTable.from_dense(np.full(data.test.labels.shape, UNKNOWN), data.classes, data.test.labels.images)
-    blind = replace(data, test=Split("test", data.test.images, nothing))
+    nothing = LabelTable.from_dense(
+        np.full(data.split("test").labels.shape, UNKNOWN), data.classes, data.split("test").labels.images
+    )
+    blind = replace(data, test=Split("test", data.split("test").images, nothing))
     shown = [example["predictions"][0]["classes"] for example in random_examples(run, blind)]
     verdicts = {chip["outcome"] for chips in shown for chip in chips}
     assert verdicts == {"unknown"}
@@ -77,11 +77,10 @@ def test_where_nothing_is_called_present_the_nearest_class_is_told(data: Dataset
 
 def test_images_that_cannot_be_read_are_left_out(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
     run = run_of()
-    assert data.test is not None
-    lost = replace(data.test, images=FileImages(tmp_path, data.test.labels.images))
+    lost = replace(data.split("test"), images=FileImages(tmp_path, data.split("test").labels.images))
     assert random_examples(run, replace(data, test=lost)) == []
-    table = LabelTable.from_dense(data.test.labels.to_dense(), data.classes)
-    assert random_examples(run, replace(data, test=Split("test", data.test.images, table))) == []
+    table = LabelTable.from_dense(data.split("test").labels.to_dense(), data.classes)
+    assert random_examples(run, replace(data, test=Split("test", data.split("test").images, table))) == []
     assert disagreement_examples({"only": run}, data) == []
 
 
@@ -92,8 +91,7 @@ def test_contrasts_are_where_the_methods_disagree_about_the_most_classes(study: 
         label: {row["image"]: {c for c in data.classes if row[f"score.{c}"] >= 0.5} for row in rows}
         for label, rows in stored.items()
     }
-    assert data.test is not None
-    apart = {image: len(called["an"][image] ^ called["ll"][image]) for image in data.test.labels.images}
+    apart = {image: len(called["an"][image] ^ called["ll"][image]) for image in data.split("test").labels.images}
     shown = disagreement_examples(runs, data, 3)
     assert [apart[example["image"]] for example in shown] == sorted(apart.values(), reverse=True)[:3]
     assert [answer["label"] for answer in shown[0]["predictions"]] == ["an", "ll"]
@@ -115,8 +113,7 @@ def modify(run: Run, flags: dict[tuple[int, int], list[int]]) -> Run:
 
 def hidden_labels(data: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Row and column of two unknown labels of different images: truly present, and truly absent."""
-    assert data.train.truth is not None
-    unknown, truth = data.train.labels.to_dense() == UNKNOWN, data.train.truth.to_dense()
+    unknown, truth = data.train.labels.to_dense() == UNKNOWN, codes_of_train(data)
     present, absent = (np.argwhere(unknown & (truth == state)) for state in (PRESENT, ABSENT))
     return present[0], absent[absent[:, 0] != present[0, 0]][0]
 
@@ -146,9 +143,8 @@ def test_a_change_is_told_with_its_first_epoch(run_of: RunMaker, data: Dataset, 
     assert next(iter(found)) == tuple(right), "an image that was chosen for a right change comes first"
     place = list(found).index(tuple(right))
     assert (changes.states[:, place] == PRESENT).tolist() == [False, True, False, True, True, False]
-    assert data.train.truth is not None
     for row in {right[0], wrong[0]}:
-        truly = {(row, column) for column in np.flatnonzero(data.train.truth.to_dense()[row] == PRESENT)}
+        truly = {(row, column) for column in np.flatnonzero(codes_of_train(data)[row] == PRESENT)}
         assert truly <= set(found), "given and truly present labels of the image are listed, too"
     label_change_figure(changes, width=5.0).canvas.draw()
 
@@ -179,8 +175,7 @@ def test_without_the_truth_nothing_is_judged(run_of: RunMaker, data: Dataset) ->
     assert changes is not None and (changes.total, changes.judged) == (2, 0)
     assert {tuple(right), tuple(wrong)} <= set(lines(changes))
     assert lines(changes)[tuple(right)] == (UNKNOWN, PRESENT, UNKNOWN, 2)
-    assert data.train.truth is not None
-    codes = data.train.truth.to_dense()
+    codes = codes_of_train(data)
     codes[tuple(wrong)] = UNKNOWN
     partly = replace(
         data.train, truth=LabelTable.from_dense(codes, classes=data.classes, images=data.train.labels.images)
@@ -196,7 +191,6 @@ def test_without_the_truth_nothing_is_judged(run_of: RunMaker, data: Dataset) ->
 
 
 def test_half_of_the_images_are_successes(run_of: RunMaker, data: Dataset) -> None:
-    assert data.train.truth is not None
     places = np.argwhere(data.train.labels.to_dense() == UNKNOWN)
     run = modify(run_of(method="ll-ct"), {(row, column): [2] for row, column in places.tolist()})
     changes = label_changes(run, data, images=6)

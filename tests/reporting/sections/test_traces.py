@@ -169,8 +169,7 @@ def test_a_run_is_read_by_what_its_method_does(run_of: RunMaker, data: Dataset) 
     assert found.keys() == {ABSENT} and found[ABSENT].recall[-1] == 1
     assert found[ABSENT].precision[-1] == revision_quality(data.train.labels, truth, made).precision
     assert modified_labels_from_run(run) == {}, "images are named in the data set"
-    assert data.test is not None
-    other = Dataset("pets", replace(data.test, name="train"))
+    other = Dataset("pets", replace(data.split("test"), name="train"))
     assert modified_labels_from_run(run, other) == {}, "it has none of the images that were revised"
 
 
