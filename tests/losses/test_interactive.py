@@ -127,7 +127,7 @@ def test_features_of_another_number_and_a_graph_that_cannot_fit_are_refused(monk
     with pytest.raises(InputError, match=r"4 features .*6"):
         made(torch.zeros(1, CLASSES), table.batch([0]), index=torch.tensor([0]), features=torch.zeros(1, 6))
     monkeypatch.setattr(state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
-    with pytest.raises(InputError, match=r"graph between 5 classes: 400 bytes, and 399 bytes are free\. Take fewer"):
+    with pytest.raises(InputError, match=r"5 classes: 400 .*399 "):
         made_with(table)
 
 

@@ -52,7 +52,7 @@ def test_what_was_estimated_can_be_handed_over_clipped() -> None:
     second.load_handoff_state(first.handoff_state())
     torch.testing.assert_close(second.phi.detach(), first.phi.detach(), rtol=1e-4, atol=1e-5)
     assert not first.handoff_state()["label_probabilities"].requires_grad
-    with pytest.raises(InputError, match=r"the estimate has shape \(8, 4\), φ \(8, 5\)"):
+    with pytest.raises(InputError, match=r"\(8, 4\).* \(8, 5\)"):
         second.load_handoff_state({"label_probabilities": torch.zeros(8, 4)})
     handed = torch.full(table.shape, 0.25, dtype=torch.float16)
     handed[0, :4] = torch.tensor([0.0, 1.0, 1e-7, 1 - 1e-7])
@@ -153,5 +153,5 @@ def test_memory_and_checkpoint_of_a_compact_estimate_grow_with_the_images_seen(m
     third = role(table, kept_classes=4)
     third.load_handoff_state(first.handoff_state())
     assert torch.equal(third.state_dict()["compact.slot"], state["compact.slot"])
-    with pytest.raises(InputError, match="there is no row 300"):
+    with pytest.raises(InputError, match="300"):
         first(torch.zeros(1, 40), table.batch([0]), index=torch.tensor([300]))

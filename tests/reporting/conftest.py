@@ -243,6 +243,8 @@ def every_run(run_of: RunMaker, data: Dataset, positives_only: Dataset) -> Every
     """Runs of which more or less is known, and the data beside their pages."""
     unsplit = replace(data, val=None, test=None, findings=(NoSplit(len(data.train)),))
     blind, unmeasured = {"val": False, "test": False}, replace(data, test=None)
+    val = data.split("val")
+    partial = replace(unmeasured, val=Split("val", val.images, val.labels.observe(positives="all", negatives=0)))
     corrected = run_of(folder="corrected", method="ll-cp")
     revised = [Revision(f"train-{row:03d}.jpg", "cat", PRESENT, "ll-cp", epoch=2) for row in range(3)]
     Revisions(revised).to_parquet(corrected.path / "revisions.parquet")
@@ -255,6 +257,7 @@ def every_run(run_of: RunMaker, data: Dataset, positives_only: Dataset) -> Every
         "no truth": (untruthful, bare),
         "no truth, no data": (untruthful, None),
         "held-out val": (run_of(hold_out_val(unsplit), "held-out", select="last", **blind), unsplit),
+        "observed val": (run_of(partial, "observed", select="observed", test=False, truth=False), partial),
         "no test": (run_of(folder="no-test", test=False), unmeasured),
         "no test, the last epoch": (run_of(folder="last", select="last", test=False), unmeasured),
         "no trace": (untraced, data),

@@ -109,9 +109,9 @@ def test_a_page_that_fails_leaves_the_old_one_whole(run_of: RunMaker, monkeypatc
 
 
 def test_no_result_and_other_classes_are_refused(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="neither a run nor a study"):
+    with pytest.raises(RunError):
         write_report(tmp_path)
-    with pytest.raises(InputError, match="other classes"):
+    with pytest.raises(InputError):
         write_report(run_of(), data=renamed(data, ("a", "b", "c", "d")))
 
 

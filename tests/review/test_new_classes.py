@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 from tests.review.samples import COPY, decide, is_bright, make_photos
 from tests.waiting import PATIENCE, wait_until
 
@@ -133,6 +133,12 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Re
     assert review.rankings is not None and not review.rankings.problem
 
 
+def test_a_review_of_random_images_asks_about_its_images(photos: Review) -> None:
+    asked = images(photos, add(photos))
+    assert len(asked) == 5 and {*asked} >= {name for _, name in photos.candidates.columns.images}
+    assert photos.estimates().by_class is not None
+
+
 REVIEW = uuid.UUID(int=7).hex
 
 
@@ -226,18 +232,6 @@ def test_columns_that_are_left_out_or_renamed_are_taken(tmp_path: Path) -> None:
     assert taken_names(lg.load("digits", train=4, val=0, test=0)) == set()
 
 
-def reference(features: list[list[float]], row: int) -> list[float]:
-    """The formula with Python's own floats."""
-    mean = [sum(column) / len(features) for column in zip(*features, strict=True)]
-    centered = [[value - middle for value, middle in zip(each, mean, strict=True)] for each in features]
-    length = [math.sqrt(sum(value * value for value in each)) for each in centered]
-    products = [sum(a * b for a, b in zip(each, centered[row], strict=True)) for each in centered]
-    return [
-        product / (own * length[row]) if own * length[row] else 0.0
-        for product, own in zip(products, length, strict=True)
-    ]
-
-
 def order(features: np.ndarray, image: int) -> list[int]:
     """The images by their similarity to one."""
     places = SimilarImages(lambda: features.astype(np.float32)).positions(image, patience=60)
@@ -247,7 +241,8 @@ def order(features: np.ndarray, image: int) -> list[int]:
 
 def test_the_cosine_is_that_of_the_formula() -> None:
     features = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32) + 3
-    expected = reference(features.tolist(), 7)
+    centered = features - features.mean(axis=0)
+    expected = 1 - cdist(centered, centered[[7]], "cosine")[:, 0]
     similar = center_features(features.copy())
     assert similar @ similar[7] == pytest.approx(expected, abs=2e-5)
     found = order(features, 7)

@@ -166,18 +166,12 @@ def test_the_command_recovers_a_damaged_store(reviewed: ReviewFolder, capsys: py
     assert len(decisions(reviewed.path)) >= 100
 
 
-def foreign(folder: ReviewFolder, **options: str) -> None:
-    """Change what a folder names, as somebody else would."""
-    about = json.loads((folder.path / "review.json").read_text())
-    about["data"]["options"] |= options
-    (folder.path / "review.json").write_text(json.dumps(about))
-
-
 def test_a_foreign_folder_cannot_name_the_images_that_are_shown(
     reviewed: ReviewFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = shutil.copytree(tmp_path / "photos", tmp_path / "secret")
-    foreign(reviewed, images=str(secret))
+    recipe = json.loads((reviewed.path / "review.json").read_text())["data"]
+    change_json(reviewed.path / "review.json", data={**recipe, "options": {**recipe["options"], "images": str(secret)}})
     run, out = str(reviewed.path), str(tmp_path / "better.csv")
     for command in (("review", run, "--no-browser"), ("apply", run, "--out", out)):
         assert call(*command) == 2
@@ -198,10 +192,10 @@ def test_decisions_about_what_the_data_do_not_have_are_named(reviewed: ReviewFol
     (reviewed.path / FILE).unlink()
     with closing(Review(reviewed)) as review:
         key = review.candidates.key(0)
-    for part, message in (("image", "about gone, which"), ("class_name", "the class 'gone', which")):
+    for part in ("image", "class_name"):
         with closing(DecisionStore(reviewed.path / FILE)) as store:
             made = Decision(key._replace(**{part: "gone"}), PRESENT, f"request-{part}")
             store.append([made, Decision(key, ABSENT, f"more-{part}")], reviewer="anna", client="window-1")
-        with pytest.raises(LabelGapError, match=message):
+        with pytest.raises(LabelGapError, match="gone"):
             apply_decisions(reviewed, tmp_path / "better.csv")
         (reviewed.path / FILE).unlink()

@@ -1,4 +1,4 @@
-"""The page over a real socket: what a browser gets, two people at once, and what a hostile client does not get."""
+"""The page over a real socket: what a browser gets, its images, and what a hostile client does not get."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import re
 import shutil
 import socket
 import sqlite3
+import sys
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
 from tests.review.http_client import ReviewClient, ids, run_server
 from tests.review.samples import make_photos
 from tests.waiting import PATIENCE
 
+from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, create_random_review, decisions, open_review_folder
+from labelgap.review import Review, create_random_review, decisions, open_review_folder, thumbnails
 from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
 from labelgap.review.store import Decision, DecisionStore
@@ -116,9 +121,11 @@ def test_what_another_process_writes_is_seen(client: ReviewClient, review: Revie
 
 def test_a_name_that_is_a_script_stays_a_text(review: Review) -> None:
     evil = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
-    with run_server(review, reviewer="</title><script>alert(2)</script>") as client:
+    with run_server(review, reviewer="</title><script>alert(2)</script>", budget=900) as client:
         assert client.post("/api/classes", {"name": evil}).json == {"number": 10, "name": evil}
         page = client.request("/class/10").text
+        remaining = int(re.findall(r'data-remaining="(-?\d+)"', page)[0])
+        assert client.request("/api/changes?since=0").json["remaining"] <= remaining <= 900
         identity, image = ids(page)[0], re.findall(r'data-image="([0-9a-f]{16})"', page)[0]
         for path in ("/", "/class/10", f"/detail/{identity}", f"/image/{image}", "/ask/random?class=10"):
             page = client.request(path).text
@@ -384,3 +391,41 @@ def test_a_bug_is_told_in_words_too(client: ReviewClient, monkeypatch: pytest.Mo
     page = client.request("/", headers={"Accept": "text/html"})
     assert page.status == 500 and "ZeroDivisionError" in page.text
     assert page.headers["content-security-policy"] and page.headers["cache-control"] == "no-store"
+
+
+def test_requests_at_the_same_time_share_one_decode(photos: Review, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, encode = list[int](), thumbnails._encode
+
+    def slow(*arguments: object) -> bytes:
+        calls.append(0)
+        time.sleep(0.1)
+        if len(calls) == 1:
+            raise InputError("damaged")
+        return encode(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(thumbnails, "_encode", slow)
+    made = thumbnails.ReviewThumbnails(photos)
+    with pytest.raises(InputError):
+        made.get(0, 240)
+    with ThreadPoolExecutor(6) as threads:
+        assert len(set(threads.map(made.get, [0] * 6, [240] * 6))) == 1 and len(calls) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the program is a shell script")
+def test_postscript_and_too_many_pixels_are_refused(
+    photos: Review, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGAP_MAX_PIXELS", "100000")
+    ghostscript = GhostscriptTrace(tmp_path, monkeypatch)
+    with run_server(photos) as client:
+        image = re.findall(r"/thumbnail/([0-9a-f]{16})", client.request("/class/0").text)[0]
+        photo = tmp_path / "photos" / photos.candidates.columns.images[photos.candidates.image_index(image) or 0][1]
+        assert client.request(f"/thumbnail/{image}").status == 200
+        photo.write_bytes(POSTSCRIPT)
+        for path in (f"/thumbnail/{image}", f"/large/{image}"):
+            answer = client.request(path)
+            assert answer.status == 404 and "PostScript" in answer.json["detail"]
+        Image.new("RGB", (400, 251)).save(photo)
+        answer = client.request(f"/thumbnail/{image}")
+        assert answer.status == 404 and "LABELGAP_MAX_PIXELS" in answer.json["detail"]
+        assert not ghostscript.started

@@ -81,7 +81,7 @@ def test_who_had_not_seen_another_decision_is_told_and_both_are_kept(store: Deci
 
 
 def test_a_batch_is_written_whole_or_not_at_all(store: DecisionStore) -> None:
-    with pytest.raises(RunError, match="cannot be used"):
+    with pytest.raises(RunError):
         tell(store, said(DOG, PRESENT), said(CAT, 7))
     assert store.events() == [] and store.last_id() == 0
 
@@ -175,11 +175,11 @@ def test_classes_are_added_once_and_there_are_not_too_many(tmp_path: Path) -> No
         for name, who in (("heron", "anna"), ("wren", "ben"), ("heron", "ben")):
             store.add_class(name, who)
         assert [(each.name, each.reviewer) for each in store.classes()] == [("heron", "anna"), ("wren", "ben")]
-        with pytest.raises(RunError, match="its class is empty or too long"):
+        with pytest.raises(RunError, match="class"):
             store.add_class("", "anna")
         for number in range(98):
             store.add_class(f"class {number}", "anna")
-        with pytest.raises(RunError, match="100 added classes"):
+        with pytest.raises(RunError, match="100"):
             store.add_class("one more", "anna")
     assert len(decisions(tmp_path / FILE)) == 0
 
@@ -237,7 +237,7 @@ def test_a_rollback_journal_is_not_played_since_it_can_name_files_to_delete(tmp_
     journal = header.ljust(512, b"\0") + bytes.fromhex("40000001") + name + trailer
     (tmp_path / f"{FILE}-journal").write_bytes(journal)
     for read_only in (True, False):
-        with pytest.raises(RunError, match="-journal was not made by labelgap"):
+        with pytest.raises(RunError, match="-journal"):
             DecisionStore(path, read_only=read_only)
     assert victim.read_text() == "precious"
 
@@ -250,7 +250,7 @@ def test_nothing_is_written_through_a_link_beside_the_store(
     victim.write_text("precious")
     link(victim, tmp_path / f"{FILE}{suffix}")
     for read_only in (True, False):
-        with pytest.raises(RunError, match=f"{suffix} was not made by labelgap"):
+        with pytest.raises(RunError, match=suffix):
             DecisionStore(path, read_only=read_only)
     assert victim.read_text() == "precious"
 
@@ -266,7 +266,7 @@ def test_a_store_that_is_removed_or_replaced_takes_no_more_decisions(tmp_path: P
             if change == "replaced":
                 make_store(tmp_path / "other").rename(folder / FILE)
             for _ in range(2):
-                with pytest.raises(RunError, match="removed or replaced"):
+                with pytest.raises(RunError):
                     decide(store, 2)
 
 
@@ -277,7 +277,7 @@ def test_a_snapshot_does_not_change_while_others_decide(tmp_path: Path) -> None:
         decide(writer)
         assert snapshot.current() == before and snapshot.last_id() == writer.last_id() - 1
         assert len(read_decisions(path)) == len(before) + 1
-        with pytest.raises(RunError, match="read only"):
+        with pytest.raises(RunError):
             decide(snapshot)
 
 
@@ -297,9 +297,9 @@ def test_a_disk_that_is_read_only_can_be_read(small_disk: Path, tmp_path: Path, 
         expected = len(store.current()) - (not beside)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert len(read_decisions(small_disk)) == expected
-    with pytest.raises(DiskError, match="review the copy"):
+    with pytest.raises(DiskError):
         DecisionStore(small_disk / FILE)
-    with pytest.raises(DiskError, match="review the copy"):
+    with pytest.raises(DiskError):
         DecisionStore(small_disk / "new.sqlite")
     assert sorted(each.name for each in small_disk.iterdir()) == sorted(f"{FILE}{suffix}" for suffix in ("", *beside))
 
@@ -307,7 +307,7 @@ def test_a_disk_that_is_read_only_can_be_read(small_disk: Path, tmp_path: Path, 
 def test_a_store_cannot_be_created_on_a_full_disk_and_nothing_is_left(small_disk: Path) -> None:
     with suppress(OSError):
         (small_disk / "ballast").write_bytes(bytes(1_000_000))
-    with pytest.raises(DiskError, match="the disk is full"):
+    with pytest.raises(DiskError):
         DecisionStore(small_disk / FILE)
     assert [each.name for each in small_disk.iterdir()] == ["ballast"]
 
@@ -328,7 +328,7 @@ def test_what_can_still_be_read_is_recovered(tmp_path: Path) -> None:
     assert result.kept + result.lost == 301 and result.lost > 0 and len(found) > 150
     assert found <= whole | {"2.jpg"}, "the undo of 2.jpg may be lost"
     assert path.read_bytes() == content
-    with pytest.raises(LabelGapError, match="already exists"):
+    with pytest.raises(LabelGapError, match=r"new\.sqlite"):
         recover_events(path, tmp_path / "new.sqlite")
 
 
@@ -339,7 +339,7 @@ def test_from_a_hostile_store_only_valid_events_are_recovered(tmp_path: Path) ->
         recover_events(path, tmp_path / f"new {name}.sqlite")
         assert len(read_decisions(tmp_path / f"new {name}.sqlite")) == 29
     path = make_hostile_store(tmp_path / FILE, "a view in the place of the events")
-    with pytest.raises(LabelGapError, match="not those of a review"):
+    with pytest.raises(LabelGapError):
         recover_events(path, tmp_path / "new.sqlite")
     assert not (tmp_path / "new.sqlite").exists()
 
@@ -372,5 +372,5 @@ def test_a_busy_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("labelgap.review.database._TIMEOUT", 0.05)
     with closing(DecisionStore(path)) as store, closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(RunError, match="another process"):
+        with pytest.raises(RunError):
             decide(store)
