@@ -49,6 +49,7 @@ def test_the_estimate_starts_uniform_in_logits_between_those_of_four_and_six_ten
 def test_what_was_estimated_can_be_handed_over_clipped() -> None:
     table = a_table()
     first, second = role(table, seed=1), role(table, seed=2)
+    assert first.parameter_groups(0.3) == [{"params": [first.phi], "lr": 3.0}]
     second.load_handoff_state(first.handoff_state())
     torch.testing.assert_close(second.phi.detach(), first.phi.detach(), rtol=1e-4, atol=1e-5)
     assert not first.handoff_state()["label_probabilities"].requires_grad

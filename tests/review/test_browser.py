@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.review.samples import COPY, is_bright, suggest_wrong
 from tests.waiting import wait_until
 
 import labelgap as lg
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
@@ -62,14 +61,6 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
     assert command.process.exitcode == 0 and "missing labels found" in command.farewell
 
     assert apply_decisions(open_review_folder(folder), folder.parent / "better.csv").decided == 20
-    with (folder.parent / "better.csv").open(newline="") as file:
-        cells = {row["image"]: row for row in csv.DictReader(file)}
-    observed = lg.load("digits", train=96, val=40, test=40).train.labels
-    texts, decided = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}, dict(zip(names, expected, strict=True))
-    for name, codes in zip(observed.images, observed.to_dense().tolist(), strict=True):
-        row = {str(digit): texts[code] for digit, code in enumerate(codes)}
-        row |= {"3": decided[name].replace("-1", "")} if name in decided else {}
-        assert {digit: cells[name][digit] for digit in row} == row
 
 
 def test_two_people_at_once_are_told_of_conflicts(chromium: Any, review: Review, folder: Path) -> None:
@@ -130,17 +121,6 @@ def test_clicks_the_rest_and_the_large_picture(
     page.click("#undo")
     wait_until_sent(page)
     assert len(decisions(folder)) == 3 and states(page, 5) == ["1", "1", "", "", "-1"]
-
-    page.goto(f"{client.address}")
-    page.click("text=One image at a time")
-    page.wait_for_selector("html[data-ready]")
-    first = page.url
-    page.keyboard.press("n")
-    page.keyboard.press("y")
-    assert states(page, 2) == ["0", "1"]
-    page.keyboard.press("ArrowRight")
-    page.wait_for_url(lambda url: "/image/" in url and url != first)
-    wait_until_sent(page)
     assert page.errors == []
 
 
@@ -170,14 +150,13 @@ def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(ch
     review.close()
 
 
-def image_address(review: Review, image: int) -> str:
-    return f"image/{int(review.candidates.columns.image_ids[image]):016x}"
-
-
 def test_one_key_too_many_changes_no_answer(chromium: Any, review: Review, client: ReviewClient, folder: Path) -> None:
     image = int(review.image_order[0])
     count = len(review.of_image(image))
-    page = opened(chromium, client.address + image_address(review, image))
+    page = opened(chromium, client.address)
+    page.click("text=One image at a time")
+    page.wait_for_url(f"**/image/{int(review.candidates.columns.image_ids[image]):016x}")
+    page.wait_for_selector("html[data-ready]")
     for _ in range(count):
         page.keyboard.press("n")
     page.keyboard.press("y")
