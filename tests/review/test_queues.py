@@ -34,7 +34,7 @@ from labelgap.review.queues import (
 from labelgap.review.store import Undo, copy_request
 from labelgap.review.team import PAUSE
 from labelgap.review.views import grid_context, image_context, overview_context
-from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
+from labelgap.review.wrong_labels import wrong_queue
 
 CLASSES = {"cat": 0, "dog": 1, "owl": 2}
 
@@ -91,15 +91,12 @@ def test_a_new_ranking_never_moves_the_draw(review: Review, monkeypatch: pytest.
     after = class_feed(review, 3)
     assert after.ranking == 9 and set(after.numbers) == set(before.numbers)
 
-    def drawn(numbers: np.ndarray) -> list[int]:
-        return [number for number in numbers.tolist() if columns.random_rank[number] and columns.kind[number] == RANDOM]
-
-    def ranked(numbers: np.ndarray) -> list[int]:
-        return [
-            number for number in numbers.tolist() if columns.kind[number] == MISSING and not columns.random_rank[number]
-        ]
-
-    assert drawn(after.numbers) == drawn(before.numbers) and ranked(after.numbers) == ranked(before.numbers)[::-1]
+    is_drawn = (columns.kind == RANDOM) & (columns.random_rank > 0)
+    is_ranked = (columns.kind == MISSING) & (columns.random_rank == 0)
+    drawn, ranked = (
+        [each.numbers[kind[each.numbers]].tolist() for each in (before, after)] for kind in (is_drawn, is_ranked)
+    )
+    assert drawn[1] == drawn[0] and ranked[1] == ranked[0][::-1]
 
 
 def test_a_decision_keeps_what_it_was_asked_as_and_a_page_cannot_claim_more(review: Review) -> None:
@@ -156,13 +153,10 @@ def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: R
     with run_server(suggested) as client:
         queue = wrong_queue(suggested)
         assert queue is not None
-        for number in queue.asked[: MIN_ANSWERS + 15].tolist():
+        for number in queue.asked[:24].tolist():
             decide(suggested, [number], int(columns.observed[number]), "wrong")
-            queue = wrong_queue(suggested)
-            assert queue is not None
-            if queue.total.put_away:
-                break
-        assert MIN_ANSWERS <= queue.total.answered < 25
+        queue = wrong_queue(suggested)
+        assert queue is not None and queue.total.put_away and queue.total.answered == 24
         sentence = f"0 of {queue.total.answered} were wrong: the other {queue.total.left} are probably right."
         overview, page = client.request("/").text, client.request("/wrong").text
         assert sentence in overview and "Confirm or correct" not in overview
