@@ -48,6 +48,10 @@ def test_a_value_is_shown_with_its_best_setting_on_val_whatever_test_says(tmp_pa
     assert delta.tried.tolist() == [2, 2] and delta.numeric
     assert base.values == ("all", "unknown") and not base.numeric
     assert parameter_effects(comparison(tmp_path, BEST)) == [], "nothing varies"
+    varied(tmp_path).write()
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert all(number in page for number in ("81.00 ± 1.41", "71.00 ± 1.41", "5.5 ± 0.7"))
+    assert "epoch-scores.csv" in page
 
 
 def test_the_trials_of_a_sweep_have_no_test_and_pruned_ones_do_not_count(tmp_path: Path) -> None:
