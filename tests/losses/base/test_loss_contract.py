@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.losses.batches import batch_of, forward, some_labels
+from tests.losses.batches import batch_of, forward, scores_of, some_labels
 from tests.losses.reference import reference_of
 from torch import Tensor, nn
 
@@ -82,10 +81,6 @@ def test_the_same_loop_trains_every_method(name: str) -> None:
     made.prepare(LABELS, epochs=2, seed=3)
     optimizer = torch.optim.SGD([{"params": [weights]}, *made.parameter_groups(0.1)], lr=0.1)
 
-    def scores() -> Iterator[tuple[Tensor, Tensor]]:
-        for rows in (torch.arange(4), torch.arange(4, 6)):
-            yield rows, (FEATURES[rows] @ weights).detach()
-
     for epoch in (1, 2):
         made.set_epoch(epoch)
         for index in torch.tensor([[5, 0, 2], [4, 1, 3]]):
@@ -94,7 +89,7 @@ def test_the_same_loop_trains_every_method(name: str) -> None:
             torch.autograd.backward(cost + made.penalty([weights]))
             optimizer.step()
             made.after_step()
-        made.end_epoch(scores if "scores" in made.needs else None)
+        made.end_epoch(scores_of((FEATURES @ weights).detach(), range(6)) if "scores" in made.needs else None)
     assert weights.isfinite().all() and weights.detach().any()
 
 
