@@ -1,7 +1,8 @@
-"""Classes that a person adds: their names, their candidates, images that look alike, and the open review."""
+"""Questions about images that are more than one: classes that a person adds, and photos that are there twice."""
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from tests.review.samples import COPY, decide, is_bright, make_photos
+from tests.review.http_client import run_server, tiles
+from tests.review.samples import COPY, TAGS, decide, is_bright, make_photos
 from tests.waiting import PATIENCE, wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.labels.codes import UNKNOWN
-from labelgap.review import Review, open_review_folder
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review import new_classes as added_names
 from labelgap.review.apply import apply_decisions
 from labelgap.review.candidates import MISSING, Candidates
@@ -255,3 +257,79 @@ def test_an_image_without_length_is_similar_to_none_and_nothing_is_nan() -> None
     similar = center_features(features.copy())
     assert similar @ similar.T == pytest.approx(np.array([[0, 0, 0], [0, 1, -1], [0, -1, 1]]))
     assert order(features, 0) == [0, 1, 2]
+
+
+ROWS = "copy.jpg,train,,,\nother.jpg,train,,,1\n"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[Review]:
+    """All labels of nine photos, two of them copies of 0.jpg: 0.jpg knows its cat, other.jpg its owl."""
+    make_photos(tmp_path)
+    for name in ("copy.jpg", "other.jpg"):
+        shutil.copy(tmp_path / "photos" / "0.jpg", tmp_path / "photos" / name)
+    (tmp_path / "tags.csv").write_text(TAGS + ROWS)
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="exact")
+    with closing(Review(create_random_review(data, "train", 99, 0, tmp_path / "review"))) as opened:
+        yield opened
+
+
+def asked(page: str) -> list[tuple[str, str]]:
+    return [(tile["id"], tile["name"]) for tile in tiles(page)]
+
+
+def test_one_answer_for_all_copies(copied: Review, tmp_path: Path) -> None:
+    copies = {"0.jpg", "copy.jpg", "other.jpg"}
+    with run_server(copied) as client:
+        assert "of copies of an image: each is asked once" in client.request("/").text
+        page = client.request("/class/1").text
+        ((identity, _),) = [each for each in asked(page) if each[1] in copies]
+        assert "×3" in page and "copies as well" in client.request(f"/detail/{identity}").text
+        request = uuid.uuid4().hex
+        before = copied.progress()
+        client.send([{"request_id": request, "id": identity, "value": PRESENT, "base_version": 0}])
+        assert {made.image for made in decisions(copied.path)} == copies
+        assert copied.progress().decided == before.decided + 3 and copied.progress().found == 3
+        assert [name for _, name in asked(client.request("/class/1?show=open").text) if name in copies] == []
+        undo = client.send([{"request_id": uuid.uuid4().hex, "undoes": request}])
+        assert undo.json["results"][0]["value"] == "" and len(decisions(copied.path)) == 0
+        assert copied.progress() == before
+        client.decide(identity, ABSENT, undo.json["results"][0]["version"])
+        ((identity, _),) = [each for each in asked(client.request("/class/0").text) if each[1] in copies]
+        client.decide(identity, PRESENT)  # the cat, which 0.jpg knows already
+        hidden = np.setdiff1d(np.arange(len(copied.candidates.columns.images)), copied.image_order)
+        identity = f"{int(copied.candidates.columns.image_ids[hidden[0]]):016x}"
+        assert client.request(f"/image/{identity}").status == 404
+    text = apply_decisions(copied.folder, tmp_path / "better.csv").path.read_text()
+    assert "\n0.jpg,train,1,0,\n" in text and "copy.jpg,train,1,0,\nother.jpg,train,1,0,1\n" in text
+
+
+def test_every_question_comes_up_once_and_the_count_ends_exact(copied: Review) -> None:
+    questions = np.concatenate([copied.listed(number) for number in range(3)])
+    assert len(questions) == int(copied.copies.shown.sum()) == len(copied.candidates) - 4  # of 2 cats, 3 dogs, 2 owls
+    by_image = np.concatenate([copied.of_image(int(image)) for image in copied.image_order])
+    assert sorted(by_image) == sorted(questions)
+    made = [copied.decision(int(number), ABSENT, f"request-{number:05d}", 0) for number in questions]
+    copied.store.append(made, reviewer="anna", client="window-1")
+    estimate, progress = copied.estimate(), copied.progress()
+    assert progress.decided == progress.total == len(copied.candidates)
+    assert estimate is not None and estimate.undecided == 0 and estimate.found == 0
+
+
+def test_a_known_label_of_a_copy_stays(copied: Review, tmp_path: Path) -> None:
+    (number,) = [number for number in copied.listed(0) if copied.copies.of(copied.candidates.key(int(number)))]
+    for answer, value in enumerate((UNKNOWN, ABSENT)):
+        made = copied.decision(int(number), value, f"request-{answer}", answer)
+        assert [key.image for key in made.copies] in (["copy.jpg"], ["other.jpg"])
+        copied.store.append([made], reviewer="anna", client="window-1")
+    text = apply_decisions(copied.folder, tmp_path / "better.csv").path.read_text()
+    assert "\n0.jpg,train,1,," in text and "\ncopy.jpg,train,0,," in text
+
+
+def test_a_copy_that_was_decided_alone_leaves_the_question_open(copied: Review) -> None:
+    (number,) = [number for number in copied.listed(1) if copied.copies.of(copied.candidates.key(int(number)))]
+    alone = copied.decision(int(number), PRESENT, "request-alone", 0)
+    copied.store.append([type(alone)(alone.key, PRESENT, "request-alone")], reviewer="anna", client="window-1")
+    with closing(Review(copied.folder)) as again:
+        shown = [int(row) for row in again.listed(1) if again.copies.of(again.candidates.key(int(row)))]
+        assert len(shown) == 1 and shown != [int(number)] and not again.current.decided[shown[0]]
