@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ from tests.losses.reference import Batch, Matrix, reference_of
 from torch import Tensor
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.losses import Loss, MultiHead, loss, method_options
+from labelgap.losses import Loss, MultiHead, TrainingScores, loss, method_options
 
 EPOCHS = (1, 2, 5, 10)
 LABELS = ("full", "partial", "single")
@@ -116,6 +116,16 @@ def prepared(
         stacked = {key: np.stack([one[key] for one in drawn]).reshape(*heads, *drawn[0][key].shape) for key in drawn[0]}
         made.load_state_dict({**made.state_dict(), **{key: torch.from_numpy(value) for key, value in stacked.items()}})
     return made
+
+
+def scores_of(logits: Tensor, rows: Sequence[int], size: int = 2) -> TrainingScores:
+    """What the network makes of some rows of a table, in batches, as a loop gives it to ``end_epoch``."""
+
+    def scores() -> Iterator[tuple[Tensor, Tensor]]:
+        for index in torch.split(torch.tensor(rows), size):
+            yield index, logits[..., index, :]
+
+    return scores
 
 
 def forward(made: Callable[..., Tensor], batch: Batch, logits: Tensor) -> Tensor:

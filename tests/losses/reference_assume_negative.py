@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
-from tests.losses.reference import (
-    NOTHING,
-    Answer,
-    Batch,
-    Cost,
-    absent,
-    entry_by_entry,
-    present,
-    reference,
-    sigma,
-)
+from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, entry_by_entry, present, reference, sigma
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
 EPS = {"eps": [0.0, 1e-5, 0.01]}
 
 
+def one_number(name: str, value: float, heads: list[float], *, known_as_bce: bool = True) -> dict[str, Any]:
+    """How a method with one number option, which may be 0, wants to be tried."""
+    options = [{}, {name: value, "eps": 1e-5}, {name: 0.0}]
+    return {"options": options, "heads": {name: heads, **EPS}, "known_as_bce": known_as_bce}
+
+
+SMOOTHING = one_number("smoothing", 0.3, [0.0, 0.1, 0.25], known_as_bce=False)
+
+
 def pairs(batch: Batch) -> list[list[tuple[float, int]]]:
     """Every entry as (logit, label)."""
     return [list(zip(xs, ys, strict=True)) for xs, ys in zip(batch.logits.tolist(), batch.labels.tolist(), strict=True)]
+
+
+def by_state(
+    batch: Batch,
+    of_present: Callable[[float], Cost],
+    of_absent: Callable[[float], Cost],
+    of_unknown: Callable[[float], Cost],
+) -> Answer:
+    """The answer of a method whose entry costs what its logit costs in the state of its label."""
+    costs = {PRESENT: of_present, ABSENT: of_absent, UNKNOWN: of_unknown}
+    return entry_by_entry([[costs[y](x) for x, y in row] for row in pairs(batch)])
+
+
+def nothing(x: float) -> Cost:
+    return NOTHING
 
 
 def known_cost(x: float, y: int, eps: float) -> Cost:
@@ -31,60 +48,43 @@ def known_cost(x: float, y: int, eps: float) -> Cost:
     return absent(x, eps) if y == ABSENT else NOTHING
 
 
+def known_as_bce(batch: Batch, eps: float, of_unknown: Callable[[float], Cost]) -> Answer:
+    """Binary cross-entropy of known labels, and something else for unknown ones."""
+    return by_state(batch, lambda x: present(x, eps), lambda x: absent(x, eps), of_unknown)
+
+
 @reference("iu", "iun", "bce", options=[{}, {"eps": 1e-5}], heads=EPS, known_as_bce=True)
 def ignore_unknown(batch: Batch, *, eps: float = 0.0) -> Answer:
-    return entry_by_entry([[known_cost(x, y, eps) for x, y in row] for row in pairs(batch)])
+    return known_as_bce(batch, eps, nothing)
 
 
 def smoothed(x: float, target: float, eps: float) -> Cost:
     return present(x, eps).times(target).plus(absent(x, eps).times(1 - target))
 
 
-@reference(
-    "bce-ls",
-    options=[{}, {"smoothing": 0.3, "eps": 1e-5}, {"smoothing": 0.0}],
-    heads={"smoothing": [0.0, 0.1, 0.25], **EPS},
-)
+@reference("bce-ls", **SMOOTHING)
 def smoothed_known(batch: Batch, *, smoothing: float = 0.1, eps: float = 0.0) -> Answer:
-    target = {PRESENT: 1 - smoothing, ABSENT: smoothing}
-    return entry_by_entry(
-        [[NOTHING if y == UNKNOWN else smoothed(x, target[y], eps) for x, y in row] for row in pairs(batch)]
-    )
+    of_present, of_absent = (lambda x, t=t: smoothed(x, t, eps) for t in (1 - smoothing, smoothing))
+    return by_state(batch, of_present, of_absent, nothing)
 
 
 @reference("an", options=[{}, {"eps": 1e-5}], heads=EPS, known_as_bce=True)
-def assume_negative(batch: Batch, *, eps: float = 0.0) -> Answer:
-    return entry_by_entry(
-        [[present(x, eps) if y == PRESENT else absent(x, eps) for x, y in row] for row in pairs(batch)]
-    )
+@reference("l1r", "l2r", **one_number("weight", 1e-3, [0.0, 1e-7, 1e-3]))
+def assume_negative(batch: Batch, *, weight: float = 1e-6, eps: float = 0.0) -> Answer:
+    """A penalty of some weight looks at the network, not at the batch: it is tested by itself."""
+    return known_as_bce(batch, eps, lambda x: absent(x, eps))
 
 
-@reference(
-    "an-ls",
-    options=[{}, {"smoothing": 0.3, "eps": 1e-5}, {"smoothing": 0.0}],
-    heads={"smoothing": [0.0, 0.1, 0.25], **EPS},
-)
+@reference("an-ls", "ls", **SMOOTHING)
 def smoothed_assume_negative(batch: Batch, *, smoothing: float = 0.1, eps: float = 0.0) -> Answer:
-    return entry_by_entry(
-        [[smoothed(x, 1 - smoothing if y == PRESENT else smoothing, eps) for x, y in row] for row in pairs(batch)]
-    )
+    of_present, of_others = (lambda x, t=t: smoothed(x, t, eps) for t in (1 - smoothing, smoothing))
+    return by_state(batch, of_present, of_others, of_others)
 
 
-@reference(
-    "wan",
-    options=[{}, {"weight": 0.3, "eps": 1e-5}, {"weight": 0.0}],
-    heads={"weight": [0.0, 0.5, 2.0], **EPS},
-    known_as_bce=True,
-)
+@reference("wan", **one_number("weight", 0.3, [0.0, 0.5, 2.0]))
 def weak_assume_negative(batch: Batch, *, weight: float | None = None, eps: float = 0.0) -> Answer:
-    classes = batch.logits.shape[1]
-    chosen = 1 / max(classes - 1, 1) if weight is None else weight
-    return entry_by_entry(
-        [
-            [absent(x, eps).times(chosen) if y == UNKNOWN else known_cost(x, y, eps) for x, y in row]
-            for row in pairs(batch)
-        ]
-    )
+    chosen = 1 / max(batch.logits.shape[1] - 1, 1) if weight is None else weight
+    return known_as_bce(batch, eps, lambda x: absent(x, eps).times(chosen))
 
 
 @reference("pr", options=[{}, {"unknown": "ignore"}])

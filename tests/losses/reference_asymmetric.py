@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, entry_by_entry, present, reference, sigma
-from tests.losses.reference_assume_negative import EPS, pairs
+from tests.losses.reference_assume_negative import EPS, by_state, pairs
 from tests.losses.reference_entropy import focused, mirrored
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
@@ -38,6 +38,7 @@ def shifted_absent(x: float, gamma: float, margin: float, detach_focus: bool, ep
         {"gamma_pos": 0.5, "gamma_neg": 0.5, "margin": 0.0},
         {"gamma_pos": 0.5, "gamma_neg": 1.5},
         {"gamma_neg": 0.0},
+        {"gamma_neg": 4.0, "margin": 1.0},
     ],
     heads={"gamma_pos": [0.0, 1.0, 0.5], "gamma_neg": [0.0, 1.0, 4.0], "margin": [0.0, 0.05, 0.2], **EPS},
     gradcheck=False,
@@ -53,12 +54,10 @@ def asymmetric(
 ) -> Answer:
     positive = constant_focus if detach_focus else focused
 
-    def cost(x: float, y: int) -> Cost:
-        if y == PRESENT:
-            return positive(x, gamma_pos, eps)
+    def of_others(x: float) -> Cost:
         return shifted_absent(x, gamma_neg, margin, detach_focus, eps)
 
-    return entry_by_entry([[cost(x, y) for x, y in row] for row in pairs(batch)])
+    return by_state(batch, lambda x: positive(x, gamma_pos, eps), of_others, of_others)
 
 
 @reference(
@@ -119,9 +118,7 @@ def hilly(x: float) -> Cost:
 
 @reference("hill", options=[{}, {"eps": 1e-5}], heads=EPS)
 def hill(batch: Batch, *, eps: float = 0.0) -> Answer:
-    return entry_by_entry(
-        [[focused(x - 1, 2.0, eps) if y == PRESENT else hilly(x) for x, y in row] for row in pairs(batch)]
-    )
+    return by_state(batch, lambda x: focused(x - 1, 2.0, eps), hilly, hilly)
 
 
 @reference(
@@ -132,11 +129,10 @@ def hill(batch: Batch, *, eps: float = 0.0) -> Answer:
 def self_paced_correction(
     batch: Batch, *, tau: float = 0.6, gamma: float = 2.0, warmup: int = 1, eps: float = 0.0
 ) -> Answer:
-    def cost(x: float, y: int) -> Cost:
-        if y == PRESENT:
-            return focused(x - 1, gamma, eps)
-        if y == UNKNOWN and batch.epoch > warmup and sigma(x) > tau:
-            return focused(x, gamma, eps)
+    def of_absent(x: float) -> Cost:
         return mirrored(focused(-x, gamma, eps))
 
-    return entry_by_entry([[cost(x, y) for x, y in row] for row in pairs(batch)])
+    def of_unknown(x: float) -> Cost:
+        return focused(x, gamma, eps) if batch.epoch > warmup and sigma(x) > tau else of_absent(x)
+
+    return by_state(batch, lambda x: focused(x - 1, gamma, eps), of_absent, of_unknown)

@@ -1,21 +1,11 @@
-"""References of Zhou et al. 2022: entropy on unknown labels, and the baselines it was compared with."""
+"""References of Zhou et al. 2022, the baselines it was compared with, and the generalised robust loss."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from tests.losses.reference import Answer, Batch, Cost, absent, entry_by_entry, present, reference, sigma
-from tests.losses.reference_assume_negative import (
-    EPS,
-    assume_negative,
-    known_cost,
-    pairs,
-    smoothed,
-    smoothed_assume_negative,
-)
-
-from labelgap.labels import PRESENT, UNKNOWN
+from tests.losses.reference import Answer, Batch, Cost, absent, present, reference, sigma
+from tests.losses.reference_assume_negative import EPS, by_state, known_as_bce, one_number, smoothed
 
 
 def entropy(x: float, eps: float) -> Cost:
@@ -28,51 +18,24 @@ def entropy(x: float, eps: float) -> Cost:
     return Cost(value, p * q * (here.value - away.value - p / (p + eps) + q / (q + eps)))
 
 
-def unknown_costs(batch: Batch, eps: float, unknown: Callable[[float], Cost]) -> Answer:
-    """Binary cross-entropy of known labels, and something else for unknown ones."""
-    return entry_by_entry(
-        [[unknown(x) if y == UNKNOWN else known_cost(x, y, eps) for x, y in row] for row in pairs(batch)]
-    )
-
-
-@reference(
-    "em",
-    options=[{}, {"alpha": 0.9, "eps": 1e-5}, {"alpha": 0.0}],
-    heads={"alpha": [0.01, 0.1, 0.9], **EPS},
-    known_as_bce=True,
-)
+@reference("em", **one_number("alpha", 0.9, [0.01, 0.1, 0.9]))
 def entropy_maximisation(batch: Batch, *, alpha: float = 0.2, eps: float = 0.0) -> Answer:
-    return unknown_costs(batch, eps, lambda x: entropy(x, eps).times(-alpha))
+    return known_as_bce(batch, eps, lambda x: entropy(x, eps).times(-alpha))
 
 
-@reference(
-    "entmin",
-    options=[{}, {"weight": 0.9, "eps": 1e-5}, {"weight": 0.0}],
-    heads={"weight": [0.01, 0.4, 0.9], **EPS},
-    known_as_bce=True,
-)
+@reference("entmin", **one_number("weight", 0.9, [0.01, 0.4, 0.9]))
 def entropy_minimisation(batch: Batch, *, weight: float = 0.01, eps: float = 0.0) -> Answer:
-    return unknown_costs(batch, eps, lambda x: entropy(x, eps).times(weight))
+    return known_as_bce(batch, eps, lambda x: entropy(x, eps).times(weight))
 
 
-@reference(
-    "dw",
-    options=[{}, {"weight": 0.4, "eps": 1e-5}, {"weight": 0.0}],
-    heads={"weight": [0.0, 0.02, 0.9], **EPS},
-    known_as_bce=True,
-)
+@reference("dw", **one_number("weight", 0.4, [0.0, 0.02, 0.9]))
 def down_weighting(batch: Batch, *, weight: float = 0.1, eps: float = 0.0) -> Answer:
-    return unknown_costs(batch, eps, lambda x: absent(x, eps).times(weight))
+    return known_as_bce(batch, eps, lambda x: absent(x, eps).times(weight))
 
 
-@reference(
-    "n-ls",
-    options=[{}, {"smoothing": 0.3, "eps": 1e-5}, {"smoothing": 0.0}],
-    heads={"smoothing": [0.0, 0.1, 0.3], **EPS},
-    known_as_bce=True,
-)
+@reference("n-ls", **one_number("smoothing", 0.3, [0.0, 0.1, 0.3]))
 def smoothed_unknown(batch: Batch, *, smoothing: float = 0.1, eps: float = 0.0) -> Answer:
-    return unknown_costs(batch, eps, lambda x: smoothed(x, smoothing, eps))
+    return known_as_bce(batch, eps, lambda x: smoothed(x, smoothing, eps))
 
 
 def focused(x: float, gamma: float, eps: float = 0.0) -> Cost:
@@ -98,30 +61,35 @@ def mirrored(cost: Cost) -> Cost:
     heads={"gamma": [0.0, 0.7, 2.0], "alpha": [0.25, 0.5, 0.75], **EPS},
 )
 def focal(batch: Batch, *, gamma: float = 2.0, alpha: float = 0.75, eps: float = 0.0) -> Answer:
-    def cost(x: float, y: int) -> Cost:
-        if y == PRESENT:
-            return focused(x, gamma, eps).times(alpha)
+    def of_others(x: float) -> Cost:
         return mirrored(focused(-x, gamma, eps)).times(1 - alpha)
 
-    return entry_by_entry([[cost(x, y) for x, y in row] for row in pairs(batch)])
+    return by_state(batch, lambda x: focused(x, gamma, eps).times(alpha), of_others, of_others)
+
+
+def robust(minus_log: float, power: float) -> float:
+    """Chen et al. 2024: (1 − p^q)/q of −ln p."""
+    return -math.expm1(-power * minus_log) / power
 
 
 @reference(
-    "l1r",
-    "l2r",
-    options=[{}, {"weight": 1e-3, "eps": 1e-5}],
-    heads={"weight": [0.0, 1e-7, 1e-3], **EPS},
+    "gr",
+    options=[{}, {"q2": 0.5, "q3": 0.3, "eps": 1e-5}, {"q2": 1.0, "q3": 0.05}],
+    heads={"q2": [0.01, 0.5, 1.0], "q3": [1.0, 0.2, 0.7], **EPS},
     known_as_bce=True,
+    gradcheck=False,
 )
-def assume_negative_and_a_penalty(batch: Batch, *, weight: float = 1e-6, eps: float = 0.0) -> Answer:
-    """The penalty looks at the network, not at the batch: it is tested by itself."""
-    return assume_negative(batch, eps=eps)
+def generalised_robust(batch: Batch, *, q2: float = 0.01, q3: float = 1.0, eps: float = 0.0) -> Answer:
+    """v·[k(1 − p^q2)/q2 + (1 − k)(1 − (1 − p)^q3)/q3], with k and v as constants of the derivative."""
+    done, started = batch.epoch / batch.epochs, (batch.epoch - 1) / batch.epochs
+    center, width = 0.5 + 0.3 * done, 2 - 1.5 * done
 
+    def unknown(x: float) -> Cost:
+        p, q = sigma(x), sigma(-x)
+        k, v = sigma(2 * started * p - 2), math.exp(-(((p - center) / width) ** 2) / 2)
+        here, away = present(x).value, absent(x).value
+        value = k * robust(here, q2) + (1 - k) * robust(away, q3)
+        slope = -k * math.exp(-q2 * here) * q + (1 - k) * math.exp(-q3 * away) * p
+        return Cost(v * value, v * slope)
 
-@reference(
-    "ls",
-    options=[{}, {"smoothing": 0.3, "eps": 1e-5}, {"smoothing": 0.0}],
-    heads={"smoothing": [0.0, 0.1, 0.25], **EPS},
-)
-def label_smoothing(batch: Batch, *, smoothing: float = 0.1, eps: float = 0.0) -> Answer:
-    return smoothed_assume_negative(batch, smoothing=smoothing, eps=eps)
+    return known_as_bce(batch, eps, unknown)

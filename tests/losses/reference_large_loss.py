@@ -7,10 +7,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 
-from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, entry_by_entry, present, reference
-from tests.losses.reference_assume_negative import EPS, pairs
+from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, present, reference
+from tests.losses.reference_assume_negative import EPS, known_as_bce
 
-from labelgap.labels import PRESENT, UNKNOWN
+from labelgap.labels import UNKNOWN
 
 RELATIVE = {
     "options": [
@@ -41,12 +41,10 @@ def relative_threshold(batch: Batch, delta: float, base: str) -> float:
 def changed(batch: Batch, large: Callable[[float], bool], instead: Callable[[float], Cost], eps: float) -> Answer:
     """Assume negative, with something else in the place of large losses of unknown labels."""
 
-    def cost(x: float, y: int) -> Cost:
-        if y == PRESENT:
-            return present(x, eps)
-        return instead(x) if y == UNKNOWN and large(x) else absent(x, eps)
+    def of_unknown(x: float) -> Cost:
+        return instead(x) if large(x) else absent(x, eps)
 
-    return entry_by_entry([[cost(x, y) for x, y in row] for row in pairs(batch)])
+    return known_as_bce(batch, eps, of_unknown)
 
 
 def above(batch: Batch, r0: float, delta_abs: float, warmup: int) -> Callable[[float], bool]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.losses.reference import Batch
 from tests.losses.reference_interactive import interactive_learning
 from torch import Tensor
@@ -17,7 +13,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss, loss
 from labelgap.losses.base import state
-from labelgap.losses.interactive import InteractiveLearning, View, asymmetric_sigmoid, co_occurrence, matching_pursuit
+from labelgap.losses.interactive import InteractiveLearning, View, co_occurrence, matching_pursuit
 
 IMAGES, CLASSES, FEATURES = 12, 5, 4
 
@@ -45,16 +41,6 @@ def step(made: Loss, table: LabelTable, rows: list[int], seed: int) -> tuple[Ten
     return cost, logits.detach(), features
 
 
-@given(x=st.floats(-300, 300), c=st.floats(0.1, 10))
-def test_the_asymmetric_sigmoid_is_the_papers(x: float, c: float) -> None:
-    v = x + 0.5 * math.log(1 / c)
-    wanted = (math.exp(v) - math.exp(-v) / c) / (math.exp(v) + math.exp(-v))
-    found = asymmetric_sigmoid(torch.tensor([[x]], dtype=torch.float64), c).item()
-    assert found == pytest.approx(wanted, abs=1e-12)
-    assert -1 / c - 1e-12 <= found <= 1 + 1e-12
-    assert asymmetric_sigmoid(torch.zeros(1, 1, dtype=torch.float64), c).item() == pytest.approx(0, abs=1e-14)
-
-
 def test_the_graph_starts_from_what_is_known_to_occur_together() -> None:
     table = some_table(3, images=40)
     dense = table.to_dense().tolist()
@@ -66,34 +52,6 @@ def test_the_graph_starts_from_what_is_known_to_occur_together() -> None:
     wanted = [[share[i][j] / sum(row[j] for row in share) for j in range(CLASSES)] for i in range(CLASSES)]
     np.testing.assert_allclose(co_occurrence(table).numpy(), wanted, rtol=1e-6)
     torch.testing.assert_close(made_with(table).graph.detach(), co_occurrence(table))
-
-
-def test_an_image_is_never_its_own_atom_and_an_unseen_one_nobodys() -> None:
-    table = some_table()
-    made = made_with(table, threshold=0.0, lambda_labels=0.0, lambda_features=1.0, reduction="none")
-    features = torch.eye(IMAGES)
-    features[3] = features[0]
-
-    def left(rows: list[int]) -> list[float]:
-        """What the features of the rows cost, by themselves."""
-        logits = torch.zeros(len(rows), CLASSES)
-        labels = torch.full((len(rows), CLASSES), UNKNOWN)
-        costs: Tensor = made(logits, labels, index=torch.tensor(rows), features=features[rows])
-        made.skip_step()
-        torch.autograd.backward(costs.sum())
-        return [float(cost) for cost in costs.detach().sum(dim=1)]
-
-    assert left([0]) == [0.0]  # nothing was seen: no term at all
-    made.after_step()
-    assert left([0]) == [0.0]  # itself alone was seen
-    assert left([1]) == [0.0]  # what was seen is not like it
-    assert left([3]) == pytest.approx([0.0], abs=1e-12)  # explained by image 0
-    logits, labels = torch.zeros(1, CLASSES), torch.full((1, CLASSES), UNKNOWN)
-    made.skip_step()
-    torch.autograd.backward(made(logits, labels, index=torch.tensor([1]), features=features[[0]] + features[[1]]).sum())
-    made.after_step()
-    assert left([3]) == pytest.approx([0.0], abs=1e-12)
-    assert left([0]) == pytest.approx([0.5])  # by image 1 alone, at 45 degrees: sin² is left
 
 
 def test_the_dictionary_is_a_seeded_sample_and_knows_no_other_image() -> None:
@@ -169,39 +127,8 @@ def test_features_of_another_number_and_a_graph_that_cannot_fit_are_refused(monk
     with pytest.raises(InputError, match=r"4 features .*6"):
         made(torch.zeros(1, CLASSES), table.batch([0]), index=torch.tensor([0]), features=torch.zeros(1, 6))
     monkeypatch.setattr(state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
-    with pytest.raises(InputError, match=r"graph between 5 classes: 400 bytes, and 399 bytes are free\. Take fewer"):
+    with pytest.raises(InputError, match=r"5 classes: 400 .*399 "):
         made_with(table)
-
-
-def pursued(target: Tensor, atoms: Tensor, count: int, allowed: Tensor | None = None) -> Tensor:
-    view = View(target, atoms, torch.ones(1, 1, dtype=target.dtype))
-    allowed = torch.ones(len(target), len(atoms), dtype=torch.bool) if allowed is None else allowed
-    return matching_pursuit((view,), allowed, atoms=count, threshold=1e-3, max_atoms=count)[0]
-
-
-def test_a_combination_of_few_atoms_is_found_again() -> None:
-    random = np.random.default_rng(0)
-    atoms = torch.from_numpy(np.linalg.qr(random.normal(size=(30, 30)))[0][:20] * random.uniform(0.1, 9, (20, 1)))
-    wanted = torch.zeros(6, 20, dtype=torch.float64)
-    for row in range(6):
-        wanted[row, torch.from_numpy(random.choice(20, 3, replace=False))] = torch.tensor([2.0, -0.7, 0.2]).double()
-    torch.testing.assert_close(pursued(wanted @ atoms, atoms, 3), wanted, rtol=1e-9, atol=1e-9)
-
-
-@settings(max_examples=25)
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 4), space=st.integers(1, 9))
-def test_what_is_left_over_is_at_right_angles_to_every_atom_used(seed: int, count: int, space: int) -> None:
-    random = np.random.default_rng(seed)
-    target, atoms = (torch.from_numpy(random.normal(size=(rows, space))) for rows in (5, 11))
-    coefficients = pursued(target, atoms, count)
-    used = coefficients != 0
-    assert (used.sum(dim=1) <= min(count, space)).all()
-    left = target - coefficients @ atoms
-    for row in range(5):
-        chosen = atoms[used[row]]
-        assert (chosen @ left[row]).abs().max() < 1e-9
-        best = np.linalg.lstsq(chosen.numpy().T, target[row].numpy(), rcond=None)[0]
-        np.testing.assert_allclose(coefficients[row][used[row]].numpy(), best, rtol=1e-6, atol=1e-8)
 
 
 def test_a_copy_of_an_atom_adds_nothing_and_the_first_of_equals_is_taken() -> None:

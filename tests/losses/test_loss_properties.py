@@ -13,15 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.losses.batches import (
-    batch_of,
-    forward,
-    prepared,
-    reductions_of,
-    some_batches,
-    some_labels,
-    some_logits,
-)
+from tests.losses.batches import batch_of, forward, prepared, reductions_of, some_batches, some_labels, some_logits
 from tests.losses.reference import Batch, reference_of, references
 from torch import Tensor
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.losses import batches
 from tests.losses.batches import set_heads
 from torch import Tensor
 
@@ -61,13 +62,8 @@ def logits_after(epoch: int) -> NDArray[np.float32]:
 
 
 def scores_of(logits: NDArray[np.float32]) -> TrainingScores:
-    """In batches and in any order, as a loop gives them."""
-
-    def scores() -> Iterator[tuple[Tensor, Tensor]]:
-        for index in torch.split(torch.randperm(IMAGES, generator=torch.Generator().manual_seed(0)), 8):
-            yield index, torch.from_numpy(logits)[..., index, :]
-
-    return scores
+    """In any order, as a loop gives them."""
+    return batches.scores_of(torch.from_numpy(logits), np.random.default_rng(0).permutation(IMAGES).tolist(), 8)
 
 
 def nobody() -> Iterator[tuple[Tensor, Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ import pytest
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+import labelgap
 from labelgap.audit.candidates import COLUMNS
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.findings import NoSplit
 from labelgap.data.images import ArrayImages
-from labelgap.labels import UNKNOWN, LabelTable
+from labelgap.data.split import hold_out_val
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics import Thresholds
 from labelgap.metrics.thresholds import ThresholdMark
 from labelgap.studies import Study, StudyMember
@@ -30,6 +34,9 @@ from labelgap.training.history import write_history
 from labelgap.training.run_folder import write_predictions
 
 EPOCHS = 6
+RunMaker = Callable[..., Run]
+EveryRun = dict[str, tuple[Run, Dataset | None]]
+BLOCKS, BREAK = {"caption", "details", "div", "figcaption", "h1", "h2", "h3", "li", "p", "section", "tr"}, "\x1e"
 
 
 @dataclass(frozen=True)
@@ -62,10 +69,15 @@ def make_data(classes: tuple[str, ...] = ("cat", "dog", "owl", "yak"), images: i
     return data.observe(positives=1, negatives=0)
 
 
+def codes_of_train(data: Dataset) -> NDArray[np.int8]:
+    """The truth of train, also where it is hidden."""
+    assert data.train.truth is not None
+    return data.train.truth.to_dense()
+
+
 def make_trace(data: Dataset, recipe: Recipe) -> dict[str, NDArray[Any]]:
     """A trace in which false negatives are memorized, unless the method rejects them."""
-    assert data.train.truth is not None
-    observed, truth = data.train.labels.to_dense(), data.train.truth.to_dense()
+    observed, truth = data.train.labels.to_dense(), codes_of_train(data)
     rows, columns = np.divmod(np.arange(observed.size), observed.shape[1])
     hidden = (observed.ravel() == UNKNOWN) & (truth.ravel() == 1)
     steps = np.arange(EPOCHS, dtype=np.float32)[:, None]
@@ -142,6 +154,32 @@ def make_study(folder: Path, data: Dataset, **recipes: Recipe) -> Study:
     return study
 
 
+class Reader(HTMLParser):
+    """Collects tags, addresses and visible words of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags, self.addresses, self.words = list[str](), list[str](), list[str]()
+        self._hidden, self.text = False, path.read_text(encoding="utf-8")
+        self.feed(self.text)
+        self.visible = " ".join("".join(self.words).split())
+        lines = (" ".join(line.split()) for line in "".join(self.words).split(BREAK))
+        self.shown = "\n".join(line for line in lines if line).replace(labelgap.__version__, "#")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._hidden = tag in ("style", "script")
+        self.words.append(BREAK if tag in BLOCKS else " ")
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.words.append(data)
+
+
 @pytest.fixture
 def drawn() -> None:
     """For tests whose pages shall have their figures."""
@@ -161,13 +199,23 @@ def data() -> Dataset:
 
 
 @pytest.fixture
-def run_of(tmp_path: Path, data: Dataset) -> Callable[..., Run]:
+def run_of(tmp_path: Path, data: Dataset) -> RunMaker:
     """Make a run: ``run_of(method="an")``, fields of ``Recipe``; ``on=`` takes other data."""
 
-    def made(on: Dataset = data, **wanted: Any) -> Run:
-        return make_run(tmp_path / "first", on, replace(Recipe(), **wanted))
+    def made(on: Dataset = data, folder: str = "first", **wanted: Any) -> Run:
+        return make_run(tmp_path / folder, on, replace(Recipe(), **wanted))
 
     return made
+
+
+def renamed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
+    def table(old: LabelTable) -> LabelTable:
+        return LabelTable.from_dense(old.to_dense(), classes, old.images)
+
+    def split(old: Split | None) -> Any:
+        return None if old is None else replace(old, labels=table(old.labels), truth=old.truth and table(old.truth))
+
+    return Dataset(data.name, split(data.train), split(data.val), split(data.test), data.findings)
 
 
 @pytest.fixture
@@ -188,3 +236,32 @@ def positives_only(data: Dataset) -> Dataset:
     assert data.test is not None
     shown = data.test.labels.observe(positives="all", negatives=0)
     return Dataset("pets", data.train, None, Split("test", data.test.images, shown))
+
+
+@pytest.fixture
+def every_run(run_of: RunMaker, data: Dataset, positives_only: Dataset) -> EveryRun:
+    """Runs of which more or less is known, and the data beside their pages."""
+    unsplit = replace(data, val=None, test=None, findings=(NoSplit(len(data.train)),))
+    blind, unmeasured = {"val": False, "test": False}, replace(data, test=None)
+    val = data.split("val")
+    partial = replace(unmeasured, val=Split("val", val.images, val.labels.observe(positives="all", negatives=0)))
+    corrected = run_of(folder="corrected", method="ll-cp")
+    revised = [Revision(f"train-{row:03d}.jpg", "cat", PRESENT, "ll-cp", epoch=2) for row in range(3)]
+    Revisions(revised).to_parquet(corrected.path / "revisions.parquet")
+    run, untruthful = run_of(), run_of(folder="untruthful", select="last", truth=False, **blind)
+    untraced, bare = run_of(folder="untraced", trace="off"), Dataset("pets", replace(data.train, truth=None))
+    return {
+        "a run": (run, data),
+        "no data": (run, None),
+        "positives alone": (run_of(positives_only, "positives", select="last", val=False), positives_only),
+        "no truth": (untruthful, bare),
+        "no truth, no data": (untruthful, None),
+        "held-out val": (run_of(hold_out_val(unsplit), "held-out", select="last", **blind), unsplit),
+        "observed val": (run_of(partial, "observed", select="observed", test=False, truth=False), partial),
+        "no test": (run_of(folder="no-test", test=False), unmeasured),
+        "no test, the last epoch": (run_of(folder="last", select="last", test=False), unmeasured),
+        "no trace": (untraced, data),
+        "no trace, no data": (untraced, None),
+        "unfinished": (run_of(folder="unfinished", finished=False), data),
+        "revisions": (corrected, None),
+    }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.browsers import needs_browser, new_page, start_browser
+from tests.reporting.conftest import RunMaker
 
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import write_report
@@ -29,9 +30,7 @@ def browser() -> Iterator[Any]:
         yield started
 
 
-def test_a_report_fits_every_screen_and_paper_and_gives_its_numbers(
-    run_of: Callable[..., Run], data: Dataset, browser: Any, drawn: None
-) -> None:
+def test_a_report_fits_every_screen_and_paper(run_of: RunMaker, data: Dataset, browser: Any, drawn: None) -> None:
     path = write_report(run_of(method="an", trace="off"), data=data)
     for width, scheme in ((1280, "light"), (390, "dark")):
         page = new_page(browser, width, color_scheme=scheme, offline=True)
@@ -69,9 +68,7 @@ def of_many_classes(run: Run, count: int) -> Run:
     return run
 
 
-def test_rows_are_sorted_by_mouse_and_keyboard_and_numbers_that_are_missing_come_last(
-    run_of: Callable[..., Run], data: Dataset, browser: Any
-) -> None:
+def test_rows_are_sorted_by_mouse_and_keyboard(run_of: RunMaker, data: Dataset, browser: Any) -> None:
     run = run_of()
     each = run.metrics["test"]["average_precision"] = {"cat": 0.9, "dog": 0.09, "owl": None, "yak": 0.5}
     page, problems = new_page(browser), []
@@ -92,9 +89,7 @@ def test_rows_are_sorted_by_mouse_and_keyboard_and_numbers_that_are_missing_come
     assert page.get_by_role("status").inner_text() == "2 of 4" and not problems
 
 
-def test_thousands_of_classes_are_all_there_sortable_and_quick_to_open(
-    run_of: Callable[..., Run], browser: Any
-) -> None:
+def test_thousands_of_classes_are_there_and_sortable(run_of: RunMaker, browser: Any) -> None:
     path = write_report(of_many_classes(run_of(), MANY))
     assert path.stat().st_size < 700_000
     page = new_page(browser, 390)
@@ -110,9 +105,7 @@ def test_thousands_of_classes_are_all_there_sortable_and_quick_to_open(
     assert not page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
 
 
-def test_without_a_script_it_is_a_plain_table_and_no_other_script_runs(
-    run_of: Callable[..., Run], browser: Any
-) -> None:
+def test_without_a_script_it_is_a_plain_table(run_of: RunMaker, browser: Any) -> None:
     path = write_report(run_of())
     path.write_text(path.read_text().replace("</h1>", "</h1><script>document.title = 'changed'</script>"))
     for enabled in (False, True):

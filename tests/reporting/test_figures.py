@@ -1,29 +1,38 @@
-"""Figures hold the numbers they were given, and nothing else."""
+"""Figures hold the numbers they were given, and nothing else; their names, their SVG, and their files for a paper."""
 
 from __future__ import annotations
 
 import ast
-from itertools import pairwise
+import csv
+import os
+import re
+import zlib
+from collections import Counter
+from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
+from tests.reporting.conftest import EPOCHS, RunMaker
 
 import labelgap.reporting
-from labelgap.reporting import EpochScores, LabelBudget, ParameterEffect
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.data.dataset import Dataset, Split
+from labelgap.data.images import FileImages
+from labelgap.reporting import EpochScores, LabelBudget, ParameterEffect, write_report
+from labelgap.reporting.page import FigureData, Page, ResponsiveFigure, stack_columns, write_figures
 from labelgap.reporting.pages.shares import label_budget_figure
 from labelgap.reporting.pages.study import method_map_figure
+from labelgap.reporting.report import check_figure_folder
 from labelgap.reporting.sections.classes import MAX_BARS, average_precision_bars
 from labelgap.reporting.sections.curves import MAX_CURVES, epoch_scores_figure, learning_curves
-from labelgap.reporting.sections.label_scores import (
-    LabelScores,
-    absolute_logit_panels,
-    positive_loss_figure,
-    probability_panels,
-)
-from labelgap.reporting.sections.memorization import LabelLosses, Losses, memorization_panels, single_label_panels
+from labelgap.reporting.sections.label_scores import LabelScores, probability_panels
+from labelgap.reporting.sections.memorization import LabelLosses, Losses, memorization_panels
 from labelgap.reporting.sections.modified_labels import ModifiedLabels, modified_label_panels
 from labelgap.reporting.sections.parameter_effects import parameter_effect_figure
 from labelgap.reporting.sections.separability import (
@@ -33,7 +42,8 @@ from labelgap.reporting.sections.separability import (
     score_density_figure,
     unknown_positive_bars,
 )
-from labelgap.reporting.style import NARROW, WIDE, inline_svg
+from labelgap.reporting.style import BLUE, NARROW, TEXT_COLOR, WIDE, inline_svg
+from labelgap.studies import Study
 
 
 def drawn(figure: Figure, axis: int, line: int = 0) -> list[float]:
@@ -62,15 +72,31 @@ def some_scores(probability: float = 0.3) -> LabelScores:
     return LabelScores(9, np.array([2.0, 1.0]), quartiles, 2, np.eye(BINS)[6], probability)
 
 
-def test_learning_curves_draw_loss_and_score_of_every_epoch_and_mark_the_chosen_one() -> None:
-    figure = learning_curves([0.9, 0.5, 0.4], [0.2, 0.6, 0.5], rule="val mAP", chosen=2)
-    assert drawn(figure, 0) == [0.9, 0.5, 0.4]
-    assert drawn(figure, 1) == pytest.approx([20, 60, 50])
-    marked = figure.axes[1].lines[2]
-    assert np.asarray(marked.get_xdata()).tolist() == [2]
-    assert np.asarray(marked.get_ydata()).tolist() == pytest.approx([60])
-    assert texts(figure, 1) == ["epoch 2: 60.0"]
-    assert figure.axes[1].get_title(loc="left") == "val mAP"
+def test_a_figure_of_a_page_draws_the_numbers_beside_it(
+    run_of: RunMaker, study: Study, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every point of a curve and every bar, in percent or not."""
+    found: list[ResponsiveFigure] = []
+    monkeypatch.setattr("labelgap.reporting.report.write_figures", lambda figures, _: found.extend(figures))
+    blind = run_of(folder="blind", truth=False, val=False, select="last")
+    for what in (run_of(), blind, study):
+        write_report(what, data=data, figures=tmp_path / "figures")
+    drawn = Counter[str]()
+    for figure, width in product(found, (WIDE, NARROW)):
+        numbers = np.array([value for row in figure.data.rows for value in row if isinstance(value, int | float)])
+        known = np.concatenate([numbers, 100 * numbers])
+        for axis in figure.draw(width=width).axes:
+            curves = [np.asarray(line.get_xydata()) for line in axis.lines]
+            points = [value for curve in curves if len(curve) > 2 for value in curve.flat]
+            bars = figure.name in ("average-precision", "unknown-positives")
+            points += [patch.get_width() for patch in axis.patches if bars and isinstance(patch, Rectangle)]
+            own = [value for value in points if np.isfinite(value) and not np.isclose(known, value, rtol=1e-4).any()]
+            assert len(own) <= (EPOCHS if figure.name == "single-labels" else 0), "the mean over all of a kind"
+            drawn[figure.name] += len(points)
+    assert {name for name, count in drawn.items() if count} == {
+        *("average-precision", "calibration", "learning-curves", "memorization", "single-labels", "epoch-scores"),
+        *("modified-labels-present", "observed-positive-loss", "absolute-logits", "unknown-positives"),
+    }
 
 
 def test_learning_curves_start_at_epoch_0_where_the_linear_head_was_scored() -> None:
@@ -79,35 +105,6 @@ def test_learning_curves_start_at_epoch_0_where_the_linear_head_was_scored() -> 
     assert texts(figure, 1) == ["epoch 0: 70.0"] and figure.axes[0].get_xlim()[0] < 0
     assert len(learning_curves([0.9, 0.5]).axes) == 1
     assert np.isnan(drawn(learning_curves([0.9, 0.5], [float("nan"), 0.5], chosen=1), 1)[0])
-
-
-def test_memorisation_draws_false_and_true_negatives_of_each_method_on_shared_axes() -> None:
-    figure = memorization_panels({"an": some_memorization(), "ll-r": some_memorization(2.0)})
-    assert len(figure.axes) == 2
-    for axis, scale in ((0, 1.0), (1, 2.0)):
-        assert drawn(figure, axis, 0) == pytest.approx([scale * value for value in (2.0, 1.5, 0.4)])
-        assert drawn(figure, axis, 1) == pytest.approx([scale * value for value in (0.6, 0.3, 0.1)])
-        assert figure.axes[axis].get_ylim()[0] == 0 and figure.axes[axis].get_ylim()[1] > 4
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["an", "ll-r"]
-    narrow = memorization_panels({str(number): some_memorization() for number in range(5)}, width=NARROW)
-    assert sum(axis.get_visible() for axis in narrow.axes) == 5, "no empty panel is in sight"
-
-
-def test_single_labels_are_drawn_beside_the_mean_of_their_kind_on_a_shared_scale() -> None:
-    figure = single_label_panels({"present": some_losses(1.0, 2.0, 1.0), "absent": some_losses(1.0, 0.5, 0.2)})
-    assert [drawn(figure, 0, line) for line in range(3)] == [[2, 1], [4, 2], [2, 1]]
-    assert drawn(figure, 1, 2) == [0.5, 0.2]
-    assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx((0, 4.24))] * 2
-
-
-def test_modified_labels_are_drawn_in_percent_beside_what_chance_would_hit() -> None:
-    figure = modified_label_panels({"ll-r": some_modified()})
-    assert drawn(figure, 0) == [0, 10] and drawn(figure, 2) == [0, 30]
-    assert np.isnan(drawn(figure, 1)[0])
-    assert drawn(figure, 1)[1] == 80
-    assert drawn(figure, 1, 1) == [25, 25]
-    unknown = modified_label_panels({"ll-r": some_modified(precision=np.nan, recall=np.nan)}, width=NARROW)
-    assert [axis.get_title(loc="left")[:6] for axis in unknown.axes] == ["modifi", "recall"], "known in one epoch"
 
 
 def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
@@ -119,28 +116,6 @@ def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
     widths = [patch.get_width() for patch in many.axes[0].patches]  # type: ignore[attr-defined]
     assert len(widths) == MAX_BARS and (max(widths), min(widths)) == pytest.approx((99.9, 0))
     assert "… 940 more classes between …" in texts(many)
-
-
-def test_methods_are_dots_and_a_ceiling_is_a_line_apart() -> None:
-    figure = method_map_figure({"an": 0.6, "ll-r": 0.7}, {"all labels": 0.9})
-    dots, ceiling = figure.axes[0].lines
-    assert list(np.asarray(dots.get_xdata())) == pytest.approx([60, 70])
-    assert list(np.asarray(ceiling.get_xdata())) == pytest.approx([90, 90])
-    assert texts(figure) == ["60.0", "70.0", "all labels 90.0"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["an", "ll-r"]
-
-
-def test_scores_of_labels_are_drawn_by_kind_and_without_truth_as_observed_and_unknown() -> None:
-    known = {"observed": some_scores(0.6), "unknown_present": some_scores(), "unknown_absent": some_scores()}
-    loss = positive_loss_figure({"an": known, "complete": {"observed": some_scores()}})
-    assert [drawn(loss, 0, line) for line in range(2)] == [[2, 1]] * 2
-    for kinds in (known, {"observed": some_scores(0.6), "unknown": some_scores()}):
-        logits = absolute_logit_panels({"an": kinds, "ll-r": kinds})
-        assert [drawn(logits, axis, line) for axis in range(2) for line in range(2)] == [[2, 4]] * 4
-        probabilities = probability_panels({"an": kinds})
-        axis = probabilities.axes[0]
-        assert [np.asarray(line.get_xdata()).tolist() for line in axis.lines] == [[0.6, 0.6], [0.3, 0.3]]
-        assert axis.get_ylim()[1] == pytest.approx(106) and axis.get_xlabel() == "score"
 
 
 def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_rest_is_counted() -> None:
@@ -156,13 +131,6 @@ def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_
     assert areas[0] == "AUC 1.00" and areas[-1] == "AUC 0.00" and areas[1:-1] == ["AUC 0.50"] * 10
     assert "… 18 more classes between …" in texts(figure)
     assert len(figure.axes[0].patches) == 24
-
-
-def test_bars_of_unknown_positives_are_in_percent_and_sorted() -> None:
-    figure = unknown_positive_bars(UnknownPositives(("a", "b", "c"), np.array([10, 10, 0]), np.array([1, 4, 0])))
-    assert [patch.get_width() for patch in figure.axes[0].patches] == pytest.approx([40, 10])  # type: ignore[attr-defined]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["b", "a"]
-    assert "dashed: all classes, 25.0" in figure.axes[0].get_xlabel()
 
 
 def effect(values: tuple[object, ...], test: bool = True) -> ParameterEffect:
@@ -267,3 +235,109 @@ def test_no_module_of_the_package_touches_the_global_state_of_pyplot() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert "pyplot" not in ast.unparse(node), path.name
+
+
+def test_a_page_keeps_its_figures_with_their_numbers_and_refuses_a_name_twice(drawn: None) -> None:
+    page = Page()
+    for name in ("loss", "loss-2"):
+        page.figure(name, "loss", {"epoch": [1, 2], "loss": [2.0, 1.0]}, learning_curves, [2.0, 1.0])
+    assert [figure.name for figure in page.figures] == ["loss", "loss-2"]
+    assert 'id="f1w-' in page.figures[0].wide and 'id="f2n-' in page.figures[1].narrow
+    assert page.figures[0].draw(width=3.0).get_size_inches()[0] == 3.0
+    for name in ("loss", "../a", "A b"):
+        with pytest.raises(ValueError, match=re.escape(repr(name))):
+            page.figure(name, "loss", {"epoch": [1]}, learning_curves, [2.0, 1.0])
+
+
+def test_numbers_are_short_unknown_ones_empty_and_names_harmless() -> None:
+    columns: dict[str, Any] = {
+        "class": ["=1+1", "a\nb", None],
+        "value": np.array([0.1, np.nan, -2.0], dtype=np.float32),
+        "mixed": [True, np.int64(3), np.float64("inf")],
+    }
+    assert FigureData(columns).csv == "class,value,mixed\n'=1+1,0.1,1\na b,,3\n,-2.0,\n"
+
+
+def test_columns_broadcast_and_series_are_stacked_with_their_names() -> None:
+    table = {"seed": np.arange(2)[:, None], "epoch": [1, 2, 3], "score": np.arange(6).reshape(2, 3), "extra": None}
+    assert FigureData(table).rows == [[seed, epoch, 3 * seed + epoch - 1, ""] for seed in (0, 1) for epoch in (1, 2, 3)]
+    stacked = stack_columns("run", {"a": {"x": np.array([1, 2]), "y": [None, 5]}, "b": {"x": [3], "y": 4}})
+    assert FigureData(stacked).rows == [["a", 1, ""], ["a", 2, 5], ["b", 3, 4]]
+
+
+def test_an_inline_figure_has_the_colors_of_the_page_no_address_no_font_and_ids_of_its_own() -> None:
+    text = inline_svg(learning_curves([3.0, 2.0], [0.1, 0.2], chosen=1), "f7", "loss")
+    for word in ("http", "xmlns", "DejaVu", "font-family", "<metadata", "<style", "<?xml", TEXT_COLOR, BLUE):
+        assert word not in text
+    assert "currentColor" in text and "var(--blue)" in text
+    ids, used = re.findall(r'id="([^"]+)"', text), re.findall(r'(?:href="#|url\(#)([^")]+)', text)
+    assert used and set(used) <= set(ids)
+    assert all(name.startswith("f7-") for name in ids) and len(ids) == len(set(ids))
+    assert text == inline_svg(learning_curves([3.0, 2.0], [0.1, 0.2], chosen=1), "f7", "loss")
+
+
+def test_every_figure_of_a_page_is_written_for_a_paper_with_its_numbers(
+    run_of: RunMaker, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formats = {name: lambda figure, path: None for name in ("svg", "png", "pdf")}
+    monkeypatch.setattr("labelgap.reporting.page._SAVE", formats)  # the next test looks into the files
+    run, folder = run_of(select="last", method="an"), tmp_path / "new" / "figures"
+    page = write_report(run, data=data, figures=folder).read_text(encoding="utf-8")
+    names = re.findall(r'download="([\w-]+)\.csv"', page)
+    assert {"learning-curves", "average-precision", "memorization"} <= set(names)
+    ends = ("csv", "pdf", "png", "svg")
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{end}" for name in names for end in ends}
+    with (folder / "learning-curves.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [record["epoch"] for record in run.history]
+    assert [float(row["loss"]) for row in rows] == pytest.approx([record["loss"] for record in run.history])
+
+
+def test_files_are_seven_inches_wide_on_white_with_fonts_and_the_same_every_time(tmp_path: Path) -> None:
+    page = Page()
+    page.figure("loss", "loss", {"epoch": [1, 2], "loss": [2.0, 1.0]}, learning_curves, [2.0, 1.0])
+    paths = write_figures(page.figures, tmp_path)
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in write_figures(page.figures, tmp_path)] == before
+    svg = (tmp_path / "loss.svg").read_text(encoding="utf-8")
+    assert 'width="7in"' in svg and "var(" not in svg and "<text" not in svg and "currentColor" not in svg
+    with Image.open(tmp_path / "loss.png") as image:
+        assert image.width == 2100 and image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+        assert image.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+    pdf = (tmp_path / "loss.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf and b"/FontFile2" in pdf and b"/Type3" not in pdf, "TrueType fonts are embedded"
+    assert re.search(rb"/MediaBox \[ 0 0 504 ", pdf), "7 inches of 72 points"
+    content = re.search(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+    assert content is not None
+    operators = zlib.decompress(content[1])
+    assert b"0.7 0 0 0.7 0 0 cm" in operators
+    assert max(float(x) for x in re.findall(rb"([\d.]+) [\d.]+ l\b", operators)) > 690, (
+        "no line is cut at the old width"
+    )
+
+
+def test_figures_are_refused_where_they_would_harm(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
+    run, page = run_of(), tmp_path / "first" / "report.html"
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (run.path / "figures").symlink_to(tmp_path / "elsewhere")
+    for folder in (tmp_path / "file", run.path, run.path / "figures", tmp_path / "file" / "below"):
+        with pytest.raises(LabelGapError, match=re.escape(str(folder))):
+            write_report(run, data=data, figures=folder)
+    assert not page.exists() and (tmp_path / "file").read_text() == "mine"
+    images = FileImages(tmp_path / "photos", data.train.labels.images)
+    photos = Dataset("pets", Split("train", images, data.train.labels), None, None)
+    with pytest.raises(InputError, match="photos"):
+        check_figure_folder(tmp_path / "photos" / "new", run.path, photos)
+    (tmp_path / "elsewhere" / "learning-curves.png").symlink_to(tmp_path / "file")
+    with pytest.raises(RunError, match=r"learning-curves\.png"):
+        write_report(run, data=data, figures=tmp_path / "elsewhere")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_named(run_of: RunMaker, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(LabelGapError, match="locked"):
+        write_report(run_of(), figures=tmp_path / "locked")

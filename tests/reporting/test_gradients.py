@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.gradient_gallery import CONTRASTS, FAMILIES, REVISED, svg_document
-from numpy.typing import NDArray
+from tests.losses.reference import Batch, reference_of, references
 from torch import Tensor
 
 import labelgap as lg
 from labelgap.core.errors import InputError
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss
 from labelgap.reporting import (
     BatchContext,
@@ -27,13 +28,15 @@ from labelgap.reporting import (
     gradient_regimes,
 )
 
-Floats = NDArray[np.float64]
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 X = np.linspace(-6, 6, 9) + 0.05
 K = 6
+STATELESS = [name for name, known in references().items() if known.memory is None]
+ALONE = {"bce", "iu", "an", "an-ls", "wan", "em", "asl", "gr", "hill", "focal", "splc"}
+"""Some methods in which an entry does not look at the others."""
 
 
-def sigmoid(x: Floats) -> Floats:
+def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
@@ -41,82 +44,21 @@ def small(**options: Any) -> BatchContext:
     return example_context(4, K, **options)
 
 
-def asl_negative(x: Floats, gamma: float = 2.0, margin: float = 0.2) -> Floats:
-    """d/dx of −ln(q)·(1−q)^γ with q = 1 − p + m, which is 1 (and flat) where p ≤ m."""
-    p = sigmoid(x)
-    r = np.maximum(p - margin, 0)  # 1 − q
-    slope: Floats = p * (1 - p) * (r**gamma / (1 - r) - gamma * r ** (gamma - 1) * np.log(1 - r)) * (p > margin)
-    return slope
-
-
-def gr_unknown(x: Floats, t: int = 6, epochs: int = 10) -> Floats:
-    """v·[−k·p^(q2−1) + (1−k)·(1−p)^(q3−1)]·p(1−p), with k and v constants to the gradient."""
-    p, q2, q3 = sigmoid(x), 0.01, 1.0
-    k = sigmoid(2 * (t - 1) / epochs * p - 2)
-    v = np.exp(-(((p - 0.5 - 0.3 * t / epochs) / (2 - 1.5 * t / epochs)) ** 2) / 2)
-    return v * (-k * p ** (q2 - 1) + (1 - k) * (1 - p) ** (q3 - 1)) * p * (1 - p)
-
-
-def hill_present(x: Floats) -> Floats:
-    """d/dx of −(1−s)² ln s with s = σ(x−1)."""
-    s = sigmoid(x - 1)
-    return 2 * (1 - s) ** 2 * s * np.log(s) - (1 - s) ** 3
-
-
-def hill_negative(x: Floats) -> Floats:
-    """d/dx of (1.5−p)p²."""
-    return 3 * sigmoid(x) ** 2 * (1 - sigmoid(x)) ** 2
-
-
-def present(x: Floats) -> Floats:
-    return sigmoid(x) - 1
-
-
-def entropy(x: Floats) -> Floats:
-    """Zhou et al., equation for unknown labels, as printed: α·g·e^(−g)/(1+e^(−g))²."""
-    slope: Floats = 0.2 * x * np.exp(-x) / (1 + np.exp(-x)) ** 2
-    return slope
-
-
-CLOSED_FORMS: dict[str, tuple[Callable[[Floats], Floats], ...]] = {
-    "an": (present, sigmoid, sigmoid),
-    "an-ls": (lambda x: sigmoid(x) - 0.9, *[lambda x: sigmoid(x) - 0.1] * 2),
-    "wan": (present, sigmoid, lambda x: sigmoid(x) / (K - 1)),
-    "em": (present, sigmoid, entropy),
-    "asl": (present, asl_negative, asl_negative),
-    "gr": (present, sigmoid, gr_unknown),
-    "hill": (hill_present, hill_negative, hill_negative),
-}
-
-
-@pytest.mark.parametrize("method", CLOSED_FORMS)
-def test_the_gradient_is_the_derivative_of_the_equation(method: str) -> None:
-    found = gradient_regimes(method, logits=X, context=small())
-    for values, expected in zip((found.present, found.absent, found.unknown), CLOSED_FORMS[method], strict=True):
-        assert values == pytest.approx(expected(X), rel=1e-6, abs=1e-9)
-    assert not found.depends_on_batch and found.depends_on_epoch == (method == "gr")
-
-
-def test_large_loss_changes_its_gradient_at_the_largest_losses_of_the_rest_of_the_batch() -> None:
-    context = small(epoch=3)
-    others = context.logits[context.labels == -1]
-    assert context.labels[0, 0] == -1
-    edge = max(others[1:])  # k = ⌈16·2·0.2/100⌉ = 1: the largest loss alone
-    found = gradient_regimes("ll-r", logits=[edge - 0.01, edge + 0.01], context=context)
-    assert found.unknown == pytest.approx([sigmoid(edge - 0.01), 0])
-    assert found.depends_on_batch and found.depends_on_epoch
-    first = gradient_regimes("ll-r", logits=[edge + 0.01], context=replace(context, epoch=1))
-    assert first.unknown == pytest.approx(sigmoid(edge + 0.01))
-
-
-def test_expected_positives_push_by_how_far_the_batch_is_from_them() -> None:
-    context = small()
-    found = gradient_regimes("epr", {"expected_positives": 1.5}, logits=[0.7], context=context)
-    logits = context.logits.copy()
-    logits[0, 0] = 0.7
-    excess = sigmoid(logits).sum() / 4 - 1.5
-    slope = 2 * excess / K**2 / 4 * sigmoid(np.array(0.7)) * sigmoid(np.array(-0.7)) * logits.size
-    assert found.unknown == pytest.approx([slope]) and found.depends_on_batch and not found.depends_on_epoch
+@pytest.mark.parametrize("method", STATELESS)
+def test_the_gradient_is_that_of_the_reference_with_the_rest_of_the_batch_as_it_is(method: str) -> None:
+    known, context = reference_of(method), small(epoch=3)
+    found = gradient_regimes(method, known.plain, logits=X, context=context)
+    table = LabelTable.from_dense(context.labels)
+    for values, state in zip((found.present, found.absent, found.unknown), (PRESENT, ABSENT, UNKNOWN), strict=True):
+        for x, value in zip(X, values, strict=True):
+            logits, labels = context.logits.copy(), context.labels.copy()
+            logits[0, 0], labels[0, 0] = x, state
+            batch = Batch(logits, labels, np.arange(4), context.features, table, context.epoch, context.epochs)
+            wanted = known.answer(batch, **known.plain).gradient[0, 0] * labels.size
+            assert value == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert not (found.depends_on_batch and method in ALONE)
+    assert found.depends_on_batch or method not in ("ll-r", "epr", "two-way")
+    assert found.depends_on_epoch == (method in ("gr", "ll-r", "ll-ct", "ll-r-abs", "ll-ct-abs", "splc"))
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,14 @@ from tests.review.http_client import FORKSERVER, ReviewClient, Worker, run_serve
 from tests.review.samples import make_album, make_photos, make_run
 
 from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review.database import FILE
+from labelgap.review.store import DecisionStore
 
 
 @pytest.fixture(autouse=True)
-def preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reviews in this process rank soon, in copies of a process that has imported everything."""
+def preloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reviews in this process rank soon, in copies of a process that has imported everything; each has a cache."""
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("labelgap.review.live.IDLE_SECONDS", 0.5)
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKSERVER)
     monkeypatch.setattr("labelgap.review.live.run_worker", Worker())
@@ -37,7 +40,6 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run with candidates and no decisions; pictures are kept in a folder of the test's own."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     return shutil.copytree(digits_run, tmp_path / "run")
 
 
@@ -65,7 +67,6 @@ def review(folder: Path) -> Iterator[Review]:
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
     """A review of all labels of five photos, which needs no run."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     with closing(Review(create_random_review(make_photos(tmp_path), "train", 5, 0, tmp_path / "review"))) as opened:
         yield opened
 
@@ -74,6 +75,12 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Review]:
 def client(review: Review) -> Iterator[ReviewClient]:
     """The page of the review, client by a thread of this process."""
     with run_server(review) as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DecisionStore]:
+    with closing(DecisionStore(tmp_path / FILE)) as made:
         yield made
 
 

@@ -13,12 +13,9 @@ from tempfile import TemporaryDirectory
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review.store import Decision, DecisionStore, LabelKey, Undo
 
-INSERT = (
-    "INSERT INTO events (time, reviewer, image, split, class, value, kind, accepted, base_version, client, request_id) "
-    "VALUES ('{time}', {reviewer}, {image}, 'train', 'dog', {value}, '{kind}', 1, {base}, 'c', 'r-{number}')"
-)
 TIME = "2026-01-01T00:00:00.000000+00:00"
-WHOLE = {"time": TIME, "reviewer": "'eve'", "image": "'a.jpg'", "value": "1", "kind": "missing", "base": "0"}
+ROW = {"time": f"'{TIME}'", "reviewer": "'eve'", "image": "'a.jpg'", "split": "'train'", "class": "'dog'", "value": "1"}
+ROW |= {"kind": "'missing'", "accepted": "1", "base_version": "0", "client": "'c'", "request_id": "'r-1'"}
 
 
 def make_store(path: Path, decided: int = 30) -> Path:
@@ -43,7 +40,8 @@ def _store(decided: int) -> bytes:
 
 def insert(**changed: str) -> Callable[[sqlite3.Connection], None]:
     """Insert a row with some values that labelgap does not write."""
-    return run(INSERT.format(**{**WHOLE, "number": "1", **changed}))
+    row = {**ROW, **changed}
+    return run(f"INSERT INTO events ({', '.join(row)}) VALUES ({', '.join(row.values())})")
 
 
 def run(*statements: str) -> Callable[[sqlite3.Connection], None]:
@@ -81,10 +79,8 @@ HOSTILE: dict[str, Callable[[sqlite3.Connection], None]] = {
     "with another check": rewrite("events", "accepted IN (0, 1)", "accepted > -9"),
     "of another format": run("PRAGMA user_version = 3"),
     "of an older format than its tables": run("PRAGMA user_version = 1"),
-    "a second opinion in force": insert(kind="second"),
-    "a negative ranking": run(
-        INSERT.format(**WHOLE, number="1").replace("kind,", "kind, ranking,").replace("'missing',", "'missing', -1,")
-    ),
+    "a second opinion in force": insert(kind="'second'"),
+    "a negative ranking": insert(ranking="-1"),
     "a ranking for an unknown aim": run(f"INSERT INTO rankings VALUES (1, '{TIME}', 'fame', 'ab', 1, 1)"),
     "a class without a name": run(f"INSERT INTO classes VALUES ('', '{TIME}', 'eve')"),
     "without an id": run("DELETE FROM about"),
@@ -94,22 +90,12 @@ HOSTILE: dict[str, Callable[[sqlite3.Connection], None]] = {
     "an image name that is bytes": insert(image="zeroblob(2000000)"),
     "an image name that is not text": insert(image="CAST(x'ff80' AS TEXT)", value="7 - 6"),
     "an empty name of a reviewer": insert(reviewer="''"),
-    "the thirtieth of February": insert(time="2026-02-30T00:00:00.000000+00:00"),
-    "an unknown kind": insert(kind="odd"),
-    "a negative version": insert(base="-5"),
-    "a score of a thousand": run(
-        INSERT.format(**WHOLE, number="1").replace("kind,", "kind, score,").replace("'missing',", "'missing', 1000,")
-    ),
-    "an undo of nothing": run(
-        INSERT.format(**{**WHOLE, "value": "NULL"}, number="1")
-        .replace("kind,", "kind, undoes,")
-        .replace("'missing',", "'missing', 999,")
-    ),
-    "an undo of another label": run(
-        INSERT.format(**{**WHOLE, "value": "NULL"}, number="1")
-        .replace("kind,", "kind, undoes,")
-        .replace("'missing',", "'missing', 1,")
-    ),
+    "the thirtieth of February": insert(time="'2026-02-30T00:00:00.000000+00:00'"),
+    "an unknown kind": insert(kind="'odd'"),
+    "a negative version": insert(base_version="-5"),
+    "a score of a thousand": insert(score="1000"),
+    "an undo of nothing": insert(value="NULL", undoes="999"),
+    "an undo of another label": insert(value="NULL", undoes="1"),
 }
 
 

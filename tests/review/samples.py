@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 import labelgap as lg
+from labelgap.audit.candidates import COLUMNS
 from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -22,18 +23,7 @@ from labelgap.review.database import FILE, create_database
 from labelgap.review.store import SECOND, DecisionEvent, LabelKey
 
 Row = tuple[str, str, str, float, str, int, int, int]
-SCHEMA = pa.schema(
-    [
-        ("image", pa.string()),
-        ("split", pa.string()),
-        ("class", pa.string()),
-        ("score", pa.float32()),
-        ("kind", pa.string()),
-        ("observed", pa.int8()),
-        ("rank", pa.int32()),
-        ("class_rank", pa.int32()),
-    ]
-)
+SCHEMA = pa.schema(list(COLUMNS.items()))
 
 
 def write_candidates(path: Path, rows: Sequence[Row], data: Dataset, split: str = "train") -> None:

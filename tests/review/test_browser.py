@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
-import pytest
 from tests.browsers import needs_browser, new_page
 from tests.review.browser import (
     all_data,
@@ -28,8 +25,7 @@ from tests.review.samples import COPY, is_bright, suggest_wrong
 from tests.waiting import wait_until
 
 import labelgap as lg
-from labelgap.core.files import DiskError
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
@@ -78,19 +74,9 @@ def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: An
     assert command.process.exitcode == 0 and "missing labels found" in command.farewell
 
     assert apply_decisions(open_review_folder(folder), folder.parent / "better.csv").decided == 20
-    with (folder.parent / "better.csv").open(newline="") as file:
-        cells = {row["image"]: row for row in csv.DictReader(file)}
-    observed = lg.load("digits", train=96, val=40, test=40).train.labels
-    texts, decided = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}, dict(zip(names, expected, strict=True))
-    for name, codes in zip(observed.images, observed.to_dense().tolist(), strict=True):
-        row = {str(digit): texts[code] for digit, code in enumerate(codes)}
-        row |= {"3": decided[name].replace("-1", "")} if name in decided else {}
-        assert {digit: cells[name][digit] for digit in row} == row
 
 
-def test_two_people_at_once_see_each_other_and_are_told_of_conflicts(
-    chromium: Any, review: Review, folder: Path
-) -> None:
+def test_two_people_at_once_are_told_of_conflicts(chromium: Any, review: Review, folder: Path) -> None:
     with run_server(review, reviewer="anna") as client:
         address = f"{client.address}class/3"
         anna, ben = opened(chromium, address), opened(chromium, f"{address}?show=held")
@@ -100,6 +86,7 @@ def test_two_people_at_once_see_each_other_and_are_told_of_conflicts(
         assert states(ben, 6)[5] == "1"
         anna.wait_for_selector(".entry:nth-child(6)[data-value='1'].others")
         assert anna.locator(".entry").nth(5).get_attribute("data-who") == "ben"
+        wait_for(anna, "document.getElementById('others').textContent === 'also here: ben'")
 
         anna.keyboard.press("y")
         wait_until_sent(anna)
@@ -147,40 +134,10 @@ def test_clicks_the_rest_and_the_large_picture(
     page.click("#undo")
     wait_until_sent(page)
     assert len(decisions(folder)) == 3 and states(page, 5) == ["1", "1", "", "", "-1"]
-
-    page.goto(f"{client.address}")
-    page.click("text=One image at a time")
-    page.wait_for_selector("html[data-ready]")
-    first = page.url
-    page.keyboard.press("n")
-    page.keyboard.press("y")
-    assert states(page, 2) == ["0", "1"]
-    page.keyboard.press("ArrowRight")
-    page.wait_for_url(lambda url: "/image/" in url and url != first)
-    wait_until_sent(page)
     assert page.errors == []
 
 
-def test_a_full_disk_is_told_and_answers_wait_for_space(
-    chromium: Any, review: Review, client: ReviewClient, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = DiskError.of(folder / "review.sqlite", "no space left", full=True)
-    page = opened(chromium, f"{client.address}class/3")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(review.store), "append", Mock(side_effect=full))
-        page.keyboard.press("y")
-        page.wait_for_selector("#banner:not([hidden])")
-        told = page.inner_text("#banner")
-        assert "cannot be saved at the moment: the disk is full" in told and "1 answer waits" in told
-    page.wait_for_selector("#banner[hidden]", state="attached")
-    wait_until_sent(page)
-    assert len(decisions(folder)) == 1
-
-
-def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(
-    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(chromium: Any, tmp_path: Path) -> None:
     data = lg.load("digits", train=1000, val=0, test=0)
     review = Review(create_random_review(data, "train", 1000, 0, tmp_path / "review"))
     with run_server(review) as client:
@@ -206,16 +163,13 @@ def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(
     review.close()
 
 
-def image_address(review: Review, image: int) -> str:
-    return f"image/{int(review.candidates.columns.image_ids[image]):016x}"
-
-
-def test_one_key_too_many_changes_no_answer_of_an_image_and_enter_opens_the_next(
-    chromium: Any, review: Review, client: ReviewClient, folder: Path
-) -> None:
+def test_one_key_too_many_changes_no_answer(chromium: Any, review: Review, client: ReviewClient, folder: Path) -> None:
     image = int(review.image_order[0])
     count = len(review.of_image(image))
-    page = opened(chromium, client.address + image_address(review, image))
+    page = opened(chromium, client.address)
+    page.click("text=One image at a time")
+    page.wait_for_url(f"**/image/{int(review.candidates.columns.image_ids[image]):016x}")
+    page.wait_for_selector("html[data-ready]")
     for _ in range(count):
         page.keyboard.press("n")
     page.keyboard.press("y")
@@ -241,9 +195,7 @@ def test_one_key_too_many_changes_no_answer_of_an_image_and_enter_opens_the_next
     assert page.errors == []
 
 
-def test_the_last_answer_beside_an_enlarged_image_closes_it_and_messages_lie_over_it(
-    chromium: Any, review: Review, client: ReviewClient
-) -> None:
+def test_the_last_answer_closes_an_enlarged_image(chromium: Any, review: Review, client: ReviewClient) -> None:
     page = opened(chromium, f"{client.address}class/3")
     count = page.locator(".entry").count()
     page.keyboard.press("End")
@@ -270,9 +222,7 @@ def kinds(folder: Path) -> list[tuple[str, int | None]]:
         return [(event.kind, event.value) for event in store.current()]
 
 
-def test_labels_are_confirmed_and_corrected_by_keys_and_clicks_until_the_queue_is_put_away(
-    chromium: Any, folder: Path
-) -> None:
+def test_labels_are_confirmed_and_corrected_by_keys_and_clicks(chromium: Any, folder: Path) -> None:
     suggest_wrong(folder, 40)
     review = Review(open_review_folder(folder))
     with run_server(review) as client:
@@ -331,6 +281,7 @@ def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium:
             page.keyboard.press(key)
         wait_until_sent(page)
         wait_for(page, "!document.getElementById('update').hidden")
+        assert [f"{name}?" for name in all_data(page, "className")] == names, "what is on the page stays where it is"
         with page.expect_navigation():
             page.keyboard.press("g")
         page.wait_for_selector("html[data-ready]")
@@ -351,37 +302,6 @@ def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium:
         page.click("tbody th a >> nth=0")
         page.wait_for_url("**/ask/random?class=*")
         assert page.errors == []
-
-
-def test_a_new_order_comes_on_a_key_and_nothing_moves_before(chromium: Any, folder: Path) -> None:
-    with closing(Review(open_review_folder(folder))) as review, run_server(review) as client:
-        review.start_ranking()
-        page = opened(chromium, f"{client.address}class/3?size=40")
-        shown = all_data(page, "name")
-        for _ in range(12):
-            page.keyboard.press("n")
-        wait_until_sent(page)
-        told = re.compile(r"Updated after 1\d decisions: (\d+ new suggestions?|another order)")
-        wait_until(lambda: told.match(page.inner_text("#update")))  # at first there may be an order before any answer
-        assert all_data(page, "name") == shown, "what is on the page stays where it is"
-        assert misplaced(page, ".actions") == []
-        before = page.get_attribute("body", "data-ranking")
-        with page.expect_navigation():
-            page.keyboard.press("g")
-        page.wait_for_selector("html[data-ready]")
-        assert page.get_attribute("body", "data-ranking") != before
-        following = all_data(page, "name")
-        assert not set(following) & set(shown[:12]) and following != shown[12:]
-
-        for _ in range(12):
-            page.keyboard.press("y")
-        wait_until_sent(page)
-        assert page.errors == []
-    with closing(DecisionStore(folder / FILE, read_only=True)) as store:
-        asked = [(event.kind, event.ranking) for event in store.events()]
-        numbers = {number for number, *_ in store.rankings()}
-    assert len(asked) == 24 and {kind for kind, _ in asked} == {"missing", "random"}
-    assert {ranking for _, ranking in asked} <= numbers and len({ranking for _, ranking in asked}) >= 2
 
 
 def test_more_leaves_out_what_was_left_open_here_and_nothing_else(chromium: Any, review: Review) -> None:
@@ -443,28 +363,6 @@ def test_a_link_from_elsewhere_opens_the_review_and_one_without_token_says_what_
 def enter_name(page: Any, name: str) -> None:
     page.fill("#reviewer", name)
     page.keyboard.press("Enter")
-
-
-def test_two_people_are_asked_about_different_images_and_told_of_each_other(chromium: Any, review: Review) -> None:
-    with run_server(review, reviewer="anna") as client:
-        address = f"{client.address}class/3?size=12"
-        anna, ben = opened(chromium, address), opened(chromium, address)
-        enter_name(ben, "ben")
-        assert len({*all_data(anna, "id"), *all_data(ben, "id")}) == 24
-        wait_for(anna, "document.getElementById('others').textContent === 'also here: ben'")
-        wait_for(ben, "document.getElementById('others').textContent === 'also here: anna'")
-        for page in (anna, ben):
-            page.keyboard.press("y")
-            page.keyboard.press("r")
-            wait_until_sent(page)
-            page.click("a[rel=next]")
-            page.wait_for_selector("html[data-ready]")
-        assert len(review.store.current()) == 24 and not set(all_data(anna, "id")) & set(all_data(ben, "id"))
-        left = all_data(anna, "id")
-        go(anna, client.address)
-        carl = opened(chromium, address)
-        assert set(left) & set(all_data(carl, "id")), "what somebody leaves is asked of others"
-        assert anna.errors == ben.errors == carl.errors == []
 
 
 RELEASE = """() => fetch("/api/leases", { method: "POST", headers: { "Content-Type": "application/json",

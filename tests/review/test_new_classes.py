@@ -1,8 +1,8 @@
-"""Classes that a person adds: their names, their candidates, images that look alike, and the open review."""
+"""Questions about images that are more than one: classes that a person adds, and photos that are there twice."""
 
 from __future__ import annotations
 
-import math
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,15 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.review.samples import COPY, decide, is_bright, make_photos
+from scipy.spatial.distance import cdist
+from tests.review.http_client import run_server, tiles
+from tests.review.samples import COPY, TAGS, decide, is_bright, make_photos
 from tests.waiting import PATIENCE, wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.core.text import fold_name
-from labelgap.labels.codes import UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import describe_same_names
-from labelgap.review import Review, create_random_review, open_review_folder
+from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review import new_classes as added_names
 from labelgap.review.apply import apply_decisions
 from labelgap.review.candidates import MISSING, Candidates
@@ -75,9 +77,7 @@ def test_the_class_is_there_at_once_with_every_image(review: Review) -> None:
     assert review.estimates().by_class[number] is None
 
 
-def test_a_class_without_examples_stays_in_its_random_order_and_out_of_the_estimates(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_without_examples_stays_in_random_order(review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     total, number = review.estimate(), add(review)
     order, count = images(review, number), len(review.candidates.columns.ids)
     made = Ranking(9, "missing", 12, np.arange(count, dtype=np.int32)[::-1], np.full(count, 0.5, np.float32))
@@ -88,9 +88,7 @@ def test_a_class_without_examples_stays_in_its_random_order_and_out_of_the_estim
     assert not lacks_examples(review, number) and images(review, number) != order[5:]
 
 
-def test_another_server_and_a_restart_show_the_same_order(
-    album_run: Path, review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_server_shows_the_same_order(album_run: Path, review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(added_names, "INTERVAL", 0.0)
     with closing(Review(open_review_folder(album_run))) as other:
         _ = other.current, other.copies, other.image_order
@@ -139,14 +137,10 @@ def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Re
     assert review.rankings is not None and not review.rankings.problem
 
 
-def test_a_review_of_random_images_asks_about_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    folder = create_random_review(make_photos(tmp_path), "train", 4, 0, tmp_path / "review")
-    with closing(Review(folder)) as review:
-        number = add(review)
-        assert len(images(review, number)) == 4 and number == 3
-        assert {*images(review, number)} >= {name for _, name in review.candidates.columns.images}
-        assert review.estimates().by_class is not None
+def test_a_review_of_random_images_asks_about_its_images(photos: Review) -> None:
+    asked = images(photos, add(photos))
+    assert len(asked) == 5 and {*asked} >= {name for _, name in photos.candidates.columns.images}
+    assert photos.estimates().by_class is not None
 
 
 REVIEW = uuid.UUID(int=7).hex
@@ -168,7 +162,7 @@ def extended(
     return extend_candidates(candidates, names, everything, review)
 
 
-def test_the_class_asks_about_every_image_once_and_all_else_keeps_its_number_its_id_and_its_place(
+def test_all_else_keeps_its_number_its_id_and_its_place(
     candidates: Candidates, everything: list[tuple[str, str]]
 ) -> None:
     more = extended(candidates, everything, "zebra")
@@ -190,22 +184,6 @@ def test_the_class_asks_about_every_image_once_and_all_else_keeps_its_number_its
     assert [more.number_of(more.key(number)) for number in rows] == rows.tolist()
 
 
-def test_the_order_is_random_the_same_after_a_restart_and_another_in_another_review(
-    candidates: Candidates, everything: list[tuple[str, str]]
-) -> None:
-    def order(made: Candidates, name: str) -> list[str]:
-        return [made.key(number).image for number in made.listed(made.classes.index(name))]
-
-    first = extended(candidates, everything, "zebra", "gnu")
-    again = extended(extended(candidates, everything, "zebra"), everything, "zebra", "gnu")
-    assert order(first, "zebra") == order(again, "zebra") and order(first, "gnu") == order(again, "gnu")
-    assert np.array_equal(first.columns.ids, again.columns.ids)
-    assert np.array_equal(first.columns.random_rank, again.columns.random_rank)
-    names = [name for _, name in everything]
-    other = order(extended(candidates, everything, "zebra", review=uuid.UUID(int=8).hex), "zebra")
-    assert len({tuple(each) for each in (names, order(first, "zebra"), order(first, "gnu"), other)}) == 4
-
-
 def test_a_tenth_is_the_random_draw_which_does_not_follow_the_order(candidates: Candidates) -> None:
     many = [("train", f"{number}.png") for number in range(3000)]
     more = extended(candidates, many, "zebra")
@@ -215,6 +193,9 @@ def test_a_tenth_is_the_random_draw_which_does_not_follow_the_order(candidates: 
     assert abs(np.corrcoef(drawn[drawn > 0], rank[drawn > 0])[0, 1]) < 0.2
     shown = more.listed(len(candidates.classes))[:400]
     assert 30 <= (more.columns.random_rank[shown] > 0).sum() <= 100
+    other = extended(candidates, many, "zebra", review=uuid.UUID(int=8).hex)
+    orders = [[made.key(number).image for number in made.listed(len(candidates.classes))] for made in (more, other)]
+    assert len({tuple(each) for each in (*orders, [name for _, name in many])}) == 3, "another in another review"
     few = extended(candidates, many[:60], "zebra").columns
     assert (few.random_rank[few.class_number == len(candidates.classes)] > 0).all()
 
@@ -264,18 +245,6 @@ def test_columns_that_are_left_out_or_renamed_are_taken(tmp_path: Path) -> None:
     assert taken_names(lg.load("digits", train=4, val=0, test=0)) == set()
 
 
-def reference(features: list[list[float]], row: int) -> list[float]:
-    """The formula with Python's own floats."""
-    mean = [sum(column) / len(features) for column in zip(*features, strict=True)]
-    centered = [[value - middle for value, middle in zip(each, mean, strict=True)] for each in features]
-    length = [math.sqrt(sum(value * value for value in each)) for each in centered]
-    products = [sum(a * b for a, b in zip(each, centered[row], strict=True)) for each in centered]
-    return [
-        product / (own * length[row]) if own * length[row] else 0.0
-        for product, own in zip(products, length, strict=True)
-    ]
-
-
 def order(features: np.ndarray, image: int) -> list[int]:
     """The images by their similarity to one."""
     places = SimilarImages(lambda: features.astype(np.float32)).positions(image, patience=60)
@@ -285,7 +254,8 @@ def order(features: np.ndarray, image: int) -> list[int]:
 
 def test_the_cosine_is_that_of_the_formula() -> None:
     features = np.random.default_rng(0).normal(size=(600, 5)).astype(np.float32) + 3
-    expected = reference(features.tolist(), 7)
+    centered = features - features.mean(axis=0)
+    expected = 1 - cdist(centered, centered[[7]], "cosine")[:, 0]
     similar = center_features(features.copy())
     assert similar @ similar[7] == pytest.approx(expected, abs=2e-5)
     found = order(features, 7)
@@ -298,3 +268,79 @@ def test_an_image_without_length_is_similar_to_none_and_nothing_is_nan() -> None
     similar = center_features(features.copy())
     assert similar @ similar.T == pytest.approx(np.array([[0, 0, 0], [0, 1, -1], [0, -1, 1]]))
     assert order(features, 0) == [0, 1, 2]
+
+
+ROWS = "copy.jpg,train,,,\nother.jpg,train,,,1\n"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[Review]:
+    """All labels of nine photos, two of them copies of 0.jpg: 0.jpg knows its cat, other.jpg its owl."""
+    make_photos(tmp_path)
+    for name in ("copy.jpg", "other.jpg"):
+        shutil.copy(tmp_path / "photos" / "0.jpg", tmp_path / "photos" / name)
+    (tmp_path / "tags.csv").write_text(TAGS + ROWS)
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", duplicates="exact")
+    with closing(Review(create_random_review(data, "train", 99, 0, tmp_path / "review"))) as opened:
+        yield opened
+
+
+def asked(page: str) -> list[tuple[str, str]]:
+    return [(tile["id"], tile["name"]) for tile in tiles(page)]
+
+
+def test_one_answer_for_all_copies(copied: Review, tmp_path: Path) -> None:
+    copies = {"0.jpg", "copy.jpg", "other.jpg"}
+    with run_server(copied) as client:
+        assert "of copies of an image: each is asked once" in client.request("/").text
+        page = client.request("/class/1").text
+        ((identity, _),) = [each for each in asked(page) if each[1] in copies]
+        assert "×3" in page and "copies as well" in client.request(f"/detail/{identity}").text
+        request = uuid.uuid4().hex
+        before = copied.progress()
+        client.send([{"request_id": request, "id": identity, "value": PRESENT, "base_version": 0}])
+        assert {made.image for made in decisions(copied.path)} == copies
+        assert copied.progress().decided == before.decided + 3 and copied.progress().found == 3
+        assert [name for _, name in asked(client.request("/class/1?show=open").text) if name in copies] == []
+        undo = client.send([{"request_id": uuid.uuid4().hex, "undoes": request}])
+        assert undo.json["results"][0]["value"] == "" and len(decisions(copied.path)) == 0
+        assert copied.progress() == before
+        client.decide(identity, ABSENT, undo.json["results"][0]["version"])
+        ((identity, _),) = [each for each in asked(client.request("/class/0").text) if each[1] in copies]
+        client.decide(identity, PRESENT)  # the cat, which 0.jpg knows already
+        hidden = np.setdiff1d(np.arange(len(copied.candidates.columns.images)), copied.image_order)
+        identity = f"{int(copied.candidates.columns.image_ids[hidden[0]]):016x}"
+        assert client.request(f"/image/{identity}").status == 404
+    text = apply_decisions(copied.folder, tmp_path / "better.csv").path.read_text()
+    assert "\n0.jpg,train,1,0,\n" in text and "copy.jpg,train,1,0,\nother.jpg,train,1,0,1\n" in text
+
+
+def test_every_question_comes_up_once_and_the_count_ends_exact(copied: Review) -> None:
+    questions = np.concatenate([copied.listed(number) for number in range(3)])
+    assert len(questions) == int(copied.copies.shown.sum()) == len(copied.candidates) - 4  # of 2 cats, 3 dogs, 2 owls
+    by_image = np.concatenate([copied.of_image(int(image)) for image in copied.image_order])
+    assert sorted(by_image) == sorted(questions)
+    made = [copied.decision(int(number), ABSENT, f"request-{number:05d}", 0) for number in questions]
+    copied.store.append(made, reviewer="anna", client="window-1")
+    estimate, progress = copied.estimate(), copied.progress()
+    assert progress.decided == progress.total == len(copied.candidates)
+    assert estimate is not None and estimate.undecided == 0 and estimate.found == 0
+
+
+def test_a_known_label_of_a_copy_stays(copied: Review, tmp_path: Path) -> None:
+    (number,) = [number for number in copied.listed(0) if copied.copies.of(copied.candidates.key(int(number)))]
+    for answer, value in enumerate((UNKNOWN, ABSENT)):
+        made = copied.decision(int(number), value, f"request-{answer}", answer)
+        assert [key.image for key in made.copies] in (["copy.jpg"], ["other.jpg"])
+        copied.store.append([made], reviewer="anna", client="window-1")
+    text = apply_decisions(copied.folder, tmp_path / "better.csv").path.read_text()
+    assert "\n0.jpg,train,1,," in text and "\ncopy.jpg,train,0,," in text
+
+
+def test_a_copy_that_was_decided_alone_leaves_the_question_open(copied: Review) -> None:
+    (number,) = [number for number in copied.listed(1) if copied.copies.of(copied.candidates.key(int(number)))]
+    alone = copied.decision(int(number), PRESENT, "request-alone", 0)
+    copied.store.append([type(alone)(alone.key, PRESENT, "request-alone")], reviewer="anna", client="window-1")
+    with closing(Review(copied.folder)) as again:
+        shown = [int(row) for row in again.listed(1) if again.copies.of(again.candidates.key(int(row)))]
+        assert len(shown) == 1 and shown != [int(number)] and not again.current.decided[shown[0]]

@@ -1,11 +1,13 @@
-"""What is asked next: feeds with random slots, the plan of the next minutes, and the pages over all classes."""
+"""What is asked next and what stands: feeds with random slots, the plan of the next minutes, progress and speed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +20,21 @@ from labelgap.review.candidates import MISSING, RANDOM, WRONG
 from labelgap.review.live import Ranking
 from labelgap.review.queues import (
     PRIOR_ANSWERS,
+    STEP,
     USUAL_SECONDS,
     aim_feed,
     aims_context,
     answer_speed,
     class_feed,
     class_rates,
-    decided_rows,
     finds_per_minute,
     next_minutes,
     plan_context,
 )
-from labelgap.review.store import ASKED, copy_request
+from labelgap.review.store import Undo, copy_request
 from labelgap.review.team import PAUSE
-from labelgap.review.wrong_labels import MIN_ANSWERS, wrong_queue
+from labelgap.review.views import grid_context, image_context, overview_context
+from labelgap.review.wrong_labels import wrong_queue
 
 CLASSES = {"cat": 0, "dog": 1, "owl": 2}
 
@@ -76,22 +79,7 @@ def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def test_the_feed_holds_what_is_open_and_the_first_open_label_of_the_draw(review: Review) -> None:
-    feed, columns = class_feed(review, 3), review.candidates.columns
-    random = feed.numbers[feed.asked == ASKED.index("random")]
-    assert (np.diff(columns.random_rank[random]) > 0).all() and set(feed.numbers) == set(review.listed(3))
-    first, ranked = int(random[0]), int(feed.numbers[feed.asked == ASKED.index("missing")][0])
-    decide(review, [first], ABSENT, "random", ranking=7)
-    decide(review, [ranked], PRESENT, "missing")
-    after = class_feed(review, 3)
-    assert not {first, ranked} & set(after.numbers.tolist()) and len(after) == len(feed) - 2
-    assert decided_rows(review, 3).tolist() == [ranked, first]
-    assert ASKED[review.current.asked[first]] == "random" and review.current.ranking[first] == 7
-
-
-def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(
-    review: Review, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_ranking_never_moves_the_draw(review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
     before, columns = class_feed(review, 3), review.candidates.columns
     decide(review, before.numbers[:1])
     before = class_feed(review, 3)
@@ -103,15 +91,12 @@ def test_a_new_ranking_moves_open_candidates_only_and_never_the_draw(
     after = class_feed(review, 3)
     assert after.ranking == 9 and set(after.numbers) == set(before.numbers)
 
-    def drawn(numbers: np.ndarray) -> list[int]:
-        return [number for number in numbers.tolist() if columns.random_rank[number] and columns.kind[number] == RANDOM]
-
-    def ranked(numbers: np.ndarray) -> list[int]:
-        return [
-            number for number in numbers.tolist() if columns.kind[number] == MISSING and not columns.random_rank[number]
-        ]
-
-    assert drawn(after.numbers) == drawn(before.numbers) and ranked(after.numbers) == ranked(before.numbers)[::-1]
+    is_drawn = (columns.kind == RANDOM) & (columns.random_rank > 0)
+    is_ranked = (columns.kind == MISSING) & (columns.random_rank == 0)
+    drawn, ranked = (
+        [each.numbers[kind[each.numbers]].tolist() for each in (before, after)] for kind in (is_drawn, is_ranked)
+    )
+    assert drawn[1] == drawn[0] and ranked[1] == ranked[0][::-1]
 
 
 def test_a_decision_keeps_what_it_was_asked_as_and_a_page_cannot_claim_more(review: Review) -> None:
@@ -168,13 +153,10 @@ def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: R
     with run_server(suggested) as client:
         queue = wrong_queue(suggested)
         assert queue is not None
-        for number in queue.asked[: MIN_ANSWERS + 15].tolist():
+        for number in queue.asked[:24].tolist():
             decide(suggested, [number], int(columns.observed[number]), "wrong")
-            queue = wrong_queue(suggested)
-            assert queue is not None
-            if queue.total.put_away:
-                break
-        assert MIN_ANSWERS <= queue.total.answered < 25
+        queue = wrong_queue(suggested)
+        assert queue is not None and queue.total.put_away and queue.total.answered == 24
         sentence = f"0 of {queue.total.answered} were wrong: the other {queue.total.left} are probably right."
         overview, page = client.request("/").text, client.request("/wrong").text
         assert sentence in overview and "Confirm or correct" not in overview
@@ -263,3 +245,96 @@ def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: R
     assert order()[0] != first and f'href="/class/{order()[0]}">Start with' in overview
     planned = [step["number"] for step in plan_context(review, "reviewer")["steps"]]
     assert planned == [number for number in order() if number in planned], "the plan has the order of the list"
+
+
+def test_it_follows_decisions_and_undos_as_they_come(review: Review) -> None:
+    current = review.current
+    first = decide(review, [5])
+    decide(review, [7], UNKNOWN, by="ben")
+    assert current.decided.sum() == 2 and current.value[5] == PRESENT and current.version[5] == 1
+    assert current.reviewers[current.reviewer[7]] == "ben"
+    review.store.append([Undo(first, "undo-0001")], reviewer="anna", client="anna-window")
+    current.refresh()
+    assert not current.decided[5] and current.version[5] == 0 and current.last_event[5] == 3 == current.last_id
+    with closing(Review(review.folder)) as again:
+        for name in ("decided", "version", "last_event"):
+            assert np.array_equal(getattr(again.current, name), getattr(current, name))
+
+
+def test_found_is_a_missing_label_that_is_there_or_a_wrong_one_that_was_corrected(review: Review) -> None:
+    kinds, observed = review.candidates.columns.kind, review.candidates.columns.observed
+    missing, other = np.flatnonzero(kinds != WRONG)[:2].tolist()
+    wrong, right, difficult = np.flatnonzero(kinds == WRONG)[:3].tolist()
+    decide(review, [missing], PRESENT)
+    decide(review, [other], ABSENT)
+    decide(review, [wrong], ABSENT if observed[wrong] == PRESENT else PRESENT)
+    decide(review, [right], int(observed[right]))
+    decide(review, [difficult], UNKNOWN)
+    progress = review.progress()
+    assert (progress.decided, progress.found, progress.wrong_decided, progress.corrected) == (2, 1, 3, 1)
+    assert progress.total + progress.wrong == len(review.candidates)
+    assert review.current.found_curve().tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
+    review: Review, estimated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, rates = review.candidates.columns, dict[int, float]()
+    if estimated:
+        missing = {row.name: round(columns.score[columns.class_number == row.number].sum()) for row in review.classes()}
+        stored = {"missing": sum(missing.values()), "range": None, "known": 100, "missing_per_class": missing}
+        monkeypatch.setitem(review.candidates.metadata, "estimate", stored)
+
+    def rate(number: int) -> float:
+        return float(class_rates(review, "ben")[number])  # of somebody who has not answered: at the usual speed
+
+    def better() -> Any:
+        return grid_context(review, first, "ben", wrong=False, decided=False, skip=0, size=60)["better"]
+
+    listed = review.candidates.listed
+    first, *_, last = [row.number for row in overview_context(review, "ben")["classes"]]
+    following = columns.score[listed(first)[columns.kind[listed(first)] == MISSING]][:STEP]
+    before = rate(first)
+    assert before == pytest.approx(float(following.sum()) / (STEP * USUAL_SECONDS / 60), rel=1e-5), "the scores alone"
+    decide(review, listed(first)[:8], ABSENT)
+    assert rate(first) < before / 2
+    for value in (ABSENT, PRESENT):  # of the same candidates, so that the next page is the same
+        decide(review, listed(last)[:8], value)
+        rates[value] = rate(last)
+    assert rates[PRESENT] > 1.3 * rates[ABSENT]
+    decide(review, listed(first)[8:9], UNKNOWN)
+    assert better() is None, "nine answers are too few to give a class up"
+    decide(review, listed(first)[9:10], ABSENT)
+    assert better()["rate"] >= 2 * better()["here"]
+
+
+def test_speed_is_over_the_last_minutes_and_leaves_pauses_out(review: Review) -> None:
+    decide(review, range(31))
+    current = review.current
+    now = datetime.now(UTC)
+    assert current.per_minute("anna", now) is None, "a moment says nothing"
+    events = list(current.recent)
+    current.recent.clear()
+    for number, each in enumerate(events):
+        pause = 200 if number <= 15 else 0
+        when = now - timedelta(seconds=pause + 2 * (30 - number))
+        current.recent.append(type(each)(**{**vars(each), "time": when}))
+    assert current.per_minute("anna", now) == pytest.approx(30)
+    assert current.per_minute("ben", now) is None
+    assert current.per_minute("anna", now + timedelta(minutes=10)) is None
+
+
+def test_one_image_at_a_time_continues_with_the_first_that_is_open(review: Review) -> None:
+    first, second, third, *_ = review.image_order.tolist()
+    addresses = [f"{int(review.candidates.columns.image_ids[image]):016x}" for image in (first, second, third)]
+    assert overview_context(review, "anna")["first_image"] == addresses[0]
+    decide(review, [*review.of_image(first)[:-1], *review.of_image(second)], ABSENT)
+    assert overview_context(review, "anna")["first_image"] == addresses[0], "a label of it is open"
+    assert image_context(review, first)["next"] == addresses[2], "the second is done"
+    held = review.of_image(third)
+    assert image_context(review, first, held)["next"] not in addresses, "somebody else looks at the third"
+    decide(review, review.of_image(first)[-1:], ABSENT)
+    assert overview_context(review, "anna")["first_image"] == addresses[2]
+    last = image_context(review, int(review.image_order[-1]))
+    assert last["next"] == "" and image_context(review, first)["previous"] == ""

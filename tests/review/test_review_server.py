@@ -1,4 +1,4 @@
-"""The page over a real socket: what a browser gets, two people at once, and what a hostile client does not get."""
+"""The page over a real socket: what a browser gets, its images, and what a hostile client does not get."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import shutil
 import signal
 import socket
 import sqlite3
+import sys
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,14 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
 from tests.review.http_client import ReviewClient, ids, run_server
 from tests.review.samples import make_photos
 from tests.waiting import PATIENCE
 
+from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, create_random_review, decisions, open_review_folder
+from labelgap.review import Review, create_random_review, decisions, open_review_folder, thumbnails
 from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
 from labelgap.review.server import serve
@@ -105,32 +110,6 @@ def test_a_decision_is_on_disk_before_it_is_answered(client: ReviewClient, folde
     assert identity not in ids(client.request("/class/3?show=open").text)
 
 
-def test_two_people_see_each_other_and_nobody_is_overwritten(client: ReviewClient, folder: Path) -> None:
-    ben = client.another("ben")
-    identity = ids(client.request("/class/3").text)[0]
-    client.decide(identity, PRESENT)
-    clash = ben.decide(identity, ABSENT, base_version=0)
-    (result,) = clash.json["results"]
-    assert clash.status == 409 and (result["status"], result["value"], result["who"]) == ("conflict", "1", "anna")
-    assert [made.value for made in decisions(folder)] == [PRESENT]
-    meant = ben.decide(identity, ABSENT, base_version=result["version"])
-    assert meant.status == 200 and [made.author for made in decisions(folder)] == ["ben"]
-    (change,) = client.request("/api/changes?since=1").json["changes"]
-    assert (change["id"], change["value"], change["who"]) == (identity, "0", "ben")
-    assert client.request(f"/api/changes?since={change['version']}").json["changes"] == []
-
-
-def test_an_undo_is_heard_by_the_others(client: ReviewClient) -> None:
-    identity = ids(client.request("/class/3").text)[0]
-    request = uuid.uuid4().hex
-    client.send([{"request_id": request, "id": identity, "value": UNKNOWN, "base_version": 0}])
-    answer = client.send([{"request_id": uuid.uuid4().hex, "undoes": request}])
-    (result,) = answer.json["results"]
-    assert (result["id"], result["value"], result["version"]) == (identity, "", 0)
-    (change,) = client.request("/api/changes?since=1").json["changes"]
-    assert change == {"id": identity, "value": "", "version": 0, "who": ""}
-
-
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
     other = DecisionStore(folder / FILE)
     entry = review.candidates.key(0)
@@ -145,9 +124,11 @@ def test_what_another_process_writes_is_seen(client: ReviewClient, review: Revie
 
 def test_a_name_that_is_a_script_stays_a_text(review: Review) -> None:
     evil = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
-    with run_server(review, reviewer="</title><script>alert(2)</script>") as client:
+    with run_server(review, reviewer="</title><script>alert(2)</script>", budget=900) as client:
         assert client.post("/api/classes", {"name": evil}).json == {"number": 10, "name": evil}
         page = client.request("/class/10").text
+        remaining = int(re.findall(r'data-remaining="(-?\d+)"', page)[0])
+        assert client.request("/api/changes?since=0").json["remaining"] <= remaining <= 900
         identity, image = ids(page)[0], re.findall(r'data-image="([0-9a-f]{16})"', page)[0]
         for path in ("/", "/class/10", f"/detail/{identity}", f"/image/{image}", "/ask/random?class=10"):
             page = client.request(path).text
@@ -400,17 +381,9 @@ def test_a_browser_is_not_told_the_token_by_its_arguments(
     assert not [*review.path.glob("*.html"), *review.path.glob(".*.html")]
 
 
-def test_a_budget_counts_down_from_the_first_page(review: Review) -> None:
-    with run_server(review, budget=900) as client:
-        page = client.request("/class/1").text
-        remaining = int(re.findall(r'data-remaining="(-?\d+)"', page)[0])
-        assert remaining <= 900 and client.request("/api/changes?since=0").json["remaining"] <= remaining
-
-
 def test_a_full_disk_is_told_to_the_page_and_in_the_terminal(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    small_disk: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     review = Review(create_random_review(make_photos(tmp_path), "train", 5, 0, small_disk / "review"))
     ballast, identity = small_disk / "ballast", f"{int(review.candidates.columns.ids[0]):016x}"
     with run_server(review) as client:
@@ -457,3 +430,41 @@ def test_a_bug_is_told_in_words_too(client: ReviewClient, monkeypatch: pytest.Mo
     page = client.request("/", headers={"Accept": "text/html"})
     assert page.status == 500 and "ZeroDivisionError" in page.text
     assert page.headers["content-security-policy"] and page.headers["cache-control"] == "no-store"
+
+
+def test_requests_at_the_same_time_share_one_decode(photos: Review, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, encode = list[int](), thumbnails._encode
+
+    def slow(*arguments: object) -> bytes:
+        calls.append(0)
+        time.sleep(0.1)
+        if len(calls) == 1:
+            raise InputError("damaged")
+        return encode(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(thumbnails, "_encode", slow)
+    made = thumbnails.ReviewThumbnails(photos)
+    with pytest.raises(InputError):
+        made.get(0, 240)
+    with ThreadPoolExecutor(6) as threads:
+        assert len(set(threads.map(made.get, [0] * 6, [240] * 6))) == 1 and len(calls) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the program is a shell script")
+def test_postscript_and_too_many_pixels_are_refused(
+    photos: Review, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGAP_MAX_PIXELS", "100000")
+    ghostscript = GhostscriptTrace(tmp_path, monkeypatch)
+    with run_server(photos) as client:
+        image = re.findall(r"/thumbnail/([0-9a-f]{16})", client.request("/class/0").text)[0]
+        photo = tmp_path / "photos" / photos.candidates.columns.images[photos.candidates.image_index(image) or 0][1]
+        assert client.request(f"/thumbnail/{image}").status == 200
+        photo.write_bytes(POSTSCRIPT)
+        for path in (f"/thumbnail/{image}", f"/large/{image}"):
+            answer = client.request(path)
+            assert answer.status == 404 and "PostScript" in answer.json["detail"]
+        Image.new("RGB", (400, 251)).save(photo)
+        answer = client.request(f"/thumbnail/{image}")
+        assert answer.status == 404 and "LABELGAP_MAX_PIXELS" in answer.json["detail"]
+        assert not ghostscript.started

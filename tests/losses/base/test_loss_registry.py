@@ -61,10 +61,10 @@ def test_a_registered_method_is_found_by_name_with_its_options() -> None:
 
 @pytest.mark.usefixtures("clean_registry")
 def test_a_name_that_is_taken_and_a_class_that_is_no_loss_are_refused() -> None:
-    with pytest.raises(InputError, match="there is a method 'an' already"):
+    with pytest.raises(InputError, match="'an'"):
         lg.register_method("an", Squares)
     for wrong in (torch.nn.BCELoss, Squares()):
-        with pytest.raises(InputError, match=r"'mine' needs a subclass of labelgap\.Loss"):
+        with pytest.raises(InputError, match="'mine'"):
             lg.register_method("mine", wrong)  # type: ignore[arg-type]
 
 
@@ -85,7 +85,7 @@ def test_a_class_that_was_given_is_found_by_its_import_path() -> None:
     name = class_path(Squares)
     loss_fn = lg.loss(name, power=4)
     assert isinstance(loss_fn, Squares) and loss_fn.power == 4 and loss_fn.name == name
-    with pytest.raises(RunError, match="is not loaded"):
+    with pytest.raises(RunError):
         lg.loss("somebody.elses.package:Loss")
 
 
@@ -100,7 +100,7 @@ def test_options_are_read_from_attributes_of_the_same_names() -> None:
         def __init__(self, size: int = 1) -> None:
             super().__init__()
 
-    with pytest.raises(InputError, match=r"Forgetful .* takes 'size'.* Set self\.size = size"):
+    with pytest.raises(InputError, match=r"Forgetful .*self\.size = size"):
         loss_options(Forgetful())
 
 

@@ -107,7 +107,7 @@ def test_where_kernels_cannot_start_the_loss_is_computed_and_said_once(monkeypat
     labels = torch.from_numpy(batch.labels)
     with disabled():
         expected = made(logits, labels)
-    with pytest.warns(UserWarning, match="without kernels of their own.*LABELGAP_KERNELS=0"):
+    with pytest.warns(UserWarning, match="LABELGAP_KERNELS=0"):
         assert torch.equal(made(logits, labels), expected)
     assert torch.equal(made(logits, labels), expected)
 
@@ -139,5 +139,5 @@ def test_kernels_agree_with_the_references_in_the_interpreter() -> None:
 
 @torch.no_grad()
 def test_a_backward_pass_after_the_gradient_was_handed_over_is_refused_with_a_remedy() -> None:
-    with pytest.raises(RuntimeError, match=r"a second time.*retain_graph=True"):
+    with pytest.raises(RuntimeError, match=r"retain_graph=True"):
         triton_kernels._OnePass.backward(SimpleNamespace(slopes=None), torch.ones(()))

@@ -1,14 +1,13 @@
-"""The table of classes, on a run whose scores and labels were written by hand."""
+"""The table of classes, and what can be said where no accuracy is known, on runs written by hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.reporting.conftest import write_audit
+from tests.reporting.conftest import RunMaker, codes_of_train, write_audit
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages
@@ -17,33 +16,32 @@ from labelgap.metrics import average_precision
 from labelgap.metrics.bootstrap import average_precision_intervals
 from labelgap.reporting import class_table
 from labelgap.reporting.sections.calibration import bin_probabilities, comparable_curves
-from labelgap.training import Run
+from labelgap.reporting.sections.summary import expected_half_width, images_for_half_width, partial_evidence
 from labelgap.training.evaluation import evaluate_scores
 from labelgap.training.run_folder import read_predictions, write_predictions
 
 
 def test_measures_are_those_of_the_best_split_and_counts_those_of_train(
-    run_of: Callable[..., Run], data: Dataset, monkeypatch: pytest.MonkeyPatch
+    run_of: RunMaker, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of()
-    assert data.test is not None and data.train.truth is not None
     whole = class_table(run, data)
-    monkeypatch.setattr("labelgap.reporting.sections.classes._AT_ONCE", 3 * len(data.test))
+    monkeypatch.setattr("labelgap.reporting.sections.classes._AT_ONCE", 3 * len(data.split("test")))
     table = class_table(run, data)  # three classes at a time, then one
     assert repr(table.columns()) == repr(whole.columns())
-    scores = read_predictions(run.path, "test", data.test.labels.images, data.classes)
+    scores = read_predictions(run.path, "test", data.split("test").labels.images, data.classes)
     assert scores is not None and table.split == "test"
-    codes = data.test.evaluation_labels.to_dense()
+    codes = data.split("test").evaluation_labels.to_dense()
     assert table.average_precision == pytest.approx(average_precision(scores, codes, average=None))
     assert np.stack([table.low, table.high], axis=1) == pytest.approx(
         average_precision_intervals(scores, codes), nan_ok=True
     )
-    observed, truth = data.train.labels.to_dense(), data.train.truth.to_dense()
+    observed, truth = data.train.labels.to_dense(), codes_of_train(data)
     assert table.train is not None and table.hidden_present is not None
     for counts, state in zip(table.train, (PRESENT, ABSENT, UNKNOWN), strict=True):
         assert counts.tolist() == (observed == state).sum(axis=0).tolist()
     assert table.hidden_present.tolist() == ((observed == UNKNOWN) & (truth == PRESENT)).sum(axis=0).tolist()
-    assert table.calibration_images == len(data.test) and table.scores is not None
+    assert table.calibration_images == len(data.split("test")) and table.scores is not None
     expected = sum(abs(p - y) for p, y in bins_by_hand(scores[:, 0], codes[:, 0])) / len(codes)
     assert table.scores.error[0] == pytest.approx(expected) and table.probabilities is None
 
@@ -60,9 +58,7 @@ def bins_by_hand(scores: NDArray[np.float32], codes: NDArray[np.int8]) -> list[t
     ]
 
 
-def test_without_test_the_numbers_are_of_val_and_without_data_only_what_the_run_stored(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_without_test_the_numbers_are_of_val(run_of: RunMaker, data: Dataset) -> None:
     run = run_of(test=False)
     table = class_table(run)
     assert table.split == "val" and table.train is None and table.scores is None and np.isnan(table.low).all()
@@ -77,7 +73,7 @@ def with_test(data: Dataset, codes: NDArray[np.int8]) -> Dataset:
     return Dataset("pets", data.train, None, Split("test", images, LabelTable.from_dense(codes, data.classes, names)))
 
 
-def test_ties_one_positive_and_none_by_hand(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_ties_one_positive_and_none_by_hand(run_of: RunMaker, data: Dataset) -> None:
     codes = np.zeros((20, 4), dtype=np.int8)
     codes[:10, 0], codes[:6, 1], codes[0, 2] = 1, 1, 1
     on = with_test(data, codes)
@@ -85,9 +81,8 @@ def test_ties_one_positive_and_none_by_hand(run_of: Callable[..., Run], data: Da
     logits = np.zeros((20, 4), dtype=np.float32)  # every image of the first class is tied
     logits[:6, 1], logits[5, 1], logits[10, 1] = 3, -1, 3  # one absent among the first, one present below all
     logits[0, 2] = 1
-    assert on.test is not None
-    write_predictions(run.path, {"test": (on.test.labels.images, logits)}, on.classes)
-    run.metrics["test"] = evaluate_scores(logits, on.test.labels, run.thresholds)
+    write_predictions(run.path, {"test": (on.split("test").labels.images, logits)}, on.classes)
+    run.metrics["test"] = evaluate_scores(logits, on.split("test").labels, run.thresholds)
     table = class_table(run, on)
     assert table.average_precision[:3] == pytest.approx([0.5, (5 * 5 / 6 + 6 / 20) / 6, 1.0])
     assert math.isnan(table.average_precision[3])
@@ -98,7 +93,7 @@ def test_ties_one_positive_and_none_by_hand(run_of: Callable[..., Run], data: Da
     assert table.scores is not None and table.scores.error[0] == pytest.approx(0), "a score of one half, half present"
 
 
-def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: RunMaker, data: Dataset) -> None:
     codes = np.where(np.random.default_rng(0).random((300, 4)) < 0.2, PRESENT, UNKNOWN).astype(np.int8)
     codes[:, 3] = UNKNOWN
     codes[:3, 3] = PRESENT  # too few for an estimate
@@ -111,7 +106,7 @@ def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: Calla
     assert table.prevalence[:3].mean() == pytest.approx(run.metrics["test"]["chance_estimated"], abs=1e-6)
 
 
-def test_groups_and_the_audit_of_the_folder_are_in_it(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_groups_and_the_audit_of_the_folder_are_in_it(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
     run.metrics["class_groups"] = [1, 2, 2, 5]
     write_audit(run, {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 5, "cat": 2}})
@@ -134,3 +129,30 @@ def test_bins_leave_out_what_has_no_probability() -> None:
     assert curves.count.sum(axis=1).tolist() == [2, 1] and curves.count[0, 9] == 2
     assert curves.error == pytest.approx([0.475, 0.8])
     assert curves.overall().error == pytest.approx([(0.95 + 0.8) / 3])
+
+
+def test_a_review_narrows_the_interval_as_the_square_root_of_its_images() -> None:
+    prevalence = np.array([0.5, 0.1])
+    by_hand = 1.959964 / 2 * math.sqrt(1 / (4 * 100 * 0.5) + 1 / (4 * 100 * 0.1))
+    assert expected_half_width(prevalence, 100) == pytest.approx(by_hand)
+    assert expected_half_width(prevalence, 400) == pytest.approx(by_hand / 2)
+    images = images_for_half_width(prevalence, 0.05)
+    assert expected_half_width(prevalence, images) <= 0.05 < expected_half_width(prevalence, images // 2)
+
+
+def test_where_no_accuracy_is_known_the_ranking_is_told(run_of: RunMaker, data: Dataset) -> None:
+    assert data.val is not None
+    shown = data.val.labels.observe(positives="all", negatives=0)
+    on = Dataset("pets", data.train, Split("val", data.val.images, shown))
+    run = run_of(on, test=False, select="observed", truth=False)
+    run.metrics["score"] = run.history[2]["score"]
+    write_audit(run, {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 7}})
+    found = partial_evidence(run, on, class_table(run, on))
+    ranking, present = found["ranking"], shown.counts().present
+    assert (ranking["first"], ranking["kept"]) == (run.history[0]["score"], run.history[2]["score"])
+    assert min(present / 24) <= ranking["random"] <= max(present / 24) + 0.2
+    assert found["known"] == on.train.labels.counts().total
+    assert (found["missing"], found["missing_range"]) == (7, [3, 14])
+    assert (found["review_images"], found["available_images"]) == (24, 24)
+    without = partial_evidence(run, None, class_table(run))
+    assert without["known"] is None and without["ranking"]["random"] is None

@@ -1,24 +1,34 @@
-"""Pictures of data in a report: what is said of them, and what must not get into them."""
+"""Images and their labels in a report: what is said of them, and how a method changed them."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
 from PIL import Image
+from tests.reporting.conftest import RunMaker, codes_of_train
 
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
-from labelgap.labels import PRESENT, UNKNOWN, LabelTable
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics.label_model import PlattCalibration
+from labelgap.reporting import LabelChanges, label_changes
 from labelgap.reporting.sections.classes import class_table
-from labelgap.reporting.sections.examples import _prediction, disagreement_examples, random_examples, thumbnail_data_url
+from labelgap.reporting.sections.examples import (
+    _prediction,
+    disagreement_examples,
+    diverse_sample,
+    random_examples,
+    thumbnail_data_url,
+)
+from labelgap.reporting.sections.label_changes import LABELS_PER_IMAGE, label_change_figure
 from labelgap.studies import Study
 from labelgap.training import Run
 
@@ -35,15 +45,12 @@ def test_a_small_grey_picture_keeps_its_pixels() -> None:
     )
 
 
-def test_every_class_called_present_or_missed_is_shown_with_its_verdict(
-    run_of: Callable[..., Run], data: Dataset
-) -> None:
+def test_every_class_is_shown_with_its_verdict(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
-    assert data.test is not None
     shown = random_examples(run, data, 5)
     stored = pq.read_table(run.path / "predictions.parquet").to_pylist()
     scores = {row["image"]: row for row in stored if row["split"] == "test"}
-    truth = dict(zip(data.test.labels.images, data.test.evaluation_labels.to_dense(), strict=True))
+    truth = dict(zip(data.split("test").labels.images, data.split("test").evaluation_labels.to_dense(), strict=True))
     assert len(shown) == 5
     for example in shown:
         said = {chip["name"]: chip["outcome"] for chip in example["predictions"][0]["classes"]}
@@ -53,11 +60,12 @@ def test_every_class_called_present_or_missed_is_shown_with_its_verdict(
             assert said.get(name) == expected
 
 
-def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_a_class_of_which_nobody_knows_is_neither_right_nor_wrong(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
-    assert data.test is not None
-    nothing = LabelTable.from_dense(np.full(data.test.labels.shape, UNKNOWN), data.classes, data.test.labels.images)
-    blind = replace(data, test=Split("test", data.test.images, nothing))
+    nothing = LabelTable.from_dense(
+        np.full(data.split("test").labels.shape, UNKNOWN), data.classes, data.split("test").labels.images
+    )
+    blind = replace(data, test=Split("test", data.split("test").images, nothing))
     shown = [example["predictions"][0]["classes"] for example in random_examples(run, blind)]
     verdicts = {chip["outcome"] for chips in shown for chip in chips}
     assert verdicts == {"unknown"}
@@ -80,7 +88,7 @@ def test_a_chip_shows_the_calibrated_probability_and_calls_anything_else_a_score
     assert [chip["name"] for chip in answer["classes"]] == ["yak", "cat", "dog", "owl"]
 
 
-def test_a_threshold_stands_on_the_scale_of_the_probabilities(run_of: Callable[..., Run], data: Dataset) -> None:
+def test_a_threshold_stands_on_the_scale_of_the_probabilities(run_of: RunMaker, data: Dataset) -> None:
     run = run_of()
     columns = class_table(run, data).columns()
     assert ("threshold_probability" in columns) == (run.calibration is not None)
@@ -92,15 +100,12 @@ def test_a_threshold_stands_on_the_scale_of_the_probabilities(run_of: Callable[.
     assert np.isnan(found[1]) and np.allclose(found[list(known)], expected[list(known)], atol=1e-6)
 
 
-def test_images_that_cannot_be_read_or_were_not_predicted_are_left_out(
-    run_of: Callable[..., Run], data: Dataset, tmp_path: Path
-) -> None:
+def test_images_that_cannot_be_read_are_left_out(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
     run = run_of()
-    assert data.test is not None
-    lost = replace(data.test, images=FileImages(tmp_path, data.test.labels.images))
+    lost = replace(data.split("test"), images=FileImages(tmp_path, data.split("test").labels.images))
     assert random_examples(run, replace(data, test=lost)) == []
-    table = LabelTable.from_dense(data.test.labels.to_dense(), data.classes)
-    assert random_examples(run, replace(data, test=Split("test", data.test.images, table))) == []
+    table = LabelTable.from_dense(data.split("test").labels.to_dense(), data.classes)
+    assert random_examples(run, replace(data, test=Split("test", data.split("test").images, table))) == []
     assert disagreement_examples({"only": run}, data) == []
 
 
@@ -111,8 +116,124 @@ def test_contrasts_are_where_the_methods_disagree_about_the_most_classes(study: 
         label: {row["image"]: {c for c in data.classes if row[f"score.{c}"] >= 0.5} for row in rows}
         for label, rows in stored.items()
     }
-    assert data.test is not None
-    apart = {image: len(called["an"][image] ^ called["ll"][image]) for image in data.test.labels.images}
+    apart = {image: len(called["an"][image] ^ called["ll"][image]) for image in data.split("test").labels.images}
     shown = disagreement_examples(runs, data, 3)
     assert [apart[example["image"]] for example in shown] == sorted(apart.values(), reverse=True)[:3]
     assert [answer["label"] for answer in shown[0]["predictions"]] == ["an", "ll"]
+
+
+EPOCHS = 6
+
+
+def modify(run: Run, flags: dict[tuple[int, int], list[int]]) -> Run:
+    """Replace what a trace says was modified: (row, column) → epochs."""
+    trace = run.trace
+    trace["modified"][:] = False
+    for (row, column), epochs in flags.items():
+        entry = (trace["row"] == row) & (trace["column"] == column)
+        for epoch in epochs:
+            trace["modified"][epoch - 1, entry] = True
+    return run
+
+
+def hidden_labels(data: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and column of two unknown labels of different images: truly present, and truly absent."""
+    unknown, truth = data.train.labels.to_dense() == UNKNOWN, codes_of_train(data)
+    present, absent = (np.argwhere(unknown & (truth == state)) for state in (PRESENT, ABSENT))
+    return present[0], absent[absent[:, 0] != present[0, 0]][0]
+
+
+def lines(changes: LabelChanges) -> dict[tuple[int, int], tuple[int, int, int, int]]:
+    """Each label's given state, what it was taken for, truth and first epoch."""
+    changed = changes.states != UNKNOWN
+    first_epoch = np.where(changed.any(axis=0), changed.argmax(axis=0) + 1, 0)
+    columns = (changes.observed, changes.taken_for, changes.truth, first_epoch)
+    places = zip(changes.rows.tolist(), changes.columns.tolist(), strict=True)
+    return dict(zip(places, zip(*(each.tolist() for each in columns), strict=True), strict=True))
+
+
+@pytest.mark.parametrize("method", ["ll-r", "ll-ct"])
+def test_a_change_is_told_with_its_first_epoch(run_of: RunMaker, data: Dataset, method: str) -> None:
+    right, wrong = hidden_labels(data)
+    run = modify(run_of(method=method), {tuple(right): [2, 4, 5], tuple(wrong): [6]})
+    changes = label_changes(run, data)
+    assert changes is not None and changes.rejected is (method == "ll-r")
+    assert (changes.total, changes.judged, changes.right, changes.complete) == (2, 2, 1, True)
+    run.config = run.config.model_copy(update={"trace": 500})
+    sampled = label_changes(run, data)
+    assert sampled is not None and not sampled.complete
+    found = lines(changes)
+    assert found[tuple(right)] == (UNKNOWN, PRESENT, PRESENT, 2)
+    assert found[tuple(wrong)] == (UNKNOWN, PRESENT, ABSENT, 6)
+    assert next(iter(found)) == tuple(right), "an image that was chosen for a right change comes first"
+    place = list(found).index(tuple(right))
+    assert (changes.states[:, place] == PRESENT).tolist() == [False, True, False, True, True, False]
+    for row in {right[0], wrong[0]}:
+        truly = {(row, column) for column in np.flatnonzero(codes_of_train(data)[row] == PRESENT)}
+        assert truly <= set(found), "given and truly present labels of the image are listed, too"
+    label_change_figure(changes, width=5.0).canvas.draw()
+
+
+def test_permanent_corrections_come_from_the_revisions(run_of: RunMaker, data: Dataset) -> None:
+    (row, column), (other, absent) = hidden_labels(data)
+    names, classes = data.train.labels.images, data.classes
+    for method, first in (("ll-cp", 3), ("em-apl", 4)):
+        run = run_of(method=method)
+        made = [
+            Revision(names[row], classes[column], PRESENT, method, epoch=3),
+            Revision(names[other], classes[absent], ABSENT, method, epoch=5, target=0.25),
+            Revision(names[other], classes[absent], PRESENT, "review"),
+        ]
+        Revisions(made).to_parquet(run.path / "revisions.parquet")
+        changes = label_changes(run, data)
+        assert changes is not None and (changes.total, changes.right) == (2, 2)
+        assert lines(changes)[row, column] == (UNKNOWN, PRESENT, PRESENT, first), "APL's is made at the end of epoch 3"
+        assert lines(changes)[other, absent][1:3] == (ABSENT, ABSENT)
+        assert (changes.states[first - 1 :, list(lines(changes)).index((row, column))] == PRESENT).all()
+
+
+def test_without_the_truth_nothing_is_judged(run_of: RunMaker, data: Dataset) -> None:
+    right, wrong = hidden_labels(data)
+    run = modify(run_of(method="ll-ct"), {tuple(right): [2], tuple(wrong): [3]})
+    bare = replace(data, train=replace(data.train, truth=None))
+    changes = label_changes(run, bare)
+    assert changes is not None and (changes.total, changes.judged) == (2, 0)
+    assert {tuple(right), tuple(wrong)} <= set(lines(changes))
+    assert lines(changes)[tuple(right)] == (UNKNOWN, PRESENT, UNKNOWN, 2)
+    codes = codes_of_train(data)
+    codes[tuple(wrong)] = UNKNOWN
+    partly = replace(
+        data.train, truth=LabelTable.from_dense(codes, classes=data.classes, images=data.train.labels.images)
+    )
+    some = label_changes(run, replace(data, train=partly))
+    assert some is not None and (some.total, some.judged, some.right) == (2, 1, 1), (
+        "a change of unknown truth is no error"
+    )
+    turned = replace(data, train=data.train.select(np.arange(len(data.train))[::-1].copy()))
+    assert label_changes(run, turned) is None, "rows of other images"
+    assert label_changes(modify(run, {}), data) is None
+    assert label_changes(run_of(method="an"), data) is None
+
+
+def test_half_of_the_images_are_successes(run_of: RunMaker, data: Dataset) -> None:
+    places = np.argwhere(data.train.labels.to_dense() == UNKNOWN)
+    run = modify(run_of(method="ll-ct"), {(row, column): [2] for row, column in places.tolist()})
+    changes = label_changes(run, data, images=6)
+    assert changes is not None
+    rows = list(dict.fromkeys(changes.rows.tolist()))
+    first = [np.flatnonzero(changes.rows == row)[0] for row in rows]
+    assert [bool(changes.truth[place] == PRESENT) for place in first] == [True] * 3 + [False] * 3
+    for part in (first[:3], first[3:]):
+        assert len({int(changes.columns[place]) for place in part}) == 3, "of different classes"
+    assert max(changes.rows.tolist().count(row) for row in rows) <= LABELS_PER_IMAGE
+    again = label_changes(run, data, images=6)
+    assert again is not None and np.array_equal(again.rows, changes.rows)
+
+
+def test_a_diverse_sample_takes_an_image_once_and_every_kind_in_turn() -> None:
+    random = np.random.default_rng(3)
+    images, kinds = random.integers(0, 40, 300), random.choice([0, 0, 0, 0, 1, 2], 300)
+    chosen = diverse_sample(images, kinds, 6, "test")
+    assert sorted(kinds[chosen[:3]].tolist()) == [0, 1, 2] and len(set(images[chosen].tolist())) == 6
+    assert len(diverse_sample(images, kinds, 1000, "test")) == len(set(images.tolist()))
+    assert not len(diverse_sample(images[:0], kinds[:0], 3, "test"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.reporting.conftest import RunMaker
 
 from labelgap.data import load
 from labelgap.data.dataset import Dataset
@@ -32,10 +32,9 @@ def run(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fit(digits, "an", backbone="tiny-cnn", protocol="end-to-end", out=out, **settings)  # type: ignore[arg-type]
 
 
-def test_examples_are_of_many_classes_and_their_maxima_are_those_of_the_pointing_game(
-    run: Run, digits: Dataset
-) -> None:
-    assert digits.test is not None and digits.test.boxes is not None
+def test_examples_are_of_many_classes(run: Run, digits: Dataset) -> None:
+    boxes = digits.split("test").boxes
+    assert boxes is not None
     examples = activation_examples({"a": run, "b": run}, digits, device="cpu")
     game = pointing_game(run, digits, device="cpu")
     names = [example.class_name for example in examples]
@@ -44,14 +43,14 @@ def test_examples_are_of_many_classes_and_their_maxima_are_those_of_the_pointing
         column = digits.classes.index(example.class_name)
         (place,) = np.flatnonzero((game.rows == example.row) & (game.columns == column))
         assert np.allclose(example.points["a"], game.points[place]) and example.hits["b"] == game.hits[place]
-        own = (digits.test.boxes.rows == example.row) & (digits.test.boxes.classes == column)
-        assert np.array_equal(example.boxes, digits.test.boxes.corners[own]) and example.size == (64, 64)
+        own = (boxes.rows == example.row) & (boxes.classes == column)
+        assert np.array_equal(example.boxes, boxes.corners[own]) and example.size == (64, 64)
     activation_figure(examples, width=5.0).canvas.draw()
     pointing_figure({"a": game}, width=5.0).canvas.draw()
-    bare = activation_examples({"a": run}, replace(digits.test, boxes=None), device="cpu")
+    bare = activation_examples({"a": run}, replace(digits.split("test"), boxes=None), device="cpu")
     for example in bare:
         assert not example.hits and not len(example.boxes)
-        assert digits.test.labels.to_dense()[example.row, digits.classes.index(example.class_name)] == PRESENT
+        assert digits.split("test").labels.to_dense()[example.row, digits.classes.index(example.class_name)] == PRESENT
 
 
 def test_pages_show_numbers_and_maps_and_without_images_only_numbers(run: Run, digits: Dataset) -> None:
@@ -63,15 +62,12 @@ def test_pages_show_numbers_and_maps_and_without_images_only_numbers(run: Run, d
     study = Study(run.path.parent, "two", [StudyMember(label, run.path.name) for label in ("x", "y")])
     page = write_report(study, data=digits).read_text()
     assert page.count('href="#map-') == 12 and page.count(f"<td>{rate}</td>") == 2
-    assert digits.test is not None
-    alone = replace(digits, test=replace(digits.test, boxes=None))
+    alone = replace(digits, test=replace(digits.split("test"), boxes=None))
     page = write_report(run, data=alone).read_text()
     assert "Pointing game" not in page and page.count('href="#map-') == 6
 
 
-def test_what_has_no_maps_says_why_and_a_network_that_is_not_there_is_passed_over(
-    run_of: Callable[..., Run], data: Dataset, run: Run, digits: Dataset
-) -> None:
+def test_what_has_no_maps_says_why(run_of: RunMaker, data: Dataset, run: Run, digits: Dataset) -> None:
     page = Page(digits)
     assert localization_section({"a": run_of()}, Page(data)) == localization_section({"a": run}, Page()) == ""
     other = Run(run.path)

@@ -48,14 +48,10 @@ def test_a_value_is_shown_with_its_best_setting_on_val_whatever_test_says(tmp_pa
     assert delta.tried.tolist() == [2, 2] and delta.numeric
     assert base.values == ("all", "unknown") and not base.numeric
     assert parameter_effects(comparison(tmp_path, BEST)) == [], "nothing varies"
-
-
-def test_the_page_of_a_comparison_has_the_effect_and_the_epochs(tmp_path: Path) -> None:
     varied(tmp_path).write()
     page = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "ll-ct: delta_rel" in page and "81.00 ± 1.41" in page and "71.00 ± 1.41" in page and "5.5 ± 0.7" in page
-    assert "Each value is shown with the best of its settings by the same score" in page
-    assert "Epoch by epoch" in page and "test is measured once" in page
+    assert all(number in page for number in ("81.00 ± 1.41", "71.00 ± 1.41", "5.5 ± 0.7"))
+    assert "epoch-scores.csv" in page
 
 
 def test_the_trials_of_a_sweep_have_no_test_and_pruned_ones_do_not_count(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
-"""What Cole et al. 2021 and Zhou et al. 2022 say beyond the equations that the references hold."""
+"""What losses of single entries do beyond the equations that the references hold: penalties, priors, schedules."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.losses.batches import set_heads, some_batches
+from tests.losses.reference import reference_of
+from tests.losses.test_loss_values import check
 from torch import Tensor
 
 from labelgap.core.errors import InputError
@@ -42,7 +45,7 @@ def test_expected_positives_may_be_replaced_move_with_the_module_and_are_no_more
     assert isinstance(moved, Tensor) and moved.device.type == "meta"
     made.expected_positives = 3
     assert made.expected_positives == 3.0
-    with pytest.raises(InputError, match="between 0 and 2"):
+    with pytest.raises(InputError, match="2"):
         made.prepare(LabelTable.from_dense([[1, -1]]))
 
 
@@ -74,23 +77,49 @@ def test_a_penalty_of_half_precision_weights_does_not_overflow_and_no_parameters
     assert loss("l1r").penalty([]) == loss("an").penalty([torch.ones(3)]) == 0.0
 
 
+PRIORS = np.linspace(0.05, 1.0, 20).round(2).tolist()
+
+
 @pytest.mark.parametrize(
-    ("one", "other"),
+    "options",
     [
-        (("an-ls", {"smoothing": 0.0}), ("an", {})),
-        (("bce-ls", {"smoothing": 0.0}), ("iu", {})),
-        (("wan", {}), ("wan", {"weight": 1 / 19})),
-        (("dw", {"weight": 1 / 19}), ("wan", {})),
-        (("n-ls", {"smoothing": 0.0}), ("an", {})),
-        (("asl", {"gamma_neg": 0.0, "margin": 0.0, "eps": 1e-5}), ("an", {"eps": 1e-5})),
-        (("csl", {"mode": "negative", "gamma_neg": 0.0, "gamma_unknown": 0.0}), ("an", {})),
-        (("csl", {"mode": "ignore"}), ("csl", {"likelihood_topk": 20})),
-        (("csl", {"mode": "ignore"}), ("csl", {"likelihood_topk": 0, "priors": [1.0] * 20})),
-        (("csl", {}), ("csl", {"priors": [0.5] * 20})),
+        {"priors": PRIORS},
+        {"priors": PRIORS, "prior_threshold": 0.9, "likelihood_topk": 1, "eps": 1e-5},
+        {"priors": PRIORS, "prior_threshold": 0.0, "reduction": "none"},
+        {"priors": PRIORS, "mode": "negative"},
     ],
 )
-def test_methods_are_each_other_where_they_should_be(one: Any, other: Any) -> None:
+def test_csl_leaves_out_unknown_labels_of_frequent_classes(options: dict[str, Any]) -> None:
     for batch in some_batches():
-        logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-        losses = [loss(name, **options)(logits, labels) for name, options in (one, other)]
-        torch.testing.assert_close(*losses)
+        check("csl", reference_of("csl"), batch, options, torch.float64)
+        check("csl", reference_of("csl"), batch, options, torch.float16)
+
+
+def test_priors_are_one_for_every_class() -> None:
+    with pytest.raises(InputError, match=r"20 .* 3 "):
+        loss("csl", priors=PRIORS)(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))
+
+
+def test_a_class_exactly_at_the_threshold_is_not_frequent() -> None:
+    made = loss("csl", priors=[0.3, 0.31], prior_threshold=0.3, likelihood_topk=0)
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        assert made.modified(torch.zeros(1, 2, dtype=dtype), torch.tensor([[-1, -1]])).tolist() == [[False, True]]
+    assert torch.float64 not in {buffer.dtype for buffer in made.buffers()}, "Apple's GPUs have no float64"
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 25])
+def test_prepare_tells_the_number_of_epochs(epochs: int) -> None:
+    for epoch in {1, max(epochs // 2, 1), epochs}:
+        for batch in some_batches(epoch):
+            for options in reference_of("gr").options:
+                check("gr", reference_of("gr"), replace(batch, epochs=epochs), dict(options), torch.float64)
+
+
+def test_a_schedule_that_ended_early_is_a_warning_that_names_prepare() -> None:
+    made = loss("gr")
+    made.set_epoch(10)
+    with pytest.warns(UserWarning, match=r"10 .*prepare\(table, epochs=…\)"):
+        made.set_epoch(11)
+    made.prepare(LabelTable.from_dense([[1, -1]]), epochs=25)
+    made.set_epoch(25)
+    made.set_epoch(30)
