@@ -73,12 +73,7 @@ def changed(kind: str) -> Dataset:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
-    [
-        ("labels", "1 image relabeled"),
-        ("features", "40 images replaced"),
-        ("rows", "1 image removed"),
-    ],
+    ("kind", "told"), [("labels", "1 image relabeled"), ("features", "40 images replaced"), ("rows", "1 image removed")]
 )
 def test_a_run_is_not_resumed_on_other_data_unless_that_is_accepted(
     stopped: Path, tmp_path: Path, kind: str, told: str

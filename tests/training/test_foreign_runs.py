@@ -140,8 +140,7 @@ def test_no_class_is_imported_or_made_because_a_foreign_run_names_it(
     (tmp_path / "hostile_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(
-        "labelgap.core.trust.used_classes",
-        lambda: frozenset({"hostile_module:Network", "hostile_module:Loss"}),
+        "labelgap.core.trust.used_classes", lambda: frozenset({"hostile_module:Network", "hostile_module:Loss"})
     )
     forge(run, backbone="hostile_module:Network", method="hostile_module:Loss")
     opened = lg.open_run(run)

@@ -115,8 +115,7 @@ def test_a_preset_leaves_out_what_would_do_nothing(digits: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [{"clip": 1.0}, {"optimizer": "adamw"}, {"precision": "bf16"}, {"lr": 0.01, "backbone_lr": 0.5}],
+    "setting", [{"clip": 1.0}, {"optimizer": "adamw"}, {"precision": "bf16"}, {"lr": 0.01, "backbone_lr": 0.5}]
 )
 def test_settings_of_a_whole_network_are_refused_where_only_a_head_learns(
     setting: dict[str, object], digits: Dataset

@@ -33,13 +33,7 @@ from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
 from labelgap.training.run_folder import read_predictions
-from labelgap.training.search import (
-    Search,
-    _Best,
-    _simplest,
-    search_heads,
-    selection_score,
-)
+from labelgap.training.search import Search, _Best, _simplest, search_heads, selection_score
 from labelgap.training.selection import choose_selection
 
 IMAGES, WIDTH, CLASSES = 80, 12, 3

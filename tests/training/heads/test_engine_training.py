@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.heads.reference_loop import (
-    BATCH,
-    CLASSES,
-    EPOCHS,
-    IMAGES,
-    some_features,
-    some_labels,
-    train_epochs,
-)
+from tests.training.heads.reference_loop import BATCH, CLASSES, EPOCHS, IMAGES, some_features, some_labels, train_epochs
 from torch import Tensor
 
 from labelgap.core.errors import InputError

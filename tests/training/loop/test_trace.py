@@ -12,14 +12,7 @@ import torch
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.labels import LabelTable
-from labelgap.training.loop.trace import (
-    AUTO_LIMIT,
-    Trace,
-    merge_trace,
-    parse_trace,
-    read_trace,
-    remove_trace_parts,
-)
+from labelgap.training.loop.trace import AUTO_LIMIT, Trace, merge_trace, parse_trace, read_trace, remove_trace_parts
 
 TRUTH = LabelTable.from_dense(np.random.default_rng(0).integers(0, 2, (50, 6)))
 TABLE = TRUTH.observe(1, 0)
