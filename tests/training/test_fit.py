@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,10 @@ from labelgap.data import ArrayImages
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import ElementwiseLoss
+from labelgap.models import BoostLU, LinearHead
 from labelgap.training.checkpoint import LAST
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 8, "device": "cpu", "quiet": True}
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return lg.load("digits", train=40, val=20, test=20)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +79,8 @@ def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on
         ({"method": "ll-r", "options": {"delta_rel": -1}}, InputError),
         ({"backbone": "resnet"}, UnknownNameError),
         ({"protocol": "lineal"}, InputError),
+        ({"protocol": "linear", "head": "boostlu"}, InputError),
+        ({"head": "boost"}, UnknownNameError),
         ({"epochs": 0}, InputError),
         ({"device": "gpu"}, InputError),
         ({"options": {"delta_rel": 1}}, InputError),
@@ -98,12 +97,12 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("rows", "message"), [(0, "val has no images"), (4, "no label of train is known")])
-def test_data_with_nothing_to_learn_from_is_refused(digits: Dataset, tmp_path: Path, rows: int, message: str) -> None:
+@pytest.mark.parametrize(("rows", "named"), [(0, "val"), (4, "train")])
+def test_data_with_nothing_to_learn_from_is_refused(digits: Dataset, tmp_path: Path, rows: int, named: str) -> None:
     pixels = ArrayImages(np.zeros((4, 64, 64), dtype=np.uint8))
     blank = LabelTable.from_dense(np.full((4, 2), -1))
     val = lg.Split("val", ArrayImages(pixels.array[:rows]), blank.select(range(rows)))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=named):
         lg.fit(Dataset("blank", lg.Split("train", pixels, blank), val), "an", out=tmp_path / "run", quiet=True)
     assert not list(tmp_path.iterdir())
 
@@ -172,9 +171,25 @@ def test_the_loop_calls_every_hook_in_order_and_after_step_once_per_optimizer_st
 
 def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="choose another folder"):
+    with pytest.raises(RunError, match=r"file.run"):
         lg.fit(digits, "an", out=tmp_path / "file" / "run", quiet=True)
-    if os.geteuid() != 0:
-        (tmp_path / "locked").mkdir(mode=0o500)
-        with pytest.raises(RunError, match="--out"):
-            lg.fit(digits, "an", out=tmp_path / "locked", quiet=True)
+
+
+def test_a_boosted_head_comes_back_with_the_run_and_one_of_an_earlier_version_is_linear(
+    unbroken: lg.Run, digits: Dataset, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {**SETTINGS, "epochs": 1, "out": tmp_path / "boosted"}
+    boosted = lg.fit(digits, "ll-r", head="boostlu", **settings)
+    with pytest.raises(RunError, match="another head"):
+        lg.fit(digits, "ll-r", resume=True, **settings)
+    again = lg.open_run(boosted.path)
+    assert isinstance(again.model.head, BoostLU) and again.config.head == "boostlu"
+    assert again.evaluate(digits, device="cpu")["map"] == pytest.approx(boosted.metrics["test"]["map"], abs=1e-6)
+    shutil.copytree(unbroken.path, tmp_path / "old")
+    stored = json.loads((tmp_path / "old" / "config.json").read_text())
+    assert stored.pop("head") == "linear"
+    (tmp_path / "old" / "config.json").write_text(json.dumps(stored))
+    (tmp_path / "old" / "manifest.json").unlink()
+    old = lg.open_run(tmp_path / "old")
+    assert isinstance(old.model.head, LinearHead)
+    np.testing.assert_array_equal(*(run.predict(digits.test, device="cpu") for run in (old, unbroken)))

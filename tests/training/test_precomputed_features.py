@@ -9,7 +9,7 @@ import pytest
 from tests.training.untrained_run import make_run
 
 from labelgap.core.errors import InputError
-from labelgap.data import Dataset, FeatureVectors, Split, load
+from labelgap.data import Dataset, FeatureVectors, Split
 from labelgap.labels import LabelTable
 from labelgap.models import Classifier
 from labelgap.training import Run, open_run
@@ -51,19 +51,18 @@ def test_a_linear_head_learns_on_vectors_and_predicts_when_it_is_opened_again(ru
     assert opened.evaluate(features(), device="cpu")["map"] == run.metrics["test"]["map"]
 
 
-def test_inputs_of_another_kind_or_width_are_rejected(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="it needs pixels"):
+def test_inputs_of_another_kind_or_width_are_rejected(run: Run, digits: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="pixels"):
         make_run(tmp_path / "a").predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
-    with pytest.raises(InputError, match="trained on 6 features, and these are 7"):
+    with pytest.raises(InputError, match="6 features.* 7"):
         run.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
-    with pytest.raises(InputError, match="cannot read images"):
-        run.predict(load("digits", train=4, val=2, test=2).split("test"), device="cpu")
+    with pytest.raises(InputError, match="images"):
+        run.predict(digits.split("test"), device="cpu")
 
 
-def test_a_network_is_rejected_for_vectors(tmp_path: Path) -> None:
-    for wishes in ({"protocol": "end-to-end"}, {"backbone": "small-cnn"}):
-        with pytest.raises(InputError, match="feature vectors and no pixels"):
-            fit(features(), "bce", out=tmp_path / "a", quiet=True, **wishes)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="for data that are feature vectors"):
-        fit(load("digits", train=4, val=2, test=2), "bce", backbone="features", out=tmp_path / "a", quiet=True)
+def test_a_network_is_rejected_for_vectors_and_vectors_for_images(digits: Dataset, tmp_path: Path) -> None:
+    cases = [(features(), {"protocol": "end-to-end"}), (features(), {"backbone": "small-cnn"})]
+    for data, wishes in (*cases, (digits, {"backbone": "features"})):
+        with pytest.raises(InputError, match="vectors"):
+            fit(data, "bce", out=tmp_path / "a", quiet=True, **wishes)  # type: ignore[arg-type]
     assert not (tmp_path / "a").exists()

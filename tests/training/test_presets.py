@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.models import inference
@@ -22,11 +21,6 @@ from labelgap.training.plan import (
 )
 from labelgap.training.presets import PRESETS, describe_missing_settings, preset
 from labelgap.training.rerun import fit_arguments
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return lg.load("digits", train=40, val=20, test=20)
 
 
 def of(name: str, method: str, dataset: str, *settings: str, protocol: str | None = None) -> tuple[Any, ...]:

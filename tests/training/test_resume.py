@@ -30,7 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ll-cp": {"delta_rel": 20},
     "role": {"expected_positives": 2.5},
     "role compact": {"expected_positives": 2.5, "storage": "compact", "kept_classes": 4},
-    "imcl": {},
+    "imcl": {"dictionary": 12},
     "em-apl": {"warmup": 1},
 }
 STEPS = 3
@@ -84,15 +84,16 @@ def assert_same(one: Path, other: Path) -> None:
     assert untimed[0] == untimed[1]
 
 
-@pytest.mark.parametrize("method", OPTIONS)
+@pytest.mark.parametrize(("method", "head"), [*((method, "linear") for method in OPTIONS), ("imcl", "boostlu")])
 def test_what_a_method_remembers_survives_a_kill_in_the_middle_of_an_epoch(
-    method: str, data: Dataset, tmp_path: Path
+    method: str, head: str, data: Dataset, tmp_path: Path
 ) -> None:
-    whole = fit(data, tmp_path / "whole", method, epochs=2, checkpoint_minutes=0)
+    settings: dict[str, Any] = {"epochs": 2, "head": head}
+    whole = fit(data, tmp_path / "whole", method, checkpoint_minutes=0, **settings)
     assert bool(len(whole.revisions)) == (method in ("ll-cp", "em-apl"))
-    break_off(STEPS + 1, data, tmp_path / "broken", method, epochs=2)
+    break_off(STEPS + 1, data, tmp_path / "broken", method, **settings)
     assert position(tmp_path / "broken") == (1, 1)
-    fit(data, tmp_path / "broken", method, resume=True, epochs=2)
+    fit(data, tmp_path / "broken", method, resume=True, **settings)
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 

@@ -13,6 +13,7 @@ from tests.training.heads.reference_loop import BATCH, CLASSES, EPOCHS, IMAGES, 
 from torch import Tensor
 
 from labelgap.core.errors import InputError
+from labelgap.losses import methods
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine, train_heads
 from labelgap.training.heads import engine as engine_module
@@ -26,6 +27,7 @@ TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES, VAL_FEATURES = (some_features(table, torch.float32) for table in (TABLE, VAL))
 OPTIONS: dict[str, dict[str, Any]] = {
     "role": {"expected_positives": 2.0},
+    "epr": {"expected_positives": 2.0},
     "em-apl": {"warmup": 2},
     "ll-cp": {"delta_rel": 5.0},
     "imcl": {"lambda_features": 0.0},
@@ -43,8 +45,8 @@ def engine_of(plans: list[HeadPlan], **settings: Any) -> LinearEngine:
 
 @pytest.mark.parametrize("optimizer", ["adam", "newton"])
 def test_heads_of_several_parts_end_where_those_of_each_part_alone_end(optimizer: str) -> None:
-    methods = ("an", "em", "gr") if optimizer == "newton" else ("an", "ll-r", "epr", *OPTIONS)
-    options = {**OPTIONS, "epr": {"expected_positives": 2.0}, "imcl": {}}
+    methods = ("an", "em", "gr") if optimizer == "newton" else ("an", "ll-r", *OPTIONS)
+    options = {**OPTIONS, "imcl": {}}
     rows = [np.arange(20), np.arange(10, IMAGES)]
     labels, parts = [TABLE.select(each) for each in rows], torch.stack([FEATURES[each] for each in rows])
     plans = [
@@ -93,20 +95,13 @@ def test_every_head_stops_by_its_own_score() -> None:
     assert engine.active.index_select(0, engine.slot_of_plan).tolist() == [True, False, False, True]
 
 
-def test_the_best_epoch_of_every_head_is_kept() -> None:
-    plans = plans_for("an", "em", "role", rates=(3e-1, 1e-2))
-    seen: list[tuple[int, int]] = []
-    results = train_heads(
-        FEATURES,
-        plans,
-        epochs=6,
-        batch_size=BATCH,
-        val_features=VAL_FEATURES,
-        val_labels=VAL.to_dense(),
-        progress=lambda done, all_: seen.append((done, all_)),
-    )
+def test_every_method_learns_and_the_best_epoch_of_every_head_is_kept() -> None:
+    plans, seen = plans_for(*methods(), rates=(3e-1, 1e-2)), list[tuple[int, int]]()
+    given: dict[str, Any] = {"val_features": VAL_FEATURES, "val_labels": VAL.to_dense(), "batch_size": BATCH}
+    results = train_heads(FEATURES, plans, epochs=6, progress=lambda *done: seen.append(done), **given)
     assert seen == [(epoch, 6) for epoch in range(1, 7)]
     assert len({result.best_epoch for result in results}) > 1
+    assert min(result.best_score for result in results[::2]) > 0.7, "they start at 0.43"
     for result in results:
         scores = [entry["score"] for entry in result.history]
         assert result.best_score == max(scores) and result.best_epoch == 1 + scores.index(max(scores))
@@ -153,7 +148,7 @@ def test_labels_that_do_not_fit_are_read_from_the_tables_and_heads_that_do_not_a
     assert dense.tables.dense is not None and sparse.tables.dense is None
     torch.testing.assert_close(sparse.heads, dense.heads, rtol=0, atol=0)
     monkeypatch.setattr(engine_module, "free_memory", lambda device: 1000)
-    with pytest.raises(InputError, match=r"and 1\.0 kB are free\. Train fewer heads at a time"):
+    with pytest.raises(InputError, match=r"1\.0 kB"):
         engine_of(plans)
 
 
@@ -192,16 +187,16 @@ def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"val_features": FEATURES, "val_labels": VAL}, "features of val have shape"),
-        ({"features": FEATURES[:5]}, "it needs a row for each of 30 images"),
-        ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs a scalar"),
+        ({"val_features": FEATURES, "val_labels": VAL}, "val"),
+        ({"features": FEATURES[:5]}, "30 images"),
+        ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "scalar"),
         ({"plans": [HeadPlan("an", {}, 0.0, TABLE)]}, "above 0"),
-        ({"plans": [*plans_for("an"), HeadPlan("an", {}, 1e-2, some_labels(1, images=61))]}, "the same images"),
+        ({"plans": [*plans_for("an"), HeadPlan("an", {}, 1e-2, some_labels(1, images=61))]}, "images"),
     ],
 )
-def test_wrong_arguments_are_rejected(change: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_rejected(change: dict[str, Any], named: str) -> None:
     given: dict[str, Any] = {"features": FEATURES, "plans": plans_for("an"), "epochs": 2, "batch_size": 4, **change}
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=named):
         train_heads(given.pop("features"), given.pop("plans"), **given)
