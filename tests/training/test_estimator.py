@@ -29,7 +29,7 @@ pd = pytest.importorskip("pandas")
 
 
 EXPECTED = dict.fromkeys(
-    (
+    [
         *("check_estimators_dtypes", "check_classifier_data_not_an_array", "check_fit2d_1feature"),
         *(
             "check_classifier_not_supporting_multiclass",
@@ -37,7 +37,7 @@ EXPECTED = dict.fromkeys(
             "check_decision_proba_consistency",
         ),
         *("check_classifiers_regression_target", "check_classifiers_train"),
-    ),
+    ],
     "the check is about one label a row, or of other numbers than 1, 0 and −1",
 )
 """What of scikit-learn's own checks is about classifiers of one label a row."""

@@ -54,7 +54,7 @@ def test_a_linear_head_learns_on_vectors_and_predicts_when_it_is_opened_again(ru
 def test_inputs_of_another_kind_or_width_are_rejected(run: Run, digits: Dataset, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pixels"):
         make_run(tmp_path / "a").predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
-    with pytest.raises(InputError, match="6 features.* 7"):
+    with pytest.raises(InputError, match=r"6 features.* 7"):
         run.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
     with pytest.raises(InputError, match="images"):
         run.predict(digits.split("test"), device="cpu")

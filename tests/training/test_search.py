@@ -58,16 +58,26 @@ def config_for(data: Dataset, **settings: Any) -> RunConfig:
     return RunConfig.checked(**{**own, **settings})
 
 
+FOLD = np.arange(IMAGES) % 4
+CPU = torch.device("cpu")
+
+
+def vectors_of(data: Dataset) -> torch.Tensor:
+    assert isinstance(data.train.images, FeatureVectors)
+    return torch.from_numpy(data.train.images.vectors)
+
+
+def out_of_fold(data: Dataset, *configs: RunConfig, labels: LabelTable | None = None) -> list[Any]:
+    tasks = [FoldTask(each, labels or data.train.labels, FOLD) for each in configs]
+    return list(out_of_fold_logits(vectors_of(data), tasks, CPU))
+
+
 def test_an_image_is_scored_by_a_head_that_has_not_seen_its_labels() -> None:
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    data, fold = album(), FOLD
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 1.0)]
     codes = data.train.labels.to_dense()
     changed = LabelTable.from_dense(np.where(fold[:, None] == 1, 1 - np.abs(codes), codes))
-    before, after = (
-        out_of_fold_logits(features, [FoldTask(each, table, fold) for each in configs], torch.device("cpu"))
-        for table in (data.train.labels, changed)
-    )
+    before, after = out_of_fold(data, *configs), out_of_fold(data, *configs, labels=changed)
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old[fold == 1], new[fold == 1])
         assert not np.allclose(old[fold == 0], new[fold == 0])
@@ -76,27 +86,17 @@ def test_an_image_is_scored_by_a_head_that_has_not_seen_its_labels() -> None:
 @pytest.mark.parametrize("standardize", [False, True])
 def test_the_head_of_a_fold_is_the_one_that_its_images_give_alone(standardize: bool) -> None:
     """Standardized by all images, the held-out ones have another mean than those that Adam learns from."""
-    data, fold = album(), np.arange(IMAGES) % 4
-    features, labels = torch.from_numpy(data.train.images.vectors), data.train.labels  # type: ignore[attr-defined]
+    data, fold = album(), FOLD
+    features, labels = vectors_of(data), data.train.labels
     config = config_for(data, optimizer="adam", standardize=standardize, lr=1e-2, epochs=3, weight_decay=0.01)
-    (logits,) = out_of_fold_logits(features, [FoldTask(config, labels, fold)], torch.device("cpu"))
+    (logits,) = out_of_fold(data, config)
     for number in range(4):
         seen = np.flatnonzero(fold != number)
-        how: dict[str, Any] = {"order_seed": derive_seed(0, "fold"), "device": torch.device("cpu"), "images": IMAGES}
+        how: dict[str, Any] = {"order_seed": derive_seed(0, "fold"), "device": CPU, "images": IMAGES}
         last = choose_selection(None, None, "last")
         (head,) = train_configs({"train": features[seen]}, labels.select(seen), [config], last, **how)
         expected = features[fold == number].numpy() @ head.weight.T + head.bias
         np.testing.assert_allclose(logits[fold == number], expected, atol=1e-5)
-
-
-def test_the_penalty_of_a_fold_is_that_of_all_images() -> None:
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
-    config = config_for(data, weight_decay=0.02, epochs=20, standardize=False)
-    (logits,) = out_of_fold_logits(features, [FoldTask(config, data.train.labels, fold)], torch.device("cpu"))
-    seen, peer = fold != 2, LogisticRegression(C=1 / (0.02 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
-    peer.fit(features[seen], data.train.labels.to_dense()[seen, 0] == 1)
-    np.testing.assert_allclose(logits[~seen, 0], peer.decision_function(features[~seen]), atol=2e-3)
 
 
 def test_the_score_weighs_a_class_by_its_known_presents() -> None:
@@ -110,34 +110,32 @@ def test_the_score_weighs_a_class_by_its_known_presents() -> None:
 
 
 def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    data, fold = album(), FOLD
+    features = vectors_of(data)
     adam = {"optimizer": "adam", "epochs": 3}
     configs = [
         config_for(data, **adam, lr=1e38, backbone_lr=1e38),
         config_for(data, weight_decay=100.0),
         config_for(data, weight_decay=0.01, epochs=10),
     ]
-    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
+    found = search_heads({"train": features}, data.train.labels, configs, fold, device=CPU)
     assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
     assert found.logits is not None and np.isfinite(found.logits).all() and found.reason is not None
-    with pytest.raises(RunError, match="diverged in every fold"):
-        search_heads({"train": features}, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
+    with pytest.raises(RunError, match="every fold"):
+        search_heads({"train": features}, data.train.labels, configs[:1], fold, device=CPU)
 
 
 def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labelgap.training.search.MIN_SEARCH_IMAGES", 40)
     monkeypatch.setattr("labelgap.training.search.MAX_SEARCH_VALUES", 0)
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    data, features = album(), vectors_of(album())
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 100.0)]
-    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
-    (alone,) = out_of_fold_logits(features, [FoldTask(configs[0], data.train.labels, fold)], torch.device("cpu"))
-    np.testing.assert_array_equal(found.logits, alone)
+    found = search_heads({"train": features}, data.train.labels, configs, FOLD, device=CPU)
+    np.testing.assert_array_equal(found.logits, out_of_fold(data, configs[0])[0])
     part, rows = data.train.labels.select(np.arange(40)), features[:40]
-    (of_all,) = out_of_fold_logits(rows, [FoldTask(configs[0], part, fold[:40])], torch.device("cpu"), images=IMAGES)
+    (of_all,) = out_of_fold_logits(rows, [FoldTask(configs[0], part, FOLD[:40])], CPU, images=IMAGES)
     double = config_for(data, weight_decay=0.02)  # the same penalty, relative to the loss of half of the images
-    (expected,) = out_of_fold_logits(rows, [FoldTask(double, part, fold[:40])], torch.device("cpu"))
+    (expected,) = out_of_fold_logits(rows, [FoldTask(double, part, FOLD[:40])], CPU)
     np.testing.assert_allclose(of_all, expected)
 
 
@@ -162,28 +160,31 @@ def test_a_run_without_val_is_cross_validated(tmp_path: Path, absents: bool) -> 
     assert lg.average_precision(run.predict(test.images), test.labels) > 0.7
 
 
-def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
-    data = album()
+def test_the_final_head_is_trained_on_all_images_and_those_of_folds_with_the_same_penalty(tmp_path: Path) -> None:
+    data, peer = album(), LogisticRegression(C=1 / (0.05 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
     run = lg.fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, weight_decay=0.05, epochs=30)
     assert len(run.metrics["cross_validation"]["compared"]) == 1 and run.config.why is None
-    vectors = data.train.images.vectors  # type: ignore[attr-defined]
-    scaled = StandardScaler().fit_transform(vectors)
+    vectors = vectors_of(data).numpy()
+    scaled, labels = StandardScaler().fit_transform(vectors), data.train.labels.to_dense() == 1
     for number in range(CLASSES):
-        peer = LogisticRegression(C=1 / (0.05 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
-        peer.fit(scaled, data.train.labels.to_dense()[:, number] == 1)
-        np.testing.assert_allclose(run.predict(vectors)[:, number], expit(peer.decision_function(scaled)), atol=1e-3)
+        expected = expit(peer.fit(scaled, labels[:, number]).decision_function(scaled))
+        np.testing.assert_allclose(run.predict(vectors)[:, number], expected, atol=1e-3)
+    (logits,) = out_of_fold(data, config_for(data, weight_decay=0.05, epochs=20, standardize=False))
+    seen = FOLD != 2  # the penalty of a fold is that of all images
+    peer.fit(vectors[seen], labels[seen, 0])
+    np.testing.assert_allclose(logits[~seen, 0], peer.decision_function(vectors[~seen]), atol=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"folds": 1}, "from 2 to the 80"),
-        ({"optimizer": "newton", "batch_size": 16}, "steps on all 80 images"),
-        ({"method": "role", "optimizer": "newton"}, "trained by --optimizer adam"),
+        ({"folds": 1}, "2 to the 80"),
+        ({"optimizer": "newton", "batch_size": 16}, "80 images"),
+        ({"method": "role", "optimizer": "newton"}, "--optimizer adam"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
         lg.fit(album(), out=tmp_path / "run", device="cpu", quiet=True, **settings)
 
 
@@ -202,9 +203,7 @@ def test_the_neighbors_of_the_best_of_each_close_method_are_compared_next() -> N
         *(("an", 0.3162), ("an", 3.162)),
         *(("em", 0.03162), ("em", 0.3162)),
     ]
-    behind = neighbors(
-        [*configs, *found[:2]], [0.5, 0.7, 0.6, 0.2, 0.65, float("nan")], SearchSpace(decay=True, rate=True)
-    )
+    behind = neighbors([*configs, *found[:2]], [0.5, 0.7, 0.6, 0.2, 0.65, float("nan")], space)
     assert behind == [], "the penalties around the best one were compared, and the other method is not close"
     assert neighbors(configs, [float("nan")] * 4, space) == []
     adam = config_for(data, optimizer="adam", lr=1e-3, backbone_lr=1e-3, weight_decay=0.1)
@@ -234,11 +233,10 @@ def test_auto_compares_what_the_number_of_known_labels_allows(row: list[int], im
 
 def with_val(*, absents: bool = False, complete: bool = True) -> Dataset:
     """An album whose features have another scale each, with a val."""
-    data, held_out = album(absents=absents), album(images=60, seed=1, complete=complete).train
+    parts = {"train": album(absents=absents), "val": album(images=60, seed=1, complete=complete)}
     scale = 10.0 ** np.arange(-3, 9, dtype=np.float32)
     train, val = (
-        Split(name, FeatureVectors(split.images.vectors * scale), split.labels)  # type: ignore[attr-defined]
-        for name, split in (("train", data.train), ("val", held_out))
+        Split(name, FeatureVectors(vectors_of(data).numpy() * scale), data.train.labels) for name, data in parts.items()
     )
     return Dataset("album", train, val, backbone="features", protocol="linear")
 
@@ -277,13 +275,10 @@ def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(no
     scores = {name: average_precision(vectors @ weight.T, truth) for name, weight in heads.items()}
     scores["gr"] = max(scores["gr"], scores["an"] + 1e-4)
     config = config_for(album())
+    found = {name: SimpleNamespace(weight=weight, bias=np.zeros(2)) for name, weight in heads.items()}
     best = {
-        name: _Best(
-            config.model_copy(update={"method": name}),
-            float(scores[name]),
-            SimpleNamespace(weight=weight, bias=np.zeros(2)),
-        )
-        for name, weight in heads.items()
+        name: _Best(config.model_copy(update={"method": name}), float(scores[name]), head)
+        for name, head in found.items()
     }
     assert _simplest(best, "an", torch.from_numpy(vectors), selection).method == chosen
 
@@ -344,11 +339,11 @@ def test_settings_that_are_no_choice_of_ours_are_refused(tmp_path: Path, setting
     data, chosen = album(), {"method": "an", "options": {}, "weight_decay": 0.1, "lr": 1.0, "backbone_lr": 1.0}
     logits = np.zeros((IMAGES, CLASSES), dtype=np.float32)
     Search({**chosen, **settings}, [{**chosen, "score": 0.5}], logits).save(tmp_path, "mark")
-    with pytest.raises(RunError, match="Train into a new folder"):
+    with pytest.raises(RunError, match="new folder"):
         Search.load(tmp_path, "mark", data.train.labels, ["an"])
     Search(chosen, [{**chosen, "score": None}], logits).save(tmp_path, "mark")
     assert Search.load(tmp_path, "mark", data.train.labels, ["an"]) is not None
-    with pytest.raises(RunError, match="other images"):
+    with pytest.raises(RunError, match="images"):
         Search.load(tmp_path, "mark", album(images=5).train.labels, ["an"])
 
 
@@ -358,5 +353,5 @@ def test_copies_leave_fewer_folds() -> None:
     assert plan.search is None and plan.config.optimizer == "adam" and not plan.config.standardize
     of_groups = [replace(data, train=replace(data.train, groups=np.arange(12) % count)) for count in (3, 1)]
     assert [resolve_folds(each, None, "linear") for each in (data, *of_groups)] == [5, 3, 0]
-    with pytest.raises(InputError, match="from 2 to the 3 training images that are no copies"):
+    with pytest.raises(InputError, match="2 to the 3 "):
         resolve_folds(of_groups[0], 5, "linear")
