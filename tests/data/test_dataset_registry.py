@@ -14,6 +14,7 @@ from labelgap.core.trust import TRUST_VARIABLE
 from labelgap.data.opening import load, load_from_recipe, load_moved, load_stored
 from labelgap.data.registry import dataset_names, describe_datasets
 
+OTHERS = ["spml", "chexpert", "arff", "openimages", "huggingface", "shards", "folder"]
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 
 
@@ -29,13 +30,11 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_names_are_those_that_can_be_loaded() -> None:
-    own, papers = ["csv", "features", "parquet"], ["voc2012", "voc2007", "coco2014", "coco2017", "nuswide", "cub"]
-    others = ["spml", "chexpert", "arff", "openimages", "huggingface"]
-    assert dataset_names() == ["digits", *own, *papers, *others, "shards", "folder"]
-
-
 def test_every_data_set_is_described() -> None:
+    assert dataset_names() == [
+        *["digits", "csv", "features", "parquet", "voc2012", "voc2007", "coco2014", "coco2017", "nuswide", "cub"],
+        *OTHERS,
+    ]
     digits, csv, *others = describe_datasets()
     assert (digits.name, digits.path_to, digits.options) == ("digits", "", ("seed", "test", "train", "val"))
     assert (csv.name, csv.path_to) == ("csv", "a .csv file")
@@ -53,16 +52,16 @@ def test_a_table_is_opened_however_it_is_written(table: Path, text: str) -> None
 def test_a_name_beats_a_file_unless_it_needs_a_path(table: Path) -> None:
     (table.parent / "digits").write_text("not this")
     assert load("digits", **FEW).name == "digits"
-    with pytest.raises(InputError, match="has no suffix, which labelgap does not recognize"):
+    with pytest.raises(InputError, match="suffix"):
         load("./digits")
     (table.parent / "csv").mkdir()
-    with pytest.raises(InputError, match="csv is a folder, which labelgap does not recognize"):
+    with pytest.raises(InputError, match="csv is a folder"):
         load("csv")
 
 
 @pytest.mark.parametrize("text", ["digts", "dgits=tags.csv", "Digits"])
 def test_a_name_nearly_right_is_answered_with_the_right_one(table: Path, text: str) -> None:
-    with pytest.raises(UnknownNameError, match=r"there is no data set .* Did you mean 'digits'"):
+    with pytest.raises(UnknownNameError, match="'digits'"):
         load(text)
 
 
@@ -73,7 +72,7 @@ def test_a_path_that_does_not_exist_is_said_to_be(table: Path, text: str) -> Non
 
 
 def test_an_unknown_option_and_a_missing_path_are_answered(table: Path) -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'zeros'"):
+    with pytest.raises(UnknownNameError, match="'zeros'"):
         load("csv", table, zeroes="unknown")
     with pytest.raises(UnknownNameError, match="seed, test, train, val"):
         load("digits", images="photos")
@@ -84,9 +83,9 @@ def test_an_unknown_option_and_a_missing_path_are_answered(table: Path) -> None:
 
 @pytest.mark.parametrize("text", ["https://example.org/tags.csv", "s3://bucket/tags.csv", "csv=gs://bucket/tags.csv"])
 def test_what_lies_on_another_machine_is_refused_with_what_to_do(text: str) -> None:
-    with pytest.raises(InputError, match=r"reads data from a disk\. Copy it here first"):
+    with pytest.raises(InputError, match="Copy it"):
         load(text)
-    with pytest.raises(InputError, match="Copy it here first"):
+    with pytest.raises(InputError, match="Copy it"):
         load("csv", text.removeprefix("csv="))
 
 
@@ -114,9 +113,9 @@ def test_data_that_were_moved_need_all_of_their_tables(table: Path) -> None:
     moved.mkdir()
     for name in ("tags", "val", "test"):
         (table.parent / f"{name}.csv").rename(moved / f"{name}.csv")
-    with pytest.raises(InputError, match=r"had val=.*csv and test=.*csv beside .* Add --val PATH --test PATH"):
+    with pytest.raises(InputError, match="--val PATH --test PATH"):
         load_moved(recipe, moved / "tags.csv", images="photos")
-    with pytest.raises(InputError, match=r"had test=.*/test\.csv beside .*/tags\.csv\. Where .* Add --test PATH"):
+    with pytest.raises(InputError, match=r"/test\.csv .* --test PATH"):
         load_moved(recipe, moved / "tags.csv", images="photos", val=moved / "val.csv")
     data = load_moved(recipe, moved / "tags.csv", images="photos", val=moved / "val.csv", test=moved / "test.csv")
     assert [split.labels.images for split in data.splits] == [("a.png", "b.png"), ("c.png",), ("d.png",)]
@@ -134,8 +133,7 @@ def test_stored_data_that_are_gone_are_asked_for(table: Path, monkeypatch: pytes
     recipe = load("csv", "tags.csv", images="photos", duplicates="off").recipe
     assert load_stored(document, recipe).classes == ("cat", "dog")
     (table.parent / "photos").rename(table.parent / "elsewhere")
-    gone = r"photos, which .*run was made with, does not exist any more\. .* Add --data PATH --images FOLDER\."
-    with pytest.raises(InputError, match=gone):
+    with pytest.raises(InputError, match="photos.* --data PATH --images FOLDER"):
         load_stored(document, recipe)
 
 
@@ -144,25 +142,16 @@ def test_a_folder_around_an_album_is_answered_with_the_album(table: Path) -> Non
         folder = table.parent / "holiday" / "my album" / tag
         folder.mkdir(parents=True)
         (table.parent / "photos" / image).rename(folder / image)
-    with pytest.raises(InputError, match=r"Did you mean 'holiday/my album'\?"):
+    with pytest.raises(InputError, match="'holiday/my album'"):
         load("holiday")
 
 
 def test_what_is_not_recognized_is_answered_with_what_to_do_first(table: Path) -> None:
-    with pytest.raises(InputError, match=r"Did you mean .*tags\.csv\?"):
-        load(table.parent)
-    with pytest.raises(InputError, match=r"tags\.csv --images photos"):
-        load("photos")
     (table.parent / "empty").mkdir()
     (table.parent / "tags.xlsx").write_bytes(b"PK")
-    for name, hint in (
-        ("empty", "The folder is empty."),
-        ("tags.xlsx", "Save the sheet as 'CSV UTF-8', and give that file."),
-        ("photos/a.png", "It is an image: DATA is the table of the tags, a CSV with the columns image and present."),
-    ):
-        with pytest.raises(InputError) as caught:
-            load(name)
-        assert f"which labelgap does not recognize. {hint} What it recognizes: " in str(caught.value)
     (table.parent / "loop.csv").symlink_to("loop.csv")
-    with pytest.raises(InputError, match=r"loop\.csv is a link that leads to nothing, or to itself: loop\.csv\."):
-        load("loop.csv")
+    hints = {str(table.parent): r"tags\.csv\?", "photos": r"tags\.csv --images photos", "empty": "empty"}
+    hints |= {"tags.xlsx": "CSV UTF-8", "photos/a.png": "CSV", "loop.csv": "link"}
+    for name, hint in hints.items():
+        with pytest.raises(InputError, match=hint):
+            load(name)

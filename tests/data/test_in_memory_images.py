@@ -29,14 +29,8 @@ def pixels() -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
 
 
-@pytest.fixture(scope="module")
-def expected(run: Run, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return run.predict(ArrayImages(pixels), device="cpu")
-
-
-def test_every_form_of_images_gives_the_same_scores(
-    run: Run, pixels: NDArray[np.uint8], expected: NDArray[np.float32], tmp_path: Path
-) -> None:
+def test_every_form_of_images_gives_the_same_scores(run: Run, pixels: NDArray[np.uint8], tmp_path: Path) -> None:
+    expected = run.predict(ArrayImages(pixels), device="cpu")
     for number, image in enumerate(pixels):
         Image.fromarray(image).save(tmp_path / f"{number}.png")
     files = [tmp_path / f"{number}.png" for number in range(3)]
@@ -72,26 +66,15 @@ def test_gray_images_in_every_form(run: Run) -> None:
     np.testing.assert_allclose(run.predict(gray[0], device="cpu"), expected[:1], atol=1e-6)
 
 
-def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
-    on_features = make_run(tmp_path / "b", backbone="features", width=5)
-    vectors = np.random.default_rng(0).normal(size=(4, 5))
-    for way in (vectors, vectors.astype(np.float16), torch.from_numpy(vectors)):
-        assert on_features.predict(way, device="cpu").shape == (4, 3)
-    with pytest.raises(InputError, match="trained on images: it needs pixels"):
-        run.predict(vectors, device="cpu")
-    with pytest.raises(InputError, match="cannot read images"):
-        on_features.predict(np.zeros((4, 4, 3), np.uint8), device="cpu")
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (7, "not int"),
         (b"bytes", "not bytes"),
         ([1, 2], "item 0 is a int"),
-        (["a.jpg", np.zeros((4, 4), np.uint8)], "item 0 is a str.*cannot be mixed"),
+        (["a.jpg", np.zeros((4, 4), np.uint8)], "item 0 is a str"),
         (np.zeros((4, 4, 3), np.int64), "an array of int64"),
-        (np.full((4, 4, 3), 200.0), "from 200 to 200.*Divide by 255"),
+        (np.full((4, 4, 3), 200.0), "200 to 200"),
         (torch.full((3, 4, 4), -1.0), "from -1 to -1"),
         (torch.full((3, 4, 4), float("nan")), "from nan"),
         (torch.zeros(4, 4, 3), r"a tensor of shape \(4, 4, 3\)"),

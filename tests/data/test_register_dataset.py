@@ -57,9 +57,9 @@ def test_a_registered_name_is_loaded_and_described_like_any_other() -> None:
     description = describe_datasets()[-1]
     assert (description.name, description.path_to, description.options) == ("few", "", ("seed",))
     assert description.summary == "A few scenes of digits"
-    with pytest.raises(UnknownNameError, match=r"there is no few option 'sed'\. Did you mean 'seed'"):
+    with pytest.raises(UnknownNameError, match="'seed'"):
         load("few", sed=1)
-    with pytest.raises(InputError, match="few takes no path"):
+    with pytest.raises(InputError, match="path"):
         load("few", "somewhere")
 
 
@@ -70,7 +70,7 @@ def test_a_path_is_recognized_by_a_plugin(tmp_path: Path) -> None:
     for data in (load(file), load(f"listed={file}"), load("listed", file)):
         assert len(data.train) == 5
     assert str(load(file).findings[0]) == "recognized as listed: a .scenes file"
-    with pytest.raises(InputError, match=r"listed needs a path, to a \.scenes file: listed=PATH"):
+    with pytest.raises(InputError, match="listed=PATH"):
         load("listed")
 
 
@@ -81,18 +81,17 @@ def test_a_layout_lets_the_command_check_a_folder(tmp_path: Path, capsys: pytest
     (tmp_path / "count.scenes").write_text("5\n6\n")
     assert call("datasets", "listed", str(tmp_path)) == 2
     said = capsys.readouterr().err
-    assert "count.scenes: 2 lines, the published version has 1" in said and "scenes/*.png is missing" in said
+    assert "count.scenes: 2 lines" in said and "scenes/*.png is missing" in said
     register_dataset("plain", listed_digits)
     assert call("datasets", "plain", str(tmp_path)) == 0
-    assert "is not checked further: its data (plain)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        *((name, {}, "is not a name of a data set") for name in ("", "two words", "a=b", "9lives")),
-        ("csv", {}, "the data set 'csv' is registered already"),
-        ("few", {"recognizes": is_scenes_file}, "has no parameter 'path'"),
+        *((name, {}, "name") for name in ("", "two words", "a=b", "9lives")),
+        ("csv", {}, "'csv'"),
+        ("few", {"recognizes": is_scenes_file}, "'path'"),
     ],
 )
 def test_what_cannot_be_registered_is_refused(name: str, options: Any, message: str) -> None:
@@ -101,14 +100,9 @@ def test_what_cannot_be_registered_is_refused(name: str, options: Any, message: 
 
 
 def test_a_recipe_opens_it_again_where_it_is_registered_and_says_what_is_missing_elsewhere() -> None:
-    recipe = {
-        "name": "few",
-        "path": None,
-        "options": {"seed": 3},
-        "steps": [{"reveal": {"splits": ["train"]}}],
-        "loader": f"{__name__}:few_digits",
-    }
-    with pytest.raises(InputError, match=rf"'few' is not registered here; {__name__}:few_digits loaded it\. Install"):
+    recipe = {"name": "few", "path": None, "options": {"seed": 3}, "steps": [{"reveal": {"splits": ["train"]}}]}
+    recipe |= {"loader": f"{__name__}:few_digits"}
+    with pytest.raises(InputError, match=f"'few' .*{__name__}:few_digits"):
         load_from_recipe(recipe)
     register_dataset("few", few_digits)
     data = load_from_recipe(recipe)

@@ -70,20 +70,12 @@ def test_the_numbers_of_an_image_follow_their_definition() -> None:
 def test_what_comes_out_are_bytes_of_one_size(transform: Transform) -> None:
     assert isinstance(transform, Transform)
     for height, width in ((40, 60), (60, 40), (16, 16), (5, 90), (1, 1)):
-        made = transform(photo(height, width), row=3, epoch=1)
+        image = photo(height, width)
+        image.flags.writeable = False  # it is never changed
+        made = transform(image, row=3, epoch=1)
         assert made.dtype == np.uint8 and made.shape == (3, 16, 16)
         gray = transform(photo(height, width)[..., :1], row=3, epoch=1)
         assert gray.dtype == np.uint8 and gray.shape[0] in (1, 3) and gray.shape[1:] == (16, 16)
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_an_image_is_never_changed(transform: Transform) -> None:
-    image = photo(16, 16)
-    before = image.copy()
-    image.flags.writeable = False
-    for row in range(4):
-        transform(image, row=row, epoch=1).copy()
-    assert np.array_equal(image, before)
 
 
 FILTERS = {"bilinear": (Image.Resampling.BILINEAR, 1), "bicubic": (Image.Resampling.BICUBIC, 2)}
@@ -118,10 +110,7 @@ def test_a_random_part_keeps_its_share_and_shape_and_stays_inside() -> None:
                 shares.append(tall * wide / (height * width))
                 assert 0.07 < shares[-1] <= 1 and 0.73 < wide / tall < 1.36
     assert min(shares) < 0.15 and max(shares) > 0.85
-
-
-def test_a_shape_that_never_fits_gives_the_largest_part_in_the_middle() -> None:
-    assert random_crop_box(30, 3000, CounterRNG(0, 1, 0)) == (0, 1480, 30, 40)
+    assert random_crop_box(30, 3000, CounterRNG(0, 1, 0)) == (0, 1480, 30, 40), "a shape that never fits: the middle"
     assert random_crop_box(3000, 30, CounterRNG(0, 1, 0)) == (1480, 0, 40, 30)
 
 

@@ -16,7 +16,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.training.checkpoint import TrainingState
-from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
+from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.run_folder import DATA_FILE, read_data_identity
 
 FIT: dict[str, Any] = {"method": "an", "epochs": 3, "batch_size": 16, "device": "cpu", "quiet": True}
@@ -102,21 +102,6 @@ def test_the_run_counts_the_images_that_it_was_trained_on_whatever_split_they_ar
     for name in (DATA_FILE, "manifest.json"):
         (copy / name).unlink()
     assert lg.open_run(copy).count_training_images(data, "train") is None
-
-
-def test_train_is_scored_only_where_its_truth_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scored: list[int] = []
-
-    def count(engine: Any, features: Any) -> Any:
-        scored.append(len(features))
-        return head_logits(engine, features)
-
-    monkeypatch.setattr("labelgap.training.fit.head_logits", count)
-    lg.fit(small_data(), out=tmp_path / "a", **FIT)
-    assert scored == [10, 10]
-    scored.clear()
-    lg.fit(small_data().observe(1, 1, seed=0), out=tmp_path / "b", **FIT)
-    assert scored == [40, 10, 10]
 
 
 def test_a_run_that_was_resumed_on_other_data_can_be_stopped_and_resumed_again(tmp_path: Path) -> None:

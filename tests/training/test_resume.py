@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -211,26 +210,6 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
     assert_same(tmp_path / "broken", whole)
 
 
-def test_a_run_without_its_trace_cannot_be_resumed_and_says_so(data: Dataset, tmp_path: Path) -> None:
-    break_off(STEPS + 1, data, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "traces.parts")
-    with pytest.raises(lg.RunError, match=r"traces\.parts"):
-        fit(data, tmp_path / "run", resume=True)
-
-
-def test_an_epoch_is_trained_again_where_its_checkpoint_is_cut_short(data: Dataset, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": "role", "ema": 0.9, "schedule": "cosine", "warmup": 1}
-    settings["checkpoint_minutes"], out = 0, tmp_path / "broken"
-    fit(data, tmp_path / "whole", **settings)
-    break_off(2 * STEPS + 1, data, out, **settings)
-    for share in (0.2, 0.95):
-        os.truncate(out / LAST, int(share * (out / LAST).stat().st_size))
-        break_off(STEPS + 1, data, out, resume=True, **settings)
-        assert completed_epochs(out) == 2
-    fit(data, out, resume=True, **settings)
-    assert_same(out, tmp_path / "whole")
-
-
 def test_a_ctrl_c_after_going_back_an_epoch_does_not_keep_the_weights_of_the_lost_one(
     data: Dataset, tmp_path: Path
 ) -> None:
@@ -268,7 +247,7 @@ def test_a_disk_that_is_full_in_the_middle_loses_nothing(data: Dataset, whole: P
             fit(data, out, checkpoint_minutes=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert str(out) in str(caught.value) and "epoch is 1;" in str(caught.value) and "--resume" in str(caught.value)
+    assert str(out) in str(caught.value) and "--resume" in str(caught.value)
     assert not [path.name for path in out.rglob("*") if ".partial" in path.name] and completed_epochs(out) == 1
     fit(data, out, resume=True)
     assert_same(out, whole)

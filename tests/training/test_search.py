@@ -25,15 +25,16 @@ from labelgap.core.seeds import derive_seed
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import LabelTable
+from labelgap.losses import methods
 from labelgap.metrics import average_precision, choose_thresholds
-from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, neighbors, resolve_folds
+from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, choose_method, neighbors, resolve_folds
 from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, out_of_fold_logits, train_configs
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
 from labelgap.training.run_folder import read_predictions
-from labelgap.training.search import Search, _Best, _simplest, search_heads, selection_score
+from labelgap.training.search import Search, _Best, _simplest, search_heads
 from labelgap.training.selection import choose_selection
 
 IMAGES, WIDTH, CLASSES = 80, 12, 3
@@ -97,16 +98,6 @@ def test_the_head_of_a_fold_is_the_one_that_its_images_give_alone(standardize: b
         (head,) = train_configs({"train": features[seen]}, labels.select(seen), [config], last, **how)
         expected = features[fold == number].numpy() @ head.weight.T + head.bias
         np.testing.assert_allclose(logits[fold == number], expected, atol=1e-5)
-
-
-def test_the_score_weighs_a_class_by_its_known_presents() -> None:
-    data = album()
-    logits = np.random.default_rng(1).normal(size=(IMAGES, CLASSES)).astype(np.float32)
-    selection = choose_selection(data.train.labels, None)
-    observed = data.train.labels.to_dense() == 1
-    each = [average_precision(logits[:, [k]], observed[:, [k]]) for k in range(CLASSES)]
-    assert selection.rule == "observed"
-    assert selection_score(selection, logits) == pytest.approx(np.average(each, weights=observed.sum(0)))
 
 
 def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
@@ -188,15 +179,11 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str
         lg.fit(album(), out=tmp_path / "run", device="cpu", quiet=True, **settings)
 
 
-def test_the_candidates_are_penalties_per_feature() -> None:
-    data = album()
-    found = candidate_configs(config_for(data), data.train.labels, WIDTH, SearchSpace(decay=True, rate=True))
-    strengths = [each.weight_decay * IMAGES * CLASSES / WIDTH for each in found]
-    assert strengths == pytest.approx([0.015, 0.15, 1.5], rel=1e-3)
-
-
 def test_the_neighbors_of_the_best_of_each_close_method_are_compared_next() -> None:
     data, space = album(), SearchSpace(decay=True, rate=True)
+    first = candidate_configs(config_for(data), data.train.labels, WIDTH, space)
+    strengths = [each.weight_decay * IMAGES * CLASSES / WIDTH for each in first]  # penalties per feature
+    assert strengths == pytest.approx([0.015, 0.15, 1.5], rel=1e-3)
     configs = [config_for(data, method=method, weight_decay=decay) for method in ("an", "em") for decay in (0.1, 1.0)]
     found = neighbors(configs, [0.5, 0.7, 0.695, 0.2], space)
     assert [(each.method, each.weight_decay) for each in found] == [
@@ -355,3 +342,25 @@ def test_copies_leave_fewer_folds() -> None:
     assert [resolve_folds(each, None, "linear") for each in (data, *of_groups)] == [5, 3, 0]
     with pytest.raises(InputError, match="2 to the 3 "):
         resolve_folds(of_groups[0], 5, "linear")
+
+
+PARTIAL = LabelTable.from_dense([[1, -1, -1], [-1, 1, 0]])
+
+
+def test_what_auto_chooses_depends_on_the_network_and_on_what_is_known() -> None:
+    full = LabelTable.from_dense([[1, 0], [0, 1]])
+    assert choose_method(full, "end-to-end")[0] == choose_method(full, "linear")[0] == "bce-ls"
+    assert choose_method(full, "end-to-end", pretrained=False)[0] == "bce"
+    chosen = choose_method(PARTIAL, "linear")
+    assert chosen[0] in methods() and "50 %" in chosen[1]
+    assert chosen == choose_method(PARTIAL, "linear-init") == choose_method(PARTIAL, "end-to-end")
+    assert choose_method(PARTIAL, "end-to-end", pretrained=False)[0] != chosen[0]
+    with pytest.raises(InputError, match="learn"):
+        choose_method(LabelTable.from_dense([[0, -1]]), "linear")
+    codes = np.full((10, 4), -1, dtype=np.int8)
+    codes[:2, 0] = 1
+    assert choose_method(LabelTable.from_dense(codes), "linear")[0] == "gr", "positives alone teach iu nothing"
+    codes[:, 1] = 0
+    for row, expected in ((None, "iu"), (2, "iu"), (3, "gr")):  # few images have a known present
+        codes[[] if row is None else row, 2] = 1
+        assert choose_method(LabelTable.from_dense(codes), "linear")[0] == expected

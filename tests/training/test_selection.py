@@ -7,6 +7,8 @@ import pytest
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.labels import LabelTable
+from labelgap.metrics import average_precision
+from labelgap.training.search import selection_score
 from labelgap.training.selection import choose_selection
 
 FULL = LabelTable.from_dense([[1, 0], [0, 1], [1, 1], [0, 0]])
@@ -58,3 +60,11 @@ def test_scores_that_are_not_finite_say_that_training_has_diverged() -> None:
     scores = np.full((4, 2), np.nan, dtype=np.float32)
     with pytest.raises(RunError, match="diverged"):
         choose_selection(FULL, None).score(scores)
+
+
+def test_a_search_weighs_a_class_by_its_known_presents() -> None:
+    scores = np.random.default_rng(1).normal(size=(4, 2)).astype(np.float32)
+    observed = POSITIVES.to_dense() == 1
+    each = [average_precision(scores[:, [k]], observed[:, [k]]) for k in range(2)]
+    found = selection_score(choose_selection(POSITIVES, None), scores)
+    assert found == pytest.approx(np.average(each, weights=observed.sum(0)))

@@ -53,13 +53,9 @@ def test_photos_under_other_names_are_scored_out_of_fold_as_under_their_own(plac
     for name in NAMES:
         (tmp_path / "copies").mkdir(exist_ok=True)
         shutil.copy(place / "photos" / name, tmp_path / "copies" / f"a_{name}")
-    for number, (names, images) in enumerate(
-        [
-            ([f"photos/{name}" for name in NAMES], place),
-            ([f"a_{name}" for name in NAMES], tmp_path / "copies"),
-            ([name.replace("bmp", "BMP") for name in NAMES], place / "photos"),
-        ]
-    ):
+    others = [([f"a_{name}" for name in NAMES], tmp_path / "copies")]
+    others += [([name.replace("bmp", "BMP") for name in NAMES], place / "photos")]
+    for number, (names, images) in enumerate([*ways(place), *others]):
         assert run.evaluate(album(tmp_path / str(number), names, images), device="cpu", resamples=0) == plain
 
 
@@ -85,23 +81,22 @@ def test_without_out_of_fold_scores_renamed_photos_are_counted_as_trained_on(pla
     assert (measured["trained_images"], measured["out_of_fold_images"]) == (COUNT, 0)
 
 
-def test_a_run_without_digests_compares_names_and_sizes(place: Path, tmp_path: Path) -> None:
-    data = album(tmp_path, NAMES, place / "photos")
-    write_data_identity(tmp_path, DataIdentity.of(data))
-    assert find_training_images(tmp_path, data, "train") == NAMES
-    renamed = album(tmp_path, [f"photos/{name}" for name in NAMES], place)
-    assert find_training_images(tmp_path, renamed) == [None] * COUNT
-
-
-def test_more_files_than_are_read_for_their_digests_are_compared_by_name_and_size(
+def test_without_digests_names_and_sizes_are_compared(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("labelgap.training.run_folder.MAX_HASHED", COUNT - 1)
-    data = album(tmp_path, NAMES, place / "photos")
-    write_data_identity(tmp_path, DataIdentity.of(data), data)
+    data, renamed = (album(tmp_path / str(n), names, at) for n, (names, at) in enumerate(ways(place)))
+    write_data_identity(tmp_path, DataIdentity.of(data))
     assert find_training_images(tmp_path, data, "train") == NAMES
-    assert find_training_images(place / "run", data, "train") == NAMES
+    assert find_training_images(tmp_path, renamed) == [None] * COUNT
+    monkeypatch.setattr("labelgap.training.run_folder.MAX_HASHED", COUNT - 1)  # of more files none is read
+    write_data_identity(tmp_path, DataIdentity.of(data), data)
+    assert find_training_images(tmp_path, data, "train") == find_training_images(place / "run", data, "train") == NAMES
+
+
+def ways(place: Path) -> list[tuple[list[str], Path]]:
+    """The photos under their own names, and from the folder above."""
+    return [(NAMES, place / "photos"), ([f"photos/{name}" for name in NAMES], place)]
 
 
 def test_digests_outlast_a_change_of_the_data(place: Path, tmp_path: Path) -> None:

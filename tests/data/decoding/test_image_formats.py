@@ -44,11 +44,8 @@ def test_every_image_is_opened_in_one_place_and_with_the_list_of_formats() -> No
             assert not list(unlisted_opens(ast.parse(code))), f"{path}: open images by labelgap.data.decoding"
             assert path == OPENER or path.name == "export_script.py" or "Image.open(" not in code, path
     assert not list(unlisted_opens(ast.parse(SCRIPT))) and repr(FORMATS) in SCRIPT
-
-
-@pytest.mark.parametrize("code", ["Image.open(a)", "PIL.Image.open(a, 'r')", "from PIL.Image import open as o"])
-def test_an_image_opened_without_a_list_is_found(code: str) -> None:
-    assert list(unlisted_opens(ast.parse(code)))
+    for code in ("Image.open(a)", "PIL.Image.open(a, 'r')", "from PIL.Image import open as o"):
+        assert list(unlisted_opens(ast.parse(code)))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a shell script")
@@ -59,9 +56,9 @@ def test_postscript_under_the_name_of_a_photo_never_reaches_ghostscript(
     path = tmp_path / "photo.jpg"
     for content in (POSTSCRIPT, b"\xc5\xd0\xd3\xc6" + bytes(26) + POSTSCRIPT):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"photo\.jpg is a PostScript file \(EPS\), .* Convert it to JPEG or PNG"):
+        with pytest.raises(InputError, match=r"photo\.jpg is a PostScript file"):
             decode(path)
-        with pytest.raises(InputError, match="the image is a PostScript file"), open_image(io.BytesIO(content)):
+        with pytest.raises(InputError, match="PostScript"), open_image(io.BytesIO(content)):
             pass
     table = LabelTable.from_dense(np.array([[PRESENT]]), classes=["cat"], images=["photo.jpg"])
     images = FileImages(tmp_path, ["photo.jpg"])
@@ -76,7 +73,7 @@ def test_postscript_under_the_name_of_a_photo_never_reaches_ghostscript(
         (b"8BPS\0\1" + bytes(40), "a Photoshop file"),
         (b"\n<!DOCTYPE html><html>404", "a web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "a pointer of Git LFS"),
-        (b"no image at all", "not an image, or of a format that is not read. These are: JPEG, PNG"),
+        (b"no image at all", "not an image.* JPEG, PNG"),
     ],
 )
 def test_a_file_of_another_kind_is_named(tmp_path: Path, content: bytes, kind: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.digits import _generate, load_digits
-from labelgap.labels import ABSENT, PRESENT, LabelTable
+from labelgap.labels import ABSENT, PRESENT
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +39,6 @@ def test_a_training_image_shows_the_positive_of_the_papers_draw_and_nothing_else
     assert all(split.labels.complete and split.truth is split.labels for split in small.splits[1:])
 
 
-def test_boxes_are_where_the_labels_say(small: Dataset) -> None:
-    for split in small.splits:
-        assert split.boxes is not None
-        boxed = np.zeros((len(split), 10), dtype=np.int8)
-        boxed[split.boxes.rows, split.boxes.classes] = PRESENT
-        assert LabelTable.from_dense(boxed, split.labels.classes, split.labels.images) == split.evaluation_labels
-        assert (split.boxes.corners[:, :2] <= split.boxes.corners[:, 2:]).all()
-        assert split.boxes.corners.min() >= 0 and split.boxes.corners.max() <= 63
-
-
 def test_scenes_are_made_once_and_cannot_be_changed() -> None:
     _generate.cache_clear()
     first = load_digits(train=12, val=4, test=6, seed=3)
@@ -58,12 +48,6 @@ def test_scenes_are_made_once_and_cannot_be_changed() -> None:
         with pytest.raises(ValueError, match="read-only"):
             shared[0, 0] = 1
     assert load_digits(train=12, val=4, test=6, seed=1).train.truth != first.train.truth
-
-
-def test_observing_again_replaces_what_was_hidden(small: Dataset) -> None:
-    again = small.observe(positives="all", negatives=2, seed=5)
-    assert again.findings[:-1] == small.findings[:-1] and again.findings[-1] != small.findings[-1]
-    assert again.train.labels.counts().total[1] == 120
 
 
 @pytest.mark.parametrize("options", [{"train": 0}, {"val": -1}, {"test": 2.5}, {"seed": -1}, {"train": True}])
