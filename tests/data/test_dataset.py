@@ -1,4 +1,4 @@
-"""Splits that fit together, and hiding labels as the papers do."""
+"""Splits that fit together, hiding labels as the papers do, and a split as a dataset of torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tests.data.sentences import sentences
+from torch import Tensor
+from torch.utils.data import DataLoader
 
+import labelgap as lg
 from labelgap.core.errors import InputError
+from labelgap.data import FeatureVectors
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
@@ -59,9 +64,7 @@ def official(count: int = 50, shuffle: bool = False) -> tuple[Dataset, NDArray[n
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize(("positives", "negatives"), [(1, 0), (1, 1), (2, 0)])
-def test_labels_are_drawn_on_the_whole_official_set_and_split_afterwards(
-    positives: int, negatives: int, shuffle: bool
-) -> None:
+def test_labels_are_drawn_on_the_whole_official_set_then_split(positives: int, negatives: int, shuffle: bool) -> None:
     data, labels, _ = official(shuffle=shuffle)
     observed = papers_draw(labels, positives, negatives)
     drawn = data.observe(positives, negatives)
@@ -162,9 +165,52 @@ def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:
 def test_a_selection_has_the_boxes_of_its_images_under_their_new_numbers() -> None:
     corners, difficult = np.arange(16, dtype=np.float64).reshape(4, 4), np.array([True, False, False, True])
     boxes = Boxes(np.array([2, 0, 2, 1]), np.array([0, 1, 1, 0]), corners, difficult)
-    part = Split("train", pixels(3), LabelTable.from_dense(np.ones((3, 2))), boxes=boxes)
-    chosen = part.select(np.array([2, 0, 2])).boxes
-    assert chosen is not None and chosen.difficult is not None
+    part = Split("train", pixels(3), LabelTable.from_dense(np.ones((3, 2))), boxes=boxes).select(np.array([1, 0]))
+    assert part.boxes is not None and part.boxes.rows.tolist() == [0, 1]
+    chosen = boxes.select(np.array([2, 0, 2]))
+    assert chosen.difficult is not None
     assert chosen.rows.tolist() == [0, 0, 1, 2, 2] and chosen.classes.tolist() == [0, 1, 1, 0, 1]
     assert chosen.corners[:, 0].tolist() == [0, 8, 4, 0, 8]
     assert chosen.difficult.tolist() == [True, False, False, True, False]
+
+
+def to_unit(image: Tensor) -> Tensor:
+    return image.float() / 255
+
+
+@pytest.fixture(scope="module")
+def train() -> Split:
+    return lg.load("digits", train=10, val=0, test=0).train
+
+
+def test_an_item_is_an_image_its_observed_labels_and_its_row(train: Split) -> None:
+    assert isinstance(train, torch.utils.data.Dataset) and len(train) == 10
+    image, labels, index = train[4]
+    assert image.dtype == torch.uint8 and image.shape == (1, 64, 64)
+    assert np.array_equal(image.numpy()[0], train.images[4][..., 0])
+    assert torch.equal(labels, train.labels.batch([4])[0]) and index == 4
+    assert train[-1][2] == 9
+    with pytest.raises(IndexError, match="train has 10 images"):
+        train[10]
+    assert len(list(train)) == 10  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_feeds_a_loss(train: Split, workers: int) -> None:
+    batches = DataLoader(train.with_transform(to_unit), batch_size=4, shuffle=True, num_workers=workers)
+    loss_fn = lg.loss("an")
+    seen = []
+    for images, labels, index in batches:
+        assert images.dtype == torch.float32 and images.max() <= 1
+        assert torch.equal(labels, train.labels.batch(index.tolist()))
+        assert loss_fn(images.mean(dim=(1, 2, 3))[:, None].expand(-1, 10), labels).isfinite()
+        seen += index.tolist()
+    assert sorted(seen) == list(range(10))
+
+
+def test_feature_vectors_take_the_place_of_images() -> None:
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    split = Split("train", FeatureVectors(vectors), LabelTable.from_dense([[1], [-1]]))
+    features, labels, index = next(iter(DataLoader(split, batch_size=2)))
+    assert torch.equal(features, torch.from_numpy(vectors)) and labels.tolist() == [[1], [-1]]
+    assert index.tolist() == [0, 1]

@@ -130,9 +130,7 @@ def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) ->
         ("LA", "png", (100, 0), (255, 255, 255)),
     ],
 )
-def test_every_mode_becomes_rgb_and_transparency_is_laid_on_white(
-    tmp_path: Path, mode: str, suffix: str, color: Any, expected: tuple[int, ...]
-) -> None:
+def test_every_mode_becomes_rgb(tmp_path: Path, mode: str, suffix: str, color: Any, expected: tuple[int, ...]) -> None:
     Image.new(mode, (16, 16), color).save(tmp_path / f"a.{suffix}", quality=95)
     assert np.abs(read(tmp_path, f"a.{suffix}").astype(int) - expected).max() <= (12 if suffix == "jpg" else 1)
 
@@ -151,9 +149,7 @@ def test_samples_of_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path, suff
 
 
 @pytest.mark.parametrize(("values", "expected"), [([0, 0.5, 1], 128), ([0, 100, 200], 100), ([0, 32768, 65535], 128)])
-def test_real_numbers_are_scaled_by_the_full_scale_that_holds_them(
-    tmp_path: Path, values: list[float], expected: int
-) -> None:
+def test_real_numbers_are_scaled_by_the_next_full_scale(tmp_path: Path, values: list[float], expected: int) -> None:
     Image.fromarray(np.array([values], dtype=np.float32)).save(tmp_path / "a.tif")
     assert read(tmp_path, "a.tif")[0, 1].tolist() == [expected] * 3
 

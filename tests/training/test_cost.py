@@ -37,7 +37,7 @@ def wishes(protocol: str = "end-to-end", **training: Any) -> TrainingRequest:
 
 
 @pytest.mark.parametrize("protocol", ["linear", "end-to-end", "linear-init"])
-def test_every_protocol_is_measured_without_a_trace_on_the_disk(
+def test_every_protocol_is_measured(
     protocol: str, photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

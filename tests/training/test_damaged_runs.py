@@ -89,9 +89,7 @@ def tried(folder: Path, data: Dataset, *, report: bool = False) -> bool:
     return True
 
 
-def test_damage_to_any_file_is_told_in_words_and_found_by_the_manifest(
-    original: Path, run: Path, data: Dataset
-) -> None:
+def test_damage_to_any_file_is_told_and_found_by_the_manifest(original: Path, run: Path, data: Dataset) -> None:
     manifest = (original / MANIFEST_FILE).read_bytes()
     listed = set(json.loads(manifest)["files"])
     names = {"config.json", "data.parquet", "metrics.jsonl", BEST, LAST, PREDICTIONS_FILE, "revisions.parquet"}
@@ -182,9 +180,7 @@ def rewritten(path: Path, step: int) -> Iterator[None]:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("name", "step", "reported"), [("config.json", 2, 200), ("metrics.jsonl", 7, 400)])
-def test_other_values_in_a_file_are_refused_or_harmless(
-    run: Path, data: Dataset, name: str, step: int, reported: int
-) -> None:
+def test_other_values_are_refused_or_harmless(run: Path, data: Dataset, name: str, step: int, reported: int) -> None:
     accepted = 0
     for number, _ in enumerate(rewritten(run / name, step)):
         accepted += tried(run, data, report=number % reported == 0)

@@ -75,7 +75,7 @@ def changed(kind: str) -> Dataset:
 @pytest.mark.parametrize(
     ("kind", "told"), [("labels", "1 image relabeled"), ("features", "40 images replaced"), ("rows", "1 image removed")]
 )
-def test_a_run_is_not_resumed_on_other_data_unless_that_is_accepted(
+def test_a_run_is_not_resumed_on_other_data_unless_asked_to(
     stopped: Path, tmp_path: Path, kind: str, told: str
 ) -> None:
     folder = tmp_path / "a"
@@ -89,9 +89,7 @@ def test_a_run_is_not_resumed_on_other_data_unless_that_is_accepted(
     assert run.count_training_images(small_data(), "all") == 40
 
 
-def test_the_run_counts_the_images_that_it_was_trained_on_whatever_split_they_are_in_now(
-    stopped: Path, tmp_path: Path
-) -> None:
+def test_images_that_were_trained_on_are_counted_in_any_split(stopped: Path, tmp_path: Path) -> None:
     run, data = lg.open_run(stopped), small_data()
     assert data.test is not None
     assert [run.count_training_images(data, name) for name in ("train", "val", "test", "all")] == [40, 0, 0, 40]
@@ -120,9 +118,7 @@ def test_a_run_that_was_resumed_on_other_data_can_be_stopped_and_resumed_again(t
         ("labels", {"folds": 2}, "1 image relabeled"),
     ],
 )
-def test_state_per_image_and_folds_are_of_their_data(
-    kind: str, settings: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_state_and_folds_are_of_their_data(kind: str, settings: dict[str, Any], named: str, tmp_path: Path) -> None:
     no_val = {"val": None} if "folds" in settings else {}
     settings = {**FIT, **settings, "out": tmp_path / "a"}
     before, after = (replace(each, **no_val) for each in (small_data(), changed(kind)))

@@ -222,9 +222,7 @@ def test_a_changed_file_is_computed_again_and_a_renamed_one_is_not(photos: FileI
     assert computed(moved) == 0
 
 
-def test_files_are_read_once_unless_they_changed_a_moment_ago(
-    photos: FileImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_once_unless_they_just_changed(photos: FileImages, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
 
     def recorded(path: Path) -> bytes:

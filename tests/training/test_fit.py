@@ -32,9 +32,7 @@ def unbroken(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Ru
     return lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, **SETTINGS)
 
 
-def test_a_run_is_a_folder_with_the_best_epoch_by_val_and_its_predictions(
-    unbroken: lg.Run, digits: Dataset, tmp_path: Path
-) -> None:
+def test_a_run_is_a_folder_with_the_best_epoch_by_val(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
     names = {"config.json", "metrics.jsonl", "best.safetensors", "last.pt", "predictions.parquet", "traces.npz"}
     assert {path.name for path in unbroken.path.iterdir()} == {*names, "data.parquet", "manifest.json"}
     assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4]
@@ -81,7 +79,7 @@ def test_a_finished_run_resumes_to_itself_and_with_no_other_settings(unbroken: l
         ({"method": "curriculum"}, InputError),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_what_cannot_be_is_refused_at_once(
     digits: Dataset, tmp_path: Path, settings: dict[str, object], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -145,9 +143,7 @@ class EveryHook(ElementwiseLoss):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_loop_calls_every_hook_in_order_and_after_step_once_per_optimizer_step(
-    accumulate: int, digits: Dataset, tmp_path: Path
-) -> None:
+def test_the_loop_calls_every_hook_in_order(accumulate: int, digits: Dataset, tmp_path: Path) -> None:
     EveryHook.calls = []
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 20 // accumulate, "accumulate": accumulate, "seed": 3}
     run = lg.fit(digits, EveryHook(), out=tmp_path / "run", device="cpu", quiet=True, **settings)
@@ -167,9 +163,7 @@ def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:
         lg.fit(digits, "an", out=tmp_path / "file" / "run", quiet=True)
 
 
-def test_a_boosted_head_comes_back_with_the_run_and_one_of_an_earlier_version_is_linear(
-    unbroken: lg.Run, digits: Dataset, tmp_path: Path
-) -> None:
+def test_a_boosted_head_comes_back_with_the_run(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
     settings: dict[str, Any] = {**SETTINGS, "epochs": 1, "out": tmp_path / "boosted"}
     boosted = lg.fit(digits, "ll-r", head="boostlu", **settings)
     with pytest.raises(RunError, match="another head"):

@@ -82,9 +82,7 @@ def test_a_method_object_is_named_by_its_registration_or_its_class(digits: Datas
     assert registered.method == "ll-r" and registered.options["delta_rel"] == 5 and "<locals>" in own.method
 
 
-def test_a_run_of_objects_resumes_to_the_same_numbers(
-    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_objects_resumes_to_itself(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Tiny()
     settings: dict[str, Any] = {"protocol": "end-to-end", **QUICK}
     whole = lg.fit(digits, Weighted(), backbone=network, out=tmp_path / "whole", **settings)
@@ -150,9 +148,7 @@ def test_a_module_whose_class_needs_arguments_is_passed_again(digits: Dataset, t
         ({"method": "an", "backbone": nn.Linear(3, 3)}, "backbone"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
-    digits: Dataset, tmp_path: Path, settings: dict[str, Any], named: str
-) -> None:
+def test_what_does_not_fit_is_refused(digits: Dataset, tmp_path: Path, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         lg.fit(digits, out=tmp_path / "a", quiet=True, **settings)
     assert not list(tmp_path.iterdir())

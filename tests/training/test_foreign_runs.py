@@ -79,9 +79,7 @@ def test_data_are_not_loaded_from_a_path_that_a_foreign_run_names(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_foreign_run_is_evaluated_and_reported_without_being_trusted(
-    run: Path, tmp_path: Path, watched: list[str]
-) -> None:
+def test_a_foreign_run_is_evaluated_without_being_trusted(run: Path, tmp_path: Path, watched: list[str]) -> None:
     forge(run)
     watched.append("vectors.npz")
     assert call("report", str(run)) == 0 and (run / "report.html").exists()
@@ -133,7 +131,7 @@ class Loss: pass
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_no_class_is_imported_or_made_because_a_foreign_run_names_it(
+def test_no_class_of_a_foreign_run_is_made(
     run: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hostile_module.py").write_text(MODULE)

@@ -102,9 +102,7 @@ def test_a_preset_leaves_out_what_would_do_nothing(digits: Dataset) -> None:
     assert decide(digits, preset="kim2022", select="last").stop_below is None
 
 
-def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_trains_photos_in_two_phases_and_in_bf16(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not including_emulation)
     photos = replace(digits, protocol="linear")
     config, on_cpu = (decide(photos, device) for device in ("cuda", "cpu"))

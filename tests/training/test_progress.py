@@ -69,7 +69,7 @@ def test_a_terminal_gets_a_bar_for_each_and_no_lines(script: str) -> None:
     assert "the last one" in text.split("a message")[1]  # the outer bar still moves
 
 
-def test_lines_come_every_half_minute_and_rarely_in_work_of_a_day(
+def test_lines_come_every_half_minute_or_rarely(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, notes, printed, reporter = SimpleNamespace(now=1000.0), list[str](), list[int](), Reporter()
@@ -91,7 +91,7 @@ def test_lines_come_every_half_minute_and_rarely_in_work_of_a_day(
     assert capsys.readouterr().err == "training: 50 %\ntraining: 60 %  about 8 min left\n"
 
 
-def test_a_part_that_is_done_again_moves_back_and_a_muted_one_shows_its_progress_alone(
+def test_a_part_that_is_done_again_moves_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)

@@ -47,9 +47,7 @@ def test_linear_init_starts_the_network_with_the_head_of_the_linear_phase(tmp_pa
 
 
 @pytest.mark.parametrize("flips", [False, True])
-def test_a_head_on_a_backbone_that_started_at_random_predicts_as_it_was_measured(
-    flips: bool, tmp_path: Path, digits: Dataset
-) -> None:
+def test_a_head_on_a_random_backbone_predicts_as_it_was_measured(flips: bool, tmp_path: Path, digits: Dataset) -> None:
     settings = {"backbone": "small-cnn", "protocol": "linear", "epochs": 3, **QUICK}
     run = lg.fit(digits, "an", out=tmp_path / "a", average_flips=flips, **settings)
     torch.manual_seed(99)
@@ -75,7 +73,7 @@ def test_a_head_on_weights_of_a_file_does_not_need_the_file_again(tmp_path: Path
     assert again["map"] == pytest.approx(run.metrics["test"]["map"], abs=1e-6)
 
 
-def test_what_was_drawn_before_the_training_does_not_change_it(
+def test_what_was_drawn_before_changes_nothing(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measuring the cost draws random numbers, and a quiet run does not measure it."""
@@ -86,7 +84,7 @@ def test_what_was_drawn_before_the_training_does_not_change_it(
     assert runs[0].history[0]["loss"] == runs[1].history[0]["loss"]
 
 
-def test_role_hands_over_the_estimate_of_the_epoch_whose_head_is_kept(
+def test_role_hands_over_the_estimate_of_the_epoch_kept(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of three epochs is the best: its head used to come with the estimate of the third."""
@@ -156,9 +154,7 @@ def test_a_method_that_looks_across_the_batch_refuses_parts_of_it(tmp_path: Path
     assert run.finished and run.config.accumulate == 2
 
 
-def test_every_setting_of_the_optimizer_trains_and_the_average_of_the_weights_is_kept(
-    tmp_path: Path, digits: Dataset
-) -> None:
+def test_every_setting_of_the_optimizer_trains_and_the_average_is_kept(tmp_path: Path, digits: Dataset) -> None:
     settings: dict[str, Any] = {"optimizer": "sgd", "nesterov": True, "weight_decay": 1e-4, "schedule": "cosine"}
     settings |= {"warmup": 0.5, "clip": 1.0, "transform": "crop", "lr": 0.05, "ema": 0.9}
     run = lg.fit(digits, "an", out=tmp_path / "a", epochs=2, select="last", **settings, **QUICK)

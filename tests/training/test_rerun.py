@@ -103,9 +103,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Parse:
 
 
 @pytest.mark.parametrize("wishes", WISHES)
-def test_the_command_of_a_run_on_digits_gives_the_same_configuration(
-    wishes: dict[str, Any], digits: Dataset, parsed: Parse
-) -> None:
+def test_the_command_of_a_run_on_digits_repeats_it(wishes: dict[str, Any], digits: Dataset, parsed: Parse) -> None:
     config = decided(digits, **wishes)
     assert same(decided(digits, **fit_arguments(config)), config)
     command = train_command(config)
@@ -122,9 +120,7 @@ def test_the_command_of_a_run_on_digits_gives_the_same_configuration(
         {"rename": {"red": "dark red", "green": "a=b"}, "unlisted": "unknown"},
     ],
 )
-def test_the_command_of_a_run_on_a_csv_gives_the_same_configuration(
-    options: dict[str, Any], photos: Path, parsed: Parse
-) -> None:
+def test_the_command_of_a_run_on_a_csv_repeats_it(options: dict[str, Any], photos: Path, parsed: Parse) -> None:
     data = lg.load("csv", "my tags.csv", images="my photos", **{"ignore_columns": ["width"], **options})
     draw: dict[str, Any] = {"positives": "rare-overlooked"} if "classes" in options else {"positives": 1}
     config = decided(data.observe(**draw, negatives="all", seed=3), method="an", epochs=2)
@@ -176,9 +172,7 @@ VALUES = [None, [0.5], [], [[1, 2], [3, 4]], "1e3", "true", " a", "a,b", {"a": 1
 @pytest.mark.parametrize(
     "changed", [*({"data": recipe} for recipe in RECIPES), *({"options": {"priors": value}} for value in VALUES)]
 )
-def test_there_is_no_command_where_data_or_an_option_would_be_read_otherwise(
-    changed: dict[str, Any], digits: Dataset
-) -> None:
+def test_there_is_no_command_where_it_would_be_read_otherwise(changed: dict[str, Any], digits: Dataset) -> None:
     assert train_command(decided(digits, method="an").model_copy(update=changed)) is None
 
 

@@ -84,9 +84,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "head"), [*((method, "linear") for method in OPTIONS), ("imcl", "boostlu")])
-def test_what_a_method_remembers_survives_a_kill_in_the_middle_of_an_epoch(
-    method: str, head: str, data: Dataset, tmp_path: Path
-) -> None:
+def test_what_a_method_remembers_survives_a_kill(method: str, head: str, data: Dataset, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"epochs": 2, "head": head}
     whole = fit(data, tmp_path / "whole", method, checkpoint_minutes=0, **settings)
     assert bool(len(whole.revisions)) == (method in ("ll-cp", "em-apl"))
@@ -111,9 +109,7 @@ def test_a_restart_after_a_divergence_survives_a_kill_before_or_after_it(
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 
-def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_images_that_are_done(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_process_resumes_without_reading_the_images_that_are_done(tmp_path: Path) -> None:
     write_sample(tmp_path / "photos", tmp_path / "shards")
     settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "end-to-end", "transform": "crop", "ema": 0.9}
     settings |= {"batch_size": 2, "accumulate": 2, "schedule": "cosine", "epochs": 2}
@@ -142,9 +138,7 @@ def test_a_process_killed_in_an_epoch_over_shards_resumes_without_reading_the_im
     assert_same(tmp_path / "broken", tmp_path / "whole")
 
 
-def test_a_ctrl_c_completes_its_step_and_saves_the_position(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ctrl_c_completes_its_step(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings: dict[str, Any] = {"accumulate": 2, "protocol": "linear-init", "checkpoint_minutes": 0}
     settings |= {"linear_epochs": 2, "epochs": 2}
     fit(data, tmp_path / "whole", **settings)
@@ -200,9 +194,7 @@ def test_a_ctrl_c_while_an_epoch_is_written_waits_until_it_is(data: Dataset, who
     assert_same(tmp_path / "broken", whole)
 
 
-def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
-    data: Dataset, whole: Path, tmp_path: Path
-) -> None:
+def test_a_kill_between_checkpoint_and_best_weights_loses_neither(data: Dataset, whole: Path, tmp_path: Path) -> None:
     with patch.object(Trainer, "save_best", side_effect=Killed), pytest.raises(Killed):
         fit(data, tmp_path / "broken")
     assert not (tmp_path / "broken" / BEST).exists()
@@ -210,9 +202,7 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_neither(
     assert_same(tmp_path / "broken", whole)
 
 
-def test_a_ctrl_c_after_going_back_an_epoch_does_not_keep_the_weights_of_the_lost_one(
-    data: Dataset, tmp_path: Path
-) -> None:
+def test_a_ctrl_c_after_going_back_an_epoch_keeps_no_lost_weights(data: Dataset, tmp_path: Path) -> None:
     def scores(*values: float) -> Any:
         return patch.object(Selection, "score", side_effect=[EpochScore(value, 1) for value in values])
 

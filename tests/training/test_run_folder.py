@@ -40,7 +40,7 @@ def data(tmp_path: Path) -> Dataset:
     return lg.load("features", tmp_path / "vectors.npz")
 
 
-def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_of_the_other(
+def test_of_two_trainings_into_one_folder_one_is_refused(
     data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, log = tmp_path / "run", tmp_path / "log"
@@ -71,7 +71,7 @@ def test_of_two_trainings_into_one_folder_one_is_refused_and_the_folder_is_that_
     assert not (out / LOCK_FILE).exists()
 
 
-def test_a_training_that_failed_before_it_trained_anything_can_be_started_again(
+def test_a_training_that_failed_can_be_started_again(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -128,9 +128,7 @@ def test_a_training_killed_before_any_operation_resumes_to_the_same_bytes(data: 
     assert finished, "the last process was not killed"
 
 
-def test_an_interrupted_run_has_a_manifest_until_it_is_resumed(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_has_a_manifest(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopping_after(epochs: int, error: type[BaseException]) -> None:
         left = iter(range(epochs))
 

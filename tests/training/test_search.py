@@ -1,12 +1,14 @@
-"""Runs without a val split: settings, thresholds and accuracy from out-of-fold scores, a final head on all images."""
+"""Runs without a val split: folds, settings and accuracy from out-of-fold scores, a final head on all images."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -24,15 +27,17 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.labels import LabelTable
+from labelgap.labels import ABSENT, LabelTable, Revision
+from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.losses import methods
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, choose_method, neighbors, resolve_folds
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import FoldTask, out_of_fold_logits, train_configs
+from labelgap.training.folds import FoldTask, assign_folds, duplicate_groups, out_of_fold_logits, train_configs
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
+from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.run_folder import read_predictions
 from labelgap.training.search import Search, _Best, _simplest, search_heads
 from labelgap.training.selection import choose_selection
@@ -364,3 +369,109 @@ def test_what_auto_chooses_depends_on_the_network_and_on_what_is_known() -> None
     for row, expected in ((None, "iu"), (2, "iu"), (3, "gr")):  # few images have a known present
         codes[[] if row is None else row, 2] = 1
         assert choose_method(LabelTable.from_dense(codes), "linear")[0] == expected
+
+
+def single(columns: list[int], classes: int) -> lg.LabelTable:
+    codes = np.full((len(columns), classes), lg.UNKNOWN)
+    codes[np.arange(len(columns)), columns] = lg.PRESENT
+    return lg.LabelTable.from_dense(codes)
+
+
+def test_every_class_is_shared_out_as_evenly_as_its_number_allows() -> None:
+    random = np.random.default_rng(0)
+    columns = random.choice(5, size=503, p=[0.6, 0.2, 0.1, 0.07, 0.03])
+    table = single(columns.tolist(), 5)
+    fold = assign_folds(table, folds=4)
+    assert np.array_equal(fold, assign_folds(table, folds=4)) and (fold != assign_folds(table, 4, seed=1)).any()
+    assert set(fold.tolist()) == {0, 1, 2, 3}
+    for number in range(5):
+        sizes = np.bincount(fold[columns == number], minlength=4)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_images_of_a_group_are_in_one_fold() -> None:
+    random = np.random.default_rng(1)
+    groups = random.integers(40, size=200)
+    fold = assign_folds(single(random.integers(3, size=200).tolist(), 3), folds=5, groups=groups)
+    for group in range(40):
+        assert len(set(fold[groups == group].tolist())) <= 1
+    assert np.bincount(fold).min() > 20
+
+
+@pytest.mark.parametrize("folds", [1, 9])
+def test_too_few_or_too_many_folds_are_refused(folds: int) -> None:
+    with pytest.raises(InputError, match="folds"):
+        assign_folds(single([0, 1] * 4, 2), folds)
+
+
+def test_vectors_that_are_equal_to_the_last_bit_are_copies() -> None:
+    vectors = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float16)
+    vectors[4] = vectors[1]
+    vectors[5] = np.nextafter(vectors[1], np.float16(9))
+    data = lg.Dataset("made", lg.Split("train", FeatureVectors(vectors), lg.LabelTable.from_dense([[1]] * 6)))
+    assert duplicate_groups(data, "train", vectors).tolist() == [0, 1, 2, 3, 1, 4]
+    assert duplicate_groups(data, "train").tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_near_duplicate_photos_share_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    random = np.random.default_rng(0)
+    names = [f"{number}.png" for number in range(6)]
+    for name in names[:5]:
+        large = random.integers(0, 256, (8, 8, 3), dtype=np.uint8).repeat(12, 0).repeat(12, 1)
+        Image.fromarray(large).save(tmp_path / name)
+    Image.open(tmp_path / "2.png").resize((64, 64)).save(tmp_path / "5.png")
+    rows = [f"{name},train,{int(place < 3)},{int(place >= 3)}" for place, name in enumerate(names[:5])]
+    table = "\n".join(["image,split,a,b", *rows, "5.png,train,1,0", ""])
+    (tmp_path / "tags.csv").write_text(table)
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path)
+    found = duplicate_groups(data, data.train.name)
+    where = {name: int(found[row]) for row, name in enumerate(data.train.labels.images)}
+    assert where["2.png"] == where["5.png"] and len(set(where.values())) == len(where) - 1
+    off = dataclasses.replace(data, recipe={**data.recipe, "options": {"duplicates": "off"}})
+    assert len(set(duplicate_groups(off, "train").tolist())) == len(data.train)
+
+
+def reviewed(folder: Path) -> tuple[lg.Dataset, np.ndarray]:
+    """An album of presents in which a person decided labels absent: two likely ones, and all of the first image."""
+    data = album()
+    before = data.train.labels.to_dense()
+    codes = before.copy()
+    likely = [(row + 1, column) for row, column in np.argwhere(before[1:] == -1)[:2].tolist()]
+    decided = [*likely, *((0, number) for number in np.flatnonzero(before[0] == -1))]
+    for entry in decided:
+        codes[entry] = ABSENT
+    table = LabelTable.from_dense(codes, classes=data.classes, images=data.train.labels.images)
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    entries = [
+        Revision(table.images[row], table.classes[column], ABSENT, "review", time=time, author="me")
+        for row, column in decided
+    ]
+    path = folder / "better.csv"
+    write_provenance(provenance_path(path), [ProvenanceEntry("train", each, -1) for each in entries])
+    recipe = {"name": "csv", "path": str(path), "options": {}, "steps": []}
+    return replace(data, train=replace(data.train, labels=table), recipe=recipe), before
+
+
+def test_absents_of_images_that_are_known_in_full_stay(tmp_path: Path) -> None:
+    data, before = reviewed(tmp_path)
+    found, count = leave_out_ranked_absents(data)
+    assert count == 2
+    np.testing.assert_array_equal(found.train.labels.to_dense()[1:], before[1:])
+    np.testing.assert_array_equal(found.train.labels.to_dense()[0], data.train.labels.to_dense()[0])
+    provenance_path(tmp_path / "better.csv").unlink()
+    assert leave_out_ranked_absents(data) == (data, 0)
+
+
+def test_auto_leaves_them_out_and_the_run_is_repeated_by_its_command(tmp_path: Path) -> None:
+    data, _ = reviewed(tmp_path)
+    run = lg.fit(data, out=tmp_path / "a", device="cpu", quiet=True, epochs=2)
+    assert run.config.reviewed_absents == "ignore"
+    again = lg.fit(data, **fit_arguments(run.config), out=tmp_path / "b", device="cpu", quiet=True)
+    np.testing.assert_array_equal(run.predict(data.train.images), again.predict(data.train.images))
+    for settings in ({"reviewed_absents": "use"}, {"method": "gr"}):
+        out = tmp_path / next(iter(settings))
+        used = lg.fit(data, out=out, device="cpu", quiet=True, epochs=2, **settings)  # type: ignore[arg-type]
+        assert used.config.reviewed_absents == "use"
+    resumed = lg.fit(data, out=tmp_path / "a", device="cpu", quiet=True, epochs=2, resume=True)
+    assert resumed.config == run.config

@@ -81,9 +81,7 @@ def test_without_out_of_fold_scores_renamed_photos_are_counted_as_trained_on(pla
     assert (measured["trained_images"], measured["out_of_fold_images"]) == (COUNT, 0)
 
 
-def test_without_digests_names_and_sizes_are_compared(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_digests_names_are_compared(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data, renamed = (album(tmp_path / str(n), names, at) for n, (names, at) in enumerate(ways(place)))
     write_data_identity(tmp_path, DataIdentity.of(data))

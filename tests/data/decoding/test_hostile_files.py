@@ -58,7 +58,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir())) if sys.platform == "linux" else 0
 
 
-def test_mutated_files_raise_nothing_but_errors_that_name_them_and_are_closed(
+def test_mutated_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LABELGAP_MAX_PIXELS", "4000000")

@@ -42,7 +42,7 @@ def test_a_name_is_completed_to_the_file_that_is_meant(tmp_path: Path, written: 
 
 
 @pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
-def test_accents_may_be_composed_in_one_place_and_decomposed_in_the_other(
+def test_accents_may_be_composed_or_not(
     tmp_path: Path, form: Literal["NFC", "NFD"], other: Literal["NFC", "NFD"]
 ) -> None:
     finder = place(tmp_path, unicodedata.normalize(form, "übung/café.png"))
@@ -137,9 +137,7 @@ def test_another_suffix_of_the_same_format_is_found_unless_two_files_have_it(tmp
 
 @pytest.mark.parametrize("names", [("b.jpg", "b.jpeg"), ("b.jpeg", "b.jpg")])
 @pytest.mark.parametrize("skip", [False, True])
-def test_of_two_names_that_differ_in_suffix_only_the_file_belongs_to_the_one_that_it_bears(
-    tmp_path: Path, names: tuple[str, str], skip: bool
-) -> None:
+def test_a_file_belongs_to_the_name_that_it_bears(tmp_path: Path, names: tuple[str, str], skip: bool) -> None:
     place(tmp_path, "b.jpg")
     finder = ImageFinder(tmp_path, skip=skip)
     assert [finder(name) is None for name in names] == [True, skip]

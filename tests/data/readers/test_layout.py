@@ -45,7 +45,7 @@ def test_all_problems_of_a_folder_are_found_at_once(tmp_path: Path) -> None:
         ("nuswide", nuswide, "ConceptsList/Concepts81.txt", "Groundtruth/TrainTestLabels/Labels_airport_Train.txt"),
     ],
 )
-def test_a_quick_look_at_published_data_finds_what_is_missing(
+def test_a_quick_look_finds_what_is_missing(
     tmp_path: Path, name: str, write: Callable[[Path], Path], short: str, gone: str
 ) -> None:
     root, layout = write(tmp_path), describe_dataset(name)

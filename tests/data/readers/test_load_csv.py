@@ -190,8 +190,6 @@ def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tm
         ("image,cat\na.png,1\n", {"zeros": "missing"}, "zeros='missing'"),
     ],
 )
-def test_a_table_that_cannot_be_understood_is_refused(
-    tmp_path: Path, text: str, options: dict[str, Any], named: str
-) -> None:
+def test_a_table_without_a_sense_is_refused(tmp_path: Path, text: str, options: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         load_csv(album(tmp_path, text, ["a.png", "b.png", "c.png"]), **options)

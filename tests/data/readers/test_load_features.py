@@ -60,7 +60,7 @@ def table_file(folder: Path, content: Arrays) -> Path:
 
 
 @pytest.mark.parametrize("write", [stored, table_file])
-def test_labels_are_what_was_observed_and_truth_is_all_that_is_known(
+def test_labels_were_observed_and_truth_is_all_that_is_known(
     tmp_path: Path, write: Callable[[Path, Arrays], Path]
 ) -> None:
     content = arrays()

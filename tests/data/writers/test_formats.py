@@ -89,9 +89,7 @@ def test_tools_get_the_names_of_files_and_we_get_ours_back(data: Dataset, tmp_pa
         assert all(name in text or name.replace(" ", "%20").replace("ä", "%C3%A4") in text for name in source.names)
 
 
-def test_coco_has_boxes_of_known_classes_and_nothing_of_hidden_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coco_has_boxes_of_known_classes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = load("digits", train=20, val=5, test=5)
     convert(data, "coco", tmp_path / "a.json")
     file = json.loads((tmp_path / "a.json").read_text())

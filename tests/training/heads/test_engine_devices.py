@@ -91,7 +91,7 @@ def test_steps_of_a_device_end_where_those_of_the_cpu_end(device: str, methods: 
         pytest.param("cuda", MOMENTUM, any, marks=GPU),
     ],
 )
-def test_a_failing_head_does_not_change_the_others(
+def test_a_failing_head_changes_no_other(
     device: str, settings: dict[str, Any], quantifier: Callable[[Any], bool]
 ) -> None:
     engines = {}

@@ -138,9 +138,7 @@ def test_a_hook_is_called_before_every_step() -> None:
     assert marked[:2] == [0, 0] and 0 < marked[2] <= marked[3] < marked[4]
 
 
-def test_labels_that_do_not_fit_are_read_from_the_tables_and_heads_that_do_not_are_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_labels_that_do_not_fit_are_read_from_tables_and_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = plans_for("an", "ll-cp", "asl")
     dense = train_epochs(engine_of(plans), 1, 2)
     monkeypatch.setattr(engine_module, "MEMORY_SHARE", 10**18)
@@ -152,9 +150,7 @@ def test_labels_that_do_not_fit_are_read_from_the_tables_and_heads_that_do_not_a
         engine_of(plans)
 
 
-def test_heads_continue_from_other_weights_and_logits_do_not_depend_on_the_chunk_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_heads_continue_from_other_weights_whatever_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(plans_for("an", "em"))
     weight, bias = torch.randn(4, CLASSES, FEATURES.shape[1]), torch.randn(4, CLASSES)
     engine.set_heads(weight, bias)

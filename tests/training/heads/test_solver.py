@@ -82,9 +82,7 @@ def test_sigmoids_leave_unknown_labels_out(vectors: NDArray[np.float64], fewer_i
             np.testing.assert_allclose(bias[column].item(), expected.intercept_[0], atol=1e-4)
 
 
-def test_a_penalty_alone_and_among_others_is_the_same_problem(
-    vectors: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_penalty_alone_is_as_among_others(vectors: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     labels = multi_labels(vectors)
     together = fit(vectors, labels)
     twice = fit(vectors, labels, penalties=PENALTIES * 6)

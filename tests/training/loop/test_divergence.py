@@ -62,7 +62,7 @@ def breaking(*calls: int, factor: float = float("nan")) -> Breaks:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_at_an_absurd_rate_the_linear_head_is_kept_and_everyone_is_told(
+def test_at_an_absurd_rate_the_linear_head_is_kept(
     tmp_path: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 5, "lr": 1e30, "backbone_lr": 1e30}
@@ -116,7 +116,7 @@ def test_only_a_score_far_below_the_linear_head_restarts_from_the_best_epoch(
     assert stored["scheduler"]["base_lrs"] == [rate / 2**restarts for rate in (run.config.lr, run.config.backbone_lr)]
 
 
-def test_a_loss_that_is_not_a_number_uses_up_its_epoch_and_names_the_images(
+def test_a_loss_that_is_no_number_uses_up_its_epoch(
     tmp_path: Path, digits: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = lg.fit(digits, breaking(8), out=tmp_path / "a", protocol="end-to-end", epochs=3, **QUICK)
@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_a_number_uses_up_its_epoch_and_names_the_images(
 
 
 @pytest.mark.parametrize(("score", "diverges"), [(0.65, True), (0.75, False)])
-def test_a_finite_loss_that_explodes_restarts_where_val_falls_too(
+def test_a_loss_that_explodes_restarts(
     score: float, diverges: bool, tmp_path: Path, digits: Dataset, scores: list[float]
 ) -> None:
     scores += [0.7, score, 0.72]
@@ -137,9 +137,7 @@ def test_a_finite_loss_that_explodes_restarts_where_val_falls_too(
     assert ("restarted" in run.history[1]) is diverges
 
 
-def test_before_the_first_complete_epoch_it_starts_again_at_lower_rates_from_the_initial_weights(
-    tmp_path: Path, digits: Dataset
-) -> None:
+def test_before_the_first_complete_epoch_it_starts_again_at_lower_rates(tmp_path: Path, digits: Dataset) -> None:
     settings: dict[str, Any] = {"protocol": "end-to-end", "epochs": 1, "quiet": True, "select": "last", **QUICK}
     run = lg.fit(digits, breaking(2, 5), out=tmp_path / "a", momentum=0.0, optimizer="sgd", lr=0.4, **settings)
     assert factors(run) == [0.5] and run.metrics["epochs"] == run.metrics["best_epoch"] == 1
@@ -155,7 +153,7 @@ def test_a_training_that_only_fails_ends_with_an_error(tmp_path: Path, digits: D
     assert not (tmp_path / "a" / "best.safetensors").exists()
 
 
-def test_what_the_loss_learned_from_a_diverged_network_is_forgotten(
+def test_what_was_learned_before_it_is_forgotten(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network_trainer, "describe_divergence", lambda state, epoch, *_: "fell" if epoch > 2 else None)
@@ -181,9 +179,7 @@ def test_halved_rates_follow_the_schedule() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1 / 6, 1 / 60])
 
 
-def test_a_head_on_fixed_features_stops_with_the_step_and_its_images_named_and_the_last_good_state_kept(
-    tmp_path: Path, digits: Dataset
-) -> None:
+def test_a_head_on_fixed_features_stops_and_the_last_good_state_is_kept(tmp_path: Path, digits: Dataset) -> None:
     settings: dict[str, Any] = {"protocol": "linear", "epochs": 3, "lr": 1e-3, "weight_decay": 0.0, "trace": "off"}
     with pytest.raises(RunError, match="step 3 of epoch 2") as caught:
         lg.fit(digits, breaking(8), backbone="small-cnn", out=tmp_path / "a", quiet=True, **settings, **QUICK)

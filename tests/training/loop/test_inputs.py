@@ -29,9 +29,7 @@ def images(tmp_path: Path) -> FileImages:
 
 @pytest.mark.parametrize("transform", ["resize", "augment"])
 @pytest.mark.parametrize("epoch", [None, 3])
-def test_images_on_the_device_give_the_batches_of_the_files(
-    images: FileImages, transform: str, epoch: int | None
-) -> None:
+def test_images_on_the_device_give_the_same_batches(images: FileImages, transform: str, epoch: int | None) -> None:
     backbone = EfficientNetLite(LITE0, pretrained=False)
     backbone.input_spec = backbone.input_spec.__class__(**{**vars(backbone.input_spec), "size": 32})
     files = ImageInputs(images, backbone, torch.device("cpu"), flip=True, seed=7, transform=transform)
@@ -50,9 +48,7 @@ def test_images_on_the_device_give_the_batches_of_the_files(
         assert not torch.equal(torch.cat([values for _, values in expected]), plain)
 
 
-def test_the_error_about_an_image_that_cannot_be_read_names_the_others_as_well(
-    images: FileImages, tmp_path: Path
-) -> None:
+def test_the_error_about_an_unreadable_image_names_the_others(images: FileImages, tmp_path: Path) -> None:
     inputs = ImageInputs(images, EfficientNetLite(LITE0, pretrained=False), torch.device("cpu"))
     (tmp_path / "1.png").write_text("not a photo")
     with pytest.raises(InputError, match=r"^\S+1\.png "):  # the only one: as it was
@@ -66,9 +62,7 @@ def test_the_error_about_an_image_that_cannot_be_read_names_the_others_as_well(
         inputs.store(torch.device("cpu"))
 
 
-def test_processes_share_the_memory_of_the_machine_and_have_a_gpu_each(
-    images: FileImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_share_memory_and_have_a_gpu_each(images: FileImages, monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = EfficientNetLite(LITE0, pretrained=False)
     size = backbone.input_spec.size
     free = 4 * len(images) * 3 * size**2

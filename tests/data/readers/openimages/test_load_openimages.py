@@ -49,9 +49,7 @@ def v3(tmp_path: Path) -> Path:
     return root
 
 
-def test_verified_labels_are_present_or_absent_and_all_others_unknown(
-    v3: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verified_labels_are_present_or_absent_and_others_unknown(v3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = load(v3)
     assert data.classes == ("Bat (/m/bat2)", "Cat", "Bat (/m/bat)"), "in the order of the list; equal names get ids"
     assert data.train.labels.images == (A, B), "sorted; the third image has no label of a class in use"
@@ -156,9 +154,7 @@ def test_every_problem_of_every_file_is_told_at_once(v3: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", codecs.BOM_UTF8])
-def test_bytes_that_are_no_text_are_told_with_their_line(
-    v3: Path, start: bytes, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_that_are_no_text_have_their_line(v3: Path, start: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     base, more = v3 / "2017_11", f"{A},verification,/m/cat,1\n" * 9000
     file = base / "train/annotations-human.csv"
     file.write_bytes(start + (HEADER + LABELS["train"]).encode() + b"\xff\xfe\x80,ab\n\xc3,\xff,a,1\n" + more.encode())
