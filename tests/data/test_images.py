@@ -37,10 +37,8 @@ def test_an_array_gives_height_width_channels_and_its_names_in_the_order_asked_f
 
 
 def test_arrays_that_are_no_images_are_refused() -> None:
-    for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)):
-        with pytest.raises(InputError):
-            ArrayImages(np.zeros(shape, np.uint8))
-    for array, names in ((np.zeros((2, 4, 4)), None), (np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])):
+    wrong = [(np.zeros(shape, np.uint8), None) for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1))]
+    for array, names in (*wrong, (np.zeros((2, 4, 4)), None), (np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])):
         with pytest.raises(InputError):
             ArrayImages(array, names)  # type: ignore[arg-type]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from tests.training.untrained_run import CLASSES, make_run
 
@@ -16,20 +15,11 @@ from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Split
 from labelgap.data.in_memory import InMemoryImages, as_image_source
 from labelgap.labels import LabelTable
-from labelgap.training import Run
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("runs") / "a")
-
-
-@pytest.fixture(scope="module")
-def pixels() -> NDArray[np.uint8]:
-    return np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
-
-
-def test_every_form_of_images_gives_the_same_scores(run: Run, pixels: NDArray[np.uint8], tmp_path: Path) -> None:
+def test_every_form_of_images_gives_the_same_scores(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
     expected = run.predict(ArrayImages(pixels), device="cpu")
     for number, image in enumerate(pixels):
         Image.fromarray(image).save(tmp_path / f"{number}.png")
@@ -56,14 +46,15 @@ def test_every_form_of_images_gives_the_same_scores(run: Run, pixels: NDArray[np
     ones = [files[1], str(files[1]), Image.open(files[1]), pixels[1], first[1], first[1] / 255]
     for one in ones:
         np.testing.assert_allclose(run.predict(one, device="cpu"), expected[1:2], atol=1e-6)
-
-
-def test_gray_images_in_every_form(run: Run) -> None:
-    gray = np.random.default_rng(1).integers(0, 256, (2, 40, 30), dtype=np.uint8)
+    gray = pixels[..., 0]
     expected = run.predict(ArrayImages(gray), device="cpu")
     for way in (gray, gray[..., None], torch.from_numpy(gray)[:, None], [Image.fromarray(each) for each in gray]):
         np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6)
     np.testing.assert_allclose(run.predict(gray[0], device="cpu"), expected[:1], atol=1e-6)
+    source = InMemoryImages(list(pixels))
+    chosen = source.select([2, 0])
+    assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])
+    assert source.fingerprint() != chosen.fingerprint() == InMemoryImages([pixels[2], pixels[0]]).fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -89,10 +80,3 @@ def test_gray_images_in_every_form(run: Run) -> None:
 def test_what_is_no_image_is_rejected_with_a_reason(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         as_image_source(given)
-
-
-def test_images_in_memory_are_an_image_source(pixels: NDArray[np.uint8]) -> None:
-    source = InMemoryImages(list(pixels))
-    chosen = source.select([2, 0])
-    assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])
-    assert source.fingerprint() != chosen.fingerprint() == InMemoryImages([pixels[2], pixels[0]]).fingerprint()

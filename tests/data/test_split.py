@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tests.data.sentences import sentences
+from tests.data.test_scanning import scene
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
@@ -20,14 +21,8 @@ from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 
 
 def image(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
-    """An image with shapes of its own, eight coloured rectangles, at any size."""
-    random = np.random.default_rng(seed)
-    pixels = np.full((120, 160, 3), random.integers(0, 256, 3), dtype=np.uint8)
-    for _ in range(8):
-        left, right = sorted(random.integers(0, 160, 2))
-        top, bottom = sorted(random.integers(0, 120, 2))
-        pixels[top:bottom, left:right] = random.integers(0, 256, 3)
-    return Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS)
+    """An image with shapes of its own, at any size."""
+    return scene(seed).resize(size, Image.Resampling.LANCZOS)
 
 
 def album(folder: Path, rows: list[str], header: str = "image,split,cat") -> Path:

@@ -40,10 +40,7 @@ class Tiny(Backbone):
     def __init__(self, weight: float = 1.0, size: int = 4) -> None:
         super().__init__(num_features=WIDTH, input_spec=InputSpec(size=size, mean=(0.5,), std=(0.5,), channels=1))
         self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, WIDTH) * weight)
-        self.computed = 0
-        self.seconds = 0.0
-        self.fails_after: int | None = None
-        self.killed_after: int | None = None
+        self.computed, self.seconds, self.fails_after, self.killed_after = 0, 0.0, -1, -1
 
     def feature_maps(self, images: Tensor) -> Tensor:
         if self.computed == self.fails_after:
@@ -60,8 +57,7 @@ class Recorder(Reporter):
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
-        self.messages: list[str] = []
-        self.steps = 0
+        self.messages, self.steps = list[str](), 0
 
     def log(self, text: str) -> None:
         self.messages.append(text)
@@ -81,17 +77,15 @@ def expected(images: ArrayImages) -> NDArray[np.float64]:
     return result
 
 
-def features(
-    images: ImageSource, backbone: Backbone, reporter: Reporter | None = None, **options: Any
-) -> NDArray[np.float32]:
-    return several([images], backbone, reporter, **options)[0]
+def features(images: ImageSource, backbone: Backbone, *more: Reporter, **options: Any) -> NDArray[np.float32]:
+    return several([images], backbone, *more, **options)[0]
 
 
 def several(
     sources: Sequence[ImageSource], backbone: Backbone, reporter: Reporter | None = None, **options: Any
 ) -> list[NDArray[np.float32]]:
-    given: dict[str, Any] = {"device": torch.device("cpu"), "batch_size": BATCH, **options}
-    return extract_features(sources, backbone, reporter=reporter or Reporter(quiet=True), **given)
+    given: dict[str, Any] = {"device": CPU, "batch_size": BATCH, "reporter": reporter or Reporter(quiet=True)}
+    return extract_features(sources, backbone, **given | options)
 
 
 @pytest.fixture(autouse=True)

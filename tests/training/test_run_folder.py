@@ -155,8 +155,7 @@ def test_an_interrupted_run_has_a_manifest(data: Dataset, tmp_path: Path, monkey
 def test_what_a_kill_in_the_last_second_leaves_is_swept_by_whoever_writes_next(data: Dataset, tmp_path: Path) -> None:
     run = train(tmp_path, data, "an")
     before = names(run.path)
-    partial = run.path / ".report-0123456789abcdef.partial.html"
-    previous = run.path / "last.previous.pt"
+    partial, previous = run.path / ".report-0123456789abcdef.partial.html", run.path / "last.previous.pt"
 
     def kill() -> None:
         for path in (partial, previous):
@@ -166,15 +165,12 @@ def test_what_a_kill_in_the_last_second_leaves_is_swept_by_whoever_writes_next(d
     kill()
     train(tmp_path, data, "an", resume=True)
     assert names(run.path) == before
-    kill()
-    os.utime(partial, (0, 0))
-    assert call("report", str(run.path)) == 0
-    before |= {"report.html", "MODEL_CARD.md"}
-    assert names(run.path) == before
-    kill()
-    os.utime(partial, (0, 0))
-    assert call("audit", str(run.path)) == 0
-    assert names(run.path) == before | {"candidates.parquet"}
+    for command, written in (("report", {"report.html", "MODEL_CARD.md"}), ("audit", {"candidates.parquet"})):
+        kill()
+        os.utime(partial, (0, 0))
+        assert call(command, str(run.path)) == 0
+        before |= written
+        assert names(run.path) == before
     assert set(verify_folder(run.path).values()) == {"intact"}
     kill()
     with lock_folder(run.path, "training"):

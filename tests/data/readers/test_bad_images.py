@@ -66,7 +66,7 @@ def test_heic_is_opened_by_its_content_where_the_extra_is_installed_and_messages
         Image, "open", lambda path, formats: Image.new("RGB", (3, 2), "red")
     )
     monkeypatch.setitem(sys.modules, "pillow_heif", helper if installed else None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: helper if installed else None)
+    monkeypatch.setattr("labelgap.data.decoding.find_spec", lambda name: helper if installed else None)
     (tmp_path / "b.jpg").write_bytes(b"no image at all")
     with pytest.raises(InputError, match=r"JPEG, PNG, ") as caught:
         decode(tmp_path / "b.jpg")

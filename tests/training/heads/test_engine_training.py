@@ -25,14 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds 
 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES, VAL_FEATURES = (some_features(table, torch.float32) for table in (TABLE, VAL))
-OPTIONS: dict[str, dict[str, Any]] = {
-    "role": {"expected_positives": 2.0},
-    "epr": {"expected_positives": 2.0},
-    "em-apl": {"warmup": 2},
-    "ll-cp": {"delta_rel": 5.0},
-    "imcl": {"lambda_features": 0.0},
-    "l1r": {"weight": 1e-3},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"em-apl": {"warmup": 2}, "ll-cp": {"delta_rel": 5.0}, "l1r": {"weight": 1e-3}}
+OPTIONS |= {"imcl": {"lambda_features": 0.0}, **dict.fromkeys(("epr", "role"), {"expected_positives": 2.0})}
 
 
 def plans_for(*methods: str, rates: tuple[float, ...] = (1e-2, 1e-3)) -> list[HeadPlan]:
@@ -162,18 +156,15 @@ def test_heads_continue_from_other_weights_whatever_the_chunk_size(monkeypatch: 
 
 def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:
     """Two heads with other sizes of the dictionary of `imcl` used to crash."""
-    imcl: dict[str, Any] = {"lambda_features": 0.0, "dictionary": 10}
+    imcl: dict[str, Any] = {"lambda_features": 0.0, "dictionary": 30}
     plans = [
         HeadPlan("em", {"alpha": 0.1}, 1e-2, TABLE),
         HeadPlan("em", {"alpha": 0.2}, 1e-3, some_labels(1)),
         HeadPlan("em", {"alpha": 0.2, "reduction": "sum"}, 1e-3, TABLE),
-        HeadPlan("role", {"expected_positives": 1.0}, 1e-3, TABLE),
-        HeadPlan("role", {"expected_positives": 2.0}, 1e-3, TABLE),
+        *(HeadPlan("role", {"expected_positives": number}, 1e-3, TABLE) for number in (1.0, 2.0)),
         HeadPlan("role", {"expected_positives": 2.0}, 1e-3, TABLE, seed=1),
         HeadPlan("role", {"expected_positives": 2.0}, 1e-3, some_labels(1)),
-        HeadPlan("imcl", imcl, 1e-2, TABLE),
-        HeadPlan("imcl", {**imcl, "dictionary": 30}, 1e-2, TABLE),
-        HeadPlan("imcl", {**imcl, "dictionary": 30, "lambda_labels": 0.5}, 1e-2, TABLE),
+        *(HeadPlan("imcl", imcl | each, 1e-2, TABLE) for each in ({"dictionary": 10}, {}, {"lambda_labels": 0.5})),
     ]
     together = train_epochs(engine_of(plans), 1, 2)
     assert sorted(group.plans for group in together.groups) == [(0, 1), (2,), (3, 4), (5,), (6,), (7,), (8, 9)]

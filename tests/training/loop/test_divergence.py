@@ -86,7 +86,7 @@ def test_at_an_absurd_rate_the_linear_head_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("coming", "kept", "lr_factors", "stop_below"),
+    "case",
     [  # the scores of a linear epoch, of epoch 0, and of those of the network
         ([0.6, 0.7, 0.6, 0.8], 2, [1, 1, 1], None),
         ([0.6, 0.7, 0.8, 0.5, 0.75], 1, [1, 1, 1, 0.5], None),
@@ -94,14 +94,9 @@ def test_at_an_absurd_rate_the_linear_head_is_kept(
     ],
 )
 def test_only_a_score_far_below_the_linear_head_restarts_from_the_best_epoch(
-    coming: list[float],
-    kept: int,
-    lr_factors: list[float],
-    stop_below: float | None,
-    tmp_path: Path,
-    digits: Dataset,
-    scores: list[float],
+    case: tuple[list[float], int, list[float], float | None], tmp_path: Path, digits: Dataset, scores: list[float]
 ) -> None:
+    coming, kept, lr_factors, stop_below = case
     scores += coming
     settings: dict[str, Any] = {"protocol": "linear-init", "linear_epochs": 1, "schedule": "cosine", "quiet": True}
     settings |= {"epochs": len(coming) - 2, "stop_below": stop_below}
