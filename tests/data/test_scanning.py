@@ -106,19 +106,6 @@ def test_the_same_bytes_are_found_under_any_name(tmp_path: Path, monkeypatch: py
     assert len(exact_pairs(FileImages(tmp_path, ["b.png", "d.png"]))) == 0
 
 
-def test_copies_are_found_by_looks_by_bytes_or_not_at_all(tmp_path: Path) -> None:
-    image = scene(1)
-    image.save(tmp_path / "a.png")
-    image.save(tmp_path / "same.png")
-    image.resize((100, 75)).save(tmp_path / "small.jpg")
-    scene(2).save(tmp_path / "other.png")
-    images = FileImages(tmp_path, ["a.png", "other.png", "same.png", "small.jpg"])
-    looks = scan_images(images)
-    found = {which: find_duplicates(images, looks, which) for which in ("near", "exact", "off")}
-    pairs = {which: set(zip(each.first.tolist(), each.second.tolist(), strict=True)) for which, each in found.items()}
-    assert pairs == {"near": {(0, 2), (0, 3)}, "exact": {(0, 2)}, "off": set()}
-
-
 def test_a_scan_is_remembered_per_file_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(scanning, "_MIN_CACHED_SECONDS", -1.0)

@@ -135,15 +135,6 @@ def test_a_tenth_is_held_out_twice_and_classes_come_out_evenly_as_chance_has_it(
         assert table.select(part).counts().present / len(part) == pytest.approx([0.3, 0.3], abs=0.04)
 
 
-def test_the_only_image_of_a_class_is_trained_on() -> None:
-    names = [f"{number}.jpg" for number in range(200)]
-    first = LabelTable.from_dense(np.zeros((200, 1)), images=names)
-    val = hash_split(first, 2)[1]
-    codes = np.zeros((200, 1))
-    codes[val[0]] = PRESENT
-    assert val[0] in hash_split(LabelTable.from_dense(codes, images=names), 2)[0]
-
-
 def test_groups_stay_together_and_need_one_number_a_row() -> None:
     table, group = random_table(400, 2, 0), np.arange(400) // 4
     parts = hash_split(table, 2, 0, group)

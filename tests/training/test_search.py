@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tests.killing import run_forked
+from tests.sample_photos import write_small_photos
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
@@ -30,7 +29,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import ABSENT, LabelTable, Revision
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.losses import methods
-from labelgap.metrics import average_precision, choose_thresholds
+from labelgap.metrics import choose_thresholds
 from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, choose_method, neighbors, resolve_folds
 from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, assign_folds, duplicate_groups, out_of_fold_logits, train_configs
@@ -39,7 +38,7 @@ from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
 from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.run_folder import read_predictions
-from labelgap.training.search import Search, _Best, _simplest, search_heads
+from labelgap.training.search import Search, search_heads
 from labelgap.training.selection import choose_selection
 
 IMAGES, WIDTH, CLASSES = 80, 12, 3
@@ -107,13 +106,9 @@ def test_the_head_of_a_fold_is_the_one_that_its_images_give_alone(standardize: b
 
 def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
     data, fold = album(), FOLD
-    features = vectors_of(data)
-    adam = {"optimizer": "adam", "epochs": 3}
-    configs = [
-        config_for(data, **adam, lr=1e38, backbone_lr=1e38),
-        config_for(data, weight_decay=100.0),
-        config_for(data, weight_decay=0.01, epochs=10),
-    ]
+    features, fails = vectors_of(data), {"optimizer": "adam", "epochs": 3, "lr": 1e38, "backbone_lr": 1e38}
+    wishes: list[dict[str, Any]] = [fails, {"weight_decay": 100.0}, {"weight_decay": 0.01, "epochs": 10}]
+    configs = [config_for(data, **each) for each in wishes]
     found = search_heads({"train": features}, data.train.labels, configs, fold, device=CPU)
     assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
     assert found.logits is not None and np.isfinite(found.logits).all() and found.reason is not None
@@ -255,26 +250,6 @@ def test_a_val_of_observed_positives_compares_what_a_cross_validation_would(tmp_
     assert run.metrics["val"]["map"] is None and "measured" not in run.metrics["thresholds"]["marks"]
 
 
-@pytest.mark.parametrize(("noise", "chosen"), [(0.0, "gr"), (0.02, "an")], ids=["ahead", "level"])
-def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(noise: float, chosen: str) -> None:
-    random = np.random.default_rng(0)
-    vectors = random.normal(size=(60, 4)).astype(np.float32)
-    truth = (vectors[:, :2] + 0.3 * random.normal(size=(60, 2)) > 0.3).astype(np.int8)
-    selection = choose_selection(LabelTable.from_dense(truth), None)
-    weak = np.eye(2, 4) if noise else np.eye(2, 4, k=2)
-    other = np.eye(2, 4) + noise * random.normal(size=(2, 4))
-    heads = {"an": weak, "gr": other}
-    scores = {name: average_precision(vectors @ weight.T, truth) for name, weight in heads.items()}
-    scores["gr"] = max(scores["gr"], scores["an"] + 1e-4)
-    config = config_for(album())
-    found = {name: SimpleNamespace(weight=weight, bias=np.zeros(2)) for name, weight in heads.items()}
-    best = {
-        name: _Best(config.model_copy(update={"method": name}), float(scores[name]), head)
-        for name, head in found.items()
-    }
-    assert _simplest(best, "an", torch.from_numpy(vectors), selection).method == chosen
-
-
 @pytest.mark.parametrize(
     ("settings", "searched"),
     [
@@ -396,12 +371,9 @@ def test_images_of_a_group_are_in_one_fold() -> None:
     for group in range(40):
         assert len(set(fold[groups == group].tolist())) <= 1
     assert np.bincount(fold).min() > 20
-
-
-@pytest.mark.parametrize("folds", [1, 9])
-def test_too_few_or_too_many_folds_are_refused(folds: int) -> None:
-    with pytest.raises(InputError, match="folds"):
-        assign_folds(single([0, 1] * 4, 2), folds)
+    for folds in (1, 9):
+        with pytest.raises(InputError, match="folds"):
+            assign_folds(single([0, 1] * 4, 2), folds)
 
 
 def test_vectors_that_are_equal_to_the_last_bit_are_copies() -> None:
@@ -415,20 +387,14 @@ def test_vectors_that_are_equal_to_the_last_bit_are_copies() -> None:
 
 def test_near_duplicate_photos_share_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    random = np.random.default_rng(0)
-    names = [f"{number}.png" for number in range(6)]
-    for name in names[:5]:
-        large = random.integers(0, 256, (8, 8, 3), dtype=np.uint8).repeat(12, 0).repeat(12, 1)
-        Image.fromarray(large).save(tmp_path / name)
-    Image.open(tmp_path / "2.png").resize((64, 64)).save(tmp_path / "5.png")
-    rows = [f"{name},train,{int(place < 3)},{int(place >= 3)}" for place, name in enumerate(names[:5])]
-    table = "\n".join(["image,split,a,b", *rows, "5.png,train,1,0", ""])
-    (tmp_path / "tags.csv").write_text(table)
+    write_small_photos(tmp_path, 5)
+    Image.open(tmp_path / "02.jpg").resize((128, 96)).save(tmp_path / "05.jpg")
+    rows = [f"0{number}.jpg,train,{int(number < 3)},{int(number >= 3)}" for number in range(6)]
+    (tmp_path / "tags.csv").write_text("\n".join(["image,split,a,b", *rows]))
     data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path)
-    found = duplicate_groups(data, data.train.name)
-    where = {name: int(found[row]) for row, name in enumerate(data.train.labels.images)}
-    assert where["2.png"] == where["5.png"] and len(set(where.values())) == len(where) - 1
-    off = dataclasses.replace(data, recipe={**data.recipe, "options": {"duplicates": "off"}})
+    where = dict(zip(data.train.labels.images, duplicate_groups(data, data.train.name).tolist(), strict=True))
+    assert where["02.jpg"] == where["05.jpg"] and len(set(where.values())) == len(where) - 1
+    off = replace(data, recipe={**data.recipe, "options": {"duplicates": "off"}})
     assert len(set(duplicate_groups(off, "train").tolist())) == len(data.train)
 
 
@@ -442,13 +408,10 @@ def reviewed(folder: Path) -> tuple[lg.Dataset, np.ndarray]:
     for entry in decided:
         codes[entry] = ABSENT
     table = LabelTable.from_dense(codes, classes=data.classes, images=data.train.labels.images)
-    time = datetime(2026, 1, 1, tzinfo=UTC)
-    entries = [
-        Revision(table.images[row], table.classes[column], ABSENT, "review", time=time, author="me")
-        for row, column in decided
-    ]
+    about: dict[str, Any] = {"time": datetime(2026, 1, 1, tzinfo=UTC), "author": "me"}
+    made = [Revision(table.images[i], table.classes[k], ABSENT, "review", **about) for i, k in decided]
     path = folder / "better.csv"
-    write_provenance(provenance_path(path), [ProvenanceEntry("train", each, -1) for each in entries])
+    write_provenance(provenance_path(path), [ProvenanceEntry("train", each, -1) for each in made])
     recipe = {"name": "csv", "path": str(path), "options": {}, "steps": []}
     return replace(data, train=replace(data.train, labels=table), recipe=recipe), before
 

@@ -218,10 +218,11 @@ def test_names_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
 def test_files_of_other_tools_are_refused_in_a_message(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     wrong = ('{"samples": [], "info": []}', '{"samples": [], "default_classes": 5}', '{"samples": 3}')
-    for text in ("[" * 100_000, *wrong):
-        path.write_text(text)
-        with pytest.raises(InputError, match=r"a\.json"):
-            read_fiftyone(path)
+    for text in ("[" * 100_000, *wrong, "", "{}", '[{"data": 3}]', "[1]", None):
+        path.unlink(missing_ok=True) if text is None else path.write_text(text)
+        for reader in (read_fiftyone, read_label_studio):
+            with pytest.raises(InputError, match=r"a\.json"):
+                reader(path)
     path.write_text('[{"data": {"name": "a", "split": {}}}]')
     with pytest.raises(InputError, match="split"):
         read_label_studio(path)

@@ -24,7 +24,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES = some_features(TABLE)
 OPTIONS: dict[str, dict[str, Any]] = {"em-apl": {"warmup": 2}, "ll-cp": {"delta_rel": 5.0}}
-OPTIONS |= dict.fromkeys(("epr", "role"), {"expected_positives": 2.0})
+OPTIONS |= {name: {"expected_positives": 2.0} for name in ("epr", "role")}
 METHODS = ("an", "em", "epr", "role", "ll-r", "ll-ct-abs", "ll-cp", "em-apl", "imcl", "l1r", "l2r", "asl", "two-way")
 MOMENTUM: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "nesterov": True}
 

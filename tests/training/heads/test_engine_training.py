@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES, VAL_FEATURES = (some_features(table, torch.float32) for table in (TABLE, VAL))
 OPTIONS: dict[str, dict[str, Any]] = {"em-apl": {"warmup": 2}, "ll-cp": {"delta_rel": 5.0}, "l1r": {"weight": 1e-3}}
-OPTIONS |= {"imcl": {"lambda_features": 0.0}, **dict.fromkeys(("epr", "role"), {"expected_positives": 2.0})}
+OPTIONS |= {"imcl": {"lambda_features": 0.0}, **{name: {"expected_positives": 2.0} for name in ("epr", "role")}}
 
 
 def plans_for(*methods: str, rates: tuple[float, ...] = (1e-2, 1e-3)) -> list[HeadPlan]:
