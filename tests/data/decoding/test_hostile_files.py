@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
-import os
+import resource
 import struct
 import subprocess
 import sys
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 from tests.data.test_images import chunk
+from tests.killing import run_forked
 from tests.mutations import mutations
 
 from labelgap.core.errors import InputError
@@ -117,36 +118,22 @@ def bombs() -> dict[str, bytes]:
     }
 
 
-MEASURE = """
-import resource, sys
-from pathlib import Path
-from labelgap.core.errors import InputError
-from labelgap.data.decoding import decode
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-before = peak()
-for path in sorted(Path(sys.argv[1]).iterdir()):
-    try:
-        decode(path)
-        sys.exit(f"{path} was accepted")
-    except InputError as error:
-        print(error)
-    assert peak() - before < 100_000, f"{path}: {peak() - before} KiB"
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in another unit, or missing")
 def test_a_small_file_that_claims_much_is_refused_before_memory_is_used(tmp_path: Path) -> None:
-    files = bombs()
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    done = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = dict(zip(sorted(files), done.stdout.splitlines(), strict=True))
-    for name, named in (("tiles", "tiles"), ("exif", "16,777,216 bytes"), ("pixels", "LABELGAP_MAX_PIXELS")):
-        assert named in told[name]
+    named = {"tiles": "tiles", "exif": "16,777,216 bytes", "pixels": "LABELGAP_MAX_PIXELS"}
+
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
+
+    def measure() -> None:
+        before = peak()
+        for name, content in bombs().items():
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(InputError, match=named.get(name, str(tmp_path))):
+                decode(tmp_path / name)
+            assert peak() - before < 100_000, name
+
+    assert run_forked(measure) == 0
 
 
 FEW_DESCRIPTORS = """
@@ -182,11 +169,8 @@ def test_ten_descriptors_are_enough_for_any_number_of_files_and_none_is_told(tmp
     for number, content in enumerate(samples()):
         (tmp_path / f"good{number:02}.jpg").write_bytes(content)
         (tmp_path / f"bad{number:02}.jpg").write_bytes(content[: len(content) // 2])
-    done = subprocess.run(
-        [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LABELGAP_CACHE": str(tmp_path.parent / "cache")},
-    )
+    environment = {**os.environ, "LABELGAP_CACHE": str(tmp_path.parent / "cache")}
+    command = [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert "Raise the limit" in done.stdout
