@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import resource
 import struct
 import subprocess

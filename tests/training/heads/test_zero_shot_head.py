@@ -75,7 +75,7 @@ def prior(data: lg.Dataset, weights: Path) -> Any:
 
 
 @pytest.mark.parametrize("protocol", ["linear", "linear-init"])
-def test_a_run_starts_there(
+def test_a_run_starts_from_the_prior(
     data: lg.Dataset, weights: Path, tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a learning rate of next to nothing it also ends there."""
