@@ -53,13 +53,8 @@ def official(count: int = 50, shuffle: bool = False) -> tuple[Dataset, NDArray[n
     train, val = paper_split(count)
     if shuffle:
         train = np.random.default_rng(5).permutation(train)
-    data = Dataset(
-        "official",
-        split("train", table.select(train), train),
-        split("val", table.select(val), val),
-        split("test", LabelTable.from_dense(test)),
-    )
-    return data, labels, test
+    parts = (split(name, table.select(rows), rows) for name, rows in (("train", train), ("val", val)))
+    return Dataset("official", *parts, split("test", LabelTable.from_dense(test))), labels, test
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

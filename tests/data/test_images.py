@@ -84,16 +84,9 @@ def test_sources_survive_pickling(tmp_path: Path) -> None:
 def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: int) -> None:
     """The stored pixels are turned back by hand; after reading, the image must be upright."""
     upright = np.kron(ramp(), np.ones((16, 16, 1), np.uint8))
-    stored = {
-        1: upright,
-        2: upright[:, ::-1],
-        3: upright[::-1, ::-1],
-        4: upright[::-1],
-        5: upright.transpose(1, 0, 2),
-        6: np.rot90(upright, 1),
-        7: upright[::-1, ::-1].transpose(1, 0, 2),
-        8: np.rot90(upright, -1),
-    }[orientation]
+    turned = [upright, upright[:, ::-1], upright[::-1, ::-1], upright[::-1], upright.transpose(1, 0, 2)]
+    turned += [np.rot90(upright, 1), upright[::-1, ::-1].transpose(1, 0, 2), np.rot90(upright, -1)]
+    stored = turned[orientation - 1]
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / f"a.{suffix}", exif=exif, quality=95)

@@ -141,3 +141,12 @@ def test_groups_stay_together_and_need_one_number_a_row() -> None:
     assert sum(len({*group[part].tolist()}) for part in parts) == 100
     with pytest.raises(InputError, match="every row"):
         hash_split(table, 2, 0, [1, 2])
+
+
+def test_the_only_image_of_a_class_is_trained_on() -> None:
+    names = [f"{number}.jpg" for number in range(200)]
+    first = LabelTable.from_dense(np.zeros((200, 1)), images=names)
+    val = hash_split(first, 2)[1]
+    codes = np.zeros((200, 1))
+    codes[val[0]] = PRESENT
+    assert val[0] in hash_split(LabelTable.from_dense(codes, images=names), 2)[0]

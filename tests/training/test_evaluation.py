@@ -17,7 +17,7 @@ from labelgap.labels.table import group_numbers
 from labelgap.metrics import Thresholds, average_precision
 from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
-from labelgap.training.evaluation import evaluate_in_full, evaluate_scores
+from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
 from labelgap.training.run_folder import write_data_identity, write_predictions
 from labelgap.training.search import selection_score
 from labelgap.training.selection import choose_selection
@@ -224,3 +224,11 @@ def test_a_search_weighs_a_class_by_its_known_presents() -> None:
     each = [average_precision(scores[:, [k]], observed[:, [k]]) for k in range(2)]
     found = selection_score(choose_selection(POSITIVES, None), scores)
     assert found == pytest.approx(np.average(each, weights=observed.sum(0)))
+
+
+def test_tables_are_laid_below_each_other_without_their_names() -> None:
+    first = LabelTable.from_dense([[1, 0]], ["b", "a"], ["x"])
+    second = LabelTable.from_dense([[-1, 1], [0, -1]], ["b", "a"], ["x", "y"])
+    found, missing, extra = match_classes([first, second], ["a", "b"])
+    np.testing.assert_array_equal(found.to_dense(), [[0, 1], [1, -1], [-1, 0]])
+    assert missing == extra == ()

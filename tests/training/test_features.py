@@ -304,3 +304,20 @@ def test_what_is_not_cached_is_counted_and_read_without_reading_files(photos: Fi
     assert np.array_equal(values[:3], features(photos.select([0, 1, 2]), Tiny()))
     photos.path(1).unlink()
     assert cached.read(photos)[0].tolist() == [True, False, True] + [False] * 7
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take on another user's rights")
+def test_a_read_only_cache_is_read(cache: Path, tmp_path: Path) -> None:
+    first = features(random_images(8), Tiny())
+    above = [place for place in tmp_path.parents if "pytest-" in str(place)]
+    for folder in (cache, cache.parent, *above, tmp_path):
+        folder.chmod(0o755)
+    reporter, network = Recorder(), Tiny()
+    os.seteuid(65534)
+    try:
+        assert np.array_equal(features(random_images(8), network, reporter), first)
+        assert network.computed == 0 and len(reporter.messages) == 1
+        features(random_images(8, seed=1), network, reporter)
+    finally:
+        os.seteuid(0)
+    assert network.computed == 8 and "not cached" in reporter.messages[1]

@@ -33,21 +33,15 @@ def measured(value: float | None) -> dict[str, Any]:
     return {**counts, **dict.fromkeys(measures, value), "average_precision": {"cat": value, "dog": value}}
 
 
+MEASURED = {"best_epoch": 2, "epochs": 3, "val": measured(0.5), "test": measured(0.456)}
+UNMEASURED = {"best_epoch": 2, "epochs": 2, "val": measured(None)}
+
+
 @pytest.mark.parametrize(
     ("scores", "summary", "shown", "hidden"),
     [
-        (
-            [0.2, 0.5, 0.3],
-            {"best_epoch": 2, "epochs": 3, "val": measured(0.5), "test": measured(0.456)},
-            ["mAP 45.6 over 2 of 2 classes", "F1 micro 45.6", "epoch 2 of 3"],
-            ["labelgap review"],
-        ),
-        (
-            [0.2, 0.5],
-            {"best_epoch": 2, "epochs": 2, "val": measured(None)},
-            ["labelgap review", "--random 300"],
-            ["20.0", "50.0"],
-        ),
+        ([0.2, 0.5, 0.3], MEASURED, ["mAP 45.6 over 2 of 2", "F1 micro 45.6", "epoch 2 of 3"], ["labelgap review"]),
+        ([0.2, 0.5], UNMEASURED, ["labelgap review", "--random 300"], ["20.0", "50.0"]),
         ([0.5], None, ["1 of 4"], []),
         ([0.2], {"best_epoch": 1, "epochs": 1, "interrupted": True}, ["epoch 1 of 1", "before 4"], []),
     ],
@@ -55,8 +49,7 @@ def measured(value: float | None) -> dict[str, Any]:
 def test_a_notebook_shows_the_epoch_kept_and_the_numbers_that_the_labels_support(
     tmp_path: Path, scores: list[float], summary: dict[str, Any] | None, shown: list[str], hidden: list[str]
 ) -> None:
-    observed = summary is not None and summary.get("val", {}).get("map", 0) is None
-    text = text_of(tmp_path / "run", scores, summary, select="observed" if observed else "clean")
+    text = text_of(tmp_path / "run", scores, summary, select="observed" if summary is UNMEASURED else "clean")
     assert all(each in text for each in shown) and not any(each in text for each in hidden)
 
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.labels import ABSENT, LabelTable, Revision
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.losses import methods
-from labelgap.metrics import choose_thresholds
+from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, choose_method, neighbors, resolve_folds
 from labelgap.training.config import RunConfig
 from labelgap.training.folds import FoldTask, assign_folds, duplicate_groups, out_of_fold_logits, train_configs
@@ -38,7 +39,7 @@ from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
 from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.run_folder import read_predictions
-from labelgap.training.search import Search, search_heads
+from labelgap.training.search import Search, _Best, _simplest, search_heads
 from labelgap.training.selection import choose_selection
 
 IMAGES, WIDTH, CLASSES = 80, 12, 3
@@ -438,3 +439,18 @@ def test_auto_leaves_them_out_and_the_run_is_repeated_by_its_command(tmp_path: P
         assert used.config.reviewed_absents == "use"
     resumed = lg.fit(data, out=tmp_path / "a", device="cpu", quiet=True, epochs=2, resume=True)
     assert resumed.config == run.config
+
+
+@pytest.mark.parametrize(("noise", "chosen"), [(0.0, "gr"), (0.02, "an")], ids=["ahead", "level"])
+def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(noise: float, chosen: str) -> None:
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(60, 4)).astype(np.float32)
+    truth = (vectors[:, :2] + 0.3 * random.normal(size=(60, 2)) > 0.3).astype(np.int8)
+    weak = np.eye(2, 4) if noise else np.eye(2, 4, k=2)
+    best = {}
+    for name, weight in (("an", weak), ("gr", np.eye(2, 4) + noise * random.normal(size=(2, 4)))):
+        score = float(average_precision(vectors @ weight.T, truth)) + (1e-4 if name == "gr" and noise else 0)
+        config = config_for(album(), method=name)
+        best[name] = _Best(config, score, SimpleNamespace(weight=weight, bias=np.zeros(2)))
+    selection = choose_selection(LabelTable.from_dense(truth), None)
+    assert _simplest(best, "an", torch.from_numpy(vectors), selection).method == chosen

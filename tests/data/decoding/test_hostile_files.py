@@ -21,7 +21,9 @@ from tests.killing import run_forked
 from tests.mutations import mutations
 
 from labelgap.core.errors import InputError
+from labelgap.data import scanning
 from labelgap.data.decoding import decode, decoded
+from labelgap.data.images import FileImages
 
 SAMPLE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((48, 36))
 
@@ -175,3 +177,10 @@ def test_ten_descriptors_are_enough_for_any_number_of_files_and_none_is_told(tmp
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert "Raise the limit" in done.stdout
+
+
+def test_errors_of_a_scan_do_not_keep_the_images(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(SAMPLE, "PNG")[:-200])
+    error = scanning._scan_image(FileImages(tmp_path, ["a.png"]), 0)
+    assert isinstance(error, InputError)
+    assert error.__traceback__ is None and error.__cause__ is None

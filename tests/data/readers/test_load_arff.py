@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.data.readers.refused import places, refused
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
 from labelgap.data.feature_vectors import FeatureVectors
@@ -62,6 +63,8 @@ def test_features_and_labels_are_those_of_the_file(tmp_path: Path, rows: str) ->
     for split in data.splits:
         assert isinstance(split.images, FeatureVectors) and np.allclose(split.images.vectors, np.array(FEATURES))
         assert split.labels.to_dense().tolist() == CODES
+    assert any("5 features" in each for each in sentences(data)), "of 3 attributes"
+    assert any(each.startswith("4 missing features") for each in sentences(data))
     assert data.train.labels.images[:2] == ("emotions-train.arff:12", "emotions-train.arff:13"), "lines"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from tests.data.readers.refused import places, refused
+from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
 from labelgap.data.findings import LeaksAllowed
@@ -49,6 +50,7 @@ def chexpert(folder: Path, name: str = "CheXpert-v1.0-small", valid: bool = True
 def test_uncertain_becomes_what_was_asked_for(tmp_path: Path, uncertain: str, counts: tuple[int, int]) -> None:
     data = load(chexpert(tmp_path), uncertain=uncertain)
     assert data.classes == CLASSES and [len(split) for split in data.splits] == [12, 2] and data.test is None
+    assert any("8 uncertain labels" in each for each in sentences(data))
     assert data.train.labels.counts().total[:2] == counts and data.train.images[0].shape == (8, 9, 3)
 
 

@@ -140,14 +140,8 @@ def test_label_studio_reads_back_its_own_export(data: Dataset, tmp_path: Path) -
     tasks = json.loads((tmp_path / "a.json").read_text())
     assert "annotations" not in tasks[0], "nothing is known of the first image"
     choice = {"id": "x", "from_name": "present", "to_name": "image", "type": "choices", "value": {"choices": ["zebra"]}}
-    tasks[0] |= {
-        "id": 17,
-        "annotations": [
-            {"result": [], "was_cancelled": False},
-            {"result": [choice], "was_cancelled": False},
-            {"result": [], "was_cancelled": True},
-        ],
-    }
+    given = [([], False), ([choice], False), ([], True)]
+    tasks[0] |= {"id": 17, "annotations": [{"result": result, "was_cancelled": off} for result, off in given]}
     (tmp_path / "a.json").write_text(json.dumps(tasks))
     codes = read_label_studio(tmp_path / "a.json").table.to_dense()
     assert codes[0].tolist() == [PRESENT, UNKNOWN, UNKNOWN, UNKNOWN]

@@ -145,15 +145,10 @@ def test_everything_that_is_wrong_with_lists_photos_and_boxes_is_told_at_once_an
     objects[3] = objects[3].replace("<ymax>4<", "<ymax>four<")
     objects[4] = objects[4].replace("bndbox", "box")
     (annotations / "2009_000004.xml").write_text(f"<annotation>{''.join(objects)}</annotation>")
-    assert places("voc2012", voc2012) == [
-        "ImageSets/Main/train.txt, line 1",
-        "ImageSets/Main/person_train.txt, line 2",
-        "ImageSets/Main/aeroplane_val.txt",
-        "ImageSets/Main",
-        "JPEGImages/2008_000012.jpg",
-        "Annotations/2008_000001.xml",
-        *["Annotations/2009_000004.xml"] * 3,
-    ]
+    lists = ["train.txt, line 1", "person_train.txt, line 2", "aeroplane_val.txt"]
+    others = ["ImageSets/Main", "JPEGImages/2008_000012.jpg", "Annotations/2008_000001.xml"]
+    expected = [*(f"ImageSets/Main/{each}" for each in lists), *others, *["Annotations/2009_000004.xml"] * 3]
+    assert places("voc2012", voc2012) == expected
     found = refused("voc2012", voc2012)
     assert [each.split(": ")[1] for each in found[-3:]] == [f"object {place} (person)" for place in (2, 4, 5)]
     for path in main.glob("*_val.txt"):
@@ -212,3 +207,13 @@ def test_the_real_sample_agrees_with_the_papers_labels(shared_data: Path) -> Non
     inside = data.train.boxes.corners[data.train.boxes.rows == 0]  # type: ignore[union-attr]
     height, width = first.shape[:2]
     assert min(height, width) == 224 and (inside[:, 2] < width).all() and (inside[:, 3] < height).all()
+
+
+def test_a_listed_image_needs_a_line_in_every_file_of_a_class(voc2012: Path) -> None:
+    main = voc2012 / "ImageSets" / "Main"
+    files = [main / f"{name}_train.txt" for name in ("aeroplane", "train")]
+    for file in files:
+        file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "_000012" not in line))
+    assert places("voc2012", voc2012) == [f"ImageSets/Main/{file.name}" for file in files]
+    (main / "train.txt").write_text("\n")
+    assert places("voc2012", voc2012)[0] == "ImageSets/Main/train.txt"
