@@ -53,8 +53,8 @@ def official(count: int = 50, shuffle: bool = False) -> tuple[Dataset, NDArray[n
     train, val = paper_split(count)
     if shuffle:
         train = np.random.default_rng(5).permutation(train)
-    parts = (split(name, table.select(rows), rows) for name, rows in (("train", train), ("val", val)))
-    return Dataset("official", *parts, split("test", LabelTable.from_dense(test))), labels, test
+    first, second = (split(name, table.select(rows), rows) for name, rows in (("train", train), ("val", val)))
+    return Dataset("official", first, second, split("test", LabelTable.from_dense(test))), labels, test
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

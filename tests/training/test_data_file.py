@@ -31,10 +31,10 @@ def small_data(seed: int = 0) -> Dataset:
     vectors = (random.normal(size=(60, 6)) + codes @ random.normal(size=(3, 6))).astype(np.float32)
     table = LabelTable.from_dense(codes, CLASSES, [f"{row}.jpg" for row in range(60)])
     rows = {"train": slice(0, 40), "val": slice(40, 50), "test": slice(50, 60)}
-    parts = [
+    train, val, test = (
         Split(name, FeatureVectors(vectors[part]), table.select(np.arange(60)[part])) for name, part in rows.items()
-    ]
-    return Dataset("small", *parts, backbone="features")
+    )
+    return Dataset("small", train, val, test, backbone="features")
 
 
 def fit_until(last: int, data: Dataset, **settings: Any) -> None:
