@@ -145,7 +145,7 @@ def test_whole_paths_detours_and_links_are_taken_inside_of_the_folder_only(tmp_p
 
 
 def test_every_problem_of_the_table_and_of_the_images_is_told_at_once(tmp_path: Path) -> None:
-    rows = [
+    rows: list[tuple[str, list[str]]] = [
         ("a.png,train,1,0", []),
         ("a.png,train,1,0", ["a.png "]),
         (
