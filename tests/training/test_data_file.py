@@ -120,7 +120,7 @@ def test_a_run_that_was_resumed_on_other_data_can_be_stopped_and_resumed_again(t
     ],
 )
 def test_state_and_folds_are_of_their_data(kind: str, settings: dict[str, Any], named: str, tmp_path: Path) -> None:
-    no_val = {"val": None} if "folds" in settings else {}
+    no_val: dict[str, Any] = {"val": None} if "folds" in settings else {}
     settings = {**FIT, **settings, "out": tmp_path / "a"}
     before, after = (replace(each, **no_val) for each in (small_data(), changed(kind)))
     fit_until(1, before, **settings)

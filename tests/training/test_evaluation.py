@@ -164,7 +164,7 @@ def test_images_that_were_trained_on_are_measured_by_their_out_of_fold_scores(tm
     found = run.evaluate(data, "all", device="cpu", resamples=0)
     assert (found["trained_images"], found["out_of_fold_images"]) == (0, 4)
     exact = run.evaluate(data, "train", device="cpu", resamples=0)
-    assert 1.0 in (found := {row["average_precision"] for row in exact["per_class"]}) and found <= {None, 1.0}
+    assert 1.0 in (values := {row["average_precision"] for row in exact["per_class"]}) and values <= {None, 1.0}
 
 
 FULL = LabelTable.from_dense([[1, 0], [0, 1], [1, 1], [0, 0]])

@@ -76,7 +76,12 @@ def test_a_head_alone_is_trained_as_in_the_first_phase_of_linear_init(name: str,
     assert (alone.optimizer, alone.momentum, alone.backbone_lr) == ("adam", 0.0, alone.lr)
 
 
-OF_NETWORKS = [{"clip": 1.0}, {"optimizer": "adamw"}, {"precision": "bf16"}, {"lr": 0.01, "backbone_lr": 0.5}]
+OF_NETWORKS: list[dict[str, Any]] = [
+    {"clip": 1.0},
+    {"optimizer": "adamw"},
+    {"precision": "bf16"},
+    {"lr": 0.01, "backbone_lr": 0.5},
+]
 
 
 @pytest.mark.parametrize(

@@ -157,11 +157,12 @@ def test_python_says_what_the_command_cannot(digits: Dataset, monkeypatch: pytes
 
 
 CSV = {"name": "csv", "path": "a.csv", "options": {}, "steps": []}
+OPTIONS: list[dict[str, Any]] = [{"seed": 3}, {"classes": ["cat, small", "dog"]}, {"classes": []}]
+OPTIONS += [{"rename": {"a=b": "c"}}]
 RECIPES: list[dict[str, Any]] = [
     {},
     {"name": "digits", "path": None, "options": {"train": 96}, "steps": []},
-    *({**CSV, "options": each} for each in ({"seed": 3}, {"classes": ["cat, small", "dog"]}, {"classes": []})),
-    {**CSV, "options": {"rename": {"a=b": "c"}}},
+    *({**CSV, "options": each} for each in OPTIONS),
     {**CSV, "steps": [{"reveal": {"splits": ["train"]}}]},
 ]
 VALUES = [None, [0.5], [], [[1, 2], [3, 4]], "1e3", "true", " a", "a,b", {"a": 1}]

@@ -67,10 +67,10 @@ def test_the_lists_of_voc_name_photos_in_their_folder(voc: Path) -> None:
     assert len(refused("voc2012", voc)) == 3
     (voc / "ImageSets" / "Main" / "person_train.txt").write_text("".join(f"{row} 1\n" for row in range(12_000)))
     assert "ImageSets/Main/person_train.txt, line 1" in places("voc2012", voc), "12,000 lines in one message"
-    for file in ("Annotations/2008_000003.xml", "ImageSets/Main/person_train.txt"):
-        (voc / file).unlink()
-        os.mkfifo(voc / file)
-        assert file in places("voc2012", voc)
+    for name in ("Annotations/2008_000003.xml", "ImageSets/Main/person_train.txt"):
+        (voc / name).unlink()
+        os.mkfifo(voc / name)
+        assert name in places("voc2012", voc)
 
 
 def test_numbers_of_coco_are_whole_and_finite(tmp_path: Path) -> None:

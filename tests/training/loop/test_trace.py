@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ TABLE = TRUTH.observe(1, 0)
 
 
 @pytest.mark.parametrize("amount", ["all", 25, "off"])
-def test_entries_are_recorded_where_they_belong(tmp_path: Path, amount: str | int) -> None:
+def test_entries_are_recorded_where_they_belong(tmp_path: Path, amount: Any) -> None:
     trace, logits = Trace(TABLE, TRUTH, amount, 0), torch.randn(50, 6)
     trace.start_epoch()
     for rows in np.array_split(np.random.default_rng(1).permutation(50), 7):
